@@ -1,0 +1,369 @@
+"""The `shiplift` command: parse, call, print. Bodies import what they need, so that `--help` is instant."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from pipelines.releases import Releases
+    from pipelines.stack import Stack
+    from runtime.records import Record
+    from runtime.settings import Settings
+
+app = typer.Typer(
+    name="shiplift",
+    help="Register a model version in MLflow; Shiplift lifts it to production on Triton, or refuses it with reasons.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+Model = Annotated[str, typer.Argument(help="A registered model's name.", metavar="MODEL")]
+ModelVersion = Annotated[str, typer.Argument(help="A registered model and its version.", metavar="MODEL/VERSION")]
+Port = Annotated[int | None, typer.Option(min=1, max=65535)]
+_state: dict[str, Any] = {}
+
+
+@app.callback()
+def _edge(
+    home: Annotated[
+        Path | None, typer.Option(help="The folder that keeps all state. [default: .shiplift, or $SHIPLIFT_HOME]")
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        from importlib.metadata import version as of
+
+        typer.echo(of("shiplift"))
+        raise typer.Exit
+    _state["home"] = home
+
+
+# --- the stack ------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def up(
+    mlflow_port: Port = None,
+    receiver_port: Port = None,
+    http_port: Port = None,
+    grpc_port: Port = None,
+    metrics_port: Port = None,
+    free_ports: Annotated[bool, typer.Option("--free-ports", help="Choose free ports, whatever the defaults.")] = False,
+    registry: Annotated[str | None, typer.Option(help="Use this MLflow server instead of an own one.")] = None,
+    rate_limiter: Annotated[bool, typer.Option("--rate-limiter", help="Run Triton with its rate limiter.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start the embedded stack: MLflow, the webhook receiver, production Triton and the dispatcher.
+
+    What runs already is left alone. Example: `shiplift up --free-ports`
+    """
+    from pipelines import stack
+
+    given = {
+        "mlflow_port": mlflow_port,
+        "receiver_port": receiver_port,
+        "http_port": http_port,
+        "grpc_port": grpc_port,
+        "metrics_port": metrics_port,
+        "free_ports": free_ports or None,
+        "registry_uri": registry,
+        "rate_limiter": rate_limiter or None,
+    }
+    made = stack.up(_settings(**{name: value for name, value in given.items() if value is not None}), _say)
+    _print_stack(made, as_json=as_json)
+
+
+@app.command()
+def down() -> None:
+    """Stop the embedded stack. State stays; a release under way goes on at the next start. Example: `shiplift down`"""
+    from pipelines import stack
+
+    if not stack.down(_home(), _say):
+        _say("nothing was running")
+
+
+@app.command()
+def status(
+    model: Annotated[str | None, typer.Argument(help="Show one model's versions.", metavar="[MODEL]")] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the stack, or one model: its champion, its versions and how their releases ended.
+
+    Example: `shiplift status digits --json`
+    """
+    from pipelines import overview
+
+    found = overview.of_model(_home(), model) if model else overview.of_stack(_home())
+    _print(found, overview.show, as_json=as_json)
+
+
+# --- releases -------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def release(
+    name: Annotated[str, typer.Argument(help="A model, or one version of it.", metavar="MODEL[/VERSION]")],
+    spec: Annotated[Path | None, typer.Option(help="A release spec to use instead of the logged one.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Don't wait for it to end.")] = False,
+    allow_older: Annotated[bool, typer.Option("--allow-older", help="Promote it even over a newer champion.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Release a version now (the newest, if none is named); joins the release if there is one already.
+
+    Example: `shiplift release digits/3 --spec shiplift.yaml`
+    """
+    _release(name, spec=spec, again=False, allow_older=allow_older, detach=detach, as_json=as_json)
+
+
+@app.command()
+def rerun(
+    name: ModelVersion,
+    spec: Annotated[Path | None, typer.Option(help="A release spec to use instead of the logged one.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Don't wait for it to end.")] = False,
+    allow_older: Annotated[bool, typer.Option("--allow-older", help="Promote it even over a newer champion.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Run a release again; stages whose inputs have not changed are cache hits. Example: `shiplift rerun digits/3`"""
+    _release(name, spec=spec, again=True, allow_older=allow_older, detach=detach, as_json=as_json)
+
+
+@app.command()
+def cancel(name: ModelVersion) -> None:
+    """Stop a version's release under way; nothing half-deployed is left. Example: `shiplift cancel digits/4`"""
+    from pipelines import control
+
+    stopped = control.cancel(_releases(), *_version_of(name))
+    _say(f"cancelled {stopped}" if stopped else "no release of that version is running")
+
+
+@app.command()
+def rollback(model: Model, as_json: Json = False) -> None:
+    """Make the previous champion serve again, without a lost request. Example: `shiplift rollback digits`"""
+    from pipelines import stack
+    from steps.rollback import rollback as roll_back
+
+    promotion = roll_back(stack.site(_home(), stack.require(_home())), model)
+    said = f"{promotion.model} version {promotion.version} is the champion again (before: {promotion.previous})"
+    _print(promotion, lambda _: typer.echo(said), as_json=as_json)
+
+
+@app.command()
+def report(
+    name: ModelVersion,
+    open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show how a version's release went, and where its page is. Example: `shiplift report digits/3 --open`"""
+    from pipelines import console, control
+
+    found = control.report_of(_home(), *_version_of(name))
+    _print(found, console.show_report, as_json=as_json)
+    if open_page:
+        typer.launch(Path(found.report).as_uri())
+
+
+@app.command()
+def logs(
+    name: Annotated[
+        str, typer.Argument(help="mlflow, triton, receiver, dispatcher, or MODEL/VERSION.", metavar="[NAME]")
+    ] = "dispatcher",
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many lines.", min=1)] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+) -> None:
+    """Show the log of a part of the stack, or of a release. Example: `shiplift logs triton -f`"""
+    from pipelines import control
+
+    for line in control.log_lines(_home(), name, lines=lines, follow=follow):
+        typer.echo(line)
+
+
+@app.command()
+def infer(
+    model: Model,
+    file: Annotated[Path, typer.Option("--input", help="An NPZ of arrays by input name, or JSON of the same.")],
+    as_json: Json = False,
+) -> None:
+    """Send a request to production and print the answer. Example: `shiplift infer digits --input sample.npz`"""
+    from pipelines import control
+
+    answer = control.infer(_home(), model, file)
+    typer.echo(json.dumps(answer) if as_json else control.readable(answer))
+
+
+# --- getting started ------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where to write.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+) -> None:
+    """Write a commented shiplift.yaml, its JSON schema and an example training script. Example: `shiplift init`"""
+    from pipelines import starter
+
+    for path in starter.write(folder, force=force):
+        _say(f"wrote {path}")
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of shiplift.yaml, for editors. Example: `shiplift schema > shiplift.schema.json`"""
+    from runtime import spec
+
+    typer.echo(json.dumps(spec.schema(), indent=2))
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Check what this machine has, what is missing, and how to get it. Example: `shiplift doctor --json`"""
+    from pipelines import doctor as checks
+    from runtime.errors import MissingTool
+
+    found = checks.examine(_settings())
+    _print(found, checks.show, as_json=as_json)
+    if not found.usable:
+        raise typer.Exit(MissingTool.exit_code)
+
+
+@app.command()
+def demo(
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the stack running at the end.")] = False,
+) -> None:
+    """Run the whole story: three versions of a digit classifier, one refused, one promoted live, one rollback.
+
+    The last line on stdout is JSON. Example: `shiplift demo`
+    """
+    from pipelines import demo as story
+
+    typer.echo(json.dumps(story.play(_settings(free_ports=True), _say, keep=keep)))
+
+
+# --- the edge -------------------------------------------------------------------------------------------------------
+
+
+def _release(
+    name: str, *, spec: Path | None, again: bool, allow_older: bool, detach: bool, as_json: bool
+) -> None:
+    from pipelines import console, control
+
+    text = _read(spec) if spec else ""
+    ordered = control.order(_home(), name, text, again=again, allow_older=allow_older)
+    if detach:
+        _say(f"{'accepted' if ordered.accepted.queued else 'already there'}: {ordered.accepted.name}")
+        return
+    with _interruptible(ordered.releases, ordered.accepted.name):
+        found = console.follow(ordered.releases, ordered.accepted.name, alive=ordered.alive, quiet=as_json)
+    _print(found, console.show_report, as_json=as_json)
+    raise typer.Exit(found.exit_code)
+
+
+@contextmanager
+def _interruptible(releases: "Releases", name: str) -> Iterator[None]:
+    """Ctrl-C cancels the release and waits for it to clean up."""
+    from pipelines import control
+    from runtime.errors import Cancelled
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("cancelling, and cleaning up ...")
+        control.cancel_and_wait(releases, name)
+        raise Cancelled(f"release {name} was cancelled", do="The same command goes on where it was.") from None
+
+
+def _print(found: Any, show: Any, *, as_json: bool) -> None:
+    if as_json:
+        record: Record = found
+        typer.echo(record.model_dump_json())
+    else:
+        show(found)
+
+
+def _print_stack(made: "Stack", *, as_json: bool) -> None:
+    from pipelines import overview
+
+    _print(overview.endpoints(made), overview.show_endpoints, as_json=as_json)
+
+
+def _settings(**given: Any) -> "Settings":
+    from pydantic import ValidationError
+
+    from runtime.errors import UsageError
+    from runtime.settings import Settings
+
+    if _state.get("home"):
+        given["home"] = _state["home"]
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"SHIPLIFT_{where.upper()}: {first['msg']}", do="Change or unset it.") from error
+
+
+def _home() -> Path:
+    return _settings().root
+
+
+def _releases() -> "Releases":
+    from pipelines.releases import Releases
+
+    return Releases(_home())
+
+
+def _version_of(name: str) -> tuple[str, int]:
+    from pipelines.control import split
+    from runtime.errors import UsageError
+
+    model, version = split(name)
+    if version is None:
+        raise UsageError(f"{name!r} names no version", do="Write MODEL/VERSION, such as digits/3.")
+    return model, version
+
+
+def _read(path: Path) -> str:
+    from runtime.errors import UsageError
+
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} can't be read: {error}", do="Give the path of a YAML file.") from error
+
+
+def _say(message: str) -> None:
+    typer.echo(message, err=True)
+
+
+def main() -> NoReturn:
+    """The command's entry: every error of ours becomes one message and its exit code."""
+    from runtime.errors import Cancelled, ShipliftError, UsageError
+
+    os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
+    try:
+        app()
+    except ShipliftError as error:
+        _fail(error)
+    except SystemExit as ended:  # typer's own codes: 1 for an interrupt, 2 for a wrong command line
+        sys.exit({1: Cancelled.exit_code, 2: UsageError.exit_code}.get(ended.code, ended.code))  # type: ignore[call-overload]
+    sys.exit(0)
+
+
+def _fail(error: Any) -> NoReturn:
+    if "--json" in sys.argv:
+        said = {"error": type(error).__name__, "exit_code": error.exit_code, "what": error.what, "do": error.do}
+        typer.echo(json.dumps(said))
+    typer.echo(f"{error.title}: {error}", err=True)
+    sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

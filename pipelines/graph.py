@@ -1,0 +1,153 @@
+"""A pipeline is data: a tuple of stages. An edge is a record type: who returns `Exported` feeds whoever takes it.
+
+Everything that can be wrong with a pipeline is wrong at import: an unknown input, a record given twice, a parameter
+that isn't named after its type. A `Bundle` feeds its parts too, so a step takes only the sections it uses.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import GenericAlias
+from typing import Any, get_args, get_origin, get_type_hints
+
+from runtime.records import Bundle, Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where, how long and how often a stage runs: the stage's business, never the step's.
+
+    `keep` says what a finished stage is worth on a rerun. "result": its record is all of it, so it is a hit.
+    "effect": its record is a hit, but it set something up (a staging server) that later stages need, so it runs again
+    before the first of them does. "never": it reads or changes the world and always runs.
+    """
+
+    cpu: str = "500m"
+    memory: str = "512Mi"
+    deadline_s: int = 1800
+    retries: int = 3
+    on_target: bool = False
+    sandbox: bool = False
+    keep: str = "result"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step and its placement."""
+
+    step: Callable[..., Record]
+    at: Placement = field(default_factory=Placement)
+
+    @property
+    def name(self) -> str:
+        """The step's own name."""
+        return self.step.__name__
+
+    @property
+    def entry(self) -> str:
+        """`module:function`, as a pod is given it."""
+        return f"{self.step.__module__}:{self.name}"
+
+    @property
+    def takes(self) -> dict[str, Any]:
+        """The record types by parameter name."""
+        hints = get_type_hints(self.step)
+        return {name: hints[name] for name in inspect.signature(self.step).parameters}
+
+    @property
+    def gives(self) -> type[Record]:
+        """The record type it returns."""
+        returned: type[Record] = get_type_hints(self.step)["return"]
+        return returned
+
+
+@dataclass(frozen=True)
+class Each:
+    """Stages that run once per item of a tuple held by an input: `Each(Target, "fleet", "targets", (...))`.
+
+    Inside, `target` is the item. Outside, the last stage's records are a tuple: `tuned: tuple[Tuned, ...]`.
+    """
+
+    item: type[Record]
+    source: str
+    attribute: str
+    stages: tuple[Stage, ...]
+
+    @property
+    def name(self) -> str:
+        """A name for the group, as `each-target`."""
+        return f"each-{self.item.parameter()}"
+
+    @property
+    def gives(self) -> type[Record]:
+        """The record type of the last stage."""
+        return self.stages[-1].gives
+
+    @property
+    def takes(self) -> dict[str, Any]:
+        """What flows in from outside."""
+        inside = {self.item.parameter(), *(stage.gives.parameter() for stage in self.stages)}
+        wanted = {name: kind for stage in self.stages for name, kind in stage.takes.items()}
+        return {name: kind for name, kind in wanted.items() if name not in inside}
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Stages in order. `on_exit` runs whatever happened, and is given how it ended.
+
+    Raises:
+        TypeError: the stages do not connect.
+    """
+
+    name: str
+    inputs: tuple[type[Record], ...]
+    stages: tuple[Stage | Each, ...]
+    on_exit: Stage | None = None
+
+    def __post_init__(self) -> None:
+        known: dict[str, Any] = {kind.parameter(): kind for kind in self.inputs}
+        for stage in self.stages:
+            if isinstance(stage, Each):
+                inside = known | {stage.item.parameter(): stage.item}
+                for inner in stage.stages:
+                    _connect(inner, inside)
+                _name(known, stage.gives.parameter(), GenericAlias(tuple, (stage.gives, ...)), stage.name)
+            else:
+                _connect(stage, known)
+
+    def __iter__(self) -> Iterator[Stage | Each]:
+        return iter(self.stages)
+
+    def flat(self) -> Iterator[Stage]:
+        """Every stage, those of a fan-out included."""
+        for stage in self.stages:
+            yield from stage.stages if isinstance(stage, Each) else (stage,)
+
+
+def _connect(stage: Stage, known: dict[str, Any]) -> None:
+    for name, kind in stage.takes.items():
+        if name not in known:
+            raise TypeError(
+                f"{stage.entry} takes {name!r}, which nothing before it gives; there are: {', '.join(known)}"
+            )
+        if known[name] != kind:
+            raise TypeError(f"{stage.entry} takes {name!r} as {kind}, but it is {known[name]}")
+    _name(known, stage.gives.parameter(), stage.gives, stage.entry)
+    if issubclass(stage.gives, Bundle):
+        for name, kind in stage.gives.parts().items():
+            if name != kind.parameter():
+                raise TypeError(f"{stage.gives.__name__}.{name} is a {kind.__name__}: name it {kind.parameter()!r}")
+            _name(known, name, kind, stage.entry)
+
+
+def _name(known: dict[str, Any], name: str, kind: Any, giver: str) -> None:
+    if name in known:
+        raise TypeError(f"{giver} gives {name!r} a second time")
+    known[name] = kind
+
+
+def load(kind: Any, value: Any) -> Any:
+    """A record, or a tuple of them, from decoded JSON. Argo hands a fan-out's results over as a list of JSON texts."""
+    if get_origin(kind) is tuple:
+        return tuple(load(get_args(kind)[0], item) for item in value)
+    return kind.model_validate_json(value) if isinstance(value, str) else kind.model_validate(value)

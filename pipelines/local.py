@@ -1,0 +1,253 @@
+"""Engine 1: this machine. Walks a pipeline in one process, with progress, resume, retries and cancellation.
+
+A finished stage is found again by its key. A stage whose result is an effect (a staging server) is a hit too, until a
+later stage has to run: then it is set up again first. Whatever happens, the pipeline's `on_exit` stage has the last
+word; what it says is the release.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, Literal, Protocol
+
+import tenacity
+
+from pipelines.graph import Each, Pipeline, Placement, Stage
+from pipelines.keys import key
+from runtime.errors import Cancelled, DeadlineExceeded, ShipliftError, Temporary
+from runtime.progress import listening
+from runtime.records import Bundle, Ending, Event, Failure, Outcome, Record, StageRun, Verdict
+
+Tell = Callable[[Event], None]
+_WAIT_S = tenacity.wait_exponential(multiplier=1, max=20)
+_OUTCOMES: dict[Outcome, Literal["refused", "inconclusive"]] = {
+    Outcome.FAIL: "refused",
+    Outcome.INCONCLUSIVE: "inconclusive",
+}
+
+
+class Kept(Protocol):
+    """Where finished stages are kept: `runtime.ledger.Ledger`, or a stand-in for a pure test."""
+
+    def get(self, key: str, stage: str, kind: Any) -> Any:
+        """The record kept under a key, or None."""
+
+    def put(self, key: str, stage: str, record: Record) -> None:
+        """Keeps a record."""
+
+
+@dataclass
+class _Run:
+    """One walk: what is known so far, how each stage went, and which effects would have to be set up again."""
+
+    kept: Kept
+    tell: Tell
+    known: dict[str, Any]
+    stages: list[StageRun] = field(default_factory=list)
+    pending: list[tuple[Stage, str]] = field(default_factory=list)
+    verdict: Verdict | None = None
+
+
+class _Ended(Exception):  # noqa: N818 - not an error: a verdict was reached
+    """A record ended the pipeline with a verdict that is not a pass."""
+
+
+def run(
+    pipeline: Pipeline, *inputs: Record, release: str, kept: Kept, tell: Tell = lambda _: None,
+    on_signal: Callable[[int], None] = lambda _: None,
+) -> tuple[Ending, dict[str, Any]]:  # fmt: skip
+    """Walks the pipeline; gives how it ended and every record known by then, that of `on_exit` included.
+
+    SIGINT and SIGTERM cancel it (in the main thread); `on_signal` hears which.
+
+    Errors of ours end the walk and are in the ending. Anything else is a bug: it passes through, after `on_exit`.
+    """
+    started = time.time()
+    walk = _Run(kept=kept, tell=tell, known={record.parameter(): record for record in inputs})
+    failure: Failure | None = None
+    bug: Exception | None = None
+    try:
+        with _cancellable(on_signal):
+            for stage in pipeline:
+                _each(walk, stage) if isinstance(stage, Each) else _one(walk, stage, walk.known, "")
+    except _Ended:
+        pass
+    except ShipliftError as error:
+        failure = Failure(kind=type(error).__name__, exit_code=error.exit_code, what=error.what, do=error.do)
+    except Exception as error:  # noqa: BLE001 - reported as what it is, then raised again
+        bug = error
+        failure = Failure(kind=type(error).__name__, exit_code=70, what=f"a bug in Shiplift: {error!r}", do="Report it.")
+    ending = Ending(
+        release=release, started_at=started, stages=tuple(walk.stages), verdict=walk.verdict, failure=failure
+    )
+    if pipeline.on_exit is not None:
+        _last(walk, pipeline.on_exit, ending)
+    if bug is not None:
+        raise bug
+    return ending, walk.known
+
+
+def _each(walk: _Run, each: Each) -> None:
+    given = []
+    for item in getattr(walk.known[each.source], each.attribute):
+        inside = walk.known | {each.item.parameter(): item}
+        for stage in each.stages:
+            _one(walk, stage, inside, item.name)
+        given.append(inside[each.gives.parameter()])
+    walk.known[each.gives.parameter()] = tuple(given)
+
+
+def _one(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
+    arguments = {name: known[name] for name in stage.takes}
+    name = key(stage, arguments) if stage.at.keep != "never" else ""
+    record = walk.kept.get(name, stage.name, stage.gives) if name else None
+    if record is None:
+        _set_up_again(walk, known)
+        arguments = {name: known[name] for name in stage.takes}
+        record = _run_step(walk, stage, arguments, target, name)
+        if name:
+            walk.kept.put(name, stage.name, record)
+    else:
+        _note(walk, StageRun(name=stage.name, target=target, cached=True, key=name, outcome=_outcome(record)))
+        if stage.at.keep == "effect":
+            walk.pending.append((stage, target))
+    known[stage.gives.parameter()] = record
+    if isinstance(record, Bundle):
+        known.update({part: getattr(record, part) for part in record.parts()})
+    _stop_on_objection(walk, record)
+
+
+def _set_up_again(walk: _Run, known: dict[str, Any]) -> None:
+    """Effects found in the ledger are only a memory: before a stage runs on them they are set up for real."""
+    while walk.pending:
+        stage, target = walk.pending.pop(0)
+        arguments = {name: known[name] for name in stage.takes}
+        walk.stages = [run for run in walk.stages if (run.name, run.target) != (stage.name, target)]
+        known[stage.gives.parameter()] = _run_step(walk, stage, arguments, target, key(stage, arguments))
+
+
+def _run_step(walk: _Run, stage: Stage, arguments: dict[str, Any], target: str, name: str) -> Record:
+    started = time.monotonic()
+    walk.tell(Event(stage=stage.name, target=target, kind="started"))
+    outcome: Any = "failed"
+    message = ""
+
+    def heard(said: str, done: float | None) -> None:
+        walk.tell(Event(stage=stage.name, target=target, kind="progress", message=said, done=done))
+
+    with listening(heard) as measured:
+        try:
+            with _deadline(stage.at, stage.name):
+                record: Record = _retried(walk, stage, target)(stage.step, **arguments)
+            outcome = _outcome(record)
+            objection = record.objection()
+            message = "; ".join(objection.reasons) if objection else ""
+        except ShipliftError as error:
+            outcome = "cancelled" if isinstance(error, Cancelled) else "failed"
+            message = str(error)
+            raise
+        except Exception as error:
+            message = repr(error)
+            raise
+        finally:
+            _note(
+                walk,
+                StageRun(
+                    name=stage.name, target=target, seconds=round(time.monotonic() - started, 3), outcome=outcome,
+                    message=message, key=name, measured_seconds=round(sum(measured), 3),
+                ),
+            )  # fmt: skip
+    return record
+
+
+def _last(walk: _Run, stage: Stage, ending: Ending) -> None:
+    """The exit stage: given how it ended beside the inputs, and not itself cancellable."""
+    known = walk.known | {Ending.parameter(): ending}
+    record = stage.step(**{name: known[name] for name in stage.takes})
+    walk.known[stage.gives.parameter()] = record
+    walk.known[Ending.parameter()] = ending
+
+
+def _outcome(record: Record) -> Any:
+    objection = record.objection()
+    return _OUTCOMES[objection.outcome] if objection else "ok"
+
+
+def _stop_on_objection(walk: _Run, record: Record) -> None:
+    objection = record.objection()
+    if objection is not None or isinstance(record, Verdict):
+        walk.verdict = objection or (record if isinstance(record, Verdict) else None)
+    if objection is not None:
+        raise _Ended
+
+
+def _note(walk: _Run, stage: StageRun) -> None:
+    walk.stages.append(stage)
+    walk.tell(
+        Event(
+            stage=stage.name, target=stage.target, kind="finished", message=stage.message, seconds=stage.seconds,
+            cached=stage.cached, outcome=stage.outcome,
+        )
+    )  # fmt: skip
+
+
+def _retried(walk: _Run, stage: Stage, target: str) -> tenacity.Retrying:
+    """Temporary errors, and nothing else, are tried again."""
+
+    def again(state: tenacity.RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        walk.tell(Event(stage=stage.name, target=target, kind="progress", message=f"trying again: {error}"))
+
+    return tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(Temporary),
+        stop=tenacity.stop_after_attempt(1 + stage.at.retries),
+        wait=_WAIT_S,
+        before_sleep=again,
+        reraise=True,
+    )
+
+
+@contextmanager
+def _cancellable(on_signal: Callable[[int], None]) -> Iterator[None]:
+    """SIGINT and SIGTERM end the stage at hand as `Cancelled`; a second one changes nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def cancel(number: int, _frame: FrameType | None) -> None:
+        for one in before:
+            signal.signal(one, signal.SIG_IGN)
+        on_signal(number)
+        raise Cancelled(f"stopped by {signal.Signals(number).name}", do="`shiplift release` goes on where it was.")
+
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    for one in before:
+        signal.signal(one, cancel)
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextmanager
+def _deadline(placement: Placement, name: str) -> Iterator[None]:
+    """SIGALRM at the stage's deadline: a step that hangs is bounded like one in a pod."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(_number: int, _frame: FrameType | None) -> None:
+        raise DeadlineExceeded(f"stage {name} took over {placement.deadline_s} s", do="See the release's log.")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, placement.deadline_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,40 @@
+"""THE definition of a release: the stages from a registered version to production. Both engines walk this tuple."""
+
+from pipelines.graph import Each, Pipeline, Placement, Stage
+from runtime.records import Request, Site, Trigger
+from runtime.spec import Target
+from steps.admit import admit
+from steps.conclude import conclude
+from steps.deploy import deploy
+from steps.export import export
+from steps.find_champion import find_champion
+from steps.gate import gate
+from steps.load_test import load_test
+from steps.package import package
+from steps.promote import promote
+from steps.quantize import quantize
+from steps.tune import tune
+
+ON_TARGET = Placement(cpu="2", memory="4Gi", deadline_s=7200, on_target=True)
+MEASURED = Placement(cpu="2", memory="2Gi", deadline_s=7200, on_target=True)
+
+RELEASE = Pipeline(
+    "release",
+    inputs=(Site, Request, Trigger),
+    stages=(
+        Stage(admit, Placement(memory="4Gi")),
+        Stage(find_champion, Placement(keep="never")),
+        Stage(export, Placement(cpu="2", memory="6Gi", sandbox=True)),
+        Each(
+            Target,
+            "fleet",
+            "targets",
+            (Stage(quantize, ON_TARGET), Stage(package), Stage(tune, MEASURED)),
+        ),
+        Stage(deploy, Placement(keep="effect")),
+        Stage(load_test, MEASURED),
+        Stage(gate),
+        Stage(promote, Placement(keep="never")),
+    ),
+    on_exit=Stage(conclude, Placement(keep="never")),
+)

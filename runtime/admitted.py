@@ -1,0 +1,22 @@
+"""What admission gives: one record whose parts are edges of their own, so that later steps take what they use."""
+
+from runtime.records import Bundle, Contract, Datasets, ModelVersion, Scan
+from runtime.spec import Conversion, Data, Fleet, Load, Quality, Quantization, SearchSpace, Serving, Slo
+
+
+class Admitted(Bundle):
+    """An admitted version with its spec, section by section."""
+
+    model_version: ModelVersion
+    contract: Contract
+    datasets: Datasets
+    scan: Scan
+    fleet: Fleet
+    conversion: Conversion
+    data: Data
+    quantization: Quantization
+    quality: Quality
+    search_space: SearchSpace
+    load: Load
+    slo: Slo
+    serving: Serving

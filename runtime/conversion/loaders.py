@@ -1,0 +1,300 @@
+"""Logged models as functions of arrays, and as ONNX: one class per family of formats, chosen by the logged flavor."""
+
+import inspect
+import warnings
+import zipfile
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import yaml
+
+from runtime.errors import ExportFailed
+from runtime.records import TensorSpec
+from runtime.tensors import Arrays, as_input, batch_of
+
+_SAMPLE = 2  # torch.export specialises a batch of 0 or 1: trace with two
+
+
+class Original(ABC):
+    """A loaded model: what it answers, and how it becomes ONNX."""
+
+    notes: tuple[str, ...] = ()
+
+    @abstractmethod
+    def answer(self, inputs: Arrays) -> Arrays:
+        """The outputs by name, in the model's order."""
+
+    @abstractmethod
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """The model as ONNX with a dynamic batch; `path` is where it may keep files of its own."""
+
+
+def load(
+    folder: Path, flavor: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
+) -> Original:
+    """The model in an MLflow folder. Runs the author's code: call it in the sandbox only.
+
+    Raises:
+        ExportFailed: it does not load.
+    """
+    try:
+        if flavor == "pytorch":
+            return _torch(folder, inputs, tuple(spec.name for spec in outputs))
+        if flavor == "sklearn":
+            return Sklearn(folder, inputs, tabular=tabular)
+        return Onnx(folder)
+    except ExportFailed:
+        raise
+    except Exception as error:
+        raise _failed("the model does not load", error) from error
+
+
+def _failed(what: str, error: BaseException) -> ExportFailed:
+    said = " ".join(str(error).split())
+    return ExportFailed(
+        f"{what}: {type(error).__name__}: {said[:500]}",
+        do="Load it in a fresh Python process with the logged requirements; log it as pt2, skops or ONNX if that works.",
+    )
+
+
+# --- torch ----------------------------------------------------------------------------------------------------------
+
+
+def _torch(folder: Path, inputs: tuple[TensorSpec, ...], names: tuple[str, ...]) -> Original:
+    import torch  # noqa: PLC0415 - only for torch models
+
+    meta = yaml.safe_load((folder / "MLmodel").read_text())
+    data = folder / str(meta["flavors"]["pytorch"].get("model_data", "data"))
+    programs, files = sorted(data.glob("*.pt2")), sorted(data.glob("*.pth")) + sorted(data.glob("*.pt"))
+    if programs:
+        return TorchProgram(torch.export.load(programs[0]), inputs, names)
+    if files and _is_torchscript(files[0]):
+        return TorchScript(torch.jit.load(files[0], map_location="cpu").eval(), inputs, names)
+    import mlflow.pytorch  # noqa: PLC0415 - 2.6 s, only for pickled modules
+
+    return TorchModule(mlflow.pytorch.load_model(str(folder), map_location="cpu").eval(), inputs, names)
+
+
+def _is_torchscript(file: Path) -> bool:
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        return any(name.endswith("constants.pkl") for name in archive.namelist())
+
+
+class TorchModule(Original):
+    """An eager `torch.nn.Module`, exported through torch.export."""
+
+    def __init__(self, module: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[str, ...]) -> None:
+        self.module = module
+        self.specs = inputs
+        self.outputs = outputs
+
+    def answer(self, inputs: Arrays) -> Arrays:
+        """Without gradients; outputs are named after the signature."""
+        import torch  # noqa: PLC0415
+
+        with torch.inference_mode():
+            given = self.callable()(*self.arguments(inputs))
+        flat = torch.utils._pytree.tree_leaves(given)  # noqa: SLF001 - torch's own way to flatten outputs
+        return {name: t.detach().cpu().numpy() for name, t in zip(self.names(len(flat)), flat, strict=True)}
+
+    def callable(self) -> Any:
+        """What takes the arguments."""
+        return self.module
+
+    def arguments(self, inputs: Arrays) -> tuple[Any, ...]:
+        """Tensors in the order of the signature, or of `forward` where its names match."""
+        import torch  # noqa: PLC0415
+
+        order = [spec.name for spec in self.specs]
+        forward = [p for p in inspect.signature(self.callable().forward).parameters if p in inputs]
+        return tuple(torch.from_numpy(inputs[name]) for name in (forward if len(forward) == len(order) else order))
+
+    def names(self, count: int) -> list[str]:
+        """One name per output: the signature's where the counts agree."""
+        if len(self.outputs) == count:
+            return list(self.outputs)
+        return ["output"] if count == 1 else [f"output_{at}" for at in range(count)]
+
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """Through `torch.onnx.export(dynamo=True)`: every -1 of the signature is dynamic."""
+        import torch  # noqa: PLC0415
+
+        sample = self.arguments(batch_of(example, _SAMPLE))
+        batch = torch.export.Dim("batch")
+        shapes = tuple(
+            {at: batch if at == 0 else torch.export.Dim.DYNAMIC for at, size in enumerate(spec.shape) if size == -1}
+            for spec in self.specs
+        )
+        return self._export(self.module, sample, path, opset, dynamic_shapes=shapes)
+
+    def _export(self, model: Any, sample: tuple[Any, ...], path: Path, opset: int, **how: Any) -> onnx.ModelProto:
+        import torch  # noqa: PLC0415
+
+        names = [spec.name for spec in self.specs]
+        outputs = list(self.answer_names(sample))
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                program = torch.onnx.export(
+                    model, sample, dynamo=True, opset_version=opset, verbose=False,
+                    input_names=names, output_names=outputs, **how,
+                )  # fmt: skip
+                file = path / "torch.onnx"
+                program.save(str(file), external_data=True)
+        except Exception as error:
+            raise _failed("torch can't export the model to ONNX", error) from error
+        return onnx.load(file)
+
+    def answer_names(self, sample: tuple[Any, ...]) -> list[str]:
+        """Output names, found by running the model once."""
+        import torch  # noqa: PLC0415
+
+        with torch.inference_mode():
+            return self.names(len(torch.utils._pytree.tree_leaves(self.callable()(*sample))))  # noqa: SLF001
+
+
+class TorchProgram(TorchModule):
+    """A `torch.export` program: already a graph, with the dynamic dimensions it was exported with."""
+
+    def __init__(self, program: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[str, ...]) -> None:
+        super().__init__(program, inputs, outputs)
+        self._callable = program.module()
+
+    def callable(self) -> Any:
+        """The program as a module."""
+        return self._callable
+
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """Through `torch.onnx.export` of the program itself, without tracing again."""
+        return self._export(self.module, self.arguments(batch_of(example, _SAMPLE)), path, opset)
+
+
+class TorchScript(TorchModule):
+    """A TorchScript file: torch.export can't read it, the older exporter can (opset 20 at most)."""
+
+    notes = ("TorchScript is exported by torch's older exporter; log the module as pt2 for the newer one.",)
+
+    def arguments(self, inputs: Arrays) -> tuple[Any, ...]:
+        """Tensors in the order of the signature: a script module's own `forward` names are not kept."""
+        import torch  # noqa: PLC0415
+
+        return tuple(torch.from_numpy(inputs[spec.name]) for spec in self.specs)
+
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """Through `torch.onnx.export(dynamo=False)`."""
+        import torch  # noqa: PLC0415
+
+        sample = self.arguments(batch_of(example, _SAMPLE))
+        outputs = self.answer_names(sample)
+        names = [spec.name for spec in self.specs]
+        free = {s.name: {at: _axis(s.name, at) for at, n in enumerate(s.shape) if n == -1} for s in self.specs}
+        file = path / "torch.onnx"
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.onnx.export(
+                    self.module, sample, str(file), dynamo=False, opset_version=min(opset, 20), input_names=names,
+                    output_names=outputs, dynamic_axes={**free, **{name: {0: "batch"} for name in outputs}},
+                )  # fmt: skip
+        except Exception as error:
+            raise _failed("torch can't export the TorchScript model to ONNX", error) from error
+        return onnx.load(file)
+
+
+def _axis(name: str, at: int) -> str:
+    return "batch" if at == 0 else f"{name}_{at}"
+
+
+# --- scikit-learn ---------------------------------------------------------------------------------------------------
+
+
+class Sklearn(Original):
+    """A scikit-learn estimator or pipeline, converted by skl2onnx."""
+
+    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
+        import mlflow.sklearn  # noqa: PLC0415 - only for sklearn models
+
+        self.model = mlflow.sklearn.load_model(str(folder))
+        self.specs = inputs
+        self.columns = tabular
+
+    def answer(self, inputs: Arrays) -> Arrays:
+        """`predict`, and `predict_proba` where the estimator has it."""
+        given = self._frame(inputs) if self.columns else next(iter(inputs.values()))
+        label = np.asarray(self.model.predict(given))
+        if self._classifies() and hasattr(self.model, "predict_proba"):
+            return {"label": label, "probabilities": np.asarray(self.model.predict_proba(given), dtype=np.float32)}
+        return {"label" if self._classifies() else "variable": label}
+
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """Through `skl2onnx.to_onnx`; float inputs are served as FP32."""
+        import skl2onnx  # noqa: PLC0415 - only for sklearn models
+
+        options = {id(self.model): {"zipmap": False}} if self._classifies() else None
+        types = [(spec.name, self._type(spec)) for spec in self.specs]
+        try:
+            return skl2onnx.to_onnx(self.model, initial_types=types, options=options, target_opset=min(opset, 21))
+        except Exception as error:
+            raise _failed("skl2onnx can't convert the model", error) from error
+
+    def _classifies(self) -> bool:
+        from sklearn.base import is_classifier  # noqa: PLC0415
+
+        return bool(is_classifier(self.model))
+
+    def _frame(self, inputs: Arrays) -> Any:
+        import pandas as pd  # noqa: PLC0415
+
+        return pd.DataFrame({name: array.reshape(len(array)) for name, array in inputs.items()})
+
+    def _type(self, spec: TensorSpec) -> Any:
+        from skl2onnx.common import data_types as kinds  # noqa: PLC0415
+
+        shape = [None, *spec.shape[1:]]
+        table = {
+            "BOOL": kinds.BooleanTensorType,
+            "BYTES": kinds.StringTensorType,
+            "INT32": kinds.Int64TensorType,
+            "INT64": kinds.Int64TensorType,
+        }
+        return table.get(spec.datatype, kinds.FloatTensorType)(shape)
+
+
+# --- ONNX -----------------------------------------------------------------------------------------------------------
+
+
+class Onnx(Original):
+    """A model logged as ONNX: its own graph is the original."""
+
+    def __init__(self, folder: Path) -> None:
+        meta = yaml.safe_load((folder / "MLmodel").read_text())
+        self.file = folder / str(meta["flavors"]["onnx"]["data"])
+        import onnxruntime as ort  # noqa: PLC0415 - only for ONNX models
+
+        self.session = ort.InferenceSession(self.file, providers=["CPUExecutionProvider"])
+
+    def answer(self, inputs: Arrays) -> Arrays:
+        """ONNX Runtime on the logged file. An only input may have another name in the signature than in the graph."""
+        names = [node.name for node in self.session.get_inputs()]
+        given = inputs if set(names) == set(inputs) else dict(zip(names, inputs.values(), strict=True))
+        outputs = [node.name for node in self.session.get_outputs()]
+        return dict(zip(outputs, self.session.run(outputs, given), strict=True))
+
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """The logged graph, with its external data."""
+        return onnx.load(self.file)
+
+
+def feeds(inputs: Arrays, specs: tuple[TensorSpec, ...]) -> Arrays:
+    """Arrays in the dtypes and under the names of an exported model's inputs, matched by name, else by order."""
+    pairs = (
+        [(spec, inputs[spec.name]) for spec in specs]
+        if all(spec.name in inputs for spec in specs)
+        else zip(specs, inputs.values(), strict=True)
+    )
+    return {spec.name: as_input(array, spec) for spec, array in pairs}

@@ -1,0 +1,44 @@
+"""Measurements as they are made, one JSON line each, so that a killed search goes on where it was."""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import ValidationError
+
+from runtime.records import Record
+from runtime.storage import room_for
+
+R = TypeVar("R", bound=Record)
+
+
+class Journal(Generic[R]):
+    """Records of one kind by key, appended to `file`. A line cut off by a kill is ignored."""
+
+    def __init__(self, file: Path, kind: type[R]) -> None:
+        self._file = file
+        self._known: dict[str, R] = {}
+        for line in file.read_text().splitlines() if file.is_file() else ():
+            with contextlib.suppress(ValueError, KeyError, ValidationError):
+                entry = json.loads(line)
+                self._known[entry["key"]] = kind.model_validate(entry["record"])
+
+    def get(self, key: str) -> R | None:
+        """The record kept under a key."""
+        return self._known.get(key)
+
+    def add(self, key: str, record: R) -> None:
+        """Keeps a record; it is on disk when this returns.
+
+        Raises:
+            StorageFull: no space is left.
+        """
+        self._known[key] = record
+        with room_for("a measurement", self._file.parent):
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            with self._file.open("a") as file:
+                file.write(json.dumps({"key": key, "record": record.model_dump(mode="json")}) + "\n")
+                file.flush()
+                os.fsync(file.fileno())

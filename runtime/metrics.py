@@ -1,0 +1,93 @@
+"""Task metrics on a validation set, each with its standard error, so that a gate knows when it can't decide."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import DataInvalid
+from runtime.records import Metric
+from runtime.tensors import Arrays
+
+_RESAMPLES = 200  # bootstrap resamples for F1 (Efron and Tibshirani, 1993): its error has no closed form
+
+
+def score(metric: Metric, outputs: Arrays, labels: NDArray[Any]) -> tuple[float, float]:
+    """The metric and its standard error.
+
+    accuracy and f1 (macro) take class numbers or texts as labels; mae and cosine take the expected first output.
+
+    Raises:
+        DataInvalid: outputs and labels can't be compared with this metric.
+    """
+    if metric in ("accuracy", "f1"):
+        return _CLASSES[metric](predicted(outputs), labels.reshape(-1))
+    got = next(iter(outputs.values()))
+    if got.dtype.kind not in "fiu" or got.size != labels.size:
+        raise DataInvalid(
+            f"metric {metric} needs labels shaped like the first output {got.shape}; they are {labels.shape}",
+            do="Log labels of that shape, or choose another `data.metric`.",
+        )
+    left, right = got.reshape(len(got), -1).astype(np.float64), labels.reshape(len(got), -1).astype(np.float64)
+    return _mean_and_error(_VALUES[metric](left, right))
+
+
+def better(metric: Metric) -> int:
+    """1 where a larger score is better, -1 where a smaller one is."""
+    return -1 if metric == "mae" else 1
+
+
+def predicted(outputs: Arrays) -> NDArray[Any]:
+    """One class a sample: a label output as it is, else the largest of the first output's scores."""
+    for name in ("label", "top_labels"):
+        if name in outputs:
+            return outputs[name].reshape(len(outputs[name]), -1)[:, 0]
+    first = next(iter(outputs.values()))
+    if first.dtype.kind != "f":
+        return first.reshape(len(first), -1)[:, 0]
+    flat = first.reshape(len(first), -1)
+    return flat.argmax(axis=1) if flat.shape[1] > 1 else (flat[:, 0] > 0.5).astype(np.int64)
+
+
+def _accuracy(got: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
+    return _mean_and_error((_comparable(got) == _comparable(wanted)).astype(np.float64))
+
+
+def _f1(got: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
+    left, right = _comparable(got), _comparable(wanted)
+    rng = np.random.default_rng(0)
+    picks = rng.integers(0, len(left), size=(_RESAMPLES, len(left)))
+    again = [_macro_f1(left[pick], right[pick]) for pick in picks]
+    return _macro_f1(left, right), float(np.std(again))
+
+
+def _macro_f1(got: NDArray[Any], wanted: NDArray[Any]) -> float:
+    classes = np.unique(np.concatenate([got, wanted]))
+    hits = np.array([((got == c) & (wanted == c)).sum() for c in classes], dtype=np.float64)
+    said = np.array([(got == c).sum() + (wanted == c).sum() for c in classes], dtype=np.float64)
+    return float(np.mean(2 * hits / said))
+
+
+def _comparable(values: NDArray[Any]) -> NDArray[Any]:
+    """Numbers as integers, everything else as text."""
+    if values.dtype.kind in "biuf":
+        return values.astype(np.int64)
+    return np.array([v.decode() if isinstance(v, bytes) else str(v) for v in values], dtype=np.str_)
+
+
+def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
+    spread = float(values.std(ddof=1)) if len(values) > 1 else float("inf")
+    return float(values.mean()), spread / float(np.sqrt(len(values)))
+
+
+def _cosine(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    size = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    return np.asarray((left * right).sum(axis=1) / np.where(size == 0, 1, size))
+
+
+_CLASSES: dict[str, Callable[[NDArray[Any], NDArray[Any]], tuple[float, float]]] = {"accuracy": _accuracy, "f1": _f1}
+_VALUES: dict[str, Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]] = {
+    "mae": lambda left, right: np.abs(left - right).mean(axis=1),
+    "cosine": _cosine,
+}

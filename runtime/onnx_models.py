@@ -1,0 +1,133 @@
+"""ONNX models in this process: their signature, sessions, answers, and how far two sets of answers differ."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from runtime.errors import ExportFailed
+from runtime.records import Datatype, Signature, TensorSpec
+from runtime.tensors import Arrays
+
+_DATATYPES: dict[int, Datatype] = {
+    TensorProto.BOOL: "BOOL",
+    TensorProto.UINT8: "UINT8",
+    TensorProto.UINT16: "UINT16",
+    TensorProto.UINT32: "UINT32",
+    TensorProto.UINT64: "UINT64",
+    TensorProto.INT8: "INT8",
+    TensorProto.INT16: "INT16",
+    TensorProto.INT32: "INT32",
+    TensorProto.INT64: "INT64",
+    TensorProto.FLOAT16: "FP16",
+    TensorProto.FLOAT: "FP32",
+    TensorProto.DOUBLE: "FP64",
+    TensorProto.STRING: "BYTES",
+}
+
+
+def signature_of(model: onnx.ModelProto) -> Signature:
+    """The graph's inputs (initializers left out) and outputs.
+
+    Raises:
+        ExportFailed: a tensor has a type that Triton can't carry.
+    """
+    constants = {tensor.name for tensor in model.graph.initializer}
+    return Signature(
+        inputs=tuple(_spec(value) for value in model.graph.input if value.name not in constants),
+        outputs=tuple(_spec(value) for value in model.graph.output),
+    )
+
+
+def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
+    kind = value.type.tensor_type
+    if kind.elem_type not in _DATATYPES:
+        raise ExportFailed(
+            f"{value.name!r} is a {value.type.WhichOneof('value')} that Triton can't carry",
+            do="Keep other outputs with `export.outputs`.",
+        )
+    shape = tuple(dim.dim_value or -1 for dim in kind.shape.dim)
+    return TensorSpec(name=value.name, datatype=_DATATYPES[kind.elem_type], shape=shape or (-1,))
+
+
+def session(path: Path, *, threads: int = 1) -> ort.InferenceSession:
+    """A CPU session of the model file.
+
+    Raises:
+        ExportFailed: ONNX Runtime does not take the model.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ExportFailed(
+            f"ONNX Runtime {ort.__version__} does not load the model: {' '.join(str(error).split())[:400]}",
+            do="Check its operators and opset.",
+        ) from error
+
+
+def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The outputs by name. Text inputs are object arrays of `str`."""
+    names = [node.name for node in running.get_outputs()]
+    feeds = {
+        name: array.astype(object) if array.dtype.kind in "US" else np.ascontiguousarray(array)
+        for name, array in inputs.items()
+    }
+    return dict(zip(names, running.run(names, feeds), strict=True))
+
+
+def stacked(answers: Sequence[Arrays]) -> Arrays:
+    """Answers to consecutive batches as one."""
+    return {name: np.concatenate([one[name] for one in answers]) for name in answers[0]}
+
+
+def differences(wanted: NDArray[Any], got: NDArray[Any]) -> tuple[float, float]:
+    """The largest absolute difference, and that difference relative to the largest value wanted.
+
+    Text and integers either agree (0) or differ (infinity); NaN and sizes that differ are infinity too.
+    """
+    if wanted.size != got.size:
+        return math.inf, math.inf
+    wanted, got = wanted.reshape(-1), got.reshape(-1)
+    if wanted.dtype.kind in "OSU" or got.dtype.kind in "OSU":
+        same = np.array_equal(wanted.astype(str), got.astype(str))
+    elif wanted.dtype.kind in "biu":
+        same = np.array_equal(wanted, got)
+    else:
+        return _float_differences(wanted.astype(np.float64), got.astype(np.float64))
+    return (0.0, 0.0) if same else (math.inf, math.inf)
+
+
+def _float_differences(wanted: NDArray[np.float64], got: NDArray[np.float64]) -> tuple[float, float]:
+    agree = wanted == got  # equal infinities agree, although their difference is NaN
+    with np.errstate(invalid="ignore"):
+        apart = np.where(agree, 0.0, np.abs(wanted - got))
+    absolute = float(apart.max(initial=0))
+    if math.isnan(absolute):
+        return math.inf, math.inf
+    scale = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0))
+    return absolute, absolute / scale if scale else (math.inf if absolute else 0.0)
+
+
+@cache
+def cpu_flags() -> frozenset[str]:
+    """This processor's features, as Linux names them."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
+
+
+def has_vnni() -> bool:
+    """Whether 8-bit dot products accumulate in 32 bits in one instruction: without it, U8S8 can saturate in 16."""
+    return bool(cpu_flags() & {"avx512_vnni", "avx_vnni"})

@@ -1,0 +1,157 @@
+"""The gates' arithmetic: pure functions from measurements and limits to checks that explain themselves.
+
+Two steps judge with them: `package` (quality, so that a hopeless model stops before it is measured) and `gate` (all).
+A check is inconclusive where its number is missing, unstable, or closer to the limit than its own error.
+"""
+
+from collections.abc import Iterator
+
+from runtime import metrics
+from runtime.records import (
+    Champion,
+    Check,
+    Comparison,
+    LoadPoint,
+    LoadReport,
+    Metric,
+    Outcome,
+    ParityCase,
+)
+from runtime.spec import Data, Quality, Slo
+
+_Z = 1.96  # 95 % of a normal distribution
+
+
+def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
+    """The exported model against the original; see `spec.Parity` for the rule."""
+    limit = quality.parity
+    failing = [case for case in cases if case.max_abs > limit.max_abs and case.max_rel > limit.max_rel]
+    worst = max(failing or cases, key=lambda case: case.max_abs)
+    reason = "" if not failing else (
+        f"on {worst.inputs} (batch {worst.batch}) the exported model is {worst.max_abs:.3g} off "
+        f"({worst.max_rel:.3g} of the largest value); allowed are {limit.max_abs:g} or {limit.max_rel:g}"
+    )  # fmt: skip
+    return _check("parity", worst.max_abs, limit.max_abs, "absolute difference", _fail_if(bool(failing)), reason)
+
+
+def score_check(
+    score: float | None, samples: int, metric: Metric | None, quality: Quality, data: Data
+) -> Check | None:
+    """The task metric against the least allowed; None where the spec sets none."""
+    limit = quality.min_score
+    if limit is None:
+        return None
+    if score is None or metric is None:
+        return _check(
+            data.metric, None, limit, data.metric, Outcome.INCONCLUSIVE,
+            f"there is nothing to measure it on: log validation data with labels at {data.validation}",
+        )  # fmt: skip
+    if samples < data.min_samples:
+        return _check(
+            metric, score, limit, metric, Outcome.INCONCLUSIVE,
+            f"{samples} validation samples are too few, at least {data.min_samples} decide it",
+        )  # fmt: skip
+    failed = (limit - score) * metrics.better(metric) > 0
+    side = "over" if metric == "mae" else "under"
+    reason = f"{metric} {score:.4f} is {side} the budget of {limit:g} ({samples} samples)"
+    return _check(metric, score, limit, metric, _fail_if(failed), reason if failed else "")
+
+
+def operating_point(report: LoadReport, slo: Slo) -> LoadPoint:
+    """Where a service would be run: the highest throughput within the p99 limit, else the lowest p99."""
+    within = [point for point in report.points if slo.p99_ms is None or point.p99_ms <= slo.p99_ms]
+    if within:
+        return max(within, key=lambda point: point.throughput_per_s)
+    return min(report.points, key=lambda point: point.p99_ms)
+
+
+def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
+    """Latency, throughput, failures and memory against their absolute limits."""
+    point = operating_point(report, slo)
+    at = f"at concurrency {point.concurrency}"
+    yield _limited("p99", point.p99_ms, slo.p99_ms, "ms", point, f"p99 {point.p99_ms:.2f} ms {at}", upper=True)
+    yield _limited(
+        "throughput", point.throughput_per_s, slo.throughput_per_s, "inferences/s", point,
+        f"{point.throughput_per_s:.0f} inferences/s {at}", upper=False,
+    )  # fmt: skip
+    yield _limited(
+        "failures", report.failures, slo.failures, "requests", None, f"{report.failures} requests failed", upper=True
+    )
+    yield _limited(
+        "memory", report.memory_mb, slo.memory_mb, "MiB", None, f"{report.memory_mb:.0f} MiB under load", upper=True
+    )
+
+
+def champion_checks(
+    comparison: Comparison | None, champion: Champion, score: float | None, metric: Metric | None, validation: str, slo: Slo
+) -> Iterator[Check]:
+    """The challenger against the champion, as measured in alternation; ratios are challenger over champion."""
+    if champion.package is None:
+        return
+    yield from _score_regression(champion, score, metric, validation, slo)
+    if comparison is None:
+        yield _check("champion", None, None, "", Outcome.INCONCLUSIVE, "the champion was not measured beside it")
+        return
+    slower, less = slo.regression.p99_percent, slo.regression.throughput_percent
+    yield _ratio("p99 against the champion", (comparison.p99_ratio - 1) * 100, slower, comparison.p99_noise)
+    yield _ratio(
+        "throughput against the champion", (1 - comparison.throughput_ratio) * 100, less, comparison.throughput_noise
+    )
+
+
+def _ratio(name: str, worse: float, limit: float, noise: float) -> Check:
+    """`worse` and `limit` in percent; `noise` is the half width of the ratio's interval, in percent too."""
+    if worse <= limit:
+        return _check(name, worse, limit, "% worse", Outcome.PASS, "")
+    if worse - noise <= limit:
+        return _check(
+            name, worse, limit, "% worse", Outcome.INCONCLUSIVE,
+            f"{worse:.1f} % worse with a noise of {noise:.1f} % does not decide a limit of {limit:g} %; "
+            "more rounds (`load.comparison_rounds`) or a quieter machine would",
+        )  # fmt: skip
+    return _check(name, worse, limit, "% worse", Outcome.FAIL, f"{worse:.1f} % worse, allowed are {limit:g} %")
+
+
+def _score_regression(
+    champion: Champion, score: float | None, metric: Metric | None, validation: str, slo: Slo
+) -> Iterator[Check]:
+    before = champion.package
+    if before is None or before.score is None or score is None or metric is None:
+        return
+    if before.metric != metric or before.validation != validation:
+        return  # scores on other samples, or in another unit, can't be compared
+    worse = (before.score - score) * metrics.better(metric)
+    limit = slo.regression.score
+    reason = f"{metric} {score:.4f} is {worse:.4f} worse than version {champion.version}'s {before.score:.4f}"
+    failed = worse > limit
+    yield _check(
+        f"{metric} against the champion", worse, limit, f"{metric} worse", _fail_if(failed), reason if failed else ""
+    )
+
+
+def _limited(
+    name: str, measured: float, limit: float | None, unit: str, point: LoadPoint | None, said: str, *, upper: bool
+) -> Check:
+    over = limit is not None and (measured > limit if upper else measured < limit)
+    if limit is not None and point is not None and not point.stable:
+        reason = f"{said} did not settle: raise `load.max_windows` or `load.window_ms`, or use a quieter machine"
+        return _check(name, measured, limit, unit, Outcome.INCONCLUSIVE, reason)
+    reason = f"{said}, the limit is {limit:g}" if over else ""
+    return _check(name, measured, limit, unit, _fail_if(over), reason)
+
+
+def _fail_if(failed: bool) -> Outcome:  # noqa: FBT001 - reads as the sentence it is
+    return Outcome.FAIL if failed else Outcome.PASS
+
+
+def _check(name: str, measured: float | None, limit: float | None, unit: str, verdict: Outcome, reason: str) -> Check:
+    return Check(name=name, measured=measured, limit=limit, unit=unit, verdict=verdict, reason=reason)
+
+
+def confidence_half_width(values: list[float]) -> float:
+    """Half the width of a 95 % interval of the mean, by the normal approximation; infinite for fewer than 2 values."""
+    if len(values) < 2:
+        return float("inf")
+    mean = sum(values) / len(values)
+    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+    return float(_Z * (variance / len(values)) ** 0.5)

@@ -1,0 +1,32 @@
+"""Configuration, resolved once at the edge: command-line flags, then SHIPLIFT_* variables, then defaults."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+Port = int
+
+
+class Settings(BaseSettings):
+    """Where a stack lives and listens. An existing stack remembers its own ports: these are for making one."""
+
+    model_config = SettingsConfigDict(env_prefix="SHIPLIFT_", frozen=True, extra="ignore")
+
+    home: Path = Path(".shiplift")
+    mlflow_port: Port = Field(5000, ge=1, le=65535)
+    receiver_port: Port = Field(8090, ge=1, le=65535)
+    http_port: Port = Field(8000, ge=1, le=65535)
+    grpc_port: Port = Field(8001, ge=1, le=65535)
+    metrics_port: Port = Field(8002, ge=1, le=65535)
+    free_ports: bool = False
+    registry_uri: str = ""
+    server_environment: Path | None = None
+    cache_mb: int = Field(64, ge=0, le=65536)
+    rate_limiter: bool = False
+    sweep_s: float = Field(60, ge=1)
+
+    @property
+    def root(self) -> Path:
+        """The home folder as an absolute path."""
+        return self.home.expanduser().absolute()

@@ -1,0 +1,321 @@
+"""The release spec (`shiplift.yaml`): what a team asks of a release, validated field by field.
+
+Each section is a record of its own, because a step takes only the sections it uses: a changed SLO reruns the gate
+alone. Every field has a default, so an empty spec is a valid one. The JSON schema for editors comes from here.
+"""
+
+import difflib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+
+from runtime.errors import SpecInvalid
+from runtime.records import Metric, Precision, Record, ServerKind
+
+Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
+MAX_SPEC_BYTES = 256 * 1024
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise ValueError("must be a finite number")
+    return value
+
+
+Positive = Annotated[float, Field(gt=0), AfterValidator(_finite)]
+NotNegative = Annotated[float, Field(ge=0), AfterValidator(_finite)]
+Percent = Annotated[float, Field(ge=0, le=1000), AfterValidator(_finite)]
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+
+
+class Target(Record):
+    """One place the model will serve: hardware, the precisions allowed there, and which server runs it."""
+
+    name: Name = "local-cpu"
+    accelerator: Literal["cpu"] = "cpu"
+    precisions: tuple[Precision, ...] = Field(("fp32", "int8"), min_length=1)
+    server: ServerKind = "bundled"
+
+
+def _names_differ(targets: tuple[Target, ...]) -> tuple[Target, ...]:
+    names = [target.name for target in targets]
+    if len(set(names)) != len(names):
+        raise ValueError(f"two targets have the same name: {', '.join(names)}")
+    return targets
+
+
+Targets = Annotated[tuple[Target, ...], Field(min_length=1), AfterValidator(_names_differ)]
+
+
+class Fleet(Record):
+    """All targets of a release."""
+
+    targets: Targets = (Target(),)
+
+
+class Admission(Record):
+    """What may be admitted. Pickles that carry code are refused unless `pickle: sandbox` says to load them there."""
+
+    pickle: Literal["refuse", "sandbox"] = "refuse"
+    max_size_mb: Positive = 8192
+
+
+class Conversion(Record):
+    """How the model becomes ONNX. `outputs` keeps only the named outputs; `postprocess` is appended to the graph."""
+
+    opset: int = Field(20, ge=17, le=23)
+    postprocess: tuple[Postprocess, ...] = ()
+    top_k: int = Field(5, ge=1)
+    outputs: tuple[str, ...] = ()
+    memory_mb: int = Field(4096, ge=512)
+    timeout_s: int = Field(300, ge=5)
+
+    @field_validator("postprocess", mode="before")
+    @classmethod
+    def _one_or_many(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class Data(Record):
+    """The data logged with the version's run or model, and how predictions are scored on them.
+
+    `validation` and `calibration` are artifact paths (NPZ, CSV or Parquet); `label` is the array or column with the
+    expected answers. Without `calibration`, int8 is calibrated on a part of the validation inputs.
+    """
+
+    validation: str = "shiplift/validation.npz"
+    calibration: str = "shiplift/calibration.npz"
+    label: str = "label"
+    metric: Metric = "accuracy"
+    min_samples: int = Field(100, ge=1)
+    calibration_samples: int = Field(256, ge=2)
+
+    @field_validator("validation", "calibration")
+    @classmethod
+    def _inside(cls, path: str) -> str:
+        if path.startswith("/") or ".." in path.split("/"):
+            raise ValueError("must be a path inside the run's artifacts")
+        return path
+
+
+class Quantization(Record):
+    """How INT8 is built, and how much of the task metric it may cost against fp32 (in the metric's own unit)."""
+
+    method: Literal["minmax", "entropy", "percentile"] = "minmax"
+    per_channel: bool = True
+    max_score_drop: NotNegative = 0.01
+
+
+class Parity(Record):
+    """The largest difference allowed between the original's and the exported model's outputs.
+
+    An output passes when its largest difference is within `max_abs`, or within `max_rel` of its largest value.
+    """
+
+    max_abs: NotNegative = 1e-3
+    max_rel: NotNegative = 1e-2
+
+
+class Quality(Record):
+    """What the model itself must keep. `min_score` is the least (for mae: the largest) task metric allowed."""
+
+    parity: Parity = Parity()
+    min_score: float | None = None
+
+    @field_validator("min_score")
+    @classmethod
+    def _number(cls, value: float | None) -> float | None:
+        return value if value is None else _finite(value)
+
+
+class Regression(Record):
+    """How much worse than the champion a challenger may be."""
+
+    p99_percent: Percent = 25
+    throughput_percent: Percent = 25
+    score: NotNegative = 0.01
+
+
+class Slo(Record):
+    """What serving must reach. p99 and throughput are judged at one operating point of the load test:
+
+    the one with the highest throughput among those within `p99_ms`.
+    """
+
+    p99_ms: Positive | None = None
+    throughput_per_s: Positive | None = None
+    failures: int = Field(0, ge=0)
+    memory_mb: Positive | None = None
+    regression: Regression = Regression()
+
+
+class SearchSpace(Record):
+    """The serving configurations to measure, and how long that may take.
+
+    `time_budget_s` bounds the measuring; the configuration suggested by Triton's documentation is always measured.
+    """
+
+    time_budget_s: float = Field(20, ge=2, le=86400)
+    max_batch: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((1, 8, 32), min_length=1)
+    queue_delay_us: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = Field((0, 500), min_length=1)
+    instances: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field((1, 2), min_length=1)
+    threads: tuple[Annotated[int, Field(ge=1, le=256)], ...] = Field((1, 2), min_length=1)
+    max_concurrency: int = Field(64, ge=1, le=1024)
+    window_ms: int = Field(300, ge=100, le=60000)
+
+
+class Load(Record):
+    """The load test: a sweep over concurrencies with requests made from the model's metadata and input example."""
+
+    protocol: Literal["grpc", "http"] = "grpc"
+    concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field((1, 4, 16, 32), min_length=1)
+    window_ms: int = Field(400, ge=100, le=60000)
+    stability_percent: float = Field(20, gt=0, le=100)
+    max_windows: int = Field(8, ge=3, le=100)
+    comparison_rounds: int = Field(3, ge=1, le=50)
+    seed: int = 0
+
+
+class Priorities(Record):
+    """Triton's request priorities: 1 is the most urgent."""
+
+    levels: int = Field(ge=1, le=100)
+    default: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _within(self) -> Self:
+        if self.default > self.levels:
+            raise ValueError(f"default {self.default} is over the number of levels ({self.levels})")
+        return self
+
+
+class Queue(Record):
+    """Triton's queue policy. A `max_size` of 0 is no limit, a `timeout_ms` of 0 is none."""
+
+    max_size: int = Field(0, ge=0)
+    timeout_ms: NotNegative = 0
+    on_timeout: Literal["reject", "delay"] = "reject"
+    allow_timeout_override: bool = True
+
+
+class RateLimiter(Record):
+    """Triton's rate limiter: resources an instance needs while it runs, and its priority."""
+
+    resources: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
+    priority: int = Field(1, ge=1)
+
+
+class HostPolicy(Record):
+    """Where instances run: a NUMA node, or a list of cores such as `0-3` or `0,2`."""
+
+    numa_node: int | None = Field(None, ge=0)
+    cpu_cores: str | None = Field(None, pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$")
+
+
+class Serving(Record):
+    """What Triton's configuration says beyond what tuning decides."""
+
+    labels: tuple[str, ...] = ()
+    warmup: bool = True
+    priorities: Priorities | None = None
+    queue: Queue = Queue()
+    response_cache: bool = False
+    rate_limiter: RateLimiter | None = None
+    host_policy: HostPolicy | None = None
+    graph_optimization: Literal["off", "basic", "all"] = "all"
+
+
+class ReleaseSpec(Record):
+    """The whole spec, as written in `shiplift.yaml`."""
+
+    model: str | None = None
+    targets: Targets = (Target(),)
+    admission: Admission = Admission()
+    export: Conversion = Conversion()
+    data: Data = Data()
+    quantization: Quantization = Quantization()
+    quality: Quality = Quality()
+    search: SearchSpace = SearchSpace()
+    load: Load = Load()
+    slo: Slo = Slo()
+    serving: Serving = Serving()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        lowest = self.quality.min_score
+        if lowest is not None and self.data.metric != "mae" and lowest > 1:
+            raise ValueError(f"quality.min_score {lowest} can't be reached: {self.data.metric} is at most 1")
+        return self
+
+
+def parse(text: str) -> ReleaseSpec:
+    """The spec from YAML text; an empty text is the default spec.
+
+    Raises:
+        SpecInvalid: it is not YAML, not a mapping, too large, or a field is wrong; every wrong field is named.
+    """
+    if len(text.encode()) > MAX_SPEC_BYTES:
+        raise SpecInvalid(
+            f"the spec has {len(text.encode())} bytes, the limit is {MAX_SPEC_BYTES}", do="Shorten it and try again."
+        )
+    try:
+        body = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise SpecInvalid(f"the spec is not YAML: {' '.join(str(error).split())}", do="Mend that line.") from error
+    if body is not None and not isinstance(body, dict):
+        raise SpecInvalid(f"the spec is a {type(body).__name__}", do="Write sections, such as `slo:`.")
+    return validate(body or {})
+
+
+def validate(body: Mapping[str, Any]) -> ReleaseSpec:
+    """The spec from decoded YAML or JSON.
+
+    Raises:
+        SpecInvalid: a field is wrong; every wrong field is named by its path.
+    """
+    try:
+        return ReleaseSpec.model_validate(body)
+    except ValidationError as error:
+        raise SpecInvalid(
+            "; ".join(_problems(error)), do="`shiplift init` writes a commented spec with every field."
+        ) from error
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of `shiplift.yaml`, for editors."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Shiplift release spec",
+        **{key: value for key, value in ReleaseSpec.model_json_schema().items() if key != "title"},
+    }
+
+
+def _problems(error: ValidationError) -> Iterator[str]:
+    for one in error.errors(include_url=False):
+        path = ".".join(str(part) for part in one["loc"])
+        if one["type"] == "extra_forbidden":
+            yield f"{path}: there is no such field{_suggestion(one['loc'])}"
+        elif one["type"] == "value_error":
+            said = str(one["msg"]).removeprefix("Value error, ")
+            yield f"{path}: {said}" if path else said
+        else:
+            said = str(one["msg"])
+            yield f"{path}: {said[:1].lower()}{said[1:]}, not {_short(one['input'])}"
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+def _suggestion(loc: tuple[int | str, ...]) -> str:
+    kind: Any = ReleaseSpec
+    for part in loc[:-1]:
+        field = getattr(kind, "model_fields", {}).get(part)
+        kind = field.annotation if field else kind
+        kind = next((k for k in getattr(kind, "__args__", ()) if isinstance(k, type) and issubclass(k, Record)), kind)
+    near = difflib.get_close_matches(str(loc[-1]), list(getattr(kind, "model_fields", {})), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,1 @@
+"""Triton Inference Server: the bundled server, its client, its configuration and its model repositories."""

@@ -1,0 +1,82 @@
+"""Runs an ONNX model inside Triton's Python backend: one process an instance, one ONNX Runtime session a process.
+
+Copied into every bundled package as `model.py`, so it may import nothing of Shiplift. Inputs are views of Triton's
+shared memory and are not copied for a single request; a batch costs one concatenation per input.
+"""
+
+import json
+import os
+import sys
+
+sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep) if path]
+
+import numpy as np
+import onnxruntime as ort
+import triton_python_backend_utils as pb_utils
+
+_GRAPH = {
+    "off": ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    "basic": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    "all": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+}
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        values = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        if "cpu_cores" in values:
+            os.sched_setaffinity(0, _cores(values["cpu_cores"]))
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = int(values.get("intra_op_threads", "1"))
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = _GRAPH[values.get("graph_optimization", "all")]
+        # Idle instances must not spin on the cores that the others need.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        folder = os.path.join(args["model_repository"], args["model_version"])
+        self.session = ort.InferenceSession(
+            os.path.join(folder, "model.onnx"), options, providers=["CPUExecutionProvider"]
+        )
+        self.inputs = [(node.name, len(node.shape), node.type == "tensor(string)") for node in self.session.get_inputs()]
+        self.outputs = [node.name for node in self.session.get_outputs()]
+        self.text = {node.name for node in self.session.get_outputs() if node.type == "tensor(string)"}
+        self.flat = {node.name for node in self.session.get_outputs() if len(node.shape) == 1}
+
+    def execute(self, requests):
+        given = [[self._input(request, *entry) for entry in self.inputs] for request in requests]
+        if len(requests) == 1:
+            return [self._response(self._run(given[0]))]
+        sizes = [len(arrays[0]) for arrays in given]
+        outputs = self._run([np.concatenate(arrays) for arrays in zip(*given)])
+        responses, start = [], 0
+        for size in sizes:
+            responses.append(self._response([array[start : start + size] for array in outputs]))
+            start += size
+        return responses
+
+    def _input(self, request, name, rank, text):
+        array = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+        if text:
+            array = np.array([item.decode() for item in array.ravel()], dtype=object).reshape(array.shape)
+        return array.reshape(-1) if rank == 1 else array
+
+    def _run(self, arrays):
+        return self.session.run(self.outputs, {entry[0]: array for entry, array in zip(self.inputs, arrays)})
+
+    def _response(self, arrays):
+        return pb_utils.InferenceResponse(
+            [pb_utils.Tensor(name, self._output(name, array)) for name, array in zip(self.outputs, arrays)]
+        )
+
+    def _output(self, name, array):
+        if name in self.text:
+            array = np.array([str(item).encode() for item in array.ravel()], dtype=object).reshape(array.shape)
+        return array.reshape(-1, 1) if name in self.flat else array
+
+
+def _cores(text):
+    cores = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        cores.update(range(int(first), int(last or first) + 1))
+    return cores & os.sched_getaffinity(0) or os.sched_getaffinity(0)

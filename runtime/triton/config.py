@@ -1,0 +1,193 @@
+"""config.pbtxt for the bundled server and for NVIDIA's image, from one description of a model.
+
+Written through Triton's own protobuf, so an unknown field or a wrong type can't be written. What only differs between
+the two servers is in `_backend`; the meaning of each field is in Triton's model_configuration.md.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from runtime.records import ServerKind, ServingConfig, Signature, TensorSpec
+from runtime.spec import Serving
+
+_US_PER_MS = 1000
+_THREADS: dict[ServerKind, str] = {"bundled": "intra_op_threads", "nvidia": "intra_op_thread_count"}
+_GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warmup:
+    """A warm-up request: its batch size and, per input, the file with its raw bytes and the shape without batch."""
+
+    batch: int
+    files: dict[str, str] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """All that a configuration says about a model, whichever server runs it."""
+
+    name: str
+    version: int
+    signature: Signature
+    config: ServingConfig
+    serving: Serving
+    labels_file: str = ""
+    warmups: tuple[Warmup, ...] = ()
+
+
+def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
+    """The configuration of a model on one kind of server."""
+    config = pb.ModelConfig(name=model.name, max_batch_size=model.config.max_batch)
+    config.version_policy.specific.versions.append(model.version)
+    for spec in model.signature.inputs:
+        _tensor(config.input.add(), spec, server)
+    for at, spec in enumerate(model.signature.outputs):
+        output = config.output.add()
+        _tensor(output, spec, server)
+        if at == 0 and model.labels_file:
+            output.label_filename = model.labels_file
+    _instances(config, model, server)
+    _batching(config, model)
+    if model.serving.response_cache:
+        config.response_cache.enable = True
+    for warmup in model.warmups:
+        _warmup(config, warmup, model.signature.inputs)
+    _backend(config, model, server)
+    return config
+
+
+def render(config: pb.ModelConfig) -> str:
+    """The configuration as text, the same text for the same configuration."""
+    return str(text_format.MessageToString(config))
+
+
+def parse(text: str) -> pb.ModelConfig:
+    """A configuration from text; raises `text_format.ParseError` for an unknown field."""
+    return text_format.Parse(text, pb.ModelConfig())
+
+
+def renamed(text: str, name: str) -> str:
+    """The same configuration under another model name."""
+    config = parse(text)
+    config.name = name
+    return render(config)
+
+
+def retuned(text: str, config: ServingConfig, server: ServerKind) -> str:
+    """The same model under another serving configuration: what tuning varies, and nothing else."""
+    model = parse(text)
+    model.max_batch_size = config.max_batch
+    model.dynamic_batching.max_queue_delay_microseconds = config.queue_delay_us
+    model.instance_group[0].count = config.instances
+    model.parameters[_THREADS[server]].string_value = str(config.threads)
+    for warmup in model.model_warmup[1:]:
+        warmup.batch_size = config.max_batch
+        warmup.name = f"example-batch-{config.max_batch}"
+    return render(model)
+
+
+def datatype_value(name: str) -> int:
+    """The protobuf's number of a Triton datatype."""
+    return int(pb.DataType.Value("TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"))
+
+
+def _tensor(entry: Any, spec: TensorSpec, server: ServerKind) -> None:
+    """Shapes without the batch; a rank-1 tensor is one number per sample, which Triton writes as [1]."""
+    entry.name = spec.name
+    entry.data_type = datatype_value(spec.datatype)
+    entry.dims.extend(spec.shape[1:] or (1,))
+    if len(spec.shape) == 1 and server == "nvidia":
+        entry.reshape.SetInParent()
+
+
+def _instances(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:
+    least = least_instances(model.serving, server)
+    if model.config.instances < least:
+        raise ValueError(f"{model.name} has {model.config.instances} instance, its queue policy needs {least}")
+    group = config.instance_group.add(count=model.config.instances, kind=pb.ModelInstanceGroup.KIND_CPU)
+    limiter, host = model.serving.rate_limiter, model.serving.host_policy
+    if limiter:
+        group.rate_limiter.priority = limiter.priority
+        for name, count in sorted(limiter.resources.items()):
+            group.rate_limiter.resources.add(name=name, count=count)
+    if host:
+        group.host_policy = host_policy_name(model.serving)
+
+
+def least_instances(serving: Serving, server: ServerKind) -> int:
+    """How many instances a model needs for its batcher to be woken in time.
+
+    With priorities or a queue policy Triton hands a batch over only when an instance is idle, and a request that comes
+    while the only one finishes is not noticed for up to 500 ms (dynamic_batch_scheduler.cc, seen in 2.51 on one
+    instance, not on two). NVIDIA's backends return to idle faster, and keep what the spec says.
+    """
+    policed = serving.priorities or serving.queue.max_size or serving.queue.timeout_ms
+    return 2 if policed and server == "bundled" else 1
+
+
+def host_policy_name(serving: Serving) -> str:
+    """The name of the host policy that a server's `--host-policy` flags must define."""
+    host = serving.host_policy
+    if host is None:
+        return ""
+    node = "any" if host.numa_node is None else str(host.numa_node)
+    cores = (host.cpu_cores or "all").replace(",", "_")
+    return f"numa_{node}_cores_{cores}"
+
+
+def host_policy_flags(serving: Serving) -> list[str]:
+    """What NVIDIA's server must be started with for the host policy to mean anything."""
+    host = serving.host_policy
+    if host is None:
+        return []
+    name = host_policy_name(serving)
+    flags = [f"--host-policy={name},numa-node={host.numa_node}"] if host.numa_node is not None else []
+    return [*flags, f"--host-policy={name},cpu-cores={host.cpu_cores}"] if host.cpu_cores else flags
+
+
+def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
+    """Dynamic batching with its delay, priorities and queue policy. No preferred sizes: Triton's docs advise against."""
+    batching, serving = config.dynamic_batching, model.serving
+    batching.SetInParent()
+    batching.max_queue_delay_microseconds = model.config.queue_delay_us
+    if serving.priorities:
+        batching.priority_levels = serving.priorities.levels
+        batching.default_priority_level = serving.priorities.default
+    if serving.queue.max_size or serving.queue.timeout_ms:
+        policy = batching.default_queue_policy
+        policy.max_queue_size = serving.queue.max_size
+        policy.default_timeout_microseconds = int(serving.queue.timeout_ms * _US_PER_MS)
+        policy.allow_timeout_override = serving.queue.allow_timeout_override
+        policy.timeout_action = pb.ModelQueuePolicy.TimeoutAction.Value(serving.queue.on_timeout.upper())
+
+
+def _warmup(config: pb.ModelConfig, warmup: Warmup, inputs: tuple[TensorSpec, ...]) -> None:
+    entry = config.model_warmup.add(name=f"example-batch-{warmup.batch}", batch_size=warmup.batch)
+    for spec in inputs:
+        given = entry.inputs[spec.name]
+        given.data_type = datatype_value(spec.datatype)
+        given.dims.extend(warmup.shapes[spec.name])
+        given.input_data_file = warmup.files[spec.name]
+
+
+def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:
+    threads, graph = str(model.config.threads), model.serving.graph_optimization
+    if server == "nvidia":
+        config.backend = "onnxruntime"
+        config.default_model_filename = "model.onnx"
+        config.optimization.graph.level = _GRAPH_LEVELS[graph]
+        config.parameters[_THREADS[server]].string_value = threads
+        config.parameters["inter_op_thread_count"].string_value = "1"
+        return
+    config.backend = "python"
+    values = {"FORCE_CPU_ONLY_INPUT_TENSORS": "yes", _THREADS[server]: threads, "graph_optimization": graph}
+    host = model.serving.host_policy
+    if host and host.cpu_cores:
+        values["cpu_cores"] = host.cpu_cores
+    for key, value in values.items():
+        config.parameters[key].string_value = value

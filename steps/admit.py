@@ -1,0 +1,145 @@
+"""Admission: is this version what it says, is it safe to load, and what does its team ask of the release.
+
+Nothing a webhook said is used but the name and the number; everything else is read from the registry here. Files are
+digested and scanned before any of them is parsed as more than YAML or JSON.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from runtime import scan
+from runtime.admitted import Admitted
+from runtime.artifacts import ArtifactStore
+from runtime.contracts import LoggedModel, read_model
+from runtime.errors import NotAdmitted, SpecInvalid
+from runtime.progress import progress
+from runtime.records import Artifact, Contract, Datasets, ModelVersion, Request, Scan, Site
+from runtime.registry import FOLDER, Registry, VersionInfo, check_name
+from runtime.sandbox import Limits, run_sandboxed
+from runtime.spec import Fleet, ReleaseSpec, parse
+from runtime.tensors import dump_npz
+
+SPEC_FILE = "shiplift.yaml"
+_SCAN_LIMITS = Limits(memory_mb=4096, timeout_s=600)
+
+
+def admit(site: Site, request: Request) -> Admitted:
+    """Resolves, digests, scans and reads a version.
+
+    Raises:
+        NotFound: the registry has no such version.
+        NotAdmitted: it lacks a signature, an input example or a known flavor, is too large, or its files are unsafe.
+        SpecInvalid: the release spec is wrong.
+        Temporary: the registry does not answer.
+    """
+    registry, store = Registry(site.registry_uri), ArtifactStore(site.artifacts_uri)
+    info = registry.version(check_name(request.model), request.version)
+    run_id = registry.run_of(info)
+    with TemporaryDirectory(prefix="shiplift-admit-", dir=site.home) as folder:
+        model, logged = Path(folder) / "model", Path(folder) / "logged"
+        progress("fetching the model's files")
+        got = registry.download_model(info, model)
+        spec = resolve_spec(request, registry, run_id, got, logged)
+        _check_site(site, spec)
+        _check_size(got, spec.admission.max_size_mb)
+        promise = read_model(got)
+        found = _scanned(got, Path(folder) / "scan", spec)
+        return _admitted(info, run_id, spec, promise, found, got, store, _datasets(registry, run_id, spec, got, store))
+
+
+def resolve_spec(request: Request, registry: Registry, run_id: str, model: Path, logged: Path) -> ReleaseSpec:
+    """The spec given by hand, else the one logged with the model or its run, else the defaults.
+
+    Raises:
+        SpecInvalid: it is wrong, or it is another model's.
+    """
+    text = request.spec
+    if not text:
+        file = _logged(registry, run_id, f"{FOLDER}/{SPEC_FILE}", model, logged)
+        text = file.read_text(errors="replace") if file else ""
+    spec = parse(text)
+    if spec.model not in (None, request.model):
+        raise SpecInvalid(f"the spec is for model {spec.model!r}, not {request.model!r}", do="Change its `model:`.")
+    return spec
+
+
+def _logged(registry: Registry, run_id: str, path: str, model: Path, to: Path) -> Path | None:
+    """A file logged beside the model (`extra_files`), or as an artifact of its run."""
+    for beside in (model / path, model / "extra_files" / Path(path).name):
+        if beside.is_file():
+            return beside
+    to.mkdir(exist_ok=True)
+    return registry.download_run_file(run_id, path, to)
+
+
+def _datasets(registry: Registry, run_id: str, spec: ReleaseSpec, model: Path, store: ArtifactStore) -> Datasets:
+    kept: dict[str, Artifact | None] = {}
+    for name, path in (("validation", spec.data.validation), ("calibration", spec.data.calibration)):
+        file = _logged(registry, run_id, path, model, model.parent / "logged")
+        kept[name] = store.put_file(file) if file else None
+    return Datasets(
+        validation=kept["validation"],
+        validation_name=spec.data.validation if kept["validation"] else "",
+        calibration=kept["calibration"],
+        calibration_name=spec.data.calibration if kept["calibration"] else "",
+    )
+
+
+def _check_site(site: Site, spec: ReleaseSpec) -> None:
+    if spec.serving.rate_limiter and not site.rate_limiter:
+        raise NotAdmitted(
+            "the spec asks for `serving.rate_limiter`, production runs without Triton's rate limiter",
+            do="Start it with `shiplift up --rate-limiter`, or leave that section out.",
+        )
+
+
+def _check_size(folder: Path, limit_mb: float) -> None:
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if size > limit_mb * 2**20:
+        raise NotAdmitted(
+            f"the model's files have {size / 2**20:.0f} MiB, the limit is {limit_mb:.0f} MiB",
+            do="Raise `admission.max_size_mb` in the spec, or register a smaller model.",
+        )
+
+
+def _scanned(model: Path, work: Path, spec: ReleaseSpec) -> Scan:
+    progress("scanning the model's files")
+    said, _ = run_sandboxed(
+        "runtime.scan:scan_files", {"folder": str(model)}, read=[model], work=work, limits=_SCAN_LIMITS
+    )
+    found = Scan.model_validate(said)
+    if objections := scan.objections(found, pickle=spec.admission.pickle):
+        raise scan.refusal(objections)
+    return found
+
+
+def _admitted(
+    info: VersionInfo, run_id: str, spec: ReleaseSpec, promise: LoggedModel, found: Scan, model: Path,
+    store: ArtifactStore, datasets: Datasets,
+) -> Admitted:  # fmt: skip
+    files = store.put_tree(model)
+    return Admitted(
+        model_version=ModelVersion(
+            name=info.name,
+            version=info.version,
+            digest=files.sha256,
+            flavor=promise.flavor,
+            files=files,
+            run_id=run_id,
+            registered_at=info.created_at,
+        ),
+        contract=Contract(
+            signature=promise.signature, example=store.put_bytes(dump_npz(promise.example)), tabular=promise.tabular
+        ),
+        datasets=datasets,
+        scan=found,
+        fleet=Fleet(targets=spec.targets),
+        conversion=spec.export,
+        data=spec.data,
+        quantization=spec.quantization,
+        quality=spec.quality,
+        search_space=spec.search,
+        load=spec.load,
+        slo=spec.slo,
+        serving=spec.serving,
+    )

@@ -1,0 +1,178 @@
+"""The last stage of every release, however it ended: end staging, tell the story, keep it with the version.
+
+What it writes is for people and for the registry: tags that say what happened, the release as JSON, the HTML report,
+and metrics that MLflow can compare. A registry that is down does not keep it from ending the release.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from runtime.admitted import Admitted
+from runtime.artifacts import ArtifactStore
+from runtime.errors import ShipliftError
+from runtime.ledger import Ledger
+from runtime.names import serving_name
+from runtime.records import (
+    Candidates,
+    Check,
+    Deployment,
+    Ending,
+    Exported,
+    LoadReport,
+    Outcome,
+    Packages,
+    Record,
+    ReleaseReport,
+    Request,
+    Site,
+    Trigger,
+    Tuned,
+    Verdict,
+)
+from runtime.registry import CHALLENGER, CHAMPION, FOLDER
+from runtime.report import Story, render
+from runtime.storage import write_atomically
+from runtime.triton.production import Production
+from runtime.triton.staging import Staging
+
+R = TypeVar("R", bound=Record)
+_UNDECIDED = {"Temporary", "Cancelled"}
+
+
+def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> ReleaseReport:
+    """The release as users read it. Never raises for a registry that is down: the report then says so."""
+    Staging(site, request).end()
+    ledger = Ledger(site, request)
+    story = _story(site, ledger, ending)
+    report = _report(site, request, trigger, ending, story)
+    folder = Path(site.home) / "releases" / ending.release
+    page = folder / "report.html"
+    report = report.model_copy(update={"report": str(page)})
+    html = render(report, story)
+    write_atomically(page, html)
+    with _registry_may_be_down():
+        _tell_registry(ledger, request, report, story, html)
+    return report
+
+
+def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
+    keys = {run.name: run.key for run in ending.stages if run.key}
+
+    def kept(stage: str, kind: type[R]) -> R | None:
+        with _registry_may_be_down():
+            return ledger.get(keys[stage], stage, kind) if stage in keys else None
+        return None
+
+    tuned = kept("tune", Tuned)
+    packages = kept("package", Packages)
+    deployment = kept("deploy", Deployment)
+    package = (
+        deployment.package if deployment else tuned.package if tuned else packages.packages[0]
+        if packages and packages.packages else None
+    )  # fmt: skip
+    config = ""
+    if package:
+        name = serving_name(package.model)
+        try:
+            config = ArtifactStore(site.artifacts_uri).read_from_tree(package.repository, f"{name}/config.pbtxt").decode()
+        except ShipliftError as error:
+            config = f"# {error.what}"
+    return Story(
+        admitted=kept("admit", Admitted),
+        exported=kept("export", Exported),
+        candidates=kept("quantize", Candidates),
+        tuned=tuned,
+        package=package,
+        load_report=kept("load_test", LoadReport),
+        config=config,
+    )
+
+
+def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, story: Story) -> ReleaseReport:
+    promoted = any(run.name == "promote" and run.outcome == "ok" for run in ending.stages)
+    outcome, code, reason = _judged(ending, promoted=promoted)
+    now = time.time()
+    measured = sum(run.measured_seconds for run in ending.stages)
+    registered = story.admitted.model_version.registered_at if story.admitted else 0.0
+    since = registered if trigger.kind == "webhook" and registered else trigger.requested_at or ending.started_at
+    checks: tuple[Check, ...] = ending.verdict.checks if ending.verdict else ()
+    return ReleaseReport(
+        model=request.model,
+        version=request.version,
+        verdict=outcome,
+        alias=CHAMPION if promoted else "",
+        endpoint=Production(site).endpoint(request.model) if promoted else None,
+        stages=ending.stages,
+        checks=checks,
+        release=ending.release,
+        reason=reason,
+        exit_code=code,
+        failure=ending.failure,
+        seconds=round(now - ending.started_at, 3),
+        since_request_seconds=round(now - since, 3),
+        overhead_seconds=round(now - since - measured, 3),
+        trigger=trigger.kind,
+    )
+
+
+def _judged(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
+    if ending.failure:
+        undecided = ending.failure.kind in _UNDECIDED
+        return (
+            Outcome.INCONCLUSIVE if undecided else Outcome.FAIL,
+            ending.failure.exit_code,
+            f"{ending.failure.what}. {ending.failure.do}",
+        )
+    verdict: Verdict | None = ending.verdict
+    if verdict and verdict.outcome is not Outcome.PASS:
+        return verdict.outcome, 20 if verdict.outcome is Outcome.FAIL else 21, "; ".join(verdict.reasons)
+    return (Outcome.PASS, 0, "every check passed") if promoted else (Outcome.INCONCLUSIVE, 70, "it did not finish")
+
+
+def _tell_registry(ledger: Ledger, request: Request, report: ReleaseReport, story: Story, html: str) -> None:
+    registry, run_id = ledger.registry, ledger.run_id
+    if not report.alias and registry.alias(request.model, CHALLENGER) == request.version:
+        registry.move_alias(request.model, CHALLENGER, 0)
+    where = f"{FOLDER}/releases/{report.release}"
+    registry.write_text(run_id, f"{where}/release.json", report.model_dump_json(indent=1))
+    registry.write_text(run_id, f"{where}/report.html", html)
+    if story.config:
+        registry.write_text(run_id, f"{where}/config.pbtxt", story.config)
+    registry.metrics(run_id, **dict(_metrics(report)))
+    registry.tag(
+        request.model,
+        request.version,
+        release=report.release,
+        verdict=str(report.verdict),
+        outcome=_word(report),
+        reason=report.reason,
+        report=f"{where}/report.html",
+    )
+
+
+def _metrics(report: ReleaseReport) -> Iterator[tuple[str, float]]:
+    for check in report.checks:
+        if check.measured is not None and check.measured == check.measured and abs(check.measured) != float("inf"):
+            yield check.name.replace(" ", "_"), check.measured
+
+
+def _word(report: ReleaseReport) -> str:
+    if report.alias:
+        return "promoted"
+    if report.failure:
+        return {"NotAdmitted": "not admitted", "Cancelled": "cancelled"}.get(report.failure.kind, "failed")
+    return "refused" if report.verdict is Outcome.FAIL else "inconclusive"
+
+
+@contextmanager
+def _registry_may_be_down() -> Iterator[None]:
+    """The release has ended all the same; the reconciler tells the registry when it is back."""
+    try:
+        yield
+    except ShipliftError:
+        return
+
+

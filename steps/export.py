@@ -1,0 +1,102 @@
+"""Export: the logged model as ONNX, and the proof that both answer alike.
+
+Loading and converting happen in the sandbox. The comparison happens here, with ONNX Runtime on the written file: the
+sandbox's own word is not taken for it.
+"""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from runtime import onnx_models
+from runtime.artifacts import ArtifactStore
+from runtime.errors import ExportFailed
+from runtime.progress import measuring, progress
+from runtime.records import Contract, Exported, ModelVersion, ParityCase, Signature, Site
+from runtime.sandbox import Limits, run_sandboxed
+from runtime.spec import Conversion
+from runtime.tensors import Arrays, dump_npz, load_npz
+
+_SEED = 20240229
+
+
+def export(site: Site, model_version: ModelVersion, contract: Contract, conversion: Conversion) -> Exported:
+    """Converts the version and compares both models on the example and on random inputs at batch 1, 2 and 7.
+
+    Raises:
+        ExportFailed: it does not load, convert or run.
+        SandboxLimit: it needed more memory or time than the spec allows.
+        ArtifactCorrupt: the admitted files are not what was admitted.
+    """
+    store = ArtifactStore(site.artifacts_uri)
+    with TemporaryDirectory(prefix="shiplift-export-", dir=site.home) as folder, measuring():
+        at = Path(folder)
+        source = store.fetch(model_version.files, at / "source")
+        example = at / "example.npz"
+        example.write_bytes(store.read(contract.example))
+        progress("converting to ONNX in the sandbox")
+        work = at / "work"
+        said, isolation = run_sandboxed(
+            "runtime.conversion.entry:convert",
+            {
+                "folder": str(source),
+                "flavor": model_version.flavor,
+                "signature": contract.signature.model_dump(mode="json"),
+                "example": str(example),
+                "out": str(work),
+                "how": conversion.model_dump(mode="json"),
+                "tabular": contract.tabular,
+                "seed": _SEED,
+            },
+            read=[source, example],
+            work=work,
+            limits=Limits(memory_mb=conversion.memory_mb, timeout_s=conversion.timeout_s),
+        )
+        progress("comparing both models")
+        answers = load_npz(work / "answers.npz")
+        signature = Signature.model_validate(said["signature"])
+        cases = _parity(work / "model" / "model.onnx", answers, signature, [str(name) for name in said["sets"]])
+        return Exported(
+            model=store.put_tree(work / "model"),
+            signature=signature,
+            opset=_opset(work / "model" / "model.onnx"),
+            parity=cases,
+            reference=store.put_bytes(dump_npz(_part(answers, "example/"))),
+            isolation=isolation,
+            notes=tuple(str(note) for note in said["notes"]),
+        )
+
+
+def _parity(model: Path, answers: Arrays, signature: Signature, sets: list[str]) -> tuple[ParityCase, ...]:
+    running = onnx_models.session(model)
+    return tuple(_case(running, answers, signature, name) for name in sets)
+
+
+def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> ParityCase:
+    inputs = {spec.name: answers[f"{name}/input/{spec.name}"] for spec in signature.inputs}
+    batch = len(next(iter(inputs.values())))
+    try:
+        got = onnx_models.answer(running, inputs)
+    except Exception as error:
+        raise ExportFailed(
+            f"the exported model does not answer a batch of {batch}: {' '.join(str(error).split())[:400]}",
+            do="Make the model independent of its batch size, or export it to ONNX yourself and log that.",
+        ) from error
+    apart = [
+        onnx_models.differences(answers[f"{name}/output/{spec.name}"], np.asarray(got[spec.name]))
+        for spec in signature.outputs
+    ]
+    return ParityCase(inputs=name, batch=batch, max_abs=max(a for a, _ in apart), max_rel=max(r for _, r in apart))
+
+
+def _part(arrays: Arrays, prefix: str) -> Arrays:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def _opset(model: Path) -> int:
+    import onnx  # noqa: PLC0415 - 0.1 s
+
+    loaded = onnx.load(model, load_external_data=False)
+    return next((int(entry.version) for entry in loaded.opset_import if entry.domain in ("", "ai.onnx")), 0)

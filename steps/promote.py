@@ -1,0 +1,63 @@
+"""Promotion: traffic first, then the registry's aliases. Killed at any line and run again, it converges.
+
+The order is: the new version beside the old one, verified; the served name moved to it; `previous`, then `champion`;
+the old one's files removed. Whatever is already done is found done and skipped.
+"""
+
+from runtime.errors import PromotionConflict
+from runtime.ledger import Ledger
+from runtime.progress import progress
+from runtime.records import Champion, Deployment, Promotion, Request, Site, Trigger, Verdict
+from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
+from runtime.triton.production import Production
+
+
+def promote(
+    site: Site, request: Request, trigger: Trigger, verdict: Verdict, deployment: Deployment, champion: Champion
+) -> Promotion:
+    """Makes a version that passed the champion.
+
+    Raises:
+        PromotionConflict: another version was promoted since the comparison, or a newer one is the champion.
+        GoldenMismatch, ServerFailed: production can't serve it; what served before still does.
+        Temporary: the registry or production does not answer.
+    """
+    verdict.require_pass()
+    registry, production = Registry(site.registry_uri), Production(site)
+    package = deployment.package
+    with production.lock(request.model):
+        before = registry.alias(request.model, CHAMPION)
+        _check_order(before, request, trigger, champion)
+        if not production.serves(package):
+            production.move(package)
+        progress("moving the aliases")
+        previous = before if before != request.version else registry.alias(request.model, PREVIOUS)
+        promotion = Promotion(
+            model=request.model,
+            version=request.version,
+            alias=CHAMPION,
+            endpoint=production.endpoint(request.model),
+            previous=previous,
+            package=package,
+        )
+        Ledger(site, request, registry=registry).put_promotion(promotion)
+        if before != request.version:
+            registry.move_alias(request.model, PREVIOUS, before)
+            registry.move_alias(request.model, CHAMPION, request.version, expected=before)
+        registry.move_alias(request.model, CHALLENGER, 0)
+        production.retire(request.model)
+    return promotion
+
+
+def _check_order(before: int, request: Request, trigger: Trigger, champion: Champion) -> None:
+    if before > request.version and not trigger.allow_older:
+        raise PromotionConflict(
+            f"version {before} is the champion and newer than version {request.version}",
+            do=f"Use `shiplift release {request.model}/{request.version} --allow-older`, or `shiplift rollback`.",
+        )
+    if before not in (0, champion.version, request.version):
+        raise PromotionConflict(
+            f"version {before} became the champion while version {request.version} was compared with "
+            f"{f'version {champion.version}' if champion.version else 'none'}",
+            do=f"Run `shiplift rerun {request.model}/{request.version}`: it compares again and reuses the rest.",
+        )

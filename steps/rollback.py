@@ -1,0 +1,55 @@
+"""Rollback: a promotion of the previous champion, from the package it was promoted with."""
+
+from runtime.errors import NothingToRollBack
+from runtime.ledger import Ledger
+from runtime.records import Promotion, Request, Site
+from runtime.registry import CHAMPION, PREVIOUS, Registry
+from runtime.triton.production import Production
+
+
+def rollback(site: Site, model: str) -> Promotion:
+    """Makes `previous` the champion again, and the champion `previous`: a second rollback undoes the first.
+
+    Raises:
+        NothingToRollBack: there is no previous champion, or what it was promoted with is gone.
+        GoldenMismatch, ServerFailed: production can't serve it; what served before still does.
+        Temporary: the registry or production does not answer.
+    """
+    registry, production = Registry(site.registry_uri), Production(site)
+    with production.lock(model):
+        champion, previous = registry.alias(model, CHAMPION), registry.alias(model, PREVIOUS)
+        if champion and previous == champion:
+            return _finished(site, registry, model, champion)
+        if not previous:
+            raise NothingToRollBack(
+                f"model {model!r} has no previous champion", do="Release another version with `shiplift release`."
+            )
+        ledger = Ledger(site, Request(model=model, version=previous), registry=registry)
+        kept = ledger.promotion()
+        if kept is None:
+            raise NothingToRollBack(
+                f"version {previous} of {model!r} was not promoted by this Shiplift",
+                do=f"Release it with `shiplift release {model}/{previous} --allow-older`.",
+            )
+        production.move(kept.package)
+        promotion = kept.model_copy(update={"previous": champion, "endpoint": production.endpoint(model)})
+        ledger.put_promotion(promotion)
+        registry.move_alias(model, CHAMPION, previous, expected=champion)
+        registry.move_alias(model, PREVIOUS, champion)
+        production.retire(model)
+        if champion:
+            registry.tag(model, champion, outcome="rolled back")
+        registry.tag(model, previous, outcome="promoted")
+    return promotion
+
+
+def _finished(site: Site, registry: Registry, model: str, champion: int) -> Promotion:
+    """A rollback killed between the two aliases: what `previous` must become is kept with the promotion."""
+    kept = Ledger(site, Request(model=model, version=champion), registry=registry).promotion()
+    if kept is None:
+        raise NothingToRollBack(
+            f"`champion` and `previous` of {model!r} both name version {champion}, which Shiplift did not promote",
+            do="Release another version with `shiplift release`.",
+        )
+    registry.move_alias(model, PREVIOUS, kept.previous)
+    return kept

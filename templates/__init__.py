@@ -1,0 +1,1 @@
+"""What is rendered or written for users: the HTML report, the commented spec, the example training script."""
