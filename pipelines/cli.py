@@ -257,6 +257,8 @@ def _release(
 
     text = _read(spec) if spec else ""
     ordered = control.order(_home(), name, text, again=again, allow_older=allow_older)
+    if not ordered.accepted.queued and not ordered.releases.active(ordered.accepted.name):
+        _say("this release has ended before; `shiplift rerun` runs it again")
     if detach:
         _say(f"{'accepted' if ordered.accepted.queued else 'already there'}: {ordered.accepted.name}")
         return

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
-from pipelines import local, stack
+from pipelines import keys, local, stack
 from pipelines.releases import MAX_ATTEMPTS, Order, Releases
 from pipelines.release import RELEASE
 from runtime.errors import ShipliftError
@@ -175,7 +175,8 @@ def sweep(site: Site, releases: Releases, *, since: float) -> int:
 
 
 def _preload() -> None:
-    """Everything a release imports outside the sandbox: forks share it."""
+    """Everything a release imports outside the sandbox, and the digest of that code: forks share both."""
+    keys.code_version()
     import matplotlib.figure  # noqa: F401, PLC0415
     import mlflow  # noqa: F401, PLC0415
     import onnxruntime.quantization  # noqa: F401, PLC0415

@@ -20,6 +20,7 @@ class Placement:
     `keep` says what a finished stage is worth on a rerun. "result": its record is all of it, so it is a hit.
     "effect": its record is a hit, but it set something up (a staging server) that later stages need, so it runs again
     before the first of them does. "never": it reads or changes the world and always runs.
+    `warm` names a sandbox entry that a local engine may start ahead of time.
     """
 
     cpu: str = "500m"
@@ -28,6 +29,7 @@ class Placement:
     retries: int = 3
     on_target: bool = False
     sandbox: bool = False
+    warm: str = ""
     keep: str = "result"
 
 

@@ -24,11 +24,12 @@ def key(stage: Stage, arguments: dict[str, Any]) -> str:
 
 @cache
 def _code(step: str) -> str:
-    return hashlib.sha256(Path(step).read_bytes() + _runtime().encode()).hexdigest()
+    return hashlib.sha256(Path(step).read_bytes() + code_version().encode()).hexdigest()
 
 
 @cache
-def _runtime() -> str:
+def code_version() -> str:
+    """The digest of `runtime`, taken once a process: a daemon keeps that of the code it runs."""
     folder = Path(runtime.__file__).parent
     seen = hashlib.sha256()
     for path in sorted(folder.rglob("*")):

@@ -18,6 +18,7 @@ import tenacity
 
 from pipelines.graph import Each, Pipeline, Placement, Stage
 from pipelines.keys import key
+from runtime import sandbox
 from runtime.errors import Cancelled, DeadlineExceeded, ShipliftError, Temporary
 from runtime.progress import listening
 from runtime.records import Bundle, Ending, Event, Failure, Outcome, Record, StageRun, Verdict
@@ -50,6 +51,7 @@ class _Run:
     stages: list[StageRun] = field(default_factory=list)
     pending: list[tuple[Stage, str]] = field(default_factory=list)
     verdict: Verdict | None = None
+    warm: set[str] = field(default_factory=set)
 
 
 class _Ended(Exception):  # noqa: N818 - not an error: a verdict was reached
@@ -67,7 +69,8 @@ def run(
     Errors of ours end the walk and are in the ending. Anything else is a bug: it passes through, after `on_exit`.
     """
     started = time.time()
-    walk = _Run(kept=kept, tell=tell, known={record.parameter(): record for record in inputs})
+    warm = {stage.at.warm for stage in pipeline.flat() if stage.at.warm}
+    walk = _Run(kept=kept, tell=tell, known={record.parameter(): record for record in inputs}, warm=warm)
     failure: Failure | None = None
     bug: Exception | None = None
     try:
@@ -107,6 +110,8 @@ def _one(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
     record = walk.kept.get(name, stage.name, stage.gives) if name else None
     if record is None:
         _set_up_again(walk, known)
+        while walk.warm and stage.at.keep == "result":  # something has to be made: so, most likely, has the rest
+            sandbox.warm(walk.warm.pop())
         arguments = {name: known[name] for name in stage.takes}
         record = _run_step(walk, stage, arguments, target, name)
         if name:

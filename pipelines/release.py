@@ -24,7 +24,7 @@ RELEASE = Pipeline(
     stages=(
         Stage(admit, Placement(memory="4Gi")),
         Stage(find_champion, Placement(keep="never")),
-        Stage(export, Placement(cpu="2", memory="6Gi", sandbox=True)),
+        Stage(export, Placement(cpu="2", memory="6Gi", sandbox=True, warm="runtime.conversion.entry:convert")),
         Each(
             Target,
             "fleet",

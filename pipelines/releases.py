@@ -22,7 +22,7 @@ from runtime.records import Event, Process, Record, ReleaseReport, Request, Trig
 from runtime.storage import room_for, write_atomically
 
 MAX_ATTEMPTS = 3
-_RETRYABLE = {75, 130, 70}  # temporary, cancelled, died: asking again goes on where it was
+_FINAL = {0, 20, 21, 30, 31, 32, 33, 34, 65}  # what was said of the model itself; anything else may go better next time
 
 
 class Order(Record):
@@ -56,7 +56,8 @@ class Releases:
     def accept(self, request: Request, trigger: Trigger, *, again: bool = False) -> Accepted:
         """Makes the release of a request, or finds the one there is.
 
-        An ended release is queued again if `again` says so, or if it ended without a verdict and a person asks.
+        An ended release is queued again if `again` says so, or if a person asks and it ended for a reason that was
+        not the model's.
 
         Raises:
             StorageFull: no space is left.
@@ -67,7 +68,7 @@ class Releases:
         if self.active(name):
             return Accepted(name=name, created=False, queued=False)
         ended = self.result(name)
-        unfinished = ended is None or (trigger.kind == "manual" and ended.exit_code in _RETRYABLE)
+        unfinished = ended is None or (trigger.kind == "manual" and ended.exit_code not in _FINAL)
         if again or unfinished or trigger.allow_older:
             self._queue_again(name, Order(request=request, trigger=trigger))
             return Accepted(name=name, created=False, queued=True)

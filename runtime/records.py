@@ -30,7 +30,7 @@ def volatile(default: Any = ...) -> Any:
 class Record(BaseModel):
     """The base of everything that crosses a step."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, ser_json_inf_nan="strings")
 
     @classmethod
     def parameter(cls) -> str:
@@ -346,7 +346,10 @@ class Deployment(Record):
 
 
 class LoadPoint(Record):
-    """One concurrency of a load test. Latencies are per request, at the client; queue and compute at the server."""
+    """One concurrency of a load test. Latencies are per request, at the client; queue and compute at the server.
+
+    `spread_percent` is how far a window's throughput was from their mean, at most.
+    """
 
     concurrency: int
     throughput_per_s: float
@@ -356,8 +359,8 @@ class LoadPoint(Record):
     p99_ms: float
     queue_ms: float
     compute_ms: float
-    requests: int = 0
     stable: bool = True
+    spread_percent: float = 0.0
 
 
 class Comparison(Record):

@@ -17,11 +17,13 @@ import struct
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import IO, Any
 
 import psutil
 
@@ -50,6 +52,23 @@ class Limits:
     file_mb: int = 65536
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Child:
+    """A sandboxed process that waits for its order; what it prints goes to `log`."""
+
+    process: "subprocess.Popen[bytes]"
+    log: IO[bytes]
+
+
+_warm: dict[str, _Child] = {}
+
+
+def warm(entry: str) -> None:
+    """Starts the sandbox for an entry ahead of time: its imports run while the caller does something else."""
+    if entry not in _warm:
+        _warm[entry] = _start(entry, "--preload")
+
+
 def run_sandboxed(
     entry: str, arguments: dict[str, Any], *, read: Sequence[Path], work: Path, limits: Limits
 ) -> tuple[dict[str, Any], Isolation]:
@@ -63,31 +82,44 @@ def run_sandboxed(
         ExportFailed: it ended in any other way.
     """
     work.mkdir(parents=True, exist_ok=True)
-    order = {"entry": entry, "arguments": arguments, "read": [str(p) for p in read], "limits": asdict(limits)}
-    (work / "order.json").write_text(json.dumps(order))
-    result, log = work / "result.json", work / "log.txt"
+    result = work / "result.json"
     result.unlink(missing_ok=True)
-    with log.open("wb") as out:
-        child = subprocess.Popen(
-            [sys.executable, "-I", "-m", "runtime.sandbox", str(work)],
-            stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=_environment(work), cwd=work, start_new_session=True,
-        )  # fmt: skip
-        try:
-            _watch(child, limits)
-        finally:
-            _end(child)
-    return _outcome(child.returncode, result, log, limits)
+    child = _warm.pop(entry, None) or _start(entry)
+    order = {"arguments": arguments, "read": [str(p) for p in read], "work": str(work), "limits": asdict(limits)}
+    try:
+        _send(child, order)
+        _watch(child.process, limits)
+    finally:
+        _end(child.process)
+    child.log.seek(0)
+    said = child.log.read().decode(errors="replace")[-4000:]
+    print(said, end="", file=sys.stderr)
+    return _outcome(child.process.returncode, result, said, limits)
 
 
-def _environment(work: Path) -> dict[str, str]:
-    """All the child sees; nothing of ours is inherited, so no credential is."""
+def _start(entry: str, *flags: str) -> _Child:
+    log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child's record
+    process = subprocess.Popen(
+        [sys.executable, "-I", "-m", "runtime.sandbox", entry, *flags], stdin=subprocess.PIPE, stdout=log, stderr=log,
+        env=_environment(), cwd="/", start_new_session=True,
+    )  # fmt: skip
+    return _Child(process=process, log=log)
+
+
+def _send(child: _Child, order: dict[str, Any]) -> None:
+    pipe = child.process.stdin
+    if pipe is None:
+        raise ValueError("the child has no pipe")
+    with contextlib.suppress(BrokenPipeError):  # it is gone already: its exit code says why
+        pipe.write(json.dumps(order).encode() + b"\n")
+        pipe.close()
+
+
+def _environment() -> dict[str, str]:
+    """All the child sees; nothing of ours is inherited, so no credential is. Its folders are set with its order."""
     return {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
-        "HOME": str(work),
-        "TMPDIR": str(work),
-        "MPLCONFIGDIR": str(work),
-        "TORCHINDUCTOR_CACHE_DIR": str(work),
         "PYTHONDONTWRITEBYTECODE": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "1",
@@ -134,7 +166,7 @@ def _too_slow(limits: Limits) -> SandboxLimit:
     )
 
 
-def _outcome(code: int, result: Path, log: Path, limits: Limits) -> tuple[dict[str, Any], Isolation]:
+def _outcome(code: int, result: Path, tail: str, limits: Limits) -> tuple[dict[str, Any], Isolation]:
     said = _read_result(result)
     if code == 0 and said and "value" in said:
         return said["value"], Isolation.model_validate(said["isolation"])
@@ -142,7 +174,6 @@ def _outcome(code: int, result: Path, log: Path, limits: Limits) -> tuple[dict[s
         raise by_exit_code(int(said["error"]["exit_code"]))(str(said["error"]["what"]), do=str(said["error"]["do"]))
     if code == -signal.SIGXCPU:
         raise _too_slow(limits)
-    tail = log.read_text(errors="replace")[-2000:]
     if "MemoryError" in tail or "bad_alloc" in tail or "Cannot allocate memory" in tail:
         raise SandboxLimit(
             f"loading or converting the model needed more than {limits.memory_mb} MiB",
@@ -171,12 +202,23 @@ def _last_line(text: str) -> str:
 # --- inside the child -----------------------------------------------------------------------------------------------
 
 
-def main(work: Path) -> None:
-    """The child: isolate first, import and run after."""
-    order = json.loads((work / "order.json").read_text())
-    limits = Limits(**order["limits"])
+def main(entry: str, *, preload: bool) -> None:
+    """The child: import trusted code, wait for the order, isolate, and only then run on what may be hostile."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     network = _leave_network()
+    module, _, name = entry.partition(":")
+    loaded = importlib.import_module(module)
+    if preload:
+        _preload(loaded)
+    function = getattr(loaded, name)
+    line = sys.stdin.readline()
+    if not line:
+        return  # the parent went away without an order
+    order = json.loads(line)
+    limits, work = Limits(**order["limits"]), Path(order["work"])
+    os.chdir(work)
+    os.environ.update(dict.fromkeys(("HOME", "TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"), str(work)))
+    tempfile.tempdir = None
     landlocked = _lock_files([Path(p) for p in order["read"]], work)
     _limit(limits)
     isolation = Isolation(
@@ -185,13 +227,18 @@ def main(work: Path) -> None:
         memory_limit_mb=limits.memory_mb,
         timeout_s=limits.timeout_s,
     )
-    module, _, name = order["entry"].partition(":")
     try:
-        value = getattr(importlib.import_module(module), name)(**order["arguments"])
-        said: dict[str, Any] = {"value": value, "isolation": isolation.model_dump()}
+        said: dict[str, Any] = {"value": function(**order["arguments"]), "isolation": isolation.model_dump()}
     except ShipliftError as error:
         said = {"error": {"exit_code": error.exit_code, "what": error.what, "do": error.do}}
     (work / "result.json").write_text(json.dumps(said))
+
+
+def _preload(module: ModuleType) -> None:
+    """What an entry's module names in PRELOAD, as far as it is installed: its likely imports, while nobody waits."""
+    for other in getattr(module, "PRELOAD", ()):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(other)
 
 
 def _leave_network() -> bool:
@@ -254,4 +301,4 @@ def _limit(limits: Limits) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(sys.argv[1], preload="--preload" in sys.argv)

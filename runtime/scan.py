@@ -27,6 +27,7 @@ _FRAMEWORKS = {
     "sklearn",
     "torch",
 }
+PRELOAD = ("modelaudit.core", "onnx")
 _UNFINISHED = {"S213", "S902"}  # modelaudit's rules for "the analysis did not complete"
 
 

@@ -174,7 +174,7 @@ class Load(Record):
     concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field((1, 4, 16, 32), min_length=1)
     window_ms: int = Field(400, ge=100, le=60000)
     stability_percent: float = Field(20, gt=0, le=100)
-    max_windows: int = Field(8, ge=3, le=100)
+    attempts: int = Field(3, ge=1, le=100)
     comparison_rounds: int = Field(3, ge=1, le=50)
     seed: int = 0
 

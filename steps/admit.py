@@ -15,11 +15,12 @@ from runtime.errors import NotAdmitted, SpecInvalid
 from runtime.progress import progress
 from runtime.records import Artifact, Contract, Datasets, ModelVersion, Request, Scan, Site
 from runtime.registry import FOLDER, Registry, VersionInfo, check_name
-from runtime.sandbox import Limits, run_sandboxed
+from runtime.sandbox import Limits, run_sandboxed, warm
 from runtime.spec import Fleet, ReleaseSpec, parse
 from runtime.tensors import dump_npz
 
 SPEC_FILE = "shiplift.yaml"
+_SCAN = "runtime.scan:scan_files"
 _SCAN_LIMITS = Limits(memory_mb=4096, timeout_s=600)
 
 
@@ -32,6 +33,7 @@ def admit(site: Site, request: Request) -> Admitted:
         SpecInvalid: the release spec is wrong.
         Temporary: the registry does not answer.
     """
+    warm(_SCAN)
     registry, store = Registry(site.registry_uri), ArtifactStore(site.artifacts_uri)
     info = registry.version(check_name(request.model), request.version)
     run_id = registry.run_of(info)
@@ -105,7 +107,7 @@ def _check_size(folder: Path, limit_mb: float) -> None:
 def _scanned(model: Path, work: Path, spec: ReleaseSpec) -> Scan:
     progress("scanning the model's files")
     said, _ = run_sandboxed(
-        "runtime.scan:scan_files", {"folder": str(model)}, read=[model], work=work, limits=_SCAN_LIMITS
+        _SCAN, {"folder": str(model)}, read=[model], work=work, limits=_SCAN_LIMITS
     )
     found = Scan.model_validate(said)
     if objections := scan.objections(found, pickle=spec.admission.pickle):

@@ -37,14 +37,14 @@ class _Stage:
     load: Load
     work: Path
 
-    def measure(self, model: str, requests: Path, concurrency: int, *, windows: int) -> LoadPoint:
+    def measure(self, model: str, requests: Path, concurrency: int, *, attempts: int) -> LoadPoint:
         """One model at one concurrency."""
         http = self.deployment.endpoint.http.removeprefix("http://").split("/", 1)[0]
         address = self.deployment.endpoint.grpc if self.load.protocol == "grpc" else http
         window = perf.Window(
             window_ms=self.load.window_ms,
             stability_percent=self.load.stability_percent,
-            max_windows=windows,
+            attempts=attempts,
             protocol=self.load.protocol,
         )
         target = perf.Target(model=model, address=address, requests=requests)
@@ -81,7 +81,7 @@ def _sweep(stage: _Stage, name: str, requests: Path) -> tuple[LoadPoint, ...]:
     levels = sorted(set(stage.load.concurrency))
     for at, concurrency in enumerate(levels):
         progress(f"measuring at concurrency {concurrency}", at / len(levels))
-        points.append(stage.measure(name, requests, concurrency, windows=stage.load.max_windows))
+        points.append(stage.measure(name, requests, concurrency, attempts=stage.load.attempts))
     return tuple(points)
 
 
@@ -108,7 +108,7 @@ def _compare(
         )
         sides = [(theirs, other), (mine, requests)]
         order = sides if round_ % 2 == 0 else sides[::-1]
-        found = {model: stage.measure(model, file, concurrency, windows=4) for model, file in order}
+        found = {model: stage.measure(model, file, concurrency, attempts=1) for model, file in order}
         rounds.append((found[theirs], found[mine]))
     return _ratios(champion.version, concurrency, rounds), ()
 

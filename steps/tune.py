@@ -34,7 +34,7 @@ from runtime.triton.repository import GOLDEN, install, reconfigure
 from runtime.triton.server import Features, Server, private_server
 
 _AXES = ("max_batch", "instances", "threads", "queue_delay_us")
-_WINDOWS = 4
+_ATTEMPTS = 1  # coarse: a trial that is off is one of many
 _REQUESTS = 32
 _BETTER = 1.02  # less than this is noise: prefer the simpler configuration
 
@@ -204,7 +204,7 @@ def _at(
     window = perf.Window(
         window_ms=space.window_ms,
         stability_percent=load.stability_percent,
-        max_windows=_WINDOWS,
+        attempts=_ATTEMPTS,
         protocol=load.protocol,
     )
     point = perf.measure(bench.environment, target, concurrency, window, bench.work)

@@ -18,6 +18,7 @@ from runtime.samples import input_sets
 from runtime.spec import Conversion
 from runtime.tensors import Arrays, dump_npz, load_npz
 
+PRELOAD = ("torch", "torch.export", "torch.onnx", "torch.onnx._internal.exporter._core", "onnxscript")
 _INLINE_BYTES = 1 << 30  # protobuf stops at 2 GiB: larger weights go into a file of their own
 
 
