@@ -133,6 +133,7 @@ def rerun(
     as_json: Json = False,
 ) -> None:
     """Run a release again; stages whose inputs have not changed are cache hits. Example: `shiplift rerun digits/3`"""
+    _version_of(name)
     _release(name, spec=spec, again=True, allow_older=allow_older, detach=detach, as_json=as_json)
 
 
@@ -250,9 +251,7 @@ def demo(
 # --- the edge -------------------------------------------------------------------------------------------------------
 
 
-def _release(
-    name: str, *, spec: Path | None, again: bool, allow_older: bool, detach: bool, as_json: bool
-) -> None:
+def _release(name: str, *, spec: Path | None, again: bool, allow_older: bool, detach: bool, as_json: bool) -> None:
     from pipelines import console, control
 
     text = _read(spec) if spec else ""
@@ -354,8 +353,9 @@ def main() -> NoReturn:
         app()
     except ShipliftError as error:
         _fail(error)
-    except SystemExit as ended:  # typer's own codes: 1 for an interrupt, 2 for a wrong command line
-        sys.exit({1: Cancelled.exit_code, 2: UsageError.exit_code}.get(ended.code, ended.code))  # type: ignore[call-overload]
+    except SystemExit as ended:
+        own = {1: Cancelled.exit_code, 2: UsageError.exit_code}  # what typer means by 1 and 2
+        sys.exit(own.get(ended.code, ended.code) if isinstance(ended.code, int) else ended.code)
     sys.exit(0)
 
 

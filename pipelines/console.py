@@ -116,7 +116,9 @@ def show_report(report: ReleaseReport) -> None:
     """A release's verdict, gates, endpoint and page, on stdout."""
     stdout.print()
     style = _STYLES.get(str(report.verdict), "")
-    stdout.print(Text.assemble((str(report.verdict).upper(), f"bold {style}"), f"  {report.model} version {report.version}"))
+    stdout.print(
+        Text.assemble((str(report.verdict).upper(), f"bold {style}"), f"  {report.model} version {report.version}")
+    )
     stdout.print(report.reason, markup=False)
     if report.checks:
         stdout.print(gates(report.checks))
@@ -137,4 +139,4 @@ def gates(checks: tuple[Check, ...]) -> Table:
 
 def number(value: float | None) -> str:
     """A number as people write it."""
-    return "–" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -215,7 +215,9 @@ def _request_arrays(file: Path) -> dict[str, Any]:
         named = said if isinstance(said, dict) else {"": said}
         return {name: np.array(value) for name, value in named.items()}
     except (ValueError, UnicodeDecodeError) as error:
-        raise DataInvalid(f"{file.name} is neither NPZ nor JSON of arrays: {error}", do="See `shiplift infer --help`.") from error
+        raise DataInvalid(
+            f"{file.name} is neither NPZ nor JSON of arrays: {error}", do="See `shiplift infer --help`."
+        ) from error
 
 
 def _matched(arrays: dict[str, Any], names: list[str], file: Path) -> dict[str, Any]:

@@ -14,12 +14,13 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from pipelines import keys, local, stack
-from pipelines.releases import MAX_ATTEMPTS, Order, Releases
 from pipelines.release import RELEASE
+from pipelines.releases import MAX_ATTEMPTS, Order, Releases
 from runtime.errors import ShipliftError
 from runtime.ledger import Ledger
 from runtime.records import Failure, Outcome, ReleaseReport, Request, Site, Trigger
@@ -49,7 +50,7 @@ class Dispatcher:
             self._sweep()
             pending = self._releases.pending()
             if pending:
-                self._fork(lambda: work(self._home, pending[0]))
+                self._fork(partial(work, self._home, pending[0]))
             else:
                 time.sleep(_POLL_S)
 
@@ -68,7 +69,7 @@ class Dispatcher:
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 code = job()
-            except BaseException:  # noqa: BLE001 - the child must not return into the parent's loop
+            except BaseException:
                 traceback.print_exc()
             finally:
                 sys.stdout.flush()

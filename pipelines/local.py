@@ -54,7 +54,7 @@ class _Run:
     warm: set[str] = field(default_factory=set)
 
 
-class _Ended(Exception):  # noqa: N818 - not an error: a verdict was reached
+class _Ended(Exception):
     """A record ended the pipeline with a verdict that is not a pass."""
 
 
@@ -81,9 +81,11 @@ def run(
         pass
     except ShipliftError as error:
         failure = Failure(kind=type(error).__name__, exit_code=error.exit_code, what=error.what, do=error.do)
-    except Exception as error:  # noqa: BLE001 - reported as what it is, then raised again
+    except Exception as error:
         bug = error
-        failure = Failure(kind=type(error).__name__, exit_code=70, what=f"a bug in Shiplift: {error!r}", do="Report it.")
+        failure = Failure(
+            kind=type(error).__name__, exit_code=70, what=f"a bug in Shiplift: {error!r}", do="Report it."
+        )
     ending = Ending(
         release=release, started_at=started, stages=tuple(walk.stages), verdict=walk.verdict, failure=failure
     )

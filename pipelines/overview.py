@@ -179,9 +179,11 @@ def _show_stack(found: StackStatus) -> None:
         table.add_row(part.name, state, str(part.pid or ""), f"{part.memory_mb:.0f}", part.address)
     console.stdout.print(table)
     if found.models:
-        table = Table("model", "champion", "challenger", "previous", "latest", box=None, padding=(0, 3, 0, 0), header_style="dim")
+        table = Table(
+            "model", "champion", "challenger", "previous", "latest", box=None, padding=(0, 3, 0, 0), header_style="dim"
+        )
         for one in found.models:
-            numbers = [str(n or "–") for n in (one.champion, one.challenger, one.previous, one.latest)]
+            numbers = [str(n or "-") for n in (one.champion, one.challenger, one.previous, one.latest)]
             table.add_row(one.model, *numbers)
         console.stdout.print()
         console.stdout.print(table)

@@ -139,9 +139,7 @@ def check_signature(secret: str, headers: dict[str, str], body: bytes, *, now: f
     return None
 
 
-def accept(
-    body: bytes, delivery: str, releases: Releases, deliveries: Deliveries, exists: Exists
-) -> tuple[int, str]:
+def accept(body: bytes, delivery: str, releases: Releases, deliveries: Deliveries, exists: Exists) -> tuple[int, str]:
     """Turns a genuine delivery into a release; gives the HTTP status and a sentence."""
     try:
         event = Event.model_validate_json(body)

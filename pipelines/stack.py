@@ -10,11 +10,12 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+from pydantic import Field
 
 from runtime.errors import ServerFailed, StackDown
 from runtime.keys import load_secrets
@@ -47,7 +48,7 @@ class Stack(Record):
     rate_limiter: bool
     sweep_s: float
     since: float
-    processes: dict[str, Process] = {}
+    processes: dict[str, Process] = Field(default_factory=dict)
 
     def runs(self, name: str) -> bool:
         """Whether one of its processes is alive."""
@@ -114,8 +115,7 @@ def up(settings: Settings, tell: Tell = lambda _: None) -> Stack:
         stack = read(home) or _planned(settings)
         ensure(Path(stack.server_environment), tell)
         _check_ports(stack)
-        stack = start_missing(home, stack, tell)
-    return stack
+        return start_missing(home, stack, tell)
 
 
 def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stack:
@@ -197,7 +197,8 @@ def _start_mlflow(home: Path, stack: Stack) -> Process:
     folder = home / "mlflow"
     command: list[str | Path] = [
         sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(stack.mlflow_port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination", str(folder / "artifacts"),
+        "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination",
+        str(folder / "artifacts"),
     ]  # fmt: skip
     variables = {
         **_variables(),
@@ -234,7 +235,8 @@ def _start_dispatcher(home: Path, _stack: Stack) -> Process:
 
 def _variables() -> dict[str, str]:
     """What our own processes inherit: paths, and how to reach a registry that asks who they are."""
-    kept: Mapping[str, str] = {k: v for k, v in os.environ.items() if k.startswith(("MLFLOW_TRACKING_", "AWS_", "GOOGLE_"))}
+    ours = ("MLFLOW_TRACKING_", "AWS_", "GOOGLE_")
+    kept = {name: value for name, value in os.environ.items() if name.startswith(ours)}
     quiet = {"PYTHONUNBUFFERED": "1", "NO_PROXY": "*", "no_proxy": "*", "DO_NOT_TRACK": "1"}
     return {**inherited(("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV")), **kept, **quiet}
 

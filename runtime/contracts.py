@@ -66,7 +66,9 @@ def read_model(folder: Path) -> LoggedModel:
 def _metadata(folder: Path) -> dict[str, Any]:
     file = folder / "MLmodel"
     if not file.is_file():
-        raise NotAdmitted("the version is not an MLflow model: it has no MLmodel file", do=_HOW.format(flavor="pytorch"))
+        raise NotAdmitted(
+            "the version is not an MLflow model: it has no MLmodel file", do=_HOW.format(flavor="pytorch")
+        )
     try:
         meta = yaml.safe_load(file.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:

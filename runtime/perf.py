@@ -59,7 +59,9 @@ def write_requests(path: Path, signature: Signature, samples: Arrays, *, limit: 
     Format: perf_analyzer's "real input data" JSON; tensors are base64 of their raw bytes, text is text.
     """
     count = min(limit, len(next(iter(samples.values()))))
-    data = [{spec.name: _entry(samples[spec.name][at], spec.datatype) for spec in signature.inputs} for at in range(count)]
+    data = [
+        {spec.name: _entry(samples[spec.name][at], spec.datatype) for spec in signature.inputs} for at in range(count)
+    ]
     path.write_text(json.dumps({"data": data}))
     return path
 
@@ -170,5 +172,3 @@ def _entry(sample: Any, datatype: str) -> Any:
 def _last(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return " / ".join(lines[-2:])[:400] or "it said nothing"
-
-

@@ -34,9 +34,7 @@ def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
     return _check("parity", worst.max_abs, limit.max_abs, "absolute difference", _fail_if(bool(failing)), reason)
 
 
-def score_check(
-    score: float | None, samples: int, metric: Metric | None, quality: Quality, data: Data
-) -> Check | None:
+def score_check(score: float | None, samples: int, metric: Metric | None, quality: Quality, data: Data) -> Check | None:
     """The task metric against the least allowed; None where the spec sets none."""
     limit = quality.min_score
     if limit is None:
@@ -83,15 +81,25 @@ def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
 
 
 def champion_checks(
-    comparison: Comparison | None, champion: Champion, score: float | None, metric: Metric | None, validation: str, slo: Slo
+    comparison: Comparison | None,
+    champion: Champion,
+    score: float | None,
+    metric: Metric | None,
+    validation: str,
+    slo: Slo,
 ) -> Iterator[Check]:
-    """The challenger against the champion, as measured in alternation; ratios are challenger over champion."""
+    """The challenger against the champion: its score on the same samples, and its speed as measured in alternation."""
     if champion.package is None:
         return
     yield from _score_regression(champion, score, metric, validation, slo)
     if comparison is None:
         yield _check("champion", None, None, "", Outcome.INCONCLUSIVE, "the champion was not measured beside it")
         return
+    yield from speed_checks(comparison, slo)
+
+
+def speed_checks(comparison: Comparison, slo: Slo) -> Iterator[Check]:
+    """p99 and throughput against the champion's; ratios are challenger over champion."""
     slower, less = slo.regression.p99_percent, slo.regression.throughput_percent
     yield _ratio("p99 against the champion", (comparison.p99_ratio - 1) * 100, slower, comparison.p99_noise)
     yield _ratio(
@@ -135,8 +143,8 @@ def _limited(
     over = limit is not None and (measured > limit if upper else measured < limit)
     if limit is not None and point is not None and not point.stable and _near(measured, limit, point.spread_percent):
         reason = (
-            f"{said}, the limit is {limit:g}: windows differed by {point.spread_percent:.0f} %, so this does not decide "
-            "it; raise `load.attempts` or `load.window_ms`, or use a quieter machine"
+            f"{said}, the limit is {limit:g}: windows differed by {point.spread_percent:.0f} %, which does not "
+            "decide it; raise `load.attempts` or `load.window_ms`, or use a quieter machine"
         )
         return _check(name, measured, limit, unit, Outcome.INCONCLUSIVE, reason)
     reason = f"{said}, the limit is {limit:g}" if over else ""
@@ -148,7 +156,7 @@ def _near(measured: float, limit: float, spread_percent: float) -> bool:
     return abs(measured - limit) <= measured * 2 * spread_percent / 100
 
 
-def _fail_if(failed: bool) -> Outcome:  # noqa: FBT001 - reads as the sentence it is
+def _fail_if(failed: bool) -> Outcome:
     return Outcome.FAIL if failed else Outcome.PASS
 
 

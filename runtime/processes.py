@@ -103,7 +103,11 @@ def require_free(host: str, port: int, what: str, flag: str) -> None:
 def _listener(port: int) -> str:
     with contextlib.suppress(psutil.Error):
         for connection in psutil.net_connections("tcp"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and getattr(connection.laddr, "port", 0) == port
+                and connection.pid
+            ):
                 return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
     return ""
 

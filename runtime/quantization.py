@@ -63,15 +63,13 @@ def _prepare(model: Path, to: Path) -> None:
 
     try:
         quant_pre_process(str(model), str(to))
-    except Exception:  # noqa: BLE001 - it raises a bare Exception for "incomplete symbolic shape inference"
+    except Exception:
         quant_pre_process(str(model), str(to), skip_symbolic_shape=True)
 
 
 def _reader(samples: Arrays, base: type[Any]) -> Any:
     size = len(next(iter(samples.values())))
-    pieces = iter(
-        [{name: array[at : at + _BATCH] for name, array in samples.items()} for at in range(0, size, _BATCH)]
-    )
+    pieces = iter([{name: array[at : at + _BATCH] for name, array in samples.items()} for at in range(0, size, _BATCH)])
 
     class Reader(base):  # type: ignore[misc]
         """Calibration samples, a batch at a time."""

@@ -92,7 +92,10 @@ class Trigger(Record):
 
 
 class Site(Record):
-    """Where a release runs: addresses and folders, never a secret. All of it volatile: the same work elsewhere is a hit."""
+    """Where a release runs: addresses and folders, never a secret.
+
+    All of it is volatile: the same work elsewhere is a hit.
+    """
 
     home: str = volatile()
     registry_uri: str = volatile()
@@ -277,7 +280,7 @@ class Package(Record):
 
 
 class Packages(Record):
-    """One package per kept precision; `checks` are the quality gates, judged here so that hopeless models stop early."""
+    """One package per kept precision; `checks` are the quality gates, judged so that hopeless models stop early."""
 
     target: str
     packages: tuple[Package, ...]

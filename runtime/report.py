@@ -49,7 +49,7 @@ def render(report: ReleaseReport, story: Story) -> str:
 
 def _number(value: float | None) -> str:
     if value is None:
-        return "–"
+        return "-"
     if value == 0 or 0.01 <= abs(value) < 1e6:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:.2e}"
@@ -87,7 +87,9 @@ def _trials(axes: Any, tuned: Tuned, p99_ms: float | None) -> None:
     for precision, colour in (("fp32", _FAINT), ("int8", _SECOND)):
         trials = [t for t in tuned.trials if t.precision == precision and not t.error]
         if trials:
-            axes.scatter([t.throughput_per_s for t in trials], [t.p99_ms for t in trials], color=colour, label=precision)
+            axes.scatter(
+                [t.throughput_per_s for t in trials], [t.p99_ms for t in trials], color=colour, label=precision
+            )
     best = tuned.best
     axes.scatter([best.throughput_per_s], [best.p99_ms], color=_ACCENT, marker="*", s=160, label="chosen")
     if p99_ms is not None:
@@ -100,7 +102,13 @@ def _svg(draw: Callable[[Any], None]) -> str:
     import matplotlib as mpl  # noqa: PLC0415 - 0.4 s, once a release
     from matplotlib.figure import Figure  # noqa: PLC0415
 
-    ink = {"text.color": _INK, "axes.edgecolor": _INK, "axes.labelcolor": _INK, "xtick.color": _INK, "ytick.color": _INK}
+    ink = {
+        "text.color": _INK,
+        "axes.edgecolor": _INK,
+        "axes.labelcolor": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+    }
     with mpl.rc_context({**ink, "svg.fonttype": "none", "svg.hashsalt": "shiplift", "font.size": 9}):
         figure = Figure(figsize=(4.6, 2.9), layout="constrained")
         axes = figure.add_subplot()

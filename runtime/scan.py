@@ -101,7 +101,7 @@ def _onnx_problems(path: Path) -> Iterator[str]:
         return
     if not model.graph.node:
         yield "its graph is empty: it is truncated, or not an ONNX file"
-    for tensor in onnx.external_data_helper._get_all_tensors(model):  # noqa: SLF001 - covers subgraphs too
+    for tensor in onnx.external_data_helper._get_all_tensors(model):
         info = {entry.key: entry.value for entry in tensor.external_data}
         if "location" in info:
             yield from _location_problems(info["location"], tensor.name, path.parent)

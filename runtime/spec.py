@@ -134,7 +134,7 @@ class Quality(Record):
 class Regression(Record):
     """How much worse than the champion a challenger may be."""
 
-    p99_percent: Percent = 25
+    p99_percent: Percent = 50
     throughput_percent: Percent = 25
     score: NotNegative = 0.01
 

@@ -106,9 +106,7 @@ def _check_size(folder: Path, limit_mb: float) -> None:
 
 def _scanned(model: Path, work: Path, spec: ReleaseSpec) -> Scan:
     progress("scanning the model's files")
-    said, _ = run_sandboxed(
-        _SCAN, {"folder": str(model)}, read=[model], work=work, limits=_SCAN_LIMITS
-    )
+    said, _ = run_sandboxed(_SCAN, {"folder": str(model)}, read=[model], work=work, limits=_SCAN_LIMITS)
     found = Scan.model_validate(said)
     if objections := scan.objections(found, pickle=spec.admission.pickle):
         raise scan.refusal(objections)

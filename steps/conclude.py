@@ -77,7 +77,9 @@ def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
     if package:
         name = serving_name(package.model)
         try:
-            config = ArtifactStore(site.artifacts_uri).read_from_tree(package.repository, f"{name}/config.pbtxt").decode()
+            config = (
+                ArtifactStore(site.artifacts_uri).read_from_tree(package.repository, f"{name}/config.pbtxt").decode()
+            )
         except ShipliftError as error:
             config = f"# {error.what}"
     return Story(
@@ -174,5 +176,3 @@ def _registry_may_be_down() -> Iterator[None]:
         yield
     except ShipliftError:
         return
-
-

@@ -15,7 +15,7 @@ from runtime.errors import ArtifactCorrupt, ServerFailed
 from runtime.names import serving_name
 from runtime.processes import memory_mb
 from runtime.progress import progress
-from runtime.records import Champion, Comparison, Deployment, LoadPoint, LoadReport, Package, Site
+from runtime.records import Champion, Comparison, Deployment, LoadPoint, LoadReport, Outcome, Package, Site
 from runtime.samples import random_like
 from runtime.spec import Load, Slo
 from runtime.tensors import load_npz
@@ -25,6 +25,7 @@ from runtime.triton.repository import GOLDEN, install
 
 _REQUESTS = 32
 _CHAMPION = "--champion"
+_EXTENSION = 3  # an undecided comparison goes on for this many times its rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,9 +70,7 @@ def load_test(site: Site, deployment: Deployment, champion: Champion, load: Load
             requests = _requests(store, package, load, work / "challenger")
             points = _sweep(stage, name, requests)
             memory = memory_mb(deployment.process.pid)
-            report = LoadReport(
-                points=points, failures=client.failures(name), memory_mb=memory, protocol=load.protocol
-            )
+            report = LoadReport(points=points, failures=client.failures(name), memory_mb=memory, protocol=load.protocol)
             comparison, notes = _compare(stage, store, champion, requests, report, slo)
     return report.model_copy(update={"comparison": comparison, "notes": notes})
 
@@ -101,16 +100,21 @@ def _compare(
     except (ArtifactCorrupt, ServerFailed) as error:
         return None, (f"champion {champion.version} can't be measured beside the challenger: {error.what}",)
     concurrency = policy.operating_point(report, slo).concurrency
-    rounds = []
-    for round_ in range(stage.load.comparison_rounds):
-        progress(
-            f"comparing with champion {champion.version}, round {round_ + 1}", round_ / stage.load.comparison_rounds
-        )
-        sides = [(theirs, other), (mine, requests)]
-        order = sides if round_ % 2 == 0 else sides[::-1]
+    rounds: list[tuple[LoadPoint, LoadPoint]] = []
+    least = stage.load.comparison_rounds
+    sides = [(theirs, other), (mine, requests)]
+    while len(rounds) < least or (len(rounds) < _EXTENSION * least and _undecided(champion, concurrency, rounds, slo)):
+        progress(f"comparing with champion {champion.version}, round {len(rounds) + 1}")
+        order = sides if len(rounds) % 2 == 0 else sides[::-1]
         found = {model: stage.measure(model, file, concurrency, attempts=1) for model, file in order}
         rounds.append((found[theirs], found[mine]))
     return _ratios(champion.version, concurrency, rounds), ()
+
+
+def _undecided(champion: Champion, concurrency: int, rounds: list[tuple[LoadPoint, LoadPoint]], slo: Slo) -> bool:
+    """Whether the gate could not say yes or no by now: then more rounds are worth their time."""
+    comparison = _ratios(champion.version, concurrency, rounds)
+    return any(check.verdict is Outcome.INCONCLUSIVE for check in policy.speed_checks(comparison, slo))
 
 
 def _ratios(version: int, concurrency: int, rounds: list[tuple[LoadPoint, LoadPoint]]) -> Comparison:
@@ -135,4 +139,3 @@ def _requests(store: ArtifactStore, package: Package, load: Load, to: Path) -> P
     example = {spec.name: golden[f"input/{spec.name}"] for spec in package.signature.inputs}
     samples = random_like(example, package.signature.inputs, _REQUESTS, seed=load.seed)
     return perf.write_requests(to.with_suffix(".json"), package.signature, samples)
-

@@ -172,12 +172,11 @@ def _time(sessions: dict[Precision, Any], inputs: Arrays) -> dict[Precision, flo
     return {name: median(times) * 1000 for name, times in spent.items()}
 
 
-def _judged(
-    candidates: tuple[Candidate, ...], target: Target, data: Data, max_drop: float
-) -> tuple[Candidate, ...]:
+def _judged(candidates: tuple[Candidate, ...], target: Target, data: Data, max_drop: float) -> tuple[Candidate, ...]:
     """Fastest first among those kept; each lower rung must be within the budget and faster than the one above."""
     base, *lower = candidates
-    kept, dropped = [base], []
+    kept: list[Candidate] = [base]
+    dropped: list[Candidate] = []
     for candidate in lower:
         why = candidate.dropped or _objection(candidate, base, kept[-1], data, max_drop)
         (dropped if why else kept).append(candidate.model_copy(update={"dropped": why}))

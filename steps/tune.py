@@ -23,7 +23,7 @@ from runtime.names import serving_name
 from runtime.onnx_models import cpu_flags
 from runtime.processes import memory_mb
 from runtime.progress import progress
-from runtime.records import Package, Packages, ServingConfig, Site, Trial, Tuned
+from runtime.records import Package, Packages, Precision, ServingConfig, Site, Trial, Tuned
 from runtime.samples import random_like
 from runtime.spec import Load, SearchSpace, Serving, Slo, Target
 from runtime.tensors import load_npz
@@ -47,7 +47,7 @@ class _Bench:
     server: Server
     client: TritonClient
     repository: Path
-    trees: dict[str, Path]
+    trees: dict[Precision, Path]
     requests: Path
     work: Path
 

@@ -59,9 +59,9 @@ def _answer(original: loaders.Original, inputs: Arrays, how: Conversion) -> Arra
     try:
         outputs = original.answer(inputs)
     except Exception as error:
-        size = len(next(iter(inputs.values())))
+        size, said = len(next(iter(inputs.values()))), " ".join(str(error).split())[:400]
         raise ExportFailed(
-            f"the model does not answer a batch of {size}: {type(error).__name__}: {' '.join(str(error).split())[:400]}",
+            f"the model does not answer a batch of {size}: {type(error).__name__}: {said}",
             do="Check that it takes any batch size and the dtypes of its signature.",
         ) from error
     if how.outputs:

@@ -56,7 +56,7 @@ def _failed(what: str, error: BaseException) -> ExportFailed:
     said = " ".join(str(error).split())
     return ExportFailed(
         f"{what}: {type(error).__name__}: {said[:500]}",
-        do="Load it in a fresh Python process with the logged requirements; log it as pt2, skops or ONNX if that works.",
+        do="Load it in a fresh Python process with the logged requirements; or log it as pt2, skops or ONNX.",
     )
 
 
@@ -99,7 +99,7 @@ class TorchModule(Original):
 
         with torch.inference_mode():
             given = self.callable()(*self.arguments(inputs))
-        flat = torch.utils._pytree.tree_leaves(given)  # noqa: SLF001 - torch's own way to flatten outputs
+        flat = torch.utils._pytree.tree_leaves(given)
         return {name: t.detach().cpu().numpy() for name, t in zip(self.names(len(flat)), flat, strict=True)}
 
     def callable(self) -> Any:
@@ -155,7 +155,7 @@ class TorchModule(Original):
         import torch  # noqa: PLC0415
 
         with torch.inference_mode():
-            return self.names(len(torch.utils._pytree.tree_leaves(self.callable()(*sample))))  # noqa: SLF001
+            return self.names(len(torch.utils._pytree.tree_leaves(self.callable()(*sample))))
 
 
 class TorchProgram(TorchModule):

@@ -53,7 +53,7 @@ def _sigmoid(value: NDArray[Any]) -> NDArray[Any]:
 
 
 def _argmax(value: NDArray[Any]) -> NDArray[Any]:
-    return value.argmax(axis=-1).reshape(-1, 1).astype(np.int64)
+    return np.asarray(value.argmax(axis=-1), dtype=np.int64).reshape(-1, 1)
 
 
 def _top(value: NDArray[Any], k: int) -> Arrays:

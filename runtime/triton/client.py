@@ -132,7 +132,13 @@ class TritonClient:
 
 
 def check_golden(
-    client: TritonClient, model: str, signature: Signature, golden: Arrays, *, tolerance: float, version: int | None = None
+    client: TritonClient,
+    model: str,
+    signature: Signature,
+    golden: Arrays,
+    *,
+    tolerance: float,
+    version: int | None = None,
 ) -> None:
     """Sends the known samples one by one and compares the answers, relative to the largest value wanted.
 
@@ -148,7 +154,7 @@ def check_golden(
         apart = _apart(wanted, np.concatenate([one[spec.name] for one in got]))
         if not apart <= tolerance:
             raise GoldenMismatch(
-                f"{model} answers the golden request wrongly: {spec.name!r} is {apart:.3g} off, {tolerance:.3g} allowed",
+                f"{model} answers a golden request wrongly: {spec.name!r} is {apart:.3g} off, not {tolerance:.3g}",
                 do="Rerun the release; if it stays, the serving ONNX Runtime computes the model differently.",
             )
 

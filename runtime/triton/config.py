@@ -151,7 +151,7 @@ def host_policy_flags(serving: Serving) -> list[str]:
 
 
 def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
-    """Dynamic batching with its delay, priorities and queue policy. No preferred sizes: Triton's docs advise against."""
+    """Dynamic batching with its delay, priorities and queue policy; no preferred sizes, as Triton's docs advise."""
     batching, serving = config.dynamic_batching, model.serving
     batching.SetInParent()
     batching.max_queue_delay_microseconds = model.config.queue_delay_us

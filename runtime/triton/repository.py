@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from runtime.artifacts import digest
 from runtime.records import ServerKind, ServingConfig
 from runtime.tensors import Arrays, batch_of, dump_npz
-from runtime.triton.config import ModelDescription, Warmup, model_config, parse, render, renamed, retuned
+from runtime.triton.config import ModelDescription, Warmup, model_config, parse, renamed, render, retuned
 
 BACKEND = Path(__file__).parent / "backends" / "onnx_model.py"
 GOLDEN = "golden.npz"

@@ -67,9 +67,7 @@ class Features:
     rate_limiter: bool = False
 
 
-def command(
-    environment: ServerEnvironment, repository: Path, ports: Ports, features: Features
-) -> list[str | Path]:
+def command(environment: ServerEnvironment, repository: Path, ports: Ports, features: Features) -> list[str | Path]:
     """The server's command line."""
     closed = secrets.token_hex(16)
     words: list[str | Path] = [

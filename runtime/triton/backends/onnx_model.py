@@ -37,7 +37,9 @@ class TritonPythonModel:
         self.session = ort.InferenceSession(
             os.path.join(folder, "model.onnx"), options, providers=["CPUExecutionProvider"]
         )
-        self.inputs = [(node.name, len(node.shape), node.type == "tensor(string)") for node in self.session.get_inputs()]
+        self.inputs = [
+            (node.name, len(node.shape), node.type == "tensor(string)") for node in self.session.get_inputs()
+        ]
         self.outputs = [node.name for node in self.session.get_outputs()]
         self.text = {node.name for node in self.session.get_outputs() if node.type == "tensor(string)"}
         self.flat = {node.name for node in self.session.get_outputs() if len(node.shape) == 1}
