@@ -270,7 +270,7 @@ def _release(name: str, *, spec: Path | None, again: bool, allow_older: bool, de
 @contextmanager
 def _interruptible(releases: "Releases", name: str) -> Iterator[None]:
     """Ctrl-C cancels the release and waits for it to clean up."""
-    from pipelines import control
+    from pipelines import console, control
     from runtime.errors import Cancelled
 
     try:
@@ -278,6 +278,11 @@ def _interruptible(releases: "Releases", name: str) -> Iterator[None]:
     except KeyboardInterrupt:
         _say("cancelling, and cleaning up ...")
         control.cancel_and_wait(releases, name)
+        ended = releases.result(name)
+        if ended is not None and ended.exit_code == 0:
+            _say("it was promoted before it could be cancelled; `shiplift rollback` undoes that")
+            console.show_report(ended)
+            raise typer.Exit(0) from None
         raise Cancelled(f"release {name} was cancelled", do="The same command goes on where it was.") from None
 
 

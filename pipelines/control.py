@@ -44,7 +44,7 @@ def split(name: str) -> tuple[str, int | None]:
     model, slash, version = name.rpartition("/")
     if not slash:
         return check_name(name), None
-    if not version.isdigit() or int(version) < 1:
+    if not (version.isascii() and version.isdecimal() and len(version) <= 10) or int(version) < 1:
         raise UsageError(f"{version!r} is not a version number", do="Write MODEL/VERSION, such as digits/3.")
     return check_name(model), int(version)
 

@@ -40,8 +40,12 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Traffic:
-    """A client that never stops asking, over both protocols, and counts what failed."""
+    """A client that never stops asking, over both protocols, and counts what failed.
 
+    `image` is a float32 array for the input named `input`.
+    """
+
+    model: str
     http: str
     grpc: str
     image: Any
@@ -71,7 +75,7 @@ class Traffic:
         client = triton.InferenceServerClient(self.grpc)
         given = triton.InferInput("input", list(self.image.shape), "FP32")
         given.set_data_from_numpy(self.image)
-        self._until_stopped(lambda: str(client.infer(MODEL, [given]).get_response().model_version))
+        self._until_stopped(lambda: str(client.infer(self.model, [given]).get_response().model_version))
 
     def _over_http(self) -> None:
         import httpx  # noqa: PLC0415
@@ -130,6 +134,7 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
     tell(f"Production's answers are within {difference:.2g} of torch's (largest logit: {_largest(answers):.1f}).")
 
     traffic = Traffic(
+        model=MODEL,
         http=f"http://{stack.HOST}:{running.http_port}/v2/models/{MODEL}",
         grpc=f"{stack.HOST}:{running.grpc_port}",
         image=answers["image"][:1],

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import GenericAlias
 from typing import Any, get_args, get_origin, get_type_hints
 
-from runtime.records import Bundle, Record
+from runtime.records import Bundle, Ending, Record
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,9 +18,9 @@ class Placement:
     """Where, how long and how often a stage runs: the stage's business, never the step's.
 
     `keep` says what a finished stage is worth on a rerun. "result": its record is all of it, so it is a hit.
-    "effect": its record is a hit, but it set something up (a staging server) that later stages need, so it runs again
-    before the first of them does. "never": it reads or changes the world and always runs.
-    `warm` names a sandbox entry that a local engine may start ahead of time.
+    "effect": its record is a hit, but it set something up (a staging server), so it runs again before a stage that
+    `uses` it does. "never": it reads or changes the world and always runs.
+    A `shielded` stage is finished rather than cancelled: it moves traffic. `warm` names a sandbox entry that a local engine may start ahead of time.
     """
 
     cpu: str = "500m"
@@ -30,7 +30,9 @@ class Placement:
     on_target: bool = False
     sandbox: bool = False
     warm: str = ""
+    shielded: bool = False
     keep: str = "result"
+    uses: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,18 @@ class Stage:
     def takes(self) -> dict[str, Any]:
         """The record types by parameter name."""
         hints = get_type_hints(self.step)
-        return {name: hints[name] for name in inspect.signature(self.step).parameters}
+        names = list(inspect.signature(self.step).parameters)
+        for name in names:
+            if name not in hints:
+                raise TypeError(f"{self.entry} has no type for {name!r}")
+        return {name: hints[name] for name in names}
 
     @property
     def gives(self) -> type[Record]:
         """The record type it returns."""
-        returned: type[Record] = get_type_hints(self.step)["return"]
+        returned: Any = get_type_hints(self.step).get("return")
+        if not (isinstance(returned, type) and issubclass(returned, Record)):
+            raise TypeError(f"{self.entry} does not say which record it gives")
         return returned
 
 
@@ -110,12 +118,21 @@ class Pipeline:
         known: dict[str, Any] = {kind.parameter(): kind for kind in self.inputs}
         for stage in self.stages:
             if isinstance(stage, Each):
-                inside = known | {stage.item.parameter(): stage.item}
+                _goes_over(stage, known)
+                inside = dict(known)
+                _name(inside, stage.item.parameter(), stage.item, stage.name)
                 for inner in stage.stages:
                     _connect(inner, inside)
                 _name(known, stage.gives.parameter(), GenericAlias(tuple, (stage.gives, ...)), stage.name)
             else:
                 _connect(stage, known)
+        if self.on_exit is not None:  # it runs whatever happened: only the inputs are sure to be there
+            given: tuple[type[Record], ...] = (*self.inputs, Ending)
+            _connect(self.on_exit, {kind.parameter(): kind for kind in given})
+        effects = {stage.name for stage in self.flat() if stage.at.keep == "effect"}
+        for stage in self.flat():
+            if stage.at.uses and stage.at.uses not in effects:
+                raise TypeError(f"{stage.entry} uses {stage.at.uses!r}, which is no stage with an effect")
 
     def __iter__(self) -> Iterator[Stage | Each]:
         return iter(self.stages)
@@ -140,6 +157,16 @@ def _connect(stage: Stage, known: dict[str, Any]) -> None:
             if name != kind.parameter():
                 raise TypeError(f"{stage.gives.__name__}.{name} is a {kind.__name__}: name it {kind.parameter()!r}")
             _name(known, name, kind, stage.entry)
+
+
+def _goes_over(each: Each, known: dict[str, Any]) -> None:
+    if each.source not in known:
+        raise TypeError(f"{each.name} goes over {each.source!r}, which nothing before it gives")
+    field = getattr(known[each.source], "model_fields", {}).get(each.attribute)
+    if field is None or field.annotation != GenericAlias(tuple, (each.item, ...)):
+        raise TypeError(
+            f"{each.name} goes over {each.source}.{each.attribute}, which is no tuple of {each.item.__name__}"
+        )
 
 
 def _name(known: dict[str, Any], name: str, kind: Any, giver: str) -> None:

@@ -1,15 +1,16 @@
 """Engine 1: this machine. Walks a pipeline in one process, with progress, resume, retries and cancellation.
 
 A finished stage is found again by its key. A stage whose result is an effect (a staging server) is a hit too, until a
-later stage has to run: then it is set up again first. Whatever happens, the pipeline's `on_exit` stage has the last
+later stage uses it: then it is set up again first. Whatever happens, the pipeline's `on_exit` stage has the last
 word; what it says is the release.
 """
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, Literal, Protocol
@@ -41,6 +42,14 @@ class Kept(Protocol):
         """Keeps a record."""
 
 
+class _Interrupted(BaseException):
+    """What signal handlers raise: no `except Exception` in a step may take it for an error of its own."""
+
+    def __init__(self, error: ShipliftError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 @dataclass
 class _Run:
     """One walk: what is known so far, how each stage went, and which effects would have to be set up again."""
@@ -52,12 +61,33 @@ class _Run:
     pending: list[tuple[Stage, str]] = field(default_factory=list)
     verdict: Verdict | None = None
     warm: set[str] = field(default_factory=set)
+    stopped: list[_Interrupted] = field(default_factory=list)
+
+    def stop_if_asked(self) -> None:
+        """Raises a signal's exception again: Python drops one that comes inside a callback of the interpreter's."""
+        if self.stopped and sys.exc_info()[0] is None:
+            raise self.stopped[0]
 
 
 class _Ended(Exception):
     """A record ended the pipeline with a verdict that is not a pass."""
 
 
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """SIGINT and SIGTERM change nothing: not between traffic and aliases, and not while the release is concluded."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {one: signal.signal(one, signal.SIG_IGN) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@_undisturbed()
 def run(
     pipeline: Pipeline, *inputs: Record, release: str, kept: Kept, tell: Tell = lambda _: None,
     on_signal: Callable[[int], None] = lambda _: None,
@@ -74,7 +104,7 @@ def run(
     failure: Failure | None = None
     bug: Exception | None = None
     try:
-        with _cancellable(on_signal):
+        with _cancellable(walk, on_signal):
             for stage in pipeline:
                 _each(walk, stage) if isinstance(stage, Each) else _one(walk, stage, walk.known, "")
     except _Ended:
@@ -111,7 +141,7 @@ def _one(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
     name = key(stage, arguments) if stage.at.keep != "never" else ""
     record = walk.kept.get(name, stage.name, stage.gives) if name else None
     if record is None:
-        _set_up_again(walk, known)
+        _set_up_again(walk, stage, known)
         while walk.warm and stage.at.keep == "result":  # something has to be made: so, most likely, has the rest
             sandbox.warm(walk.warm.pop())
         arguments = {name: known[name] for name in stage.takes}
@@ -122,16 +152,17 @@ def _one(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
         _note(walk, StageRun(name=stage.name, target=target, cached=True, key=name, outcome=_outcome(record)))
         if stage.at.keep == "effect":
             walk.pending.append((stage, target))
+    walk.stop_if_asked()
     known[stage.gives.parameter()] = record
     if isinstance(record, Bundle):
         known.update({part: getattr(record, part) for part in record.parts()})
     _stop_on_objection(walk, record)
 
 
-def _set_up_again(walk: _Run, known: dict[str, Any]) -> None:
-    """Effects found in the ledger are only a memory: before a stage runs on them they are set up for real."""
-    while walk.pending:
-        stage, target = walk.pending.pop(0)
+def _set_up_again(walk: _Run, user: Stage, known: dict[str, Any]) -> None:
+    """An effect found in the ledger is only a memory: before a stage uses it, it is set up for real."""
+    for stage, target in [one for one in walk.pending if one[0].name == user.at.uses]:
+        walk.pending.remove((stage, target))
         arguments = {name: known[name] for name in stage.takes}
         walk.stages = [run for run in walk.stages if (run.name, run.target) != (stage.name, target)]
         known[stage.gives.parameter()] = _run_step(walk, stage, arguments, target, key(stage, arguments))
@@ -144,21 +175,19 @@ def _run_step(walk: _Run, stage: Stage, arguments: dict[str, Any], target: str, 
     message = ""
 
     def heard(said: str, done: float | None) -> None:
+        walk.stop_if_asked()
         walk.tell(Event(stage=stage.name, target=target, kind="progress", message=said, done=done))
 
     with listening(heard) as measured:
         try:
-            with _deadline(stage.at, stage.name):
+            with _undisturbed() if stage.at.shielded else nullcontext(), _deadline(stage.at, stage.name):
                 record: Record = _retried(walk, stage, target)(stage.step, **arguments)
             outcome = _outcome(record)
             objection = record.objection()
             message = "; ".join(objection.reasons) if objection else ""
-        except ShipliftError as error:
-            outcome = "cancelled" if isinstance(error, Cancelled) else "failed"
-            message = str(error)
-            raise
         except Exception as error:
-            message = repr(error)
+            outcome = "cancelled" if isinstance(error, Cancelled) else "failed"
+            message = str(error) if isinstance(error, ShipliftError) else repr(error)
             raise
         finally:
             _note(
@@ -219,7 +248,7 @@ def _retried(walk: _Run, stage: Stage, target: str) -> tenacity.Retrying:
 
 
 @contextmanager
-def _cancellable(on_signal: Callable[[int], None]) -> Iterator[None]:
+def _cancellable(walk: _Run, on_signal: Callable[[int], None]) -> Iterator[None]:
     """SIGINT and SIGTERM end the stage at hand as `Cancelled`; a second one changes nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -229,13 +258,19 @@ def _cancellable(on_signal: Callable[[int], None]) -> Iterator[None]:
         for one in before:
             signal.signal(one, signal.SIG_IGN)
         on_signal(number)
-        raise Cancelled(f"stopped by {signal.Signals(number).name}", do="`shiplift release` goes on where it was.")
+        name = signal.Signals(number).name
+        walk.stopped.append(
+            _Interrupted(Cancelled(f"stopped by {name}", do="`shiplift release` goes on where it was."))
+        )
+        raise walk.stopped[0]
 
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     for one in before:
         signal.signal(one, cancel)
     try:
         yield
+    except _Interrupted as stopped:
+        raise stopped.error from None
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
@@ -249,12 +284,15 @@ def _deadline(placement: Placement, name: str) -> Iterator[None]:
         return
 
     def late(_number: int, _frame: FrameType | None) -> None:
-        raise DeadlineExceeded(f"stage {name} took over {placement.deadline_s} s", do="See the release's log.")
+        error = DeadlineExceeded(f"stage {name} took over {placement.deadline_s} s", do="See the release's log.")
+        raise _Interrupted(error)
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, placement.deadline_s)
     try:
         yield
+    except _Interrupted as stopped:
+        raise stopped.error from None
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -1,5 +1,7 @@
 """THE definition of a release: the stages from a registered version to production. Both engines walk this tuple."""
 
+from dataclasses import replace
+
 from pipelines.graph import Each, Pipeline, Placement, Stage
 from runtime.records import Request, Site, Trigger
 from runtime.spec import Target
@@ -32,9 +34,9 @@ RELEASE = Pipeline(
             (Stage(quantize, ON_TARGET), Stage(package), Stage(tune, MEASURED)),
         ),
         Stage(deploy, Placement(keep="effect")),
-        Stage(load_test, MEASURED),
+        Stage(load_test, replace(MEASURED, uses="deploy")),
         Stage(gate),
-        Stage(promote, Placement(keep="never")),
+        Stage(promote, Placement(keep="never", shielded=True)),
     ),
     on_exit=Stage(conclude, Placement(keep="never")),
 )

@@ -6,6 +6,7 @@ and results are JSON; nothing here needs the registry.
 """
 
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -79,15 +80,18 @@ class Releases:
         if folder.exists():
             return False
         partial = self.root / f".{name}.{uuid.uuid4().hex}"
-        with room_for("a release", self.root):
-            partial.mkdir(parents=True)
-            (partial / "order.json").write_text(order.model_dump_json())
-            (partial / "queued").write_text(str(time.time()))
         try:
-            partial.rename(folder)  # fails if another process was first: its folder is not empty
-        except OSError:
-            shutil.rmtree(partial)
-            return False
+            with room_for("a release", self.root):
+                partial.mkdir(parents=True)
+                (partial / "order.json").write_text(order.model_dump_json())
+                (partial / "queued").write_text(str(time.time()))
+            partial.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False  # another process was first: its folder is not empty
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
         return True
 
     def _queue_again(self, name: str, order: Order) -> None:
@@ -164,9 +168,13 @@ class Releases:
         return ReleaseReport.model_validate_json(file.read_text()) if file.is_file() else None
 
     def tell(self, name: str, event: Event) -> None:
-        """Appends an event."""
+        """Appends an event.
+
+        Raises:
+            StorageFull: no space is left.
+        """
         line = json.dumps({"at": round(time.time(), 3), **event.model_dump(mode="json", exclude_defaults=True)})
-        with (self.folder(name) / "events.jsonl").open("a") as file:
+        with room_for("an event", self.folder(name)), (self.folder(name) / "events.jsonl").open("a") as file:
             file.write(line + "\n")
 
     def events(self, name: str, offset: int = 0) -> tuple[list[Event], int]:
@@ -178,8 +186,11 @@ class Releases:
             lines.seek(offset)
             body = lines.read()
         complete = body[: body.rfind(b"\n") + 1]
-        found = [json.loads(line) for line in complete.splitlines()]
-        return [Event.model_validate({k: v for k, v in e.items() if k != "at"}) for e in found], offset + len(complete)
+        found: list[Event] = []
+        for line in complete.splitlines():
+            with contextlib.suppress(ValueError, AttributeError):  # a line that a full disk cut off
+                found.append(Event.model_validate({k: v for k, v in json.loads(line).items() if k != "at"}))
+        return found, offset + len(complete)
 
     def of_model(self, model: str) -> Iterator[tuple[Order, ReleaseReport | None]]:
         """A model's releases, the newest version first."""

@@ -1,7 +1,7 @@
 """What admission gives: one record whose parts are edges of their own, so that later steps take what they use."""
 
 from runtime.records import Bundle, Contract, Datasets, ModelVersion, Scan
-from runtime.spec import Conversion, Data, Fleet, Load, Quality, Quantization, SearchSpace, Serving, Slo
+from runtime.spec import Conversion, Data, Fleet, LatencyTarget, Load, Quality, Quantization, SearchSpace, Serving, Slo
 
 
 class Admitted(Bundle):
@@ -19,4 +19,5 @@ class Admitted(Bundle):
     search_space: SearchSpace
     load: Load
     slo: Slo
+    latency_target: LatencyTarget
     serving: Serving

@@ -8,6 +8,7 @@ import hashlib
 import json
 import shutil
 import uuid
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -36,17 +37,13 @@ class ArtifactStore:
             StorageFull: no space is left.
         """
         sha256, size = digest(path)
-        self._put(path, sha256)
+        self._put_file(path, sha256)
         return Artifact(sha256=sha256, size_bytes=size, uri=self._at(sha256))
 
     def put_bytes(self, body: bytes) -> Artifact:
         """Stores `body`; see `put_file`."""
         sha256 = hashlib.sha256(body).hexdigest()
-        if not self._fs.exists(self._at(sha256)):
-            with room_for(f"artifact {sha256[:12]}", Path(self._root)):
-                partial = self._partial(sha256)
-                self._fs.pipe_file(partial, body)
-                self._settle(partial, sha256)
+        self._put(sha256, f"artifact {sha256[:12]}", lambda at: self._fs.pipe_file(at, body))
         return Artifact(sha256=sha256, size_bytes=len(body), uri=self._at(sha256))
 
     def put_tree(self, folder: Path) -> Artifact:
@@ -63,7 +60,7 @@ class ArtifactStore:
                 raise ArtifactCorrupt(f"{name} is a symbolic link", do="Store the file it points to instead.")
             if path.is_file():
                 sha256, size = digest(path)
-                self._put(path, sha256)
+                self._put_file(path, sha256)
                 files[name] = {"sha256": sha256, "size_bytes": size}
         manifest = self.put_bytes(json.dumps({"files": files}, sort_keys=True).encode())
         total = sum(int(entry["size_bytes"]) for entry in files.values())
@@ -112,12 +109,15 @@ class ArtifactStore:
         Raises:
             ArtifactCorrupt: the manifest is missing, altered, or names a path outside the tree.
         """
-        entries = json.loads(self.read(artifact))["files"]
-        for name in entries:
+        try:
+            files = {name: str(entry["sha256"]) for name, entry in json.loads(self.read(artifact))["files"].items()}
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ArtifactCorrupt(f"artifact {artifact.sha256[:12]} is no tree", do="Rerun the release.") from error
+        for name in files:
             parts = PurePosixPath(name).parts
             if PurePosixPath(name).is_absolute() or ".." in parts or not parts:
                 raise ArtifactCorrupt(f"artifact {artifact.sha256[:12]} names {name!r}", do="Don't use this artifact.")
-        return {name: str(entry["sha256"]) for name, entry in entries.items()}
+        return files
 
     def holds(self, artifact: Artifact) -> bool:
         """Whether all its bytes are here (by name; they are verified when they are fetched)."""
@@ -125,13 +125,16 @@ class ArtifactStore:
             return False
         return artifact.kind == "file" or all(self._fs.exists(self._at(d)) for d in self.manifest(artifact).values())
 
-    def _put(self, path: Path, sha256: str) -> None:
+    def _put_file(self, path: Path, sha256: str) -> None:
+        self._put(sha256, path.name, lambda at: self._fs.put_file(str(path), at))
+
+    def _put(self, sha256: str, what: str, write: Callable[[str], None]) -> None:
         if self._fs.exists(self._at(sha256)):
             return
-        with room_for(path.name, Path(self._root)):
+        with room_for(what, Path(self._root)):
             partial = self._partial(sha256)
             try:
-                self._fs.put_file(str(path), partial)
+                write(partial)
             except BaseException:
                 if self._fs.exists(partial):
                     self._fs.rm_file(partial)

@@ -4,6 +4,8 @@ Reads YAML and JSON alone, never the model: this runs outside the sandbox.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -49,18 +51,30 @@ def read_model(folder: Path) -> LoggedModel:
         NotAdmitted: there is no `MLmodel` file, no known flavor, no signature or no usable input example.
     """
     meta = _metadata(folder)
-    flavor = _flavor(meta)
+    with _readable("the MLmodel file can't be read", "Log the model again."):
+        flavor = _flavor(meta)
     how = _HOW.format(flavor=flavor)
     if not meta.get("signature"):
         raise NotAdmitted("the version has no signature", do=how)
-    given, tabular = _specs(meta["signature"].get("inputs"), "input")
-    promised, _ = _specs(meta["signature"].get("outputs"), "output")
+    with _readable("the version's signature can't be read", how):
+        given, tabular = _specs(meta["signature"].get("inputs"), "input")
+        promised, _ = _specs(meta["signature"].get("outputs"), "output")
     if not given or not promised:
         raise NotAdmitted("the version's signature does not name both inputs and outputs", do=how)
-    example = _example(folder, meta, given, tabular=tabular, how=how)
+    with _readable("the input example does not match the signature", how):
+        example = _example(folder, meta, given, tabular=tabular, how=how)
     return LoggedModel(
         flavor=flavor, signature=Signature(inputs=given, outputs=promised), example=example, tabular=tabular
     )
+
+
+@contextmanager
+def _readable(otherwise: str, do: str) -> Iterator[None]:
+    """The files are an author's: whatever shape they have, a wrong one is an error of theirs and not of ours."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise NotAdmitted(f"{otherwise}: {' '.join(repr(error).split())[:300]}", do=do) from error
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
@@ -71,7 +85,7 @@ def _metadata(folder: Path) -> dict[str, Any]:
         )
     try:
         meta = yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise NotAdmitted(f"the MLmodel file can't be read: {error}", do="Log the model again.") from error
     if not isinstance(meta, dict):
         raise NotAdmitted("the MLmodel file is not a mapping", do="Log the model again.")
@@ -116,16 +130,15 @@ def _example(folder: Path, meta: dict[str, Any], given: tuple[TensorSpec, ...], 
     file = folder / str(info.get("artifact_path", ""))
     if not info or not file.is_file() or file.parent != folder:
         raise NotAdmitted("the version has no input example", do=how)
-    try:
-        body = json.loads(file.read_text())
-        arrays = _arrays(body["inputs"] if info.get("example_params_path") else body, str(info.get("type")), given)
-        example = {spec.name: as_input(arrays[spec.name], spec) for spec in given}
-    except (ValueError, KeyError, TypeError) as error:
-        raise NotAdmitted(f"the input example does not match the signature: {error!r}", do=how) from error
+    body = json.loads(file.read_text())
+    arrays = _arrays(body["inputs"] if info.get("example_params_path") else body, str(info.get("type")), given)
+    example = {spec.name: as_input(arrays[spec.name], spec) for spec in given}
     for spec in given:
         _fitting(example[spec.name], spec, tabular=tabular, how=how)
     if len({len(array) for array in example.values()}) != 1:
         raise NotAdmitted("the input example's arrays have different batch sizes", do=how)
+    if not len(example[given[0].name]):
+        raise NotAdmitted("the input example has no samples", do=how)
     return example
 
 

@@ -22,6 +22,8 @@ def load_samples(
     """
     arrays = _read(body, name)
     labels = arrays.pop(label, None)
+    if labels is not None:
+        _check_labels(labels, label, name)
     matched = _match(arrays, inputs, name)
     samples = {spec.name: _checked(matched[spec.name], spec, name) for spec in inputs}
     counts = {len(array) for array in samples.values()} | ({len(labels)} if labels is not None else set())
@@ -73,12 +75,29 @@ def _checked(array: NDArray[Any], spec: TensorSpec, name: str) -> NDArray[Any]:
             f"{name}: {spec.name!r} has shape {array.shape}, the model takes {spec.shape}",
             do="Log samples shaped like the input example.",
         )
-    if (array.dtype.kind in "OSU") != (spec.datatype == "BYTES"):
+    if not len(array):
+        raise DataInvalid(f"{name} has no samples", do="Log at least one row.")
+    if array.dtype.kind not in ("OSU" if spec.datatype == "BYTES" else "biuf"):
         raise DataInvalid(
             f"{name}: {spec.name!r} has dtype {array.dtype}, the model takes {spec.datatype}",
             do="Log samples with the dtypes of the signature.",
         )
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        bad = int((~np.isfinite(array)).sum())
-        raise DataInvalid(f"{name}: {spec.name!r} holds {bad} NaN or infinite values", do="Remove those samples.")
+    _check_values(array, spec.name, name)
     return as_input(array, spec)
+
+
+def _check_labels(labels: NDArray[Any], label: str, name: str) -> None:
+    if labels.ndim == 0:
+        raise DataInvalid(f"{name}: {label!r} is a single value", do="Log one label per sample.")
+    _check_values(labels, label, name)
+
+
+def _check_values(array: NDArray[Any], column: str, name: str) -> None:
+    """A hole in the labels would make a score NaN, which is over no limit."""
+    if array.dtype.kind == "f" and (bad := int((~np.isfinite(array)).sum())):
+        raise DataInvalid(f"{name}: {column!r} holds {bad} NaN or infinite values", do="Remove those samples.")
+    if array.dtype.kind == "O":
+        import pandas as pd  # noqa: PLC0415 - objects come from tables alone, which pandas has read
+
+        if missing := int(pd.isna(array).sum()):
+            raise DataInvalid(f"{name}: {column!r} holds {missing} missing values", do="Remove those samples.")

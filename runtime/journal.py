@@ -15,13 +15,13 @@ R = TypeVar("R", bound=Record)
 
 
 class Journal(Generic[R]):
-    """Records of one kind by key, appended to `file`. A line cut off by a kill is ignored."""
+    """Records of one kind by key, appended to `file`. A line cut off by a kill is ignored, and no other with it."""
 
     def __init__(self, file: Path, kind: type[R]) -> None:
         self._file = file
         self._known: dict[str, R] = {}
-        for line in file.read_text().splitlines() if file.is_file() else ():
-            with contextlib.suppress(ValueError, KeyError, ValidationError):
+        for line in file.read_text(errors="replace").splitlines() if file.is_file() else ():
+            with contextlib.suppress(ValueError, KeyError, TypeError, ValidationError):
                 entry = json.loads(line)
                 self._known[entry["key"]] = kind.model_validate(entry["record"])
 
@@ -39,6 +39,6 @@ class Journal(Generic[R]):
         with room_for("a measurement", self._file.parent):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             with self._file.open("a") as file:
-                file.write(json.dumps({"key": key, "record": record.model_dump(mode="json")}) + "\n")
+                file.write("\n" + json.dumps({"key": key, "record": record.model_dump(mode="json")}))
                 file.flush()
                 os.fsync(file.fileno())

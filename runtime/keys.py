@@ -49,10 +49,15 @@ def load_secrets(home: Path) -> Secrets:
 
 def sign(secret: str, *parts: str) -> str:
     """HMAC-SHA256 (RFC 2104) over the parts, each preceded by its length, as hex."""
-    body = b"".join(len(part.encode()).to_bytes(8, "big") + part.encode() for part in parts)
+    body = b"".join(len(one).to_bytes(8, "big") + one for one in map(_bytes, parts))
     return hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
 
 
 def signed_by(secret: str, signature: str, *parts: str) -> bool:
     """Whether `signature` is that of the parts, compared in constant time."""
-    return hmac.compare_digest(sign(secret, *parts), signature)
+    return hmac.compare_digest(sign(secret, *parts).encode(), _bytes(signature))
+
+
+def _bytes(text: str) -> bytes:
+    """Any text at all: what is signed, or said to be a signature, may come from a forger."""
+    return text.encode(errors="surrogatepass")

@@ -78,7 +78,7 @@ class Ledger:
         try:
             said = json.loads(envelope)
             text, signature = str(said["record"]), str(said["signature"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             return None
         return text if signed_by(self._secret, signature, key, text) else None
 

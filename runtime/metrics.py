@@ -22,11 +22,11 @@ def score(metric: Metric, outputs: Arrays, labels: NDArray[Any]) -> tuple[float,
         DataInvalid: outputs and labels can't be compared with this metric.
     """
     if metric in ("accuracy", "f1"):
-        return _CLASSES[metric](predicted(outputs), labels.reshape(-1))
+        return _CLASSES[metric](*_classes(metric, predicted(outputs), labels))
     got = next(iter(outputs.values()))
-    if got.dtype.kind not in "fiu" or got.size != labels.size:
+    if got.dtype.kind not in "fiu" or labels.dtype.kind not in "fiub" or got.size != labels.size:
         raise DataInvalid(
-            f"metric {metric} needs labels shaped like the first output {got.shape}; they are {labels.shape}",
+            f"metric {metric} needs labels shaped like the first output {got.shape}; they are {labels.shape} {labels.dtype}",
             do="Log labels of that shape, or choose another `data.metric`.",
         )
     left, right = got.reshape(len(got), -1).astype(np.float64), labels.reshape(len(got), -1).astype(np.float64)
@@ -48,6 +48,21 @@ def predicted(outputs: Arrays) -> NDArray[Any]:
         return first.reshape(len(first), -1)[:, 0]
     flat = first.reshape(len(first), -1)
     return flat.argmax(axis=1) if flat.shape[1] > 1 else (flat[:, 0] > 0.5).astype(np.int64)
+
+
+def _classes(metric: Metric, got: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Predicted and expected classes, one a sample, both numbers or both text."""
+    if len(got) != labels.size:
+        raise DataInvalid(
+            f"metric {metric} needs one class a sample ({len(got)}); there are labels of shape {labels.shape}",
+            do="Log class numbers or names (not one-hot), or choose another `data.metric`.",
+        )
+    text = ["text" if array.dtype.kind in "OSU" else "numbers" for array in (got, labels)]
+    if text[0] != text[1]:
+        raise DataInvalid(
+            f"the model's classes are {text[0]}, the labels are {text[1]}", do="Log labels as the model names its classes."
+        )
+    return got, labels.reshape(-1)
 
 
 def _accuracy(got: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:

@@ -12,9 +12,10 @@ def serving_name(model: str) -> str:
     """The name a model is served under: its own where that is safe in URLs and paths, else a slug with a digest.
 
     Different models never share one: the digest is of the whole name, and a safe name never looks like a slug of
-    another (those end in `-` and ten hex digits, which a safe name may not).
+    another (those end in `-` and ten hex digits, which a safe name may not). Nor does one hold `--`, which begins what
+    production and staging append to a served name.
     """
-    if _SAFE.fullmatch(model) and not re.search(r"-[0-9a-f]{10}$", model):
+    if _SAFE.fullmatch(model) and "--" not in model and not re.search(r"-[0-9a-f]{10}$", model):
         return model
     plain = unicodedata.normalize("NFKD", model).encode("ascii", "ignore").decode().lower()
     slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_SLUG_LENGTH].strip("-") or "model"

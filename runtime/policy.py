@@ -4,6 +4,7 @@ Two steps judge with them: `package` (quality, so that a hopeless model stops be
 A check is inconclusive where its number is missing, unstable, or closer to the limit than its own error.
 """
 
+import math
 from collections.abc import Iterator
 
 from runtime import metrics
@@ -17,7 +18,7 @@ from runtime.records import (
     Outcome,
     ParityCase,
 )
-from runtime.spec import Data, Quality, Slo
+from runtime.spec import Data, Parity, Quality, Slo
 
 _Z = 1.96  # 95 % of a normal distribution
 
@@ -25,13 +26,20 @@ _Z = 1.96  # 95 % of a normal distribution
 def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
     """The exported model against the original; see `spec.Parity` for the rule."""
     limit = quality.parity
-    failing = [case for case in cases if case.max_abs > limit.max_abs and case.max_rel > limit.max_rel]
+    failing = [case for case in cases if not (case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel)]
     worst = max(failing or cases, key=lambda case: case.max_abs)
-    reason = "" if not failing else (
-        f"on {worst.inputs} (batch {worst.batch}) the exported model is {worst.max_abs:.3g} off "
-        f"({worst.max_rel:.3g} of the largest value); allowed are {limit.max_abs:g} or {limit.max_rel:g}"
-    )  # fmt: skip
+    reason = _parity_reason(worst, limit) if failing else ""
     return _check("parity", worst.max_abs, limit.max_abs, "absolute difference", _fail_if(bool(failing)), reason)
+
+
+def _parity_reason(case: ParityCase, limit: Parity) -> str:
+    where = f"on {case.inputs} (batch {case.batch})"
+    if case.problem:
+        return f"{where} {case.problem}"
+    return (
+        f"{where} the exported model is {case.max_abs:.3g} off ({case.max_rel:.3g} of the largest value); "
+        f"allowed are {limit.max_abs:g} or {limit.max_rel:g}"
+    )
 
 
 def score_check(score: float | None, samples: int, metric: Metric | None, quality: Quality, data: Data) -> Check | None:
@@ -43,6 +51,11 @@ def score_check(score: float | None, samples: int, metric: Metric | None, qualit
         return _check(
             data.metric, None, limit, data.metric, Outcome.INCONCLUSIVE,
             f"there is nothing to measure it on: log validation data with labels at {data.validation}",
+        )  # fmt: skip
+    if math.isnan(score):
+        return _check(
+            metric, score, limit, metric, Outcome.INCONCLUSIVE,
+            f"{metric} is not a number: outputs or labels of the validation set are not finite",
         )  # fmt: skip
     if samples < data.min_samples:
         return _check(
@@ -111,7 +124,7 @@ def _ratio(name: str, worse: float, limit: float, noise: float) -> Check:
     """`worse` and `limit` in percent; `noise` is the half width of the ratio's interval, in percent too."""
     if worse <= limit:
         return _check(name, worse, limit, "% worse", Outcome.PASS, "")
-    if worse - noise <= limit:
+    if not worse - noise > limit:
         return _check(
             name, worse, limit, "% worse", Outcome.INCONCLUSIVE,
             f"{worse:.1f} % worse with a noise of {noise:.1f} % does not decide a limit of {limit:g} %; "
@@ -131,15 +144,16 @@ def _score_regression(
     worse = (before.score - score) * metrics.better(metric)
     limit = slo.regression.score
     reason = f"{metric} {score:.4f} is {worse:.4f} worse than version {champion.version}'s {before.score:.4f}"
-    failed = worse > limit
-    yield _check(
-        f"{metric} against the champion", worse, limit, f"{metric} worse", _fail_if(failed), reason if failed else ""
-    )
+    verdict = Outcome.INCONCLUSIVE if math.isnan(worse) else _fail_if(worse > limit)
+    reason = "" if verdict is Outcome.PASS else reason
+    yield _check(f"{metric} against the champion", worse, limit, f"{metric} worse", verdict, reason)
 
 
 def _limited(
     name: str, measured: float, limit: float | None, unit: str, point: LoadPoint | None, said: str, *, upper: bool
 ) -> Check:
+    if limit is not None and math.isnan(measured):
+        return _check(name, measured, limit, unit, Outcome.INCONCLUSIVE, f"{name} could not be measured")
     over = limit is not None and (measured > limit if upper else measured < limit)
     if limit is not None and point is not None and not point.stable and _near(measured, limit, point.spread_percent):
         reason = (
@@ -161,7 +175,8 @@ def _fail_if(failed: bool) -> Outcome:
 
 
 def _check(name: str, measured: float | None, limit: float | None, unit: str, verdict: Outcome, reason: str) -> Check:
-    return Check(name=name, measured=measured, limit=limit, unit=unit, verdict=verdict, reason=reason)
+    finite = measured if measured is not None and math.isfinite(measured) else None  # JSON knows no infinity
+    return Check(name=name, measured=finite, limit=limit, unit=unit, verdict=verdict, reason=reason)
 
 
 def confidence_half_width(values: list[float]) -> float:

@@ -68,8 +68,11 @@ def _prepare(model: Path, to: Path) -> None:
 
 
 def _reader(samples: Arrays, base: type[Any]) -> Any:
+    """Batches of one size, the last one filled up from the start: entropy and percentile stack what they collect."""
     size = len(next(iter(samples.values())))
-    pieces = iter([{name: array[at : at + _BATCH] for name, array in samples.items()} for at in range(0, size, _BATCH)])
+    step = min(_BATCH, size)
+    batches = [np.arange(at, at + step) % size for at in range(0, size, step)]
+    pieces = iter([{name: array[batch] for name, array in samples.items()} for batch in batches])
 
     class Reader(base):  # type: ignore[misc]
         """Calibration samples, a batch at a time."""

@@ -197,12 +197,16 @@ class Isolation(Record):
 
 
 class ParityCase(Record):
-    """The largest differences between the original's and the ONNX model's outputs on one input set."""
+    """The largest differences between the original's and the ONNX model's outputs on one input set.
+
+    `problem` says where there is nothing to compare: NaN, or another shape.
+    """
 
     inputs: str
     batch: int
     max_abs: float
     max_rel: float
+    problem: str = ""
 
 
 class Exported(Record):

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.records import TensorSpec
-from runtime.tensors import Arrays, batch_of
+from runtime.tensors import Arrays
 
 BATCHES = (1, 2, 7)
 
@@ -23,18 +23,20 @@ def random_like(example: Arrays, specs: tuple[TensorSpec, ...], count: int, *, s
 
 
 def _like(example: Arrays, specs: tuple[TensorSpec, ...], count: int, rng: np.random.Generator) -> Arrays:
-    like = batch_of(example, count)
-    return {spec.name: _random(like[spec.name], rng) for spec in specs}
+    return {spec.name: _random(example[spec.name], count, rng) for spec in specs}
 
 
-def _random(like: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
+def _random(like: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
     """Values between the example's smallest and largest: inside the domain the author showed."""
+    shape = (count, *like.shape[1:])
     if like.dtype.kind in "OSU":
-        return rng.choice(np.unique(like.astype(str)), size=like.shape).astype(object)
+        return rng.choice(np.unique(like.astype(str)), size=shape).astype(object)
     if like.dtype.kind == "b":
-        return rng.integers(0, 2, size=like.shape).astype(np.bool_)
+        return rng.integers(0, 2, size=shape).astype(np.bool_)
     low, high = like.min(), like.max()
     if like.dtype.kind in "iu":
-        return rng.integers(low, high, size=like.shape, endpoint=True).astype(like.dtype)
-    spread = (low, high) if high > low else (low - 1, high + 1)
-    return rng.uniform(*spread, size=like.shape).astype(like.dtype)
+        return rng.integers(low, high, size=shape, endpoint=True, dtype=like.dtype)
+    if low == high:
+        low, high = low - 1, high + 1
+    share = rng.random(shape)  # not rng.uniform: high - low may be more than a float holds
+    return np.clip(low * (1 - share) + high * share, low, high).astype(like.dtype)

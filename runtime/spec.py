@@ -6,6 +6,7 @@ alone. Every field has a default, so an empty spec is a valid one. The JSON sche
 
 import difflib
 import math
+import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -68,10 +69,10 @@ class Conversion(Record):
 
     opset: int = Field(20, ge=17, le=23)
     postprocess: tuple[Postprocess, ...] = ()
-    top_k: int = Field(5, ge=1)
+    top_k: int = Field(5, ge=1, le=100_000)
     outputs: tuple[str, ...] = ()
-    memory_mb: int = Field(4096, ge=512)
-    timeout_s: int = Field(300, ge=5)
+    memory_mb: int = Field(4096, ge=512, le=4_194_304)
+    timeout_s: int = Field(300, ge=5, le=86400)
 
     @field_validator("postprocess", mode="before")
     @classmethod
@@ -152,6 +153,12 @@ class Slo(Record):
     regression: Regression = Regression()
 
 
+class LatencyTarget(Record):
+    """The part of the SLO that tuning aims at: its own edge, so that other limits change without measuring again."""
+
+    p99_ms: Positive | None = None
+
+
 class SearchSpace(Record):
     """The serving configurations to measure, and how long that may take.
 
@@ -176,7 +183,7 @@ class Load(Record):
     stability_percent: float = Field(20, gt=0, le=100)
     attempts: int = Field(3, ge=1, le=100)
     comparison_rounds: int = Field(3, ge=1, le=50)
-    seed: int = 0
+    seed: int = Field(0, ge=0, le=2**32 - 1)
 
 
 class Priorities(Record):
@@ -195,8 +202,8 @@ class Priorities(Record):
 class Queue(Record):
     """Triton's queue policy. A `max_size` of 0 is no limit, a `timeout_ms` of 0 is none."""
 
-    max_size: int = Field(0, ge=0)
-    timeout_ms: NotNegative = 0
+    max_size: int = Field(0, ge=0, le=2**32 - 1)
+    timeout_ms: float = Field(0, ge=0, le=86_400_000)
     on_timeout: Literal["reject", "delay"] = "reject"
     allow_timeout_override: bool = True
 
@@ -204,15 +211,15 @@ class Queue(Record):
 class RateLimiter(Record):
     """Triton's rate limiter: resources an instance needs while it runs, and its priority."""
 
-    resources: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)
-    priority: int = Field(1, ge=1)
+    resources: dict[str, Annotated[int, Field(ge=1, le=2**31 - 1)]] = Field(default_factory=dict)
+    priority: int = Field(1, ge=1, le=2**31 - 1)
 
 
 class HostPolicy(Record):
     """Where instances run: a NUMA node, or a list of cores such as `0-3` or `0,2`."""
 
     numa_node: int | None = Field(None, ge=0)
-    cpu_cores: str | None = Field(None, pattern=r"^\d+(-\d+)?(,\d+(-\d+)?)*$")
+    cpu_cores: str | None = Field(None, pattern=r"^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$")
 
 
 class Serving(Record):
@@ -248,6 +255,8 @@ class ReleaseSpec(Record):
         lowest = self.quality.min_score
         if lowest is not None and self.data.metric != "mae" and lowest > 1:
             raise ValueError(f"quality.min_score {lowest} can't be reached: {self.data.metric} is at most 1")
+        if lowest is not None and self.data.metric == "mae" and lowest < 0:
+            raise ValueError(f"quality.min_score {lowest} can't be reached: mae is at least 0")
         return self
 
 
@@ -263,7 +272,7 @@ def parse(text: str) -> ReleaseSpec:
         )
     try:
         body = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also: a 13th month, brackets without end
         raise SpecInvalid(f"the spec is not YAML: {' '.join(str(error).split())}", do="Mend that line.") from error
     if body is not None and not isinstance(body, dict):
         raise SpecInvalid(f"the spec is a {type(body).__name__}", do="Write sections, such as `slo:`.")
@@ -307,7 +316,10 @@ def _problems(error: ValidationError) -> Iterator[str]:
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
+    try:
+        shown = reprlib.repr(value)  # bounded: a few aliases in YAML can stand for gigabytes
+    except ValueError:  # more digits than Python prints
+        return "a number of that length"
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 

@@ -47,7 +47,7 @@ def load_npz(source: Path | bytes) -> Arrays:
     """The arrays of an NPZ file.
 
     Raises:
-        DataInvalid: it is not an NPZ file, holds pickled objects, or unpacks to more than 16 GiB.
+        DataInvalid: it is not an NPZ file, holds anything but plain arrays, or unpacks to more than 16 GiB.
     """
     name = source.name if isinstance(source, Path) else "the NPZ data"
     file: Any = source if isinstance(source, Path) else io.BytesIO(source)
@@ -57,11 +57,16 @@ def load_npz(source: Path | bytes) -> Arrays:
         if size > MAX_NPZ_BYTES:
             raise DataInvalid(f"{name} unpacks to {size} bytes, the limit is {MAX_NPZ_BYTES}", do="Log fewer samples.")
         with np.load(file, allow_pickle=False) as arrays:
-            return {key: arrays[key] for key in arrays.files}
-    except (ValueError, OSError, zipfile.BadZipFile, EOFError) as error:
+            found = {key: arrays[key] for key in arrays.files}
+        if odd := [key for key, array in found.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{odd[0]} is no array")
+    except DataInvalid:
+        raise
+    except Exception as error:  # zip, zlib, numpy and its header's parser each have exceptions of their own
         raise DataInvalid(
             f"{name} can't be read as an NPZ file: {error}", do="Write it with `numpy.savez`, without object arrays."
         ) from error
+    return found
 
 
 def dump_npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:

@@ -16,7 +16,7 @@ from runtime.progress import progress
 from runtime.records import Artifact, Contract, Datasets, ModelVersion, Request, Scan, Site
 from runtime.registry import FOLDER, Registry, VersionInfo, check_name
 from runtime.sandbox import Limits, run_sandboxed, warm
-from runtime.spec import Fleet, ReleaseSpec, parse
+from runtime.spec import Fleet, LatencyTarget, ReleaseSpec, parse
 from runtime.tensors import dump_npz
 
 SPEC_FILE = "shiplift.yaml"
@@ -141,5 +141,6 @@ def _admitted(
         search_space=spec.search,
         load=spec.load,
         slo=spec.slo,
+        latency_target=LatencyTarget(p99_ms=spec.slo.p99_ms),
         serving=spec.serving,
     )

@@ -44,7 +44,7 @@ _UNDECIDED = {"Temporary", "Cancelled"}
 
 def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> ReleaseReport:
     """The release as users read it. Never raises for a registry that is down: the report then says so."""
-    Staging(site, request).end()
+    Staging(site, request.model, request.version).end()
     ledger = Ledger(site, request)
     story = _story(site, ledger, ending)
     report = _report(site, request, trigger, ending, story)

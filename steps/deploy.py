@@ -3,7 +3,7 @@
 from runtime.artifacts import ArtifactStore
 from runtime.names import serving_name
 from runtime.progress import progress
-from runtime.records import Deployment, Endpoint, Request, Site, Tuned
+from runtime.records import Deployment, Endpoint, Site, Tuned
 from runtime.registry import CHALLENGER, Registry
 from runtime.spec import Serving
 from runtime.tensors import load_npz
@@ -14,7 +14,7 @@ from runtime.triton.server import Features
 from runtime.triton.staging import Staging
 
 
-def deploy(site: Site, request: Request, tuned: tuple[Tuned, ...], serving: Serving) -> Deployment:
+def deploy(site: Site, tuned: tuple[Tuned, ...], serving: Serving) -> Deployment:
     """Loads the first target's package and names the version `challenger`; the server ends with the release.
 
     Raises:
@@ -22,7 +22,7 @@ def deploy(site: Site, request: Request, tuned: tuple[Tuned, ...], serving: Serv
         GoldenMismatch: it answers a known request wrongly.
     """
     package = tuned[0].package
-    staging, name = Staging(site, request), serving_name(package.model)
+    staging, name = Staging(site, package.model, package.version), serving_name(package.model)
     progress("starting the staging server")
     server = staging.start(Features(rate_limiter=serving.rate_limiter is not None))
     try:
@@ -33,7 +33,7 @@ def deploy(site: Site, request: Request, tuned: tuple[Tuned, ...], serving: Serv
             seconds = client.load(name)
             golden = load_npz(tree / GOLDEN)
             check_golden(client, name, package.signature, golden, tolerance=TOLERANCE[package.precision])
-        Registry(site.registry_uri).move_alias(request.model, CHALLENGER, request.version)
+        Registry(site.registry_uri).move_alias(package.model, CHALLENGER, package.version)
     except BaseException:
         staging.end()
         raise

@@ -4,6 +4,7 @@ Loading and converting happen in the sandbox. The comparison happens here, with 
 sandbox's own word is not taken for it.
 """
 
+import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,7 @@ from runtime import onnx_models
 from runtime.artifacts import ArtifactStore
 from runtime.errors import ExportFailed
 from runtime.progress import measuring, progress
-from runtime.records import Contract, Exported, ModelVersion, ParityCase, Signature, Site
+from runtime.records import Contract, Exported, ModelVersion, ParityCase, Signature, Site, TensorSpec
 from runtime.sandbox import Limits, run_sandboxed
 from runtime.spec import Conversion
 from runtime.tensors import Arrays, dump_npz, load_npz
@@ -88,7 +89,23 @@ def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> Par
         onnx_models.differences(answers[f"{name}/output/{spec.name}"], np.asarray(got[spec.name]))
         for spec in signature.outputs
     ]
-    return ParityCase(inputs=name, batch=batch, max_abs=max(a for a, _ in apart), max_rel=max(r for _, r in apart))
+    bad = [spec for spec, (absolute, _) in zip(signature.outputs, apart, strict=True) if math.isinf(absolute)]
+    return ParityCase(
+        inputs=name,
+        batch=batch,
+        max_abs=max(a for a, _ in apart),
+        max_rel=max(r for _, r in apart),
+        problem="; ".join(_problem(answers[f"{name}/output/{s.name}"], np.asarray(got[s.name]), s) for s in bad),
+    )
+
+
+def _problem(wanted: Any, got: Any, spec: TensorSpec) -> str:
+    if wanted.size != got.size:
+        return f"the original gives {spec.name!r} with shape {wanted.shape}, the exported model with {got.shape}"
+    for who, array in (("the original", wanted), ("the exported model", got)):
+        if array.dtype.kind == "f" and np.isnan(array).any():
+            return f"{who} gives NaN in {spec.name!r}"
+    return f"{spec.name!r} differs where it must be equal"
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:

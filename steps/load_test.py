@@ -15,9 +15,9 @@ from runtime.errors import ArtifactCorrupt, ServerFailed
 from runtime.names import serving_name
 from runtime.processes import memory_mb
 from runtime.progress import progress
-from runtime.records import Champion, Comparison, Deployment, LoadPoint, LoadReport, Outcome, Package, Site
+from runtime.records import Champion, Comparison, Deployment, LoadPoint, LoadReport, Package, Site
 from runtime.samples import random_like
-from runtime.spec import Load, Slo
+from runtime.spec import Load
 from runtime.tensors import load_npz
 from runtime.triton.client import TritonClient
 from runtime.triton.environment import ServerEnvironment
@@ -25,7 +25,8 @@ from runtime.triton.repository import GOLDEN, install
 
 _REQUESTS = 32
 _CHAMPION = "--champion"
-_EXTENSION = 3  # an undecided comparison goes on for this many times its rounds
+_EXTENSION = 3  # a noisy comparison goes on for this many times its rounds
+_NOISE_PERCENT = 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +53,8 @@ class _Stage:
         return perf.measure(self.environment, target, concurrency, window, self.work)
 
 
-def load_test(site: Site, deployment: Deployment, champion: Champion, load: Load, slo: Slo) -> LoadReport:
-    """Sweeps the challenger, then compares it with the champion at the operating point.
+def load_test(site: Site, deployment: Deployment, champion: Champion, load: Load) -> LoadReport:
+    """Sweeps the challenger, then compares it with the champion where its throughput is highest.
 
     Raises:
         MissingTool: perf_analyzer is not there.
@@ -71,7 +72,7 @@ def load_test(site: Site, deployment: Deployment, champion: Champion, load: Load
             points = _sweep(stage, name, requests)
             memory = memory_mb(deployment.process.pid)
             report = LoadReport(points=points, failures=client.failures(name), memory_mb=memory, protocol=load.protocol)
-            comparison, notes = _compare(stage, store, champion, requests, report, slo)
+            comparison, notes = _compare(stage, store, champion, requests, report)
     return report.model_copy(update={"comparison": comparison, "notes": notes})
 
 
@@ -85,7 +86,7 @@ def _sweep(stage: _Stage, name: str, requests: Path) -> tuple[LoadPoint, ...]:
 
 
 def _compare(
-    stage: _Stage, store: ArtifactStore, champion: Champion, requests: Path, report: LoadReport, slo: Slo
+    stage: _Stage, store: ArtifactStore, champion: Champion, requests: Path, report: LoadReport
 ) -> tuple[Comparison | None, tuple[str, ...]]:
     package = champion.package
     if package is None:
@@ -99,11 +100,11 @@ def _compare(
         stage.client.load(theirs)
     except (ArtifactCorrupt, ServerFailed) as error:
         return None, (f"champion {champion.version} can't be measured beside the challenger: {error.what}",)
-    concurrency = policy.operating_point(report, slo).concurrency
+    concurrency = max(report.points, key=lambda point: point.throughput_per_s).concurrency
     rounds: list[tuple[LoadPoint, LoadPoint]] = []
     least = stage.load.comparison_rounds
     sides = [(theirs, other), (mine, requests)]
-    while len(rounds) < least or (len(rounds) < _EXTENSION * least and _undecided(champion, concurrency, rounds, slo)):
+    while len(rounds) < least or (len(rounds) < _EXTENSION * least and _noisy(champion, concurrency, rounds)):
         progress(f"comparing with champion {champion.version}, round {len(rounds) + 1}")
         order = sides if len(rounds) % 2 == 0 else sides[::-1]
         found = {model: stage.measure(model, file, concurrency, attempts=1) for model, file in order}
@@ -111,10 +112,10 @@ def _compare(
     return _ratios(champion.version, concurrency, rounds), ()
 
 
-def _undecided(champion: Champion, concurrency: int, rounds: list[tuple[LoadPoint, LoadPoint]], slo: Slo) -> bool:
-    """Whether the gate could not say yes or no by now: then more rounds are worth their time."""
-    comparison = _ratios(champion.version, concurrency, rounds)
-    return any(check.verdict is Outcome.INCONCLUSIVE for check in policy.speed_checks(comparison, slo))
+def _noisy(champion: Champion, concurrency: int, rounds: list[tuple[LoadPoint, LoadPoint]]) -> bool:
+    """Whether the ratios are still too uncertain for a gate: then more rounds are worth their time."""
+    so_far = _ratios(champion.version, concurrency, rounds)
+    return max(so_far.throughput_noise, so_far.p99_noise) > _NOISE_PERCENT
 
 
 def _ratios(version: int, concurrency: int, rounds: list[tuple[LoadPoint, LoadPoint]]) -> Comparison:

@@ -191,7 +191,7 @@ def _objection(candidate: Candidate, base: Candidate, above: Candidate, data: Da
     if candidate.score is None or base.score is None:
         return "its accuracy is unknown: there are no labels to score it with"
     drop = (base.score - candidate.score) * metrics.better(data.metric)
-    if drop > max_drop:
+    if not drop <= max_drop:  # NaN is no number to keep
         return (
             f"{data.metric} {candidate.score:.4f} is {drop:.4f} worse than {base.precision}'s {base.score:.4f}, "
             f"the budget is {max_drop:g}"

@@ -25,7 +25,7 @@ from runtime.processes import memory_mb
 from runtime.progress import progress
 from runtime.records import Package, Packages, Precision, ServingConfig, Site, Trial, Tuned
 from runtime.samples import random_like
-from runtime.spec import Load, SearchSpace, Serving, Slo, Target
+from runtime.spec import LatencyTarget, Load, SearchSpace, Serving, Target
 from runtime.tensors import load_npz
 from runtime.triton.client import TritonClient
 from runtime.triton.config import least_instances
@@ -50,11 +50,15 @@ class _Bench:
     trees: dict[Precision, Path]
     requests: Path
     work: Path
+    space: SearchSpace
+    latency_target: LatencyTarget
+    load: Load
 
 
 def tune(
-    site: Site, target: Target, packages: Packages, search_space: SearchSpace, slo: Slo, load: Load, serving: Serving
-) -> Tuned:
+    site: Site, target: Target, packages: Packages, search_space: SearchSpace, latency_target: LatencyTarget,
+    load: Load, serving: Serving,
+) -> Tuned:  # fmt: skip
     """Searches the space within its time budget and packages the best configuration.
 
     Raises:
@@ -66,10 +70,10 @@ def tune(
             f"target {target.name} is for NVIDIA's Triton image, this machine has the bundled server",
             do="Release it on a cluster, or use `server: bundled`.",
         )
-    journal = Journal(Path(site.home) / "journal" / f"{_digest(packages, load, search_space)}.jsonl", Trial)
-    search = _Search(packages.packages, search_space, slo, serving)
+    journal = Journal(Path(site.home) / "journal" / f"{_digest(packages, load, search_space, latency_target)}.jsonl", Trial)
+    search = _Search(packages.packages, search_space, serving)
     deadline = time.monotonic() + search_space.time_budget_s
-    with _bench(site, packages, serving, load) as bench:
+    with _bench(site, packages, serving, search_space, latency_target, load) as bench:
         for package, config in search.proposals():
             if search.trials and time.monotonic() > deadline:
                 search.exhausted = False
@@ -79,7 +83,7 @@ def tune(
             if trial is None:
                 done = 1 - max(0.0, deadline - time.monotonic()) / search_space.time_budget_s
                 progress(f"trial {len(search.trials) + 1}: {package.precision} {_short(config)}", min(done, 1.0))
-                trial = _measure(bench, package, config, search_space, slo, load)
+                trial = _measure(bench, package, config)
                 journal.add(key, trial)
             search.note(package, trial)
         best = search.best()
@@ -92,10 +96,9 @@ def tune(
 class _Search:
     """Coordinate descent over packages and configurations; knows nothing of servers."""
 
-    def __init__(self, packages: tuple[Package, ...], space: SearchSpace, slo: Slo, serving: Serving) -> None:
+    def __init__(self, packages: tuple[Package, ...], space: SearchSpace, serving: Serving) -> None:
         self.packages = packages
         self.space = space
-        self.slo = slo
         self.serving = serving
         self.trials: list[Trial] = []
         self.exhausted = True
@@ -151,7 +154,9 @@ class _Search:
 
 
 @contextmanager
-def _bench(site: Site, packages: Packages, serving: Serving, load: Load) -> Iterator[_Bench]:
+def _bench(
+    site: Site, packages: Packages, serving: Serving, space: SearchSpace, latency_target: LatencyTarget, load: Load
+) -> Iterator[_Bench]:
     environment = ServerEnvironment(Path(site.server_environment))
     store = ArtifactStore(site.artifacts_uri)
     with TemporaryDirectory(prefix="shiplift-tune-", dir=site.home) as folder:
@@ -169,20 +174,20 @@ def _bench(site: Site, packages: Packages, serving: Serving, load: Load) -> Iter
         ):
             yield _Bench(
                 environment=environment, server=server, client=client, repository=at / "models", trees=trees,
-                requests=requests, work=at,
+                requests=requests, work=at, space=space, latency_target=latency_target, load=load,
             )  # fmt: skip
 
 
-def _measure(bench: _Bench, package: Package, config: ServingConfig, space: SearchSpace, slo: Slo, load: Load) -> Trial:
+def _measure(bench: _Bench, package: Package, config: ServingConfig) -> Trial:
     """One configuration at the concurrency that fills it, then at lower ones while p99 is over the limit."""
     name = serving_name(package.model)
-    concurrency = min(space.max_concurrency, max(4, 2 * config.max_batch * config.instances))
+    concurrency = min(bench.space.max_concurrency, max(4, 2 * config.max_batch * config.instances))
     try:
         reconfigure(bench.trees[package.precision], name, config, package.server)
         install(bench.trees[package.precision], bench.repository, source=name, name=name)
         bench.client.load(name)
         while True:
-            trial = _at(bench, package, config, concurrency, space, slo, load)
+            trial = _at(bench, package, config, concurrency)
             if trial.within_slo or concurrency == 1:
                 return trial
             concurrency //= 2
@@ -193,19 +198,18 @@ def _measure(bench: _Bench, package: Package, config: ServingConfig, space: Sear
         )  # fmt: skip
 
 
-def _at(
-    bench: _Bench, package: Package, config: ServingConfig, concurrency: int, space: SearchSpace, slo: Slo, load: Load
-) -> Trial:
+def _at(bench: _Bench, package: Package, config: ServingConfig, concurrency: int) -> Trial:
+    limit = bench.latency_target.p99_ms
     target = perf.Target(
         model=serving_name(package.model),
-        address=bench.server.grpc if load.protocol == "grpc" else bench.server.http,
+        address=bench.server.grpc if bench.load.protocol == "grpc" else bench.server.http,
         requests=bench.requests,
     )
     window = perf.Window(
-        window_ms=space.window_ms,
-        stability_percent=load.stability_percent,
+        window_ms=bench.space.window_ms,
+        stability_percent=bench.load.stability_percent,
         attempts=_ATTEMPTS,
-        protocol=load.protocol,
+        protocol=bench.load.protocol,
     )
     point = perf.measure(bench.environment, target, concurrency, window, bench.work)
     return Trial(
@@ -216,7 +220,7 @@ def _at(
         p50_ms=point.p50_ms,
         p99_ms=point.p99_ms,
         memory_mb=memory_mb(bench.server.process.pid),
-        within_slo=slo.p99_ms is None or point.p99_ms <= slo.p99_ms,
+        within_slo=limit is None or point.p99_ms <= limit,
     )
 
 
@@ -238,8 +242,9 @@ def _short(config: ServingConfig) -> str:
     )
 
 
-def _digest(packages: Packages, load: Load, space: SearchSpace) -> str:
+def _digest(packages: Packages, load: Load, space: SearchSpace, latency_target: LatencyTarget) -> str:
     """What makes a measurement comparable: the packages, how they are measured, and this processor."""
     machine = [sorted(cpu_flags()), os.cpu_count()]
-    parts = [[p.repository.sha256 for p in packages.packages], load.protocol, load.seed, space.window_ms, machine]
+    how = [load.protocol, load.seed, space.window_ms, space.max_concurrency, latency_target.p99_ms]
+    parts = [[p.repository.sha256 for p in packages.packages], how, machine]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]

@@ -28,9 +28,10 @@ def in_graph(model: onnx.ModelProto, steps: tuple[str, ...], top_k: int) -> onnx
     """The model with the steps appended to its first output.
 
     Raises:
-        ExportFailed: the first output is not a float tensor of rank 2.
+        ExportFailed: the first output is not a float tensor of rank 2, or a name a step gives is taken.
     """
     for step in steps:
+        _check_free(model, step)
         output = model.graph.output[0]
         rank, kind = len(output.type.tensor_type.shape.dim), output.type.tensor_type.elem_type
         if rank != 2 or kind not in (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16):
@@ -41,6 +42,16 @@ def in_graph(model: onnx.ModelProto, steps: tuple[str, ...], top_k: int) -> onnx
             )
         _GRAPH[step](model, output, top_k)
     return model
+
+
+def _check_free(model: onnx.ModelProto, step: str) -> None:
+    graph = model.graph
+    taken = {name for node in graph.node for name in node.output} | {e.name for e in (*graph.input, *graph.initializer)}
+    if clash := sorted(taken & _GIVES[step]):
+        raise ExportFailed(
+            f"post-processing {step!r} gives {clash[0]!r}, and the model has a tensor of that name already",
+            do="Name the model's own output otherwise, or change `export.postprocess` in the spec.",
+        )
 
 
 def _softmax(value: NDArray[Any]) -> NDArray[Any]:
@@ -61,6 +72,12 @@ def _top(value: NDArray[Any], k: int) -> Arrays:
     return {"top_scores": np.take_along_axis(value, order, axis=-1), "top_labels": order}
 
 
+_GIVES: dict[str, set[str]] = {
+    "softmax": {"probabilities"},
+    "sigmoid": {"probabilities"},
+    "argmax": {"label"},
+    "top_k": {"top_scores", "top_labels"},
+}
 _NUMPY: dict[str, Callable[[NDArray[Any], int], Arrays]] = {
     "softmax": lambda value, _k: {"probabilities": _softmax(value)},
     "sigmoid": lambda value, _k: {"probabilities": _sigmoid(value)},

@@ -150,3 +150,7 @@ def _run(command: list[str]) -> None:
             f"{Path(command[0]).name} {command[2]} failed: {' '.join(done.stderr.split())[-500:]}",
             do="Check that PyPI, or your mirror of it, can be reached, then run the same command again.",
         )
+
+
+if __name__ == "__main__":
+    ensure(default_root(), print)

@@ -7,20 +7,20 @@ stage can end it, and clear the folder, whatever happened before.
 import shutil
 from pathlib import Path
 
-from runtime.names import release_name
+from runtime.names import serving_name
 from runtime.processes import kill
-from runtime.records import Process, Request, Site
+from runtime.records import Process, Site
 from runtime.storage import write_atomically
 from runtime.triton.environment import ServerEnvironment
 from runtime.triton.server import Features, Server, start_private
 
 
 class Staging:
-    """The staging server of a request."""
+    """The staging server of a model version."""
 
-    def __init__(self, site: Site, request: Request) -> None:
+    def __init__(self, site: Site, model: str, version: int) -> None:
         self._environment = ServerEnvironment(Path(site.server_environment))
-        self.folder = Path(site.home) / "staging" / release_name(request.model, request.version, request.spec)
+        self.folder = Path(site.home) / "staging" / f"{serving_name(model)}-{version}"
         self._state = self.folder / "process.json"
 
     def start(self, features: Features) -> Server:

@@ -1,0 +1,45 @@
+# Two commands do everything on a fresh machine: `make demo` runs the main job, `make test` passes the tests.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test check unit integration golden bench constraints clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt runtime/triton/requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	$(BIN)/python -m runtime.triton.environment
+	@touch $@
+
+demo: setup  ## the whole story: three versions, one refused, one promoted under load, one rollback
+	@$(BIN)/shiplift demo
+
+test: check unit integration  ## everything that needs no cluster
+
+check: setup  ## style, types, import order
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+unit: setup
+	$(BIN)/pytest tests/unit -n 2 -q
+
+integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
+	$(BIN)/pytest tests/integration -q
+
+golden: setup  ## write the golden files anew; read the diff before you commit it
+	$(BIN)/pytest tests/unit -q --update-golden
+
+bench: setup  ## what Shiplift itself costs
+	$(BIN)/python -m benchmarks.release
+
+constraints: setup  ## pin what is installed now
+	(head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' | sort -f) > constraints.new
+	mv constraints.new constraints.txt
+
+clean:
+	rm -rf $(VENV) .shiplift .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,0 +1,161 @@
+"""One real stack for the whole session, and a laboratory to log small real models with."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from pipelines import control, stack
+from pipelines.releases import Releases
+from runtime.names import release_name
+from runtime.records import Event, ReleaseReport, Request, Site, Trigger
+from runtime.registry import Registry, prepare_environment
+from runtime.settings import Settings
+
+# One small configuration and short windows: what is tested is the path, not the numbers.
+FAST = """
+search: {time_budget_s: 2, max_batch: [8], queue_delay_us: [0], instances: [1], threads: [1], window_ms: 100}
+load: {concurrency: [1, 4], window_ms: 100, attempts: 1, comparison_rounds: 1}
+slo: {regression: {p99_percent: 1000, throughput_percent: 1000, score: 1}}
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/integration" in str(item.path):
+            item.add_marker(pytest.mark.integration)
+
+
+def until(what: Callable[[], Any], *, seconds: float = 60) -> Any:
+    """Waits for a condition and gives its value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        value = what()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"still waiting after {seconds} s")
+
+
+def digits() -> tuple[NDArray[Any], NDArray[Any]]:
+    """scikit-learn's digits: float32 images (1797, 64) from 0 to 1, and their labels."""
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    return (data.data / 16).astype(np.float32), data.target
+
+
+@dataclass
+class Lab:
+    """A running stack, and what users do with it."""
+
+    home: Path
+    running: stack.Stack
+    registry: Registry
+    mlflow: Any
+    fitted: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def site(self) -> Site:
+        return stack.site(self.home, self.running)
+
+    @property
+    def releases(self) -> Releases:
+        return Releases(self.home)
+
+    # --- logging models, as their authors do ---
+
+    def log(
+        self, name: str, log_model: Callable[..., Any], *, spec: str = FAST, data: dict[str, NDArray[Any]] | None = None
+    ) -> int:
+        """Runs `log_model(registered_model_name=...)` in a run with a spec and data; gives the version's number."""
+        with self.mlflow.start_run():
+            if spec:
+                self.mlflow.log_text(spec, "shiplift/shiplift.yaml")
+            if data is not None:
+                file = self.home / "validation.npz"
+                np.savez(file, **data)  # type: ignore[arg-type]
+                self.mlflow.log_artifact(str(file), "shiplift")
+            info = log_model(name="model", registered_model_name=name, pip_requirements=[])
+        return int(info.registered_model_version)
+
+    def classifier(self, samples: int = 1200) -> Any:
+        """A logistic regression on digits, fitted once per number of samples."""
+        from sklearn.linear_model import LogisticRegression
+
+        if samples not in self.fitted:
+            images, labels = digits()
+            self.fitted[samples] = LogisticRegression(max_iter=200).fit(images[:samples], labels[:samples])
+        return self.fitted[samples]
+
+    def log_classifier(self, name: str, *, samples: int = 1200, spec: str = FAST, **how: Any) -> int:
+        """Logs and registers it with signature, example and validation set."""
+        from mlflow.models import infer_signature
+
+        images, labels = digits()
+        model, example = self.classifier(samples), images[:4]
+        given = {"signature": infer_signature(example, model.predict(example)), "input_example": example} | how
+
+        def log_model(**words: Any) -> Any:
+            return self.mlflow.sklearn.log_model(model, **given, **words)
+
+        return self.log(name, log_model, spec=spec, data={"input": images[1200:], "label": labels[1200:]})
+
+    # --- releases ---
+
+    def wait(self, name: str, version: int, spec: str = "", *, seconds: float = 180) -> ReleaseReport:
+        """The report of a release that a registration started."""
+        release = release_name(name, version, spec)
+        until(lambda: self.releases.folder(release).is_dir(), seconds=30)
+        found = until(lambda: not self.releases.active(release) and self.releases.result(release), seconds=seconds)
+        assert isinstance(found, ReleaseReport)
+        return found
+
+    def order(self, name: str, version: int, spec: str = "", *, again: bool = False) -> ReleaseReport:
+        """Orders a release by hand, and waits for it."""
+        ordered = control.order(self.home, f"{name}/{version}", spec, again=again, allow_older=False)
+        found = until(lambda: not self.releases.active(ordered.accepted.name), seconds=180)
+        assert found
+        report = self.releases.result(ordered.accepted.name)
+        assert report is not None
+        return report
+
+    def events(self, name: str, version: int, spec: str = "") -> list[Event]:
+        """What a release told."""
+        return self.releases.events(release_name(name, version, spec))[0]
+
+    def ask(self, model: str, inputs: dict[str, NDArray[Any]]) -> dict[str, Any]:
+        """One request to production."""
+        file = self.home / "request.npz"
+        np.savez(file, **inputs)  # type: ignore[arg-type]
+        return control.infer(self.home, model, file)
+
+
+def request(name: str, version: int, spec: str = "") -> Request:
+    return Request(model=name, version=version, spec=spec)
+
+
+def by_hand() -> Trigger:
+    return Trigger(kind="manual", requested_at=time.time())
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    prepare_environment()
+    home = tmp_path_factory.mktemp("stack") / "home"
+    running = stack.up(Settings(home=home, free_ports=True, sweep_s=3600))
+    os.environ["MLFLOW_TRACKING_URI"] = running.registry_uri
+    import mlflow
+
+    mlflow.set_tracking_uri(running.registry_uri)
+    mlflow.set_registry_uri(running.registry_uri)
+    try:
+        yield Lab(home=home, running=running, registry=Registry(running.registry_uri), mlflow=mlflow)
+    finally:
+        stack.down(home)

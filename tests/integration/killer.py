@@ -1,0 +1,85 @@
+"""Promotions and rollbacks that die at their n-th executed line of ours: the fault that can't be had otherwise.
+
+Reads orders from stdin, a JSON line each, and forks for every one: `{"verb", "model", "version", "point"}`. Point 0 is
+not killed. Answers with a JSON line: `{"killed": true}` or `{"lines": n}`.
+"""
+
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import mlflow  # noqa: F401 - imported once, before the forks
+
+from pipelines import stack
+from runtime.ledger import Ledger
+from runtime.records import Champion, Deployment, Endpoint, Outcome, Process, Request, Trigger, Verdict
+from runtime.registry import CHAMPION, PREVIOUS, Registry
+from steps.promote import promote
+from steps.rollback import rollback
+
+FILES = ("steps/promote.py", "steps/rollback.py", "runtime/triton/production.py", "runtime/triton/repository.py")
+seen = 0
+
+
+def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
+    site = stack.site(home, stack.require(home))
+    registry = Registry(site.registry_uri)
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        global seen
+        if not frame.f_code.co_filename.endswith(FILES):
+            return None
+        if event == "line":
+            seen += 1
+            if seen == point:
+                os.kill(os.getpid(), 9)
+        return trace
+
+    if verb == "rollback":
+        done = registry.alias(model, CHAMPION) == version
+        if point == 0 and done and registry.alias(model, PREVIOUS) != version:
+            return  # it was killed behind its last effect: a second one would undo it
+        sys.settrace(trace)
+        rollback(site, model)
+    else:
+        kept = Ledger(site, Request(model=model, version=version)).promotion()
+        assert kept is not None
+        deployment = Deployment(
+            package=kept.package, endpoint=Endpoint(http="", grpc=""), process=Process(pid=1, started_at=0)
+        )
+        champion = Champion(version=registry.alias(model, CHAMPION))
+        request, trigger = Request(model=model, version=version), Trigger(allow_older=True)
+        sys.settrace(trace)
+        promote(site, request, trigger, Verdict(outcome=Outcome.PASS, checks=()), deployment, champion)
+    sys.settrace(None)
+
+
+def main(home: Path) -> None:
+    for line in sys.stdin:
+        order = json.loads(line)
+        back, forth = os.pipe()
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                act(home, order["verb"], order["model"], order["version"], order["point"])
+                os.write(forth, str(seen).encode())
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(code)
+        os.close(forth)
+        said = os.read(back, 100).decode()
+        os.close(back)
+        _, status = os.waitpid(child, 0)
+        killed = os.WIFSIGNALED(status)
+        print(json.dumps({"killed": killed, "lines": int(said or 0), "failed": not killed and status != 0}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,448 @@
+"""What users get wrong, and what goes wrong around them: one clear message, its exit code, production untouched."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+import torch
+from mlflow.models import infer_signature
+from onnx import TensorProto, helper
+
+from pipelines import stack
+from runtime.artifacts import ArtifactStore
+from runtime.errors import ExportFailed, MeasurementFailed, MissingTool, PortTaken, ShipliftError
+from runtime.names import release_name
+from runtime.processes import alive
+from runtime.records import Outcome, Process, ReleaseReport
+from runtime.registry import CHALLENGER, CHAMPION
+from runtime.settings import Settings
+from runtime.triton.environment import ServerEnvironment, default_root
+from tests.integration.conftest import FAST, Lab, digits, request, until
+
+SHIPLIFT = Path(sys.executable).with_name("shiplift")
+
+
+def refused(lab: Lab, name: str, version: int, code: int, *said: str) -> ReleaseReport:
+    """Waits for a release that must end with `code` and say all of `said`; nothing of it may serve."""
+    report = lab.wait(name, version)
+    assert report.exit_code == code, report.reason
+    for words in said:
+        assert words in report.reason
+    assert report.alias == ""
+    assert lab.registry.alias(name, CHAMPION) == 0
+    assert lab.registry.alias(name, CHALLENGER) == 0
+    assert not (lab.home / "production" / "models" / name).exists()
+    return report
+
+
+def log_folder(lab: Lab, name: str, folder: Path, *, spec: str = FAST) -> int:
+    """Registers an MLflow model from a folder, as it is: what a hostile author can do."""
+    with lab.mlflow.start_run() as run:
+        lab.mlflow.log_text(spec, "shiplift/shiplift.yaml")
+        lab.mlflow.log_artifacts(str(folder), "model")
+    return int(lab.mlflow.register_model(f"runs:/{run.info.run_id}/model", name).version)
+
+
+def onnx_model(*, node: str = "Identity", weights: str = "") -> onnx.ModelProto:
+    """A graph of one node on float32 (batch, 4); `weights` is the location of its external data."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
+    nodes, constants = [helper.make_node(node, ["x"], ["y"])], []
+    if weights:
+        tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value=weights)
+        constants, nodes = [tensor], [helper.make_node("Add", ["x", "w"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y], initializer=constants)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+
+
+def saved_onnx(lab: Lab, folder: Path, model: onnx.ModelProto) -> Path:
+    """An MLflow ONNX model in a folder, with its file replaced by `model`."""
+    x = np.ones((2, 4), np.float32)
+    signature = infer_signature({"x": x}, {"y": x})
+    lab.mlflow.onnx.save_model(
+        onnx_model(), str(folder), signature=signature, input_example={"x": x}, pip_requirements=[]
+    )
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return folder
+
+
+# --- not admitted ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("missing", "how", "said"),
+    [
+        ("signature", {"signature": False, "input_example": None}, "no signature"),
+        ("example", {"input_example": None}, "no input example"),
+    ],
+)
+def test_a_version_without_what_it_needs_is_not_admitted(
+    lab: Lab, missing: str, how: dict[str, Any], said: str
+) -> None:
+    version = lab.log_classifier(f"without-{missing}", **how)
+    refused(lab, f"without-{missing}", version, 30, said, "infer_signature")
+
+
+def test_an_unknown_flavor_is_not_admitted(lab: Lab) -> None:
+    class Twice(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined, misc]
+        def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]  # noqa: ARG002
+            return model_input * 2
+
+    x = np.ones((2, 4), np.float32)
+
+    def log_model(**words: Any) -> Any:
+        return lab.mlflow.pyfunc.log_model(
+            python_model=Twice(), signature=infer_signature(x, x), input_example=x, **words
+        )
+
+    version = lab.log("pyfunc", log_model)
+    refused(lab, "pyfunc", version, 30, "python_function", "onnx, pytorch, sklearn")
+
+
+def test_a_truncated_onnx_file_is_not_admitted(lab: Lab, tmp_path: Path) -> None:
+    folder = saved_onnx(lab, tmp_path / "m", onnx_model())
+    body = (folder / "model.onnx").read_bytes()
+    (folder / "model.onnx").write_bytes(body[: len(body) // 2])
+    refused(lab, "truncated", log_folder(lab, "truncated", folder), 30, "model.onnx", "truncated")
+
+
+@pytest.mark.parametrize("location", ["../../../../etc/passwd", "/etc/passwd"])
+def test_external_data_outside_the_model_are_not_admitted(lab: Lab, tmp_path: Path, location: str) -> None:
+    folder = saved_onnx(lab, tmp_path / "m", onnx_model(weights=location))
+    name = f"outside-{'dots' if '..' in location else 'absolute'}"
+    refused(lab, name, log_folder(lab, name, folder), 30, "model.onnx", location)
+
+
+class Evil:
+    """Unpickles as a command."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., int], tuple[str]]:
+        return os.system, (f"touch {self.marker}",)
+
+
+def evil_folder(lab: Lab, folder: Path, marker: Path) -> Path:
+    """An MLflow pytorch model whose pickle runs a command."""
+    x = np.ones((2, 4), np.float32)
+    lab.mlflow.pytorch.save_model(
+        torch.nn.Linear(4, 4), str(folder), signature=infer_signature(x, x), input_example=x,
+        serialization_format="pickle", pip_requirements=[],
+    )  # fmt: skip
+    torch.save(Evil(marker), folder / "data" / "model.pth")
+    return folder
+
+
+@pytest.mark.parametrize("policy", ["refuse", "sandbox"])
+def test_a_pickle_that_runs_code_is_named_and_never_runs(lab: Lab, tmp_path: Path, policy: str) -> None:
+    marker = tmp_path / "it-ran"
+    folder = evil_folder(lab, tmp_path / "m", marker)
+    name = f"evil-{policy}"
+    version = log_folder(lab, name, folder, spec=f"{FAST}\nadmission: {{pickle: {policy}}}")
+    refused(lab, name, version, 30, "data/model.pth", "posix.system")
+    assert not marker.exists()
+
+
+def test_even_unscanned_it_can_do_nothing_in_the_sandbox(lab: Lab, tmp_path: Path) -> None:
+    from runtime.sandbox import Limits, run_sandboxed
+
+    marker = tmp_path / "it-ran"
+    folder = evil_folder(lab, tmp_path / "m", marker)
+    x = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
+    from runtime.tensors import dump_npz
+
+    (tmp_path / "example.npz").write_bytes(dump_npz({"x": np.ones((2, 4), np.float32)}))
+    with pytest.raises(ExportFailed):
+        run_sandboxed(
+            "runtime.conversion.entry:convert",
+            {
+                "folder": str(folder), "flavor": "pytorch", "signature": {"inputs": [x], "outputs": [x]},
+                "example": str(tmp_path / "example.npz"), "out": str(tmp_path / "work"), "how": {}, "tabular": False,
+                "seed": 0,
+            },
+            read=[folder, tmp_path / "example.npz"],
+            work=tmp_path / "work",
+            limits=Limits(memory_mb=2048, timeout_s=60),
+        )  # fmt: skip
+    assert not marker.exists()
+
+
+def test_a_spec_with_an_unknown_field_or_an_impossible_budget_is_refused_by_name(lab: Lab) -> None:
+    version = lab.log_classifier("bad-spec", spec="slo: {p99_millis: 5, throughput_per_s: -1}")
+    refused(lab, "bad-spec", version, 65, "slo.p99_millis", "did you mean 'p99_ms'", "slo.throughput_per_s", "-1")
+    with pytest.raises(ShipliftError, match=r"quality.min_score 2.0 can't be reached"):
+        lab.order("bad-spec", version, "quality: {min_score: 2}")
+
+
+def test_a_name_that_is_a_path_is_refused_by_the_command(lab: Lab) -> None:
+    for name in ("../x/1", "../x", "a:b", " "):
+        done = shiplift(lab, "release", name)
+        assert done.returncode == (64 if name == "../x" else 30)
+        assert "is not a version number" in done.stderr if name == "../x" else "can't be a model's name" in done.stderr
+
+
+# --- the model or its data are wrong --------------------------------------------------------------------------------
+
+
+def test_nan_outputs_are_refused(lab: Lab, tmp_path: Path) -> None:
+    folder = saved_onnx(lab, tmp_path / "m", onnx_model(node="Log"))
+    meta = (folder / "input_example.json").read_text()
+    (folder / "input_example.json").write_text(meta.replace("1.0", "-1.0"))
+    report = refused(lab, "nan", log_folder(lab, "nan", folder), 20, "gives NaN in 'y'")
+    assert [(check.name, check.verdict) for check in report.checks] == [("parity", Outcome.FAIL)]
+
+
+def test_data_of_another_dtype_or_shape_are_refused_by_name(lab: Lab) -> None:
+    images, labels = digits()
+    model, example = lab.classifier(), images[:4]
+
+    def log_model(**words: Any) -> Any:
+        signature = infer_signature(example, model.predict(example))
+        return lab.mlflow.sklearn.log_model(model, signature=signature, input_example=example, **words)
+
+    text = {"input": images[:200].astype(str), "label": labels[:200]}
+    version = lab.log("text-data", log_model, data=text)
+    refused(lab, "text-data", version, 33, "'input' has dtype", "FP32")
+    narrow = {"input": images[:200, :10], "label": labels[:200]}
+    version = lab.log("narrow-data", log_model, data=narrow)
+    refused(lab, "narrow-data", version, 33, "(200, 10)", "(-1, 64)")
+
+
+def test_a_signature_of_another_dtype_than_the_model_takes_fails_the_export(lab: Lab) -> None:
+    x = np.ones((2, 4), np.int64)
+    model = torch.nn.Linear(4, 4)
+
+    folder = lab.home / "dtype"
+    lab.mlflow.pytorch.save_model(
+        torch.jit.script(model), str(folder), signature=infer_signature(x, x), serialization_format="pickle",
+        pip_requirements=[],
+    )  # fmt: skip
+    (folder / "input_example.json").write_text(json.dumps(x.tolist()))
+    with (folder / "MLmodel").open("a") as meta:
+        meta.write("saved_input_example_info:\n  artifact_path: input_example.json\n  type: ndarray\n")
+    refused(lab, "dtype", log_folder(lab, "dtype", folder), 31, "does not answer a batch of", "dtype")
+
+
+# --- the machine is wrong -------------------------------------------------------------------------------------------
+
+
+def test_a_taken_port_is_named_and_nothing_is_started(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        settings = Settings(home=tmp_path / "home", mlflow_port=free(), receiver_port=free(), http_port=free(),
+                            grpc_port=port, metrics_port=free())  # fmt: skip
+        with pytest.raises(
+            PortTaken, match=rf"port {port}, wanted for triton \(grpc\), is taken by .* \(pid {os.getpid()}\)"
+        ):
+            stack.up(settings)
+    found = stack.read(tmp_path / "home")
+    assert found is None or not any(found.runs(name) for name in found.names)
+
+
+def free() -> int:
+    from runtime.processes import free_port
+
+    return free_port()
+
+
+def test_a_full_disk_while_packaging_is_one_clear_message(lab: Lab, tmp_path: Path) -> None:
+    script = Path(__file__).with_name("full_disk.py")
+    done = subprocess.run(
+        ["unshare", "-Urm", sys.executable, str(script), str(tmp_path / "small")], capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert done.returncode == 73, done.stderr
+    assert "no space is left in" in done.stdout
+    assert "left behind: 0" in done.stdout  # no half-written package
+
+
+@pytest.mark.parametrize(("fault", "error"), [("missing", MissingTool), ("dying", MeasurementFailed)])
+def test_a_load_generator_that_is_missing_or_dies_is_said_so(
+    lab: Lab, tmp_path: Path, fault: str, error: type[ShipliftError]
+) -> None:
+    from runtime import perf
+    from runtime.records import Signature, TensorSpec
+
+    real = ServerEnvironment(default_root())
+    root = tmp_path / "server"
+    shutil.copytree(real.root / "bin", root / "bin", symlinks=True)
+    for name in ("lib", "backends", "libraries", "stamp"):
+        (root / name).symlink_to(real.root / name)
+    program = root / "bin" / "perf_analyzer"
+    program.unlink()
+    if fault == "dying":
+        program.write_text("#!/bin/sh\necho the network is down >&2\nkill -9 $$\n")
+        program.chmod(0o755)
+    spec = TensorSpec(name="x", datatype="FP32", shape=(-1, 4))
+    requests = perf.write_requests(
+        tmp_path / "r.json", Signature(inputs=(spec,), outputs=(spec,)), {"x": np.ones((1, 4), np.float32)}
+    )
+    target = perf.Target(model="any", address=f"127.0.0.1:{lab.running.grpc_port}", requests=requests)
+    with pytest.raises(error) as caught:
+        perf.measure(ServerEnvironment(root), target, 1, perf.Window(window_ms=100), tmp_path)
+    assert "perf_analyzer" in str(caught.value)
+    if fault == "dying":
+        assert "the network is down" in str(caught.value)
+
+
+# --- stopped by a person, or by a crash around it -------------------------------------------------------------------
+
+
+def shiplift(lab: Lab, *words: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(SHIPLIFT), "--home", str(lab.home), *words], capture_output=True, text=True, check=False, timeout=180
+    )
+
+
+def staging_servers(lab: Lab) -> list[psutil.Process]:
+    """Triton servers of this home that are not production."""
+    running = stack.read(lab.home)
+    assert running is not None
+    found = []
+    for process in psutil.process_iter(["cmdline", "pid"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if "tritonserver" in words and str(lab.home) in words and process.pid != running.processes["triton"].pid:
+            found.append(process)
+    return found
+
+
+STAGES = ("admit", "export", "quantize", "tune", "deploy", "load_test")
+
+
+def gone(process: Process) -> None:
+    until(lambda: not alive(process))
+
+
+def reached(lab: Lab, name: str, version: int, stage: str) -> None:
+    until(lambda: any(event.stage == stage for event in lab.events(name, version)), seconds=120)
+
+
+def test_ctrl_c_in_any_stage_leaves_nothing_behind(lab: Lab) -> None:
+    slow = FAST.replace("window_ms: 100, attempts", "window_ms: 400, attempts")
+    name = "interrupted"
+    version = lab.log_classifier(name, spec=slow)
+    release = release_name(name, version, "")
+    for stage in STAGES:
+        reached(lab, name, version, stage)
+        worker = lab.releases.worker(release)
+        if worker is None:  # it went on to the end before it could be stopped: later stages were reached
+            break
+        os.kill(worker.pid, signal.SIGINT)
+        until(lambda: not lab.releases.active(release))
+        report = lab.releases.result(release)
+        assert report is not None
+        assert (report.exit_code, report.verdict) == (130, Outcome.INCONCLUSIVE), stage
+        gone(worker)
+        assert staging_servers(lab) == []
+        assert not any((lab.home / "staging").iterdir())
+        assert not list(lab.home.glob("shiplift-*"))
+        assert (lab.registry.alias(name, CHAMPION), lab.registry.alias(name, CHALLENGER)) == (0, 0)
+        lab.releases.accept(request(name, version), _by_hand())  # goes on where it was
+    assert lab.wait(name, version).exit_code == 0
+    assert lab.registry.alias(name, CHAMPION) == version
+
+
+def _by_hand() -> Any:
+    from tests.integration.conftest import by_hand
+
+    return by_hand()
+
+
+def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
+    slow = FAST.replace("window_ms: 100, attempts", "window_ms: 2000, attempts")
+    version = lab.log_classifier("at-command", spec=slow)
+    release = release_name("at-command", version, "")
+    until(lambda: lab.releases.folder(release).is_dir())
+    command = subprocess.Popen(
+        [str(SHIPLIFT), "--home", str(lab.home), "release", f"at-command/{version}"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    reached(lab, "at-command", version, "load_test")
+    command.send_signal(signal.SIGINT)
+    _, said = command.communicate(timeout=60)
+    assert command.returncode == 130
+    assert "cancelled" in said
+    assert lab.registry.alias("at-command", CHAMPION) == 0
+    done = shiplift(lab, "release", f"at-command/{version}", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["alias"] == CHAMPION
+
+
+def test_a_release_whose_process_is_killed_goes_on_by_itself(lab: Lab) -> None:
+    version = lab.log_classifier("crashed")
+    release = release_name("crashed", version, "")
+    reached(lab, "crashed", version, "tune")
+    worker = lab.releases.worker(release)
+    assert worker is not None
+    os.kill(worker.pid, signal.SIGKILL)
+    report = lab.wait("crashed", version)
+    assert report.exit_code == 0
+    assert {s.name for s in report.stages if s.cached} >= {"admit", "export", "quantize", "package"}
+    assert staging_servers(lab) == []
+
+
+def test_mlflow_dying_during_a_release_only_delays_it(lab: Lab) -> None:
+    version = lab.log_classifier("registry-down")
+    reached(lab, "registry-down", version, "export")
+    running = stack.read(lab.home)
+    assert running is not None
+    dead = running.processes["mlflow"]
+    for process in [psutil.Process(dead.pid), *psutil.Process(dead.pid).children(recursive=True)]:
+        process.kill()
+    assert lab.wait("registry-down", version, seconds=300).exit_code == 0
+    assert lab.registry.alias("registry-down", CHAMPION) == version
+
+
+def test_production_is_the_same_after_triton_died(lab: Lab) -> None:
+    version = lab.log_classifier("restarted")
+    assert lab.wait("restarted", version).exit_code == 0
+    images, _ = digits()
+    before = lab.ask("restarted", {"input": images[:3]})
+    running = stack.read(lab.home)
+    assert running is not None
+    os.kill(running.processes["triton"].pid, signal.SIGKILL)
+
+    def served() -> Any:
+        now = stack.read(lab.home)
+        if not (now and now.processes["triton"] != running.processes["triton"] and now.runs("triton")):
+            return None
+        try:
+            return lab.ask("restarted", {"input": images[:3]})
+        except ShipliftError:
+            return None
+
+    assert until(served) == before
+
+
+def test_rolling_back_a_model_with_one_version_is_refused(lab: Lab) -> None:
+    version = lab.log_classifier("single")
+    assert lab.wait("single", version).exit_code == 0
+    done = shiplift(lab, "rollback", "single", "--json")
+    assert done.returncode == 45
+    assert json.loads(done.stdout)["error"] == "NothingToRollBack"
+    assert lab.registry.alias("single", CHAMPION) == version
+
+
+def test_the_store_refuses_altered_bytes(lab: Lab, tmp_path: Path) -> None:
+    store = ArtifactStore(lab.site.artifacts_uri)
+    kept = store.put_bytes(b"what was measured")
+    Path(kept.uri).write_bytes(b"what was swapped in")
+    with pytest.raises(ShipliftError) as caught:
+        store.fetch(kept, tmp_path / "file")
+    assert caught.value.exit_code == 35
+    assert not (tmp_path / "file").exists()
+    Path(kept.uri).unlink()

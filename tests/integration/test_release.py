@@ -1,0 +1,143 @@
+"""The main job: a registration, and nothing else, leads to a champion or to a refusal with reasons."""
+
+import json
+
+import httpx
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+
+from runtime.keys import load_secrets, sign
+from runtime.ledger import PROMOTION
+from runtime.records import Outcome
+from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS
+from tests.integration.conftest import FAST, Lab, digits, until
+
+
+def test_a_registration_alone_leads_to_a_champion(lab: Lab) -> None:
+    version = lab.log_classifier("alone")
+    report = lab.wait("alone", version)
+
+    assert (report.verdict, report.exit_code, report.alias) == (Outcome.PASS, 0, CHAMPION)
+    assert [stage.name for stage in report.stages] == [
+        "admit", "find_champion", "export", "quantize", "package", "tune", "deploy", "load_test", "gate", "promote",
+    ]  # fmt: skip
+    assert {stage.outcome for stage in report.stages} == {"ok"}
+    assert lab.registry.alias("alone", CHAMPION) == version
+    assert lab.registry.alias("alone", CHALLENGER) == 0
+
+    images, _ = digits()
+    wanted = lab.classifier().predict(images[:5])
+    answer = lab.ask("alone", {"input": images[:5]})
+    assert answer["version"] == version
+    assert [row[0] for row in answer["outputs"]["label"]] == wanted.tolist()
+
+
+def test_plain_clients_need_nothing_of_ours(lab: Lab) -> None:
+    version = lab.log_classifier("plain")
+    report = lab.wait("plain", version)
+    assert report.endpoint is not None
+    images, _ = digits()
+    body = {
+        "inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": images[0].tolist()}],
+        "outputs": [{"name": "label"}],
+    }
+    over_http = httpx.post(f"{report.endpoint.http}/infer", json=body, trust_env=False).json()
+    client = triton.InferenceServerClient(report.endpoint.grpc)
+    given = triton.InferInput("input", [1, 64], "FP32")
+    given.set_data_from_numpy(images[:1])
+    over_grpc = client.infer("plain", [given]).as_numpy("label")
+    assert over_http["model_version"] == str(version)
+    assert (
+        over_http["outputs"][0]["data"] == over_grpc.ravel().tolist() == lab.classifier().predict(images[:1]).tolist()
+    )
+
+
+def test_the_registry_tells_the_whole_story(lab: Lab) -> None:
+    version = lab.log_classifier("story")
+    report = lab.wait("story", version)
+    info = until(lambda: (i := lab.registry.version("story", version)).tags.get("shiplift.outcome") and i)
+    assert info.tags["shiplift.outcome"] == "promoted"
+    assert info.tags["shiplift.verdict"] == "pass"
+    where = f"shiplift/releases/{report.release}"
+    kept = json.loads(lab.registry.read_text(info.run_id, f"{where}/release.json") or "{}")
+    assert kept["checks"] == [check.model_dump(mode="json") for check in report.checks]
+    page = lab.registry.read_text(info.run_id, f"{where}/report.html") or ""
+    assert "Latency by concurrency" in page
+    assert "config.pbtxt" in page
+    assert "dynamic_batching" in (lab.registry.read_text(info.run_id, f"{where}/config.pbtxt") or "")
+
+
+def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(lab: Lab) -> None:
+    version = lab.log_classifier("again")
+    assert lab.wait("again", version).exit_code == 0
+
+    rerun = lab.order("again", version, again=True)
+    fresh = {stage.name for stage in rerun.stages if not stage.cached}
+    assert rerun.exit_code == 0
+    assert fresh == {"find_champion", "promote"}
+
+    stricter = FAST.replace("slo: {", "slo: {memory_mb: 1, ")
+    refused = lab.order("again", version, stricter)
+    made = {stage.name for stage in refused.stages if not stage.cached}
+    assert made == {"admit", "find_champion", "gate"}
+    assert refused.exit_code == 20
+    assert [check.name for check in refused.checks if check.verdict is Outcome.FAIL] == ["memory"]
+    assert lab.registry.alias("again", CHAMPION) == version
+
+
+def test_a_worse_version_is_refused_with_its_reason_and_the_champion_stays(lab: Lab) -> None:
+    spec = FAST + "quality: {min_score: 0.85}"
+    first = lab.log_classifier("worse", spec=spec)
+    assert lab.wait("worse", first).exit_code == 0
+    second = lab.log_classifier("worse", samples=25, spec=spec)
+    report = lab.wait("worse", second)
+
+    assert (report.verdict, report.exit_code, report.alias) == (Outcome.FAIL, 20, "")
+    failing = [check for check in report.checks if check.verdict is Outcome.FAIL]
+    assert [check.name for check in failing] == ["accuracy"]
+    assert "under the budget of 0.85" in report.reason
+    assert report.stages[-1].name == "package"  # nothing was measured in vain
+    assert lab.registry.alias("worse", CHAMPION) == first
+    images, _ = digits()
+    assert lab.ask("worse", {"input": images[:1]})["version"] == first
+    tags = until(lambda: (t := lab.registry.version("worse", second).tags).get("shiplift.outcome") and t)
+    assert tags["shiplift.outcome"] == "refused"
+    assert "0.85" in tags["shiplift.reason"]
+
+
+def test_two_versions_registered_together_end_with_the_newer_one(lab: Lab) -> None:
+    older, newer = lab.log_classifier("together"), lab.log_classifier("together", samples=1000)
+    reports = [lab.wait("together", version) for version in (older, newer)]
+    assert [report.exit_code for report in reports] == [0, 0]
+    assert lab.registry.alias("together", CHAMPION) == newer
+    assert lab.registry.alias("together", PREVIOUS) == older
+    images, _ = digits()
+    assert lab.ask("together", {"input": images[:1]})["version"] == newer
+
+
+def test_a_forged_promotion_is_not_believed(lab: Lab) -> None:
+    version = lab.log_classifier("forged")
+    assert lab.wait("forged", version).exit_code == 0
+    info = lab.registry.version("forged", version)
+    envelope = json.loads(lab.registry.read_text(info.run_id, PROMOTION) or "{}")
+    altered = envelope["record"].replace('"precision":"', '"precision":"int8","x":"')
+    lab.registry.write_text(info.run_id, PROMOTION, json.dumps({"record": altered, "signature": envelope["signature"]}))
+    from runtime.ledger import Ledger
+    from tests.integration.conftest import request
+
+    assert Ledger(lab.site, request("forged", version)).promotion() is None
+    right = sign(load_secrets(lab.home).ledger, f"promotion forged/{version}", envelope["record"])
+    assert right == envelope["signature"]
+
+
+@pytest.mark.parametrize("name", ["a b", "Ziffern-ü", "x" * 200, "--help"])
+def test_names_that_are_hard_to_serve_are_served(lab: Lab, name: str) -> None:
+    version = lab.log_classifier(name)
+    report = lab.wait(name, version)
+    assert report.exit_code == 0
+    assert report.endpoint is not None
+    assert httpx.get(f"{report.endpoint.http}/ready", trust_env=False).status_code == 200
+    images, _ = digits()
+    assert lab.ask(name, {"input": images[:1]})["version"] == version
+    assert np.asarray(images[:1]).shape == (1, 64)

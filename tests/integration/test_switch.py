@@ -1,0 +1,179 @@
+"""Traffic while versions change: nothing is lost, and a promotion killed at any line converges."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.demo import Traffic
+from runtime.ledger import Ledger
+from runtime.records import Champion, Outcome, Promotion, Verdict
+from runtime.registry import CHAMPION, PREVIOUS
+from runtime.triton.production import Production
+from steps.rollback import rollback
+from tests.integration.conftest import Lab, digits, request, until
+
+POINTS = 20  # how many of the lines, evenly spread, it is killed at
+KILLER = Path(__file__).with_name("killer.py")
+
+
+@contextmanager
+def traffic(lab: Lab, model: str) -> Iterator[Traffic]:
+    """A client that never stops asking while the body runs."""
+    images, _ = digits()
+    client = Traffic(
+        model=model,
+        http=f"http://127.0.0.1:{lab.running.http_port}/v2/models/{model}",
+        grpc=f"127.0.0.1:{lab.running.grpc_port}",
+        image=images[:1],
+    )
+    client.start()
+    try:
+        until(lambda: client.sent > 50)
+        yield client
+    finally:
+        client.stop()
+
+
+def kept(lab: Lab, model: str, version: int) -> Promotion:
+    found = Ledger(lab.site, request(model, version)).promotion()
+    assert found is not None
+    return found
+
+
+def test_no_request_fails_while_versions_are_promoted_and_rolled_back(lab: Lab) -> None:
+    first = lab.log_classifier("live")
+    assert lab.wait("live", first).exit_code == 0
+    with traffic(lab, "live") as client:
+        second = lab.log_classifier("live", samples=1000)
+        assert lab.wait("live", second).exit_code == 0
+        until(lambda: str(second) in client.versions)
+        for wanted in (first, second, first):
+            assert rollback(lab.site, "live").version == wanted
+            assert lab.registry.alias("live", CHAMPION) == wanted
+            seen = client.sent
+            until(lambda seen=seen: client.sent > seen + 100)
+    assert client.failures == []
+    assert client.versions == {str(first), str(second)}
+
+
+def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: Path) -> None:
+    from runtime.artifacts import ArtifactStore
+    from runtime.errors import GoldenMismatch, ServerFailed
+    from runtime.tensors import dump_npz, load_npz
+    from runtime.triton.repository import GOLDEN
+
+    version = lab.log_classifier("wrong")
+    assert lab.wait("wrong", version).exit_code == 0
+    package = kept(lab, "wrong", version).package
+    store = ArtifactStore(lab.site.artifacts_uri)
+    for number, fault in enumerate(("golden", "model")):
+        tree = store.fetch(package.repository, tmp_path / fault)
+        if fault == "golden":
+            golden = load_npz(tree / GOLDEN)
+            golden["output/label"] = golden["output/label"] + 1
+            (tree / GOLDEN).write_bytes(dump_npz(golden))
+        else:
+            (tree / "wrong" / str(version) / "model.onnx").write_bytes(b"not a model")
+        broken = package.model_copy(update={"repository": store.put_tree(tree)})
+        with traffic(lab, "wrong") as client, pytest.raises((GoldenMismatch, ServerFailed)):
+            Production(lab.site).move(broken)
+        assert client.failures == [], number
+        assert client.versions == {str(version)}
+        assert Production(lab.site).serves(package)
+
+
+@pytest.fixture(scope="module")
+def pair(lab: Lab) -> tuple[int, int]:
+    """Two released versions; the newer one is the champion."""
+    first = lab.log_classifier("killed")
+    assert lab.wait("killed", first).exit_code == 0
+    second = lab.log_classifier("killed", samples=1000)
+    assert lab.wait("killed", second).exit_code == 0
+    return first, second
+
+
+@contextmanager
+def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
+    """Runs a promotion or rollback of a version in a process that dies at its n-th line (0: it doesn't)."""
+    process = subprocess.Popen(
+        [sys.executable, str(KILLER), str(lab.home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    given, said = process.stdin, process.stdout
+
+    def order(verb: str, version: int, point: int) -> dict[str, Any]:
+        given.write(json.dumps({"verb": verb, "model": "killed", "version": version, "point": point}) + "\n")
+        given.flush()
+        answer: dict[str, Any] = json.loads(said.readline())
+        assert not answer["failed"], (verb, version, point)
+        return answer
+
+    try:
+        yield order
+    finally:
+        process.stdin.close()
+        process.wait(timeout=30)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("verb", ["rollback", "promote"])
+def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int, int], verb: str) -> None:
+    champion, previous = (lab.registry.alias("killed", alias) for alias in (CHAMPION, PREVIOUS))
+    assert {champion, previous} == set(pair)
+    with traffic(lab, "killed") as client, killer(lab) as run:
+        lines = run(verb, previous, 0)["lines"]
+        champion, previous = previous, champion
+        assert lines > POINTS
+        for point in range(1, lines + 1, lines // POINTS):
+            wanted = previous
+            assert run(verb, wanted, point)["killed"], point
+            run(verb, wanted, 0)
+            assert lab.registry.alias("killed", CHAMPION) == wanted, point
+            assert lab.registry.alias("killed", PREVIOUS) == champion, point
+            assert Production(lab.site).serves(kept(lab, "killed", wanted).package), point
+            champion, previous = wanted, champion
+    assert client.failures == []
+
+
+def test_promotions_of_one_model_wait_for_each_other(lab: Lab) -> None:
+    production = Production(lab.site)
+    order: list[str] = []
+
+    def second() -> None:
+        with production.lock("waits"):
+            order.append("second")
+
+    with production.lock("waits"):
+        thread = threading.Thread(target=second)
+        thread.start()
+        time.sleep(0.2)
+        order.append("first")
+    thread.join(timeout=10)
+    assert order == ["first", "second"]
+
+
+def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int, int]) -> None:
+    from runtime.errors import Refused
+    from runtime.records import Deployment, Endpoint, Process
+    from steps.promote import promote
+    from tests.integration.conftest import by_hand
+
+    first, second = pair
+    package = kept(lab, "killed", first).package
+    deployment = Deployment(package=package, endpoint=Endpoint(http="", grpc=""), process=Process(pid=1, started_at=0))
+    before = lab.registry.alias("killed", CHAMPION)
+    with pytest.raises(Refused):
+        promote(
+            lab.site, request("killed", first), by_hand(), Verdict(outcome=Outcome.FAIL, checks=()), deployment,
+            Champion(version=second),
+        )  # fmt: skip
+    assert lab.registry.alias("killed", CHAMPION) == before

@@ -1,0 +1,193 @@
+"""Records and models that several tests begin with. Every function makes a new one; keywords change what matters."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from runtime.records import (
+    Artifact,
+    Champion,
+    Check,
+    Comparison,
+    Deployment,
+    Endpoint,
+    Exported,
+    Isolation,
+    LoadPoint,
+    LoadReport,
+    Outcome,
+    Package,
+    ParityCase,
+    Process,
+    ServingConfig,
+    Signature,
+    Site,
+    TensorSpec,
+    Trial,
+)
+
+Golden = Callable[[str, str], None]
+
+
+def tensor(name: str, *shape: int, datatype: Any = "FP32") -> TensorSpec:
+    return TensorSpec(name=name, datatype=datatype, shape=shape)
+
+
+def artifact(digit: str = "0", **changes: Any) -> Artifact:
+    return Artifact(**{"sha256": digit * 64, "size_bytes": 1, **changes})
+
+
+def signature() -> Signature:
+    return Signature(inputs=(tensor("input", -1, 4),), outputs=(tensor("output", -1, 3),))
+
+
+def config(max_batch: int = 8, queue_delay_us: int = 0, instances: int = 1, threads: int = 1) -> ServingConfig:
+    return ServingConfig(max_batch=max_batch, queue_delay_us=queue_delay_us, instances=instances, threads=threads)
+
+
+def package(**changes: Any) -> Package:
+    given: dict[str, Any] = {
+        "target": "local-cpu",
+        "server": "bundled",
+        "model": "digits",
+        "version": 2,
+        "precision": "fp32",
+        "config": config(),
+        "repository": artifact("a", kind="tree"),
+        "signature": signature(),
+        "score": 0.95,
+        "samples": 500,
+        "metric": "accuracy",
+        "validation": "v" * 64,
+    }
+    return Package(**given | changes)
+
+
+def trial(**changes: Any) -> Trial:
+    given: dict[str, Any] = {
+        "precision": "fp32",
+        "config": config(),
+        "concurrency": 16,
+        "throughput_per_s": 1000.0,
+        "p50_ms": 2.0,
+        "p99_ms": 5.0,
+        "memory_mb": 100.0,
+        "within_slo": True,
+    }
+    return Trial(**given | changes)
+
+
+def point(concurrency: int = 4, throughput_per_s: float = 1000, p99_ms: float = 10, **changes: Any) -> LoadPoint:
+    given: dict[str, Any] = {
+        "concurrency": concurrency,
+        "throughput_per_s": throughput_per_s,
+        "p50_ms": p99_ms / 4,
+        "p90_ms": p99_ms / 2,
+        "p95_ms": p99_ms / 1.5,
+        "p99_ms": p99_ms,
+        "queue_ms": 0.1,
+        "compute_ms": 0.5,
+    }
+    return LoadPoint(**given | changes)
+
+
+def load_report(*points: LoadPoint, **changes: Any) -> LoadReport:
+    given: dict[str, Any] = {"failures": 0, "memory_mb": 200.0, "protocol": "grpc"}
+    return LoadReport(points=points or (point(),), **given | changes)
+
+
+def comparison(**changes: Any) -> Comparison:
+    given: dict[str, Any] = {
+        "version": 1,
+        "concurrency": 4,
+        "rounds": 3,
+        "throughput_ratio": 1.0,
+        "p99_ratio": 1.0,
+        "throughput_noise": 2.0,
+        "p99_noise": 2.0,
+    }
+    return Comparison(**given | changes)
+
+
+def champion(**changes: Any) -> Champion:
+    return Champion(version=1, package=package(version=1, **changes))
+
+
+def deployment(**changes: Any) -> Deployment:
+    return Deployment(
+        package=package(**changes),
+        endpoint=Endpoint(http="http://127.0.0.1:1/v2/models/digits", grpc="127.0.0.1:2"),
+        process=Process(pid=1, started_at=0),
+    )
+
+
+def isolation() -> Isolation:
+    return Isolation(network="namespace", files="landlock", memory_limit_mb=512, timeout_s=30)
+
+
+def exported(*parity: ParityCase, **changes: Any) -> Exported:
+    given: dict[str, Any] = {
+        "model": artifact("b", kind="tree"),
+        "signature": signature(),
+        "opset": 20,
+        "reference": artifact("c"),
+        "isolation": isolation(),
+    }
+    return Exported(parity=parity or (case(),), **given | changes)
+
+
+def case(max_abs: float = 1e-6, max_rel: float = 1e-6, inputs: str = "example", batch: int = 2) -> ParityCase:
+    return ParityCase(inputs=inputs, batch=batch, max_abs=max_abs, max_rel=max_rel)
+
+
+def check(verdict: Outcome = Outcome.PASS, name: str = "p99", reason: str = "", **changes: Any) -> Check:
+    given: dict[str, Any] = {"measured": 10.0, "limit": 20.0, "unit": "ms"}
+    return Check(name=name, verdict=verdict, reason=reason, **given | changes)
+
+
+def site(home: Path, **changes: Any) -> Site:
+    """A site whose folders are below `home` and whose addresses nobody listens on."""
+    given: dict[str, Any] = {
+        "home": str(home),
+        "registry_uri": "http://127.0.0.1:9",
+        "artifacts_uri": (home / "artifacts").as_uri(),
+        "server_environment": str(home / "server"),
+        "http": "127.0.0.1:1",
+        "grpc": "127.0.0.1:2",
+        "metrics": "http://127.0.0.1:3/metrics",
+    }
+    return Site(**given | changes)
+
+
+def perceptron(path: Path, *, inputs: int = 4, hidden: int = 32, classes: int = 3, seed: int = 0) -> Path:
+    """Writes a small perceptron: `input` FP32 (batch, inputs), `output` FP32 (batch, classes)."""
+    rng = np.random.default_rng(seed)
+    weights = {
+        "w1": rng.normal(size=(inputs, hidden)).astype(np.float32),
+        "w2": rng.normal(size=(hidden, classes)).astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["input", "w1"], ["h1"]),
+            helper.make_node("Relu", ["h1"], ["h2"]),
+            helper.make_node("MatMul", ["h2", "w2"], ["output"]),
+        ],
+        "perceptron",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", inputs])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", classes])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    return save(graph, path)
+
+
+def save(graph: Any, path: Path, *, opset: int = 20) -> Path:
+    """Writes a graph as a checked model."""
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    onnx.checker.check_model(made)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    onnx.save(made, path)
+    return path
