@@ -32,18 +32,23 @@ Port = Annotated[int | None, typer.Option(min=1, max=65535)]
 _state: dict[str, Any] = {}
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(version("shiplift"))
+        raise typer.Exit
+
+
 @app.callback()
 def _edge(
     home: Annotated[
         Path | None, typer.Option(help="The folder that keeps all state. [default: .shiplift, or $SHIPLIFT_HOME]")
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
-    if version:
-        from importlib.metadata import version as of
-
-        typer.echo(of("shiplift"))
-        raise typer.Exit
     _state["home"] = home
 
 

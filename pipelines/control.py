@@ -214,7 +214,7 @@ def _request_arrays(file: Path) -> dict[str, Any]:
         said = json.loads(file.read_text())
         named = said if isinstance(said, dict) else {"": said}
         return {name: np.array(value) for name, value in named.items()}
-    except (ValueError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataInvalid(
             f"{file.name} is neither NPZ nor JSON of arrays: {error}", do="See `shiplift infer --help`."
         ) from error

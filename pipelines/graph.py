@@ -20,7 +20,8 @@ class Placement:
     `keep` says what a finished stage is worth on a rerun. "result": its record is all of it, so it is a hit.
     "effect": its record is a hit, but it set something up (a staging server), so it runs again before a stage that
     `uses` it does. "never": it reads or changes the world and always runs.
-    A `shielded` stage is finished rather than cancelled: it moves traffic. `warm` names a sandbox entry that a local engine may start ahead of time.
+    A `shielded` stage is finished rather than cancelled, since it moves traffic.
+    `warm` names a sandbox entry that a local engine may start ahead of time.
     """
 
     cpu: str = "500m"

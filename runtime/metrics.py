@@ -26,7 +26,8 @@ def score(metric: Metric, outputs: Arrays, labels: NDArray[Any]) -> tuple[float,
     got = next(iter(outputs.values()))
     if got.dtype.kind not in "fiu" or labels.dtype.kind not in "fiub" or got.size != labels.size:
         raise DataInvalid(
-            f"metric {metric} needs labels shaped like the first output {got.shape}; they are {labels.shape} {labels.dtype}",
+            f"metric {metric} needs labels shaped like the first output {got.shape}; they are {labels.dtype} of shape "
+            f"{labels.shape}",
             do="Log labels of that shape, or choose another `data.metric`.",
         )
     left, right = got.reshape(len(got), -1).astype(np.float64), labels.reshape(len(got), -1).astype(np.float64)
@@ -60,7 +61,8 @@ def _classes(metric: Metric, got: NDArray[Any], labels: NDArray[Any]) -> tuple[N
     text = ["text" if array.dtype.kind in "OSU" else "numbers" for array in (got, labels)]
     if text[0] != text[1]:
         raise DataInvalid(
-            f"the model's classes are {text[0]}, the labels are {text[1]}", do="Log labels as the model names its classes."
+            f"the model's classes are {text[0]}, the labels are {text[1]}",
+            do="Log labels as the model names its classes.",
         )
     return got, labels.reshape(-1)
 

@@ -6,8 +6,10 @@ Requests come from the input example, so shapes, dtypes and text are real.
 """
 
 import base64
+import contextlib
 import csv
 import json
+import math
 import re
 import subprocess
 from collections.abc import Mapping
@@ -144,16 +146,23 @@ def _point(row: Mapping[str, str], concurrency: int, spread: float, *, stable: b
     def ms(*names: str) -> float:
         return sum(float(row.get(name) or 0) for name in names) / _US
 
-    throughput = float(row["Inferences/Second"])
+    def number(name: str) -> float:
+        """A latency that is not there is no latency of 0, which would be within every limit."""
+        with contextlib.suppress(ValueError):
+            if math.isfinite(found := float(row.get(name, ""))):
+                return found
+        raise MeasurementFailed(f"perf_analyzer gave no {name!r} at concurrency {concurrency}", do="Run it again.")
+
+    throughput = number("Inferences/Second")
     if throughput <= 0:
         raise MeasurementFailed(f"no request was answered at concurrency {concurrency}", do="See the server's log.")
     return LoadPoint(
         concurrency=concurrency,
         throughput_per_s=throughput,
-        p50_ms=ms("p50 latency"),
-        p90_ms=ms("p90 latency"),
-        p95_ms=ms("p95 latency"),
-        p99_ms=ms("p99 latency"),
+        p50_ms=number("p50 latency") / _US,
+        p90_ms=number("p90 latency") / _US,
+        p95_ms=number("p95 latency") / _US,
+        p99_ms=number("p99 latency") / _US,
         queue_ms=ms("Server Queue"),
         compute_ms=ms("Server Compute Input", "Server Compute Infer", "Server Compute Output"),
         stable=stable,

@@ -149,7 +149,7 @@ class Registry:
         """A small text artifact of a run; None where there is none."""
         with tempfile.TemporaryDirectory(prefix="shiplift-") as folder:
             got = self.download_run_file(run_id, path, Path(folder))
-            return got.read_text() if got else None
+            return got.read_text(errors="replace") if got else None
 
     def write_text(self, run_id: str, path: str, body: str) -> None:
         """Writes, or replaces, a text artifact of a run."""

@@ -39,4 +39,4 @@ def _random(like: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray
     if low == high:
         low, high = low - 1, high + 1
     share = rng.random(shape)  # not rng.uniform: high - low may be more than a float holds
-    return np.clip(low * (1 - share) + high * share, low, high).astype(like.dtype)
+    return np.asarray(np.clip(low * (1 - share) + high * share, low, high), dtype=like.dtype)

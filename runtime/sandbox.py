@@ -19,11 +19,12 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import psutil
 
@@ -37,6 +38,7 @@ _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _FS_EXECUTE, _FS_WRITE_FILE, _FS_READ_FILE, _FS_READ_DIR = 1, 2, 4, 8
 _FS_ALL = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
 _NET_ALL = 3
+_SCOPE_ALL = 3  # ABI 6: no signals to, and no abstract sockets of, processes outside
 _FILE_RIGHTS = _FS_EXECUTE | _FS_WRITE_FILE | _FS_READ_FILE | (1 << 14)
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/proc", "/sys")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
@@ -146,9 +148,10 @@ def _watch(child: "subprocess.Popen[bytes]", limits: Limits) -> None:
 
 
 def _memory_mb(pid: int) -> int:
+    """Of the fork that works, and of its children; until there is one, of the process that imports."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        family = [process, *process.children(recursive=True)]
+        family = process.children(recursive=True) or [process]
         return int(sum(one.memory_info().rss for one in family) >> 20)
     return 0
 
@@ -167,11 +170,13 @@ def _too_slow(limits: Limits) -> SandboxLimit:
 
 
 def _outcome(code: int, result: Path, tail: str, limits: Limits) -> tuple[dict[str, Any], Isolation]:
-    said = _read_result(result)
-    if code == 0 and said and "value" in said:
-        return said["value"], Isolation.model_validate(said["isolation"])
-    if said and "error" in said:
-        raise by_exit_code(int(said["error"]["exit_code"]))(str(said["error"]["what"]), do=str(said["error"]["do"]))
+    said = _read_result(result) or {}
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # what it wrote is not what we write: see how it ended
+        if code == 0 and "value" in said:
+            return said["value"], Isolation.model_validate(said["isolation"])
+        if "error" in said:
+            error = said["error"]
+            raise by_exit_code(int(error["exit_code"]))(str(error["what"]), do=str(error["do"]))
     if code == -signal.SIGXCPU:
         raise _too_slow(limits)
     if "MemoryError" in tail or "bad_alloc" in tail or "Cannot allocate memory" in tail:
@@ -189,7 +194,7 @@ def _read_result(result: Path) -> dict[str, Any] | None:
     """The child's word is data: it must be a small JSON object."""
     if not result.is_file() or result.stat().st_size > 16 << 20:
         return None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         said = json.loads(result.read_text())
         return said if isinstance(said, dict) else None
     return None
@@ -215,6 +220,10 @@ def main(entry: str, *, preload: bool) -> None:
     if not line:
         return  # the parent went away without an order
     order = json.loads(line)
+    _in_a_fork(lambda: _obey(function, order, network=network))
+
+
+def _obey(function: Callable[..., Any], order: dict[str, Any], *, network: bool) -> None:
     limits, work = Limits(**order["limits"]), Path(order["work"])
     os.chdir(work)
     os.environ.update(dict.fromkeys(("HOME", "TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"), str(work)))
@@ -232,6 +241,34 @@ def main(entry: str, *, preload: bool) -> None:
     except ShipliftError as error:
         said = {"error": {"exit_code": error.exit_code, "what": error.what, "do": error.do}}
     (work / "result.json").write_text(json.dumps(said))
+
+
+def _in_a_fork(job: Callable[[], None]) -> NoReturn:
+    """Runs a job in a fork, which has one thread, and ends as it ended.
+
+    Landlock binds the thread that asks for it, and those it starts. Libraries imported by now have started others,
+    which code that runs later could make act for it.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            job()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)  # without exit handlers: libraries would wait there for threads that the fork does not have
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        with contextlib.suppress(OSError):
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
 
 
 def _preload(module: ModuleType) -> None:
@@ -260,7 +297,8 @@ def _lock_files(read: Sequence[Path], work: Path) -> int:
     if abi < 1:
         return 0
     every = _FS_ALL[min(abi, 5)]
-    rules = struct.pack("=QQ", every, _NET_ALL) if abi >= 4 else struct.pack("=Q", every)
+    handled = [every, _NET_ALL, _SCOPE_ALL][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
+    rules = struct.pack(f"={len(handled)}Q", *handled)
     handle = int(libc.syscall(_LANDLOCK_CREATE, rules, len(rules), 0))
     if handle < 0:
         return 0

@@ -72,7 +72,7 @@ def _modelaudit(root: Path) -> Iterator[Finding]:
         details = issue.details or {}
         named = str(details.get("associated_global") or details.get("import_reference") or "")
         severity = str(getattr(issue.severity, "value", issue.severity))
-        unfinished = issue.rule_code in _UNFINISHED and not named
+        unfinished = bool(details.get("analysis_incomplete")) or (issue.rule_code in _UNFINISHED and not named)
         if severity not in ("critical", "warning") or (severity == "warning" and unfinished):
             continue
         yield Finding(

@@ -41,7 +41,7 @@ def admit(site: Site, request: Request) -> Admitted:
         model, logged = Path(folder) / "model", Path(folder) / "logged"
         progress("fetching the model's files")
         got = registry.download_model(info, model)
-        spec = resolve_spec(request, registry, run_id, got, logged)
+        spec = _resolve_spec(request, registry, run_id, got, logged)
         _check_site(site, spec)
         _check_size(got, spec.admission.max_size_mb)
         promise = read_model(got)
@@ -49,7 +49,7 @@ def admit(site: Site, request: Request) -> Admitted:
         return _admitted(info, run_id, spec, promise, found, got, store, _datasets(registry, run_id, spec, got, store))
 
 
-def resolve_spec(request: Request, registry: Registry, run_id: str, model: Path, logged: Path) -> ReleaseSpec:
+def _resolve_spec(request: Request, registry: Registry, run_id: str, model: Path, logged: Path) -> ReleaseSpec:
     """The spec given by hand, else the one logged with the model or its run, else the defaults.
 
     Raises:

@@ -70,7 +70,9 @@ def tune(
             f"target {target.name} is for NVIDIA's Triton image, this machine has the bundled server",
             do="Release it on a cluster, or use `server: bundled`.",
         )
-    journal = Journal(Path(site.home) / "journal" / f"{_digest(packages, load, search_space, latency_target)}.jsonl", Trial)
+    journal = Journal(
+        Path(site.home) / "journal" / f"{_digest(packages, load, search_space, latency_target)}.jsonl", Trial
+    )
     search = _Search(packages.packages, search_space, serving)
     deadline = time.monotonic() + search_space.time_budget_s
     with _bench(site, packages, serving, search_space, latency_target, load) as bench:

@@ -172,8 +172,11 @@ def _apart(wanted: Any, got: Any) -> float:
         return 0.0 if [str(item) for item in left] == texts else float("inf")
     if left.dtype.kind in "biu":
         return float(np.mean(left != right))
-    scale = float(np.abs(left).max(initial=0)) or 1.0
-    return float(np.abs(left.astype(np.float64) - right.astype(np.float64)).max(initial=0)) / scale
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        apart = np.where(left == right, 0.0, np.abs(left - right))  # equal infinities agree
+    scale = float(np.abs(left[np.isfinite(left)]).max(initial=0)) or 1.0
+    return float(apart.max(initial=0)) / scale
 
 
 def _input(name: str, datatype: str, array: Any) -> Any:

@@ -131,7 +131,7 @@ def _write_warmups(folder: Path, model: ModelDescription, example: Arrays) -> tu
         files: dict[str, str] = {}
         for index, (name, array) in enumerate(one.items()):
             files[name] = f"{model.version}-input-{index}"
-            (at / files[name]).write_bytes(raw_bytes(array[0]))
+            (at / files[name]).write_bytes(raw_bytes(array[:1]))
         shapes = {name: tuple(array.shape[1:]) or (1,) for name, array in one.items()}
         warmups.append(Warmup(batch=batch, files=files, shapes=shapes))
     return tuple(warmups)

@@ -96,7 +96,7 @@ def test_a_version_without_what_it_needs_is_not_admitted(
 
 def test_an_unknown_flavor_is_not_admitted(lab: Lab) -> None:
     class Twice(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined, misc]
-        def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]  # noqa: ARG002
+        def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
             return model_input * 2
 
     x = np.ones((2, 4), np.float32)

@@ -21,7 +21,7 @@ def npz(**arrays: Any) -> bytes:
 
 
 def csv(**columns: Any) -> bytes:
-    return pd.DataFrame(columns).to_csv(index=False).encode()
+    return str(pd.DataFrame(columns).to_csv(index=False)).encode()
 
 
 def parquet(**columns: Any) -> bytes:

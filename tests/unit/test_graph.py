@@ -133,10 +133,10 @@ def test_what_is_many_outside_a_fan_out_cannot_be_taken_as_one() -> None:
 
 
 def test_a_parameter_or_a_result_without_a_type_is_refused_by_name() -> None:
-    def nothing(source) -> Made:  # type: ignore[no-untyped-def] # noqa: ANN001
+    def nothing(source) -> Made:  # type: ignore[no-untyped-def]
         return Made()
 
-    def endless(source: Source):  # type: ignore[no-untyped-def] # noqa: ANN202
+    def endless(source: Source):  # type: ignore[no-untyped-def]
         return Made()
 
     assert "nothing has no type for 'source'" in refused(Stage(nothing))

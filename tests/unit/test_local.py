@@ -140,9 +140,7 @@ class Toy:
         self.calls.clear()
         self.events.clear()
         given = (source or Source(), limit or Limit())
-        ending, self.known = local.run(
-            self.pipeline, *given, release="toy-1", kept=self.kept, tell=self.events.append
-        )
+        ending, self.known = local.run(self.pipeline, *given, release="toy-1", kept=self.kept, tell=self.events.append)
         return ending
 
 
@@ -383,10 +381,11 @@ def test_a_step_that_catches_every_exception_does_not_catch_its_deadline() -> No
 
 # --- real signals to a real process ---------------------------------------------------------------------------------
 
-SCRIPT = '''
-import json, signal, sys, threading
+SCRIPT = """
+import json, os, signal, sys, threading
 from pipelines import local
 from pipelines.graph import Pipeline, Placement, Stage
+from runtime.progress import progress
 from runtime.records import Ending, Record
 
 class Made(Record):
@@ -416,11 +415,30 @@ def close(ending: Ending) -> Closed:
         sys.stdin.readline()
     return Closed(said="closed")
 
-pipeline = Pipeline("cut", inputs=(), stages=(Stage(work),), on_exit=Stage(close))
+def move() -> Made:
+    say("working")
+    sys.stdin.readline()
+    return Made(text="moved")
+
+class Trap:  # is signalled where Python drops exceptions: in a finalizer
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+def drop() -> Made:
+    say("working")
+    Trap()
+    progress("going on")
+    say("went on")
+    return Made()
+
+step = {"--dropped": Stage(drop), "--shielded": Stage(move, Placement(shielded=True))}.get(sys.argv[-1], Stage(work))
+pipeline = Pipeline("cut", inputs=(), stages=(step,), on_exit=Stage(close))
 heard = []
 ending, known = local.run(pipeline, release="cut", kept=Kept(), on_signal=heard.append)
 print(json.dumps({"ending": ending.model_dump(mode="json"), "heard": heard, "closed": known["closed"].said}))
-'''
+"""
 
 
 @pytest.fixture
@@ -458,6 +476,13 @@ def test_a_signal_in_the_middle_of_a_step_cancels_the_release(start: Any, number
     assert (said["heard"], said["closed"], child.returncode) == ([number], "closed", 0)
 
 
+def test_a_signal_whose_exception_python_dropped_cancels_at_the_next_word(start: Any) -> None:
+    out, _ = start("--dropped").communicate(timeout=30)
+    *before, last = out.splitlines()
+    assert before == ["closing"]
+    assert json.loads(last)["ending"]["failure"]["kind"] == "Cancelled"
+
+
 def test_a_second_signal_does_not_disturb_the_exit_stage(start: Any) -> None:
     child = start("--slow-exit")
     child.send_signal(signal.SIGINT)
@@ -467,3 +492,13 @@ def test_a_second_signal_does_not_disturb_the_exit_stage(start: Any) -> None:
     out, _ = child.communicate("go on\n", timeout=30)
     assert json.loads(out)["closed"] == "closed"
     assert child.returncode == 0
+
+
+def test_a_stage_that_moves_traffic_is_finished_rather_than_cancelled(start: Any) -> None:
+    child = start("--shielded")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        child.send_signal(number)
+    out, _ = child.communicate("go on\n", timeout=30)
+    said = json.loads(out.splitlines()[-1])
+    assert [(run["name"], run["outcome"]) for run in said["ending"]["stages"]] == [("move", "ok")]
+    assert (said["ending"]["failure"], said["closed"]) == (None, "closed")

@@ -22,7 +22,7 @@ _matrices = npst.arrays(np.float64, (7, 3), elements=st.just(0.0) | st.floats(0.
 _values = st.tuples(_matrices, _matrices)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(_pairs)
 def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, wanted = pair
@@ -31,7 +31,7 @@ def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> 
     assert error == pytest.approx(math.sqrt(value * (1 - value) / (len(got) - 1)))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(_pairs)
 def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, wanted = pair
@@ -40,14 +40,14 @@ def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[An
     assert 0 <= error < 1
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(_values)
 def test_mae_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     value, _ = metrics.score("mae", {"out": pair[0]}, pair[1])
     assert value == pytest.approx(sklearn.mean_absolute_error(pair[1], pair[0]))
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(_values)
 def test_cosine_is_scikit_learn_s_pairwise_similarity(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     from sklearn.metrics.pairwise import cosine_similarity
@@ -104,7 +104,11 @@ def test_class_numbers_may_be_logged_as_floats_and_in_a_column() -> None:
 @pytest.mark.parametrize("metric", ["accuracy", "f1"])
 @pytest.mark.parametrize(
     ("labels", "said"),
-    [(np.eye(3), "labels of shape (3, 3)"), (np.array(["a", "b", "c"]), "text"), (np.arange(5), "labels of shape (5,)")],
+    [
+        (np.eye(3), "labels of shape (3, 3)"),
+        (np.array(["a", "b", "c"]), "text"),
+        (np.arange(5), "labels of shape (5,)"),
+    ],
 )
 def test_labels_that_cannot_be_compared_are_refused_not_counted_as_wrong(metric: Any, labels: Any, said: str) -> None:
     with pytest.raises(DataInvalid) as error:

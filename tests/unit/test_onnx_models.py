@@ -81,7 +81,12 @@ def test_a_signature_is_read_from_the_graph_without_its_weights(tmp_path: Path) 
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [(TensorProto.STRING, "BYTES"), (TensorProto.INT64, "INT64"), (TensorProto.BOOL, "BOOL"), (TensorProto.DOUBLE, "FP64")],
+    [
+        (TensorProto.STRING, "BYTES"),
+        (TensorProto.INT64, "INT64"),
+        (TensorProto.BOOL, "BOOL"),
+        (TensorProto.DOUBLE, "FP64"),
+    ],
 )
 def test_types_and_free_dimensions_have_triton_s_names(kind: int, name: str) -> None:
     value = helper.make_tensor_value_info("x", kind, ["batch", None, 3])
@@ -115,7 +120,7 @@ def test_a_session_takes_text_as_numpy_gives_it(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_model_is_refused_with_the_runtime_s_words(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"not a model")
-    with pytest.raises(ExportFailed, match="ONNX Runtime .* does not load the model"):
+    with pytest.raises(ExportFailed, match=r"ONNX Runtime .* does not load the model"):
         onnx_models.session(tmp_path / "model.onnx")
 
 

@@ -58,7 +58,9 @@ def test_the_worst_failing_inputs_are_named() -> None:
 
 
 def score(value: float | None, samples: int = 500, limit: float | None = 0.9, metric: Any = "accuracy") -> Check | None:
-    return policy.score_check(value, samples, metric, Quality(min_score=limit), DATA.model_copy(update={"metric": metric}))
+    return policy.score_check(
+        value, samples, metric, Quality(min_score=limit), DATA.model_copy(update={"metric": metric})
+    )
 
 
 def test_no_limit_is_no_check() -> None:
@@ -168,8 +170,10 @@ def test_a_stable_measurement_is_taken_at_its_word() -> None:
 # --- the champion ---
 
 
-def against(given_: Any = None, *, slo: Slo | None = None, before: Champion | None = None, **score_: Any) -> dict[str, Check]:
-    mine = {"score": 0.95, "metric": "accuracy", "validation": "v" * 64} | score_
+def against(
+    given_: Any = None, *, slo: Slo | None = None, before: Champion | None = None, **score_: Any
+) -> dict[str, Check]:
+    mine: dict[str, Any] = {"score": 0.95, "metric": "accuracy", "validation": "v" * 64} | score_
     return named(
         policy.champion_checks(
             given_, before or champion(), mine["score"], mine["metric"], mine["validation"], slo or Slo()

@@ -14,7 +14,7 @@ from runtime.conversion.postprocess import in_graph, in_numpy
 from runtime.errors import ExportFailed
 
 CLASSES = 4
-_OUTPUTS = {
+_OUTPUTS: dict[tuple[str, ...], dict[str, Any]] = {
     ("softmax",): {"probabilities": (np.float32, (-1, CLASSES))},
     ("sigmoid",): {"probabilities": (np.float32, (-1, CLASSES))},
     ("argmax",): {"label": (np.int64, (-1, 1))},
@@ -110,7 +110,7 @@ def test_an_output_that_is_no_table_of_scores_is_refused(model: Any, said: str, 
 
 
 def test_more_classes_than_there_are_cannot_be_the_top() -> None:
-    with pytest.raises(ExportFailed, match="export.top_k is 5, the model has 4 classes"):
+    with pytest.raises(ExportFailed, match=r"export\.top_k is 5, the model has 4 classes"):
         in_graph(identity(), ("top_k",), 5)
 
 

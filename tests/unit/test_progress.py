@@ -24,8 +24,7 @@ def test_a_listener_ends_with_its_step_also_when_that_fails() -> None:
     outer: list[str] = []
     with listening(lambda said, _: outer.append(said)):
         with pytest.raises(ZeroDivisionError), listening(lambda _said, _done: None):
-            progress("inner")
-            raise ZeroDivisionError
+            progress(f"inner {1 // 0}")
         progress("outer")
     assert outer == ["outer"]
 

@@ -54,9 +54,7 @@ def test_an_artifact_is_named_by_a_sha256_and_nothing_else(digest: str) -> None:
         Artifact(sha256=digest, size_bytes=0)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [(LoadReport, "load_report"), (ModelVersion, "model_version"), (Slo, "slo")]
-)
+@pytest.mark.parametrize(("kind", "name"), [(LoadReport, "load_report"), (ModelVersion, "model_version"), (Slo, "slo")])
 def test_a_record_has_one_name_as_a_parameter(kind: type[Record], name: str) -> None:
     assert kind.parameter() == name
 

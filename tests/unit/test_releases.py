@@ -136,9 +136,7 @@ def test_a_person_may_ask_again_after_a_failure_that_was_not_the_model_s(release
         lambda releases: releases.accept(DIGITS, Trigger(kind="manual", allow_older=True)),
     ],
 )
-def test_a_rerun_is_queued_whatever_the_release_said(
-    releases: Releases, ask: Callable[[Releases], Accepted]
-) -> None:
+def test_a_rerun_is_queued_whatever_the_release_said(releases: Releases, ask: Callable[[Releases], Accepted]) -> None:
     name = ended(releases)
     releases.tell(name, Event(stage="a", kind="started"))
     assert ask(releases).queued

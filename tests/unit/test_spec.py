@@ -200,7 +200,7 @@ def test_what_is_not_a_mapping_is_refused_with_what_it_is(text: str, kind: str) 
 
 
 def test_a_syntax_error_is_told_with_its_line() -> None:
-    with pytest.raises(SpecInvalid, match="not YAML.*line 2"):
+    with pytest.raises(SpecInvalid, match=r"not YAML.*line 2"):
         parse("slo:\n  p99_ms: [5\n")
 
 
@@ -209,9 +209,9 @@ def test_a_syntax_error_is_told_with_its_line() -> None:
     [
         "model: 2024-13-45",
         "slo: {failures: " + "9" * 5000 + "}",
-        "[" * 5000,
-        "slo: " + "[" * 3000 + "]" * 3000,
-        "slo: {p99_ms: " + "{a: " * 3000 + "1" + "}" * 3000 + "}",
+        "[" * 1000,
+        "slo: " + "[" * 1000 + "]" * 1000,
+        "slo: {p99_ms: " + "{a: " * 1000 + "1" + "}" * 1000 + "}",
         "model: \x00",
         "? [a]\n: b",
         "!!python/object/apply:os.system [id]",
@@ -241,7 +241,7 @@ _trees = st.recursive(
 _sections = st.dictionaries(st.sampled_from([*ReleaseSpec.model_fields, "other"]), _trees, max_size=4)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(_sections)
 def test_any_yaml_is_a_spec_or_an_error_that_says_why(body: dict[str, Any]) -> None:
     try:
@@ -252,7 +252,7 @@ def test_any_yaml_is_a_spec_or_an_error_that_says_why(body: dict[str, Any]) -> N
         assert isinstance(found, ReleaseSpec)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
 def test_any_text_is_a_spec_or_an_error_that_says_why(text: str) -> None:
     try:
@@ -287,7 +287,7 @@ _specs = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=50)
 @given(_specs)
 def test_a_spec_written_down_and_read_again_is_the_same(body: dict[str, Any]) -> None:
     first = parse(yaml.safe_dump(body, allow_unicode=True))

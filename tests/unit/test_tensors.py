@@ -27,7 +27,7 @@ _arrays = npst.arrays(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(_names, _arrays, max_size=4))
 def test_arrays_come_back_from_an_npz_as_they_were(arrays: dict[str, NDArray[Any]]) -> None:
     again = load_npz(dump_npz(arrays))
@@ -104,7 +104,7 @@ def test_an_npz_that_unpacks_to_more_than_fits_is_refused(monkeypatch: pytest.Mo
         load_npz(body)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 @given(at=st.integers(0, 10**6), piece=st.binary(min_size=1, max_size=16))
 def test_a_damaged_npz_is_read_or_refused_and_never_anything_else(at: int, piece: bytes) -> None:
     body = savez(x=np.arange(200), y=np.ones((3, 3), np.float32))

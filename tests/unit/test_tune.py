@@ -1,3 +1,4 @@
+import math
 import os
 from collections.abc import Callable
 from typing import Any
@@ -46,7 +47,13 @@ def made_of(throughput: Callable[[ServingConfig], float], limit: float | None = 
 
 
 def grows(at: ServingConfig) -> float:
-    return 100 * at.max_batch**0.5 * at.instances * (1.2 if at.threads == 2 else 1) * (1.1 if at.queue_delay_us else 1)
+    return (
+        100
+        * math.sqrt(at.max_batch)
+        * at.instances
+        * (1.2 if at.threads == 2 else 1)
+        * (1.1 if at.queue_delay_us else 1)
+    )
 
 
 def test_the_best_configuration_of_a_smooth_machine_is_found() -> None:
@@ -118,7 +125,10 @@ def test_no_more_threads_are_proposed_than_twice_the_cores() -> None:
 def test_a_policed_queue_is_never_proposed_fewer_instances_than_it_needs() -> None:
     policed = Serving(queue=Queue(max_size=10))
     _, proposed = search(
-        made_of(lambda at: 100 / at.instances), SearchSpace(instances=(1, 2, 4)), policed, package(config=config(8, 0, 2))
+        made_of(lambda at: 100 / at.instances),
+        SearchSpace(instances=(1, 2, 4)),
+        policed,
+        package(config=config(8, 0, 2)),
     )
     assert {at.instances for _, at in proposed} == {2, 4}
 

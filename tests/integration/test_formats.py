@@ -1,0 +1,209 @@
+"""Every format that can be logged: admitted, exported in the sandbox, and proven against the original."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from mlflow.models import infer_signature
+from sklearn.compose import ColumnTransformer
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+from runtime.admitted import Admitted
+from runtime.errors import ExportFailed, NotAdmitted, SandboxLimit
+from runtime.records import Exported
+from runtime.spec import Conversion, Quality
+from steps.admit import admit
+from steps.export import export
+from tests.integration.conftest import FAST, Lab, digits, request
+
+Log = Callable[..., Any]
+TRUSTED = f"{FAST}\nadmission: {{pickle: sandbox}}"
+
+
+def network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    nn = torch.nn
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)).eval()
+
+
+def images() -> Any:
+    return digits()[0][:4].reshape(-1, 1, 8, 8)
+
+
+def torch_as(lab: Lab, how: str) -> Log:
+    model, x = network(), images()
+    signature = infer_signature(x, model(torch.tensor(x)).detach().numpy())
+    given: dict[str, Any] = {"signature": signature, "input_example": x}
+    if how == "torchscript":
+        model, given["input_example"] = torch.jit.script(model), None
+    if how != "pt2":
+        given["serialization_format"] = "pickle"
+    return lambda **words: lab.mlflow.pytorch.log_model(model, **given, **words)
+
+
+def sklearn_as(lab: Lab, how: str) -> Log:
+    rows, labels = digits()
+    if how == "regressor":
+        model: Any = RandomForestRegressor(n_estimators=5, random_state=0).fit(rows[:200], labels[:200])
+    else:
+        model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200)).fit(rows[:200], labels[:200])
+    given = {"signature": infer_signature(rows[:3], model.predict(rows[:3])), "input_example": rows[:3]}
+    if how == "cloudpickle":
+        given["serialization_format"] = "cloudpickle"
+    else:
+        given["skops_trusted_types"] = ["sklearn.tree._tree.Tree"] if how == "regressor" else None
+    return lambda **words: lab.mlflow.sklearn.log_model(model, **given, **words)
+
+
+def table() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    n = 200
+    return pd.DataFrame({
+        "age": rng.integers(18, 80, n).astype(np.float64),
+        "income": rng.normal(3000, 500, n),
+        "city": rng.choice(["Berlin", "Köln", "Ulm"], n),
+    })  # fmt: skip
+
+
+def columns(lab: Lab) -> Log:
+    """A pipeline over named columns, one of them text."""
+    frame = table()
+    target = (frame["age"] + 20 * (frame["city"] == "Ulm") > 55).astype(np.int64)
+    prepare = ColumnTransformer([("text", OneHotEncoder(), ["city"]), ("number", StandardScaler(), ["age", "income"])])
+    model = make_pipeline(prepare, LogisticRegression()).fit(frame, target)
+    example = frame.head(5)
+    return lambda **words: lab.mlflow.sklearn.log_model(
+        model, signature=infer_signature(example, model.predict(example)), input_example=example,
+        skops_trusted_types=["numpy.dtype"], **words,
+    )  # fmt: skip
+
+
+def exported(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tuple[Admitted, Exported]:
+    """Logs, admits and exports a version: no release is waited for (the registration starts one all the same)."""
+    version = lab.log(name, log, spec=spec)
+    admitted = admit(lab.site, request(name, version))
+    return admitted, export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "spec"),
+    [
+        ("torch-pt2", lambda lab: torch_as(lab, "pt2"), FAST),
+        ("torch-pickle", lambda lab: torch_as(lab, "pickle"), TRUSTED),
+        ("sklearn-skops", lambda lab: sklearn_as(lab, "skops"), FAST),
+        ("sklearn-cloudpickle", lambda lab: sklearn_as(lab, "cloudpickle"), TRUSTED),
+        ("sklearn-regressor", lambda lab: sklearn_as(lab, "regressor"), FAST),
+        ("sklearn-columns", columns, FAST),
+    ],
+)
+def test_a_logged_format_is_exported_with_parity(lab: Lab, name: str, build: Callable[[Lab], Log], spec: str) -> None:
+    admitted, made = exported(lab, name, build(lab), spec=spec)
+    limit = Quality().parity
+    assert [(case.inputs, case.batch) for case in made.parity][1:] == [
+        ("random-1", 1),
+        ("random-2", 2),
+        ("random-7", 7),
+    ]
+    for case in made.parity:
+        assert case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel, case
+    assert all(spec.shape[0] == -1 for spec in (*made.signature.inputs, *made.signature.outputs))
+    assert made.isolation.network in ("namespace", "landlock")
+    assert made.isolation.files == "landlock"
+    assert admitted.scan.files > 0
+
+
+def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) -> None:
+    """MLflow saves no example with TorchScript, so its folder gets one by hand."""
+    import json
+
+    from tests.integration.test_bad_input import log_folder
+
+    folder, x = tmp_path / "m", images()
+    model = torch.jit.script(network())
+    lab.mlflow.pytorch.save_model(
+        model, str(folder), signature=infer_signature(x, model(torch.tensor(x)).detach().numpy()),
+        serialization_format="pickle", pip_requirements=[],
+    )  # fmt: skip
+    (folder / "input_example.json").write_text(json.dumps(x.tolist()))
+    with (folder / "MLmodel").open("a") as meta:
+        meta.write("saved_input_example_info:\n  artifact_path: input_example.json\n  type: ndarray\n")
+    version = log_folder(lab, "torchscript", folder, spec=TRUSTED)
+    admitted = admit(lab.site, request("torchscript", version))
+    made = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
+    assert max(case.max_abs for case in made.parity) < 1e-4
+    assert "older exporter" in made.notes[0]
+
+
+@pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
+def test_post_processing_is_part_of_the_graph(lab: Lab, step: str) -> None:
+    import onnx
+    from onnx import TensorProto, helper
+
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 6]) for name in ("x", "scores")]
+    graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["scores"])], "g", values[:1], values[1:])
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    x = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
+    given = {"signature": infer_signature({"x": x}, {"scores": np.tanh(x)}), "input_example": {"x": x}}
+    spec = f"{FAST}\nexport: {{postprocess: {step}, top_k: 3}}"
+    _, made = exported(
+        lab, f"post-{step}", lambda **words: lab.mlflow.onnx.log_model(model, **given, **words), spec=spec
+    )
+    names = {spec.name: spec.shape for spec in made.signature.outputs}
+    assert (
+        names
+        == {
+            "softmax": {"probabilities": (-1, 6)},
+            "sigmoid": {"probabilities": (-1, 6)},
+            "argmax": {"label": (-1, 1)},
+            "top_k": {"top_scores": (-1, 3), "top_labels": (-1, 3)},
+        }[step]
+    )
+    assert max(case.max_abs for case in made.parity) < 1e-6
+    assert isinstance(model, onnx.ModelProto)
+
+
+def test_text_columns_are_served_as_text(lab: Lab) -> None:
+    spec = f"{FAST}\ndata: {{metric: accuracy, validation: none.npz}}"
+    version = lab.log("columns", columns(lab), spec=spec)
+    report = lab.wait("columns", version)
+    assert report.exit_code == 0, report.reason
+    asked = {"age": np.array([[70.0], [20.0]], np.float32), "income": np.array([[3000.0], [3000.0]], np.float32),
+             "city": np.array([["Ulm"], ["Köln"]])}  # fmt: skip
+    answer = lab.ask("columns", asked)
+    assert [row[0] for row in answer["outputs"]["label"]] == [1, 0]
+
+
+def test_the_sandbox_ends_an_export_at_its_limits(lab: Lab) -> None:
+    version = lab.log("limits", torch_as(lab, "pt2"))
+    admitted = admit(lab.site, request("limits", version))
+    small = admitted.conversion.model_copy(update={"memory_mb": 16})
+    with pytest.raises(SandboxLimit, match="the limit is 16 MiB"):
+        export(lab.site, admitted.model_version, admitted.contract, small)
+    wrong = Conversion(outputs=("no such output",))
+    with pytest.raises(ExportFailed, match=r"export\.outputs names no such output"):
+        export(lab.site, admitted.model_version, admitted.contract, wrong)
+
+
+def test_a_pickle_that_carries_its_authors_code_needs_the_specs_consent(lab: Lab) -> None:
+    """A class defined in a notebook is pickled by value: code of the author's."""
+    namespace: dict[str, Any] = {"torch": torch, "__name__": "__main__"}
+    source = "class Net(torch.nn.Module):\n    def forward(self, x):\n        return x.flatten(1)[:, :10] * 2\n"
+    exec(source, namespace)
+    model, x = namespace["Net"](), images()
+    given = {"signature": infer_signature(x, x.reshape(4, -1)[:, :10]), "serialization_format": "pickle"}
+
+    def log(**words: Any) -> Any:
+        return lab.mlflow.pytorch.log_model(model, input_example=x, **given, **words)
+
+    version = lab.log("by-value", log)
+    with pytest.raises(NotAdmitted, match="cloudpickle"):
+        admit(lab.site, request("by-value", version))
+    _, made = exported(lab, "by-value", log, spec=TRUSTED)
+    assert max(case.max_abs for case in made.parity) == 0

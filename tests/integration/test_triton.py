@@ -1,0 +1,236 @@
+"""What a package says is what the server does: each serving setting, observed on the real bundled Triton."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from tritonclient import grpc, http
+from tritonclient.utils import InferenceServerException
+
+from runtime.records import ServingConfig, Signature, TensorSpec
+from runtime.spec import HostPolicy, Priorities, Queue, RateLimiter, Serving
+from runtime.triton.client import TritonClient, check_golden
+from runtime.triton.config import ModelDescription, least_instances
+from runtime.triton.environment import ServerEnvironment, default_root
+from runtime.triton.repository import golden_arrays, install, write_package
+from runtime.triton.server import Features, Server, private_server
+
+pytestmark = pytest.mark.integration
+ENVIRONMENT = ServerEnvironment(default_root())
+SIGNATURE = Signature(
+    inputs=(TensorSpec(name="x", datatype="FP32", shape=(-1, 4)),),
+    outputs=(TensorSpec(name="y", datatype="FP32", shape=(-1, 4)),),
+)
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+def onnx_folder(folder: Path, *, slow: bool = False) -> Path:
+    """y = 2 x; the slow one takes some milliseconds a batch."""
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
+    two = numpy_helper.from_array(np.array(2, np.float32), "two")
+    nodes, constants = [helper.make_node("Mul", ["x", "two"], ["y"])], [two]
+    if slow:
+        size = 1600
+        constants += [
+            numpy_helper.from_array(np.zeros((4, size), np.float32), "wide"),
+            numpy_helper.from_array(np.zeros((size, size), np.float32), "square"),
+            numpy_helper.from_array(np.zeros((size, 4), np.float32), "narrow"),
+        ]
+        chain = [helper.make_node("MatMul", ["x", "wide"], ["h0"])]
+        chain += [helper.make_node("MatMul", [f"h{i}", "square"], [f"h{i + 1}"]) for i in range(30)]
+        chain += [
+            helper.make_node("MatMul", ["h30", "narrow"], ["zero"]),
+            helper.make_node("Add", ["x", "zero"], ["x2"]),
+        ]
+        nodes = [*chain, helper.make_node("Mul", ["x2", "two"], ["y"])]
+    graph = helper.make_graph(nodes, "g", [x], [y], constants)
+    folder.mkdir(parents=True)
+    model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return folder
+
+
+@contextmanager
+def served(
+    work: Path,
+    serving: Serving,
+    *,
+    max_batch: int = 8,
+    delay_us: int = 0,
+    slow: bool = False,
+    features: Features = Features(),  # noqa: B008
+) -> Iterator[tuple[Server, TritonClient]]:
+    """The model `m` version 3 on a server of its own."""
+    model = ModelDescription(
+        name="m",
+        version=3,
+        signature=SIGNATURE,
+        config=ServingConfig(
+            max_batch=max_batch, queue_delay_us=delay_us, instances=least_instances(serving, "bundled"), threads=1
+        ),
+        serving=serving,
+    )
+    (work / "package").mkdir(parents=True)
+    package = write_package(
+        work / "package", model, onnx_folder(work / "onnx", slow=slow), "bundled", example={"x": X},
+        golden=golden_arrays({"x": X}, {"y": 2 * X}),
+    )  # fmt: skip
+    install(package, work / "models", source="m", name="m")
+    with (
+        private_server(ENVIRONMENT, work / "models", features or Features(), log=work / "log") as server,
+        TritonClient(server.grpc) as client,
+    ):
+        client.load("m")
+        yield server, client
+
+
+def metric(server: Server, name: str) -> float:
+    """The sum of a metric of model `m`."""
+    lines = httpx.get(server.metrics, trust_env=False).text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and 'model="m"' in line)
+
+
+def infer(server: Server, x: Any, **how: Any) -> Any:
+    given = grpc.InferInput("x", list(x.shape), "FP32")
+    given.set_data_from_numpy(x)
+    return grpc.InferenceServerClient(server.grpc).infer("m", [given], **how)
+
+
+def test_it_answers_right_and_only_as_the_version_it_is(tmp_path: Path) -> None:
+    with served(tmp_path, Serving()) as (server, client):
+        check_golden(client, "m", SIGNATURE, golden_arrays({"x": X}, {"y": 2 * X}), tolerance=1e-6)
+        assert client.versions("m") == [3]
+        assert infer(server, X).get_response().model_version == "3"
+        with pytest.raises(InferenceServerException, match="version 2"):
+            infer(server, X, model_version="2")
+
+
+def test_requests_are_batched_within_the_delay(tmp_path: Path) -> None:
+    with served(tmp_path, Serving(warmup=False), delay_us=300_000) as (server, _), ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda n: infer(server, np.full((1, 4), n, np.float32)).as_numpy("y"), range(4)))
+        assert [float(answer[0, 0]) for answer in answers] == [0, 2, 4, 6]
+        assert metric(server, "nv_inference_count") == 4
+        assert metric(server, "nv_inference_exec_count") == 1
+
+
+@pytest.mark.parametrize(("warmup", "runs", "samples"), [(True, 2, 9), (False, 0, 0)])
+def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path, *, warmup: bool, runs: int, samples: int) -> None:
+    """One sample, and a full batch of eight: Triton counts them as any other execution."""
+    with served(tmp_path, Serving(warmup=warmup)) as (server, client):
+        assert client.ready("m", 3)
+        stats = grpc.InferenceServerClient(server.grpc).get_inference_statistics("m").model_stats[0]
+        assert (stats.execution_count, stats.inference_count) == (runs, samples)
+
+
+def test_labels_reach_the_classification_extension(tmp_path: Path) -> None:
+    with served(tmp_path, Serving(labels=("a", "b", "c", "d"))) as (server, _):
+        client = http.InferenceServerClient(server.http)
+        given = http.InferInput("x", [1, 4], "FP32")
+        given.set_data_from_numpy(X[:1])
+        asked = http.InferRequestedOutput("y", class_count=2)
+        top = client.infer("m", [given], outputs=[asked]).as_numpy("y")[0]
+        assert [entry.decode().split(":")[-1] for entry in top] == ["d", "c"]
+
+
+def test_the_response_cache_answers_the_second_time(tmp_path: Path) -> None:
+    with served(tmp_path, Serving(response_cache=True, warmup=False)) as (server, _):
+        for _ in range(3):
+            assert (infer(server, X).as_numpy("y") == 2 * X).all()
+        assert metric(server, "nv_cache_num_hits_per_model") == 2
+        assert metric(server, "nv_inference_exec_count") == 1
+
+
+def test_a_full_queue_refuses_what_is_too_much(tmp_path: Path) -> None:
+    queue = Queue(max_size=2, timeout_ms=0)
+    with served(tmp_path, Serving(queue=queue, warmup=False), max_batch=1, slow=True) as (server, _):
+        outcomes = _burst(server, 24)
+        assert outcomes["answered"] >= 3
+        assert outcomes["refused"] >= 1
+
+
+def _burst(server: Server, count: int) -> dict[str, int]:
+    found = {"answered": 0, "refused": 0}
+
+    def one(_: int) -> str:
+        try:
+            infer(server, X[:1])
+        except InferenceServerException as error:
+            return "refused" if "exceeds maximum queue size" in str(error).lower() else f"failed: {error}"
+        return "answered"
+
+    with ThreadPoolExecutor(count) as pool:
+        for outcome in pool.map(one, range(count)):
+            found[outcome] = found.get(outcome, 0) + 1
+    assert set(found) == {"answered", "refused"}, found
+    return found
+
+
+def test_urgent_requests_overtake(tmp_path: Path) -> None:
+    serving = Serving(priorities=Priorities(levels=2, default=2), warmup=False)
+    with served(tmp_path, serving, max_batch=1, slow=True) as (server, _):
+        done: list[int] = []
+
+        def one(priority: int) -> None:
+            infer(server, X[:1], priority=priority)
+            done.append(priority)
+
+        with ThreadPoolExecutor(24) as pool:
+            for priority in [2] * 16 + [1] * 4:
+                pool.submit(one, priority)
+                time.sleep(0.002)  # they are to arrive in this order
+        first = [done.index(1), *[at for at, priority in enumerate(done) if priority == 1]]
+        last_urgent = max(first)
+        assert last_urgent < len(done) - 1, done  # some ordinary one that came before was answered after
+
+
+def test_policies_do_not_stall_the_batcher(tmp_path: Path) -> None:
+    """With one instance Triton 2.51 leaves a request waiting for up to 500 ms; packages ask for two."""
+    serving = Serving(priorities=Priorities(levels=2, default=2), queue=Queue(max_size=100, timeout_ms=5000))
+    assert least_instances(serving, "bundled") == 2
+    with served(tmp_path, serving) as (server, _):
+        started = time.monotonic()
+        for _ in range(100):
+            infer(server, X)
+        assert time.monotonic() - started < 5  # a single stall a second would take 50 s
+
+
+def test_the_rate_limiter_is_honoured_by_a_server_started_with_it(tmp_path: Path) -> None:
+    serving = Serving(rate_limiter=RateLimiter(resources={"slot": 1}, priority=2))
+    with served(tmp_path, serving, features=Features(rate_limiter=True)) as (server, _):
+        assert (infer(server, X).as_numpy("y") == 2 * X).all()
+        config = grpc.InferenceServerClient(server.grpc).get_model_config("m").config
+        assert config.instance_group[0].rate_limiter.resources[0].name == "slot"
+
+
+def test_instances_stay_on_the_cores_they_were_given(tmp_path: Path) -> None:
+    with served(tmp_path, Serving(host_policy=HostPolicy(cpu_cores="0"))) as (server, _):
+        infer(server, X)
+        stubs = psutil.Process(server.process.pid).children(recursive=True)
+        assert stubs
+        assert all(stub.cpu_affinity() == [0] for stub in stubs if "stub" in stub.name())
+
+
+def test_the_shared_memory_api_is_closed(tmp_path: Path) -> None:
+    with served(tmp_path, Serving()) as (server, _):
+        with pytest.raises(InferenceServerException, match="restricted"):
+            http.InferenceServerClient(server.http).get_system_shared_memory_status()
+        with pytest.raises(InferenceServerException, match="restricted"):
+            grpc.InferenceServerClient(server.grpc).get_system_shared_memory_status()
+
+
+def test_a_private_server_leaves_nothing_behind(tmp_path: Path) -> None:
+    with served(tmp_path, Serving()) as (server, _):
+        infer(server, X)
+        family = [server.process.pid, *(p.pid for p in psutil.Process(server.process.pid).children(recursive=True))]
+    deadline = time.monotonic() + 10
+    while any(psutil.pid_exists(pid) for pid in family) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(psutil.pid_exists(pid) for pid in family)

@@ -1,0 +1,17 @@
+import pytest
+
+from .examples import Golden
+
+
+@pytest.mark.parametrize("name", ["shiplift.schema.json", "nowhere.txt"])
+def test_another_text_than_the_golden_one_fails_with_the_difference_and_what_to_do(
+    golden: Golden, name: str, request: pytest.FixtureRequest
+) -> None:
+    if request.config.getoption("--update-golden"):
+        pytest.skip("it would be written")
+    with pytest.raises(pytest.fail.Exception) as error:
+        golden(name, "another text\n")
+    said = str(error.value)
+    assert f"--- golden/{name}" in said
+    assert "+another text" in said
+    assert said.endswith("If the change is meant, run `make golden`.")
