@@ -125,7 +125,7 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     ending, known = local.run(
         RELEASE, site, order.request, order.trigger, release=name, kept=Ledger(site, order.request),
-        tell=lambda event: releases.tell(name, event), on_signal=stopped.append,
+        tell=lambda event: releases.tell(name, event), on_signal=stopped.append, scratch=Path(site.home),
     )  # fmt: skip
     if signal.SIGTERM in stopped and ending.failure and ending.failure.kind == "Cancelled":
         return 75  # the stack is going down: it stays queued and goes on at the next start

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, Protocol
 
@@ -60,7 +61,7 @@ class _Run:
     stages: list[StageRun] = field(default_factory=list)
     pending: list[tuple[Stage, str]] = field(default_factory=list)
     verdict: Verdict | None = None
-    warm: set[str] = field(default_factory=set)
+    warm: dict[str, Path] = field(default_factory=dict)
     stopped: list[_Interrupted] = field(default_factory=list)
 
     def stop_if_asked(self) -> None:
@@ -90,16 +91,17 @@ def _undisturbed() -> Iterator[None]:
 @_undisturbed()
 def run(
     pipeline: Pipeline, *inputs: Record, release: str, kept: Kept, tell: Tell = lambda _: None,
-    on_signal: Callable[[int], None] = lambda _: None,
+    on_signal: Callable[[int], None] = lambda _: None, scratch: Path | None = None,
 ) -> tuple[Ending, dict[str, Any]]:  # fmt: skip
     """Walks the pipeline; gives how it ended and every record known by then, that of `on_exit` included.
 
-    SIGINT and SIGTERM cancel it (in the main thread); `on_signal` hears which.
+    SIGINT and SIGTERM cancel it (in the main thread); `on_signal` hears which. Below `scratch` sandboxes may be started
+    ahead of time.
 
     Errors of ours end the walk and are in the ending. Anything else is a bug: it passes through, after `on_exit`.
     """
     started = time.time()
-    warm = {stage.at.warm for stage in pipeline.flat() if stage.at.warm}
+    warm = {stage.at.warm: scratch for stage in pipeline.flat() if stage.at.warm and scratch}
     walk = _Run(kept=kept, tell=tell, known={record.parameter(): record for record in inputs}, warm=warm)
     failure: Failure | None = None
     bug: Exception | None = None
@@ -116,6 +118,7 @@ def run(
         failure = Failure(
             kind=type(error).__name__, exit_code=70, what=f"a bug in Shiplift: {error!r}", do="Report it."
         )
+    sandbox.cool()
     ending = Ending(
         release=release, started_at=started, stages=tuple(walk.stages), verdict=walk.verdict, failure=failure
     )
@@ -139,15 +142,15 @@ def _each(walk: _Run, each: Each) -> None:
 def _one(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
     arguments = {name: known[name] for name in stage.takes}
     name = key(stage, arguments) if stage.at.keep != "never" else ""
-    record = walk.kept.get(name, stage.name, stage.gives) if name else None
+    record = _retried(walk, stage, target)(walk.kept.get, name, stage.name, stage.gives) if name else None
     if record is None:
         _set_up_again(walk, stage, known)
         while walk.warm and stage.at.keep == "result":  # something has to be made: so, most likely, has the rest
-            sandbox.warm(walk.warm.pop())
+            sandbox.warm(*walk.warm.popitem())
         arguments = {name: known[name] for name in stage.takes}
         record = _run_step(walk, stage, arguments, target, name)
         if name:
-            walk.kept.put(name, stage.name, record)
+            _retried(walk, stage, target)(walk.kept.put, name, stage.name, record)
     else:
         _note(walk, StageRun(name=stage.name, target=target, cached=True, key=name, outcome=_outcome(record)))
         if stage.at.keep == "effect":

@@ -28,6 +28,7 @@ from runtime.keys import load_secrets
 from runtime.records import Request as ReleaseRequest
 from runtime.records import Trigger
 from runtime.registry import check_name, version_exists
+from runtime.storage import room_for
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_AGE_S = 300
@@ -64,8 +65,10 @@ class Deliveries:
 
     def claim(self, delivery: str) -> bool:
         """Whether this call is the first with that id."""
+        file = self._file(delivery)
         try:
-            os.close(os.open(self._file(delivery), os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            with room_for("a delivery's id", self._folder):
+                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             return False
         self._forget_old()
@@ -146,9 +149,9 @@ def accept(body: bytes, delivery: str, releases: Releases, deliveries: Deliverie
         check_name(event.data.name)
     except (ValidationError, NotAdmitted):
         return 200, "ignored: not a new model version"
-    if not deliveries.claim(delivery):
-        return 409, "this delivery was received before"
     try:
+        if not deliveries.claim(delivery):
+            return 409, "this delivery was received before"
         if not exists(event.data.name, event.data.version):
             return 200, "ignored: the registry has no such version"
         trigger = Trigger(kind="webhook", delivery=delivery, requested_at=time.time())

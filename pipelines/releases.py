@@ -16,14 +16,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from runtime.errors import NotFound
+from runtime.errors import NotFound, by_exit_code
 from runtime.names import release_name
 from runtime.processes import alive
 from runtime.records import Event, Process, Record, ReleaseReport, Request, Trigger
 from runtime.storage import room_for, write_atomically
 
 MAX_ATTEMPTS = 3
-_FINAL = {0, 20, 21, 30, 31, 32, 33, 34, 65}  # what was said of the model itself; anything else may go better next time
 
 
 class Order(Record):
@@ -69,7 +68,7 @@ class Releases:
         if self.active(name):
             return Accepted(name=name, created=False, queued=False)
         ended = self.result(name)
-        unfinished = ended is None or (trigger.kind == "manual" and ended.exit_code not in _FINAL)
+        unfinished = ended is None or (trigger.kind == "manual" and not _final(ended.exit_code))
         if again or unfinished or trigger.allow_older:
             self._queue_again(name, Order(request=request, trigger=trigger))
             return Accepted(name=name, created=False, queued=True)
@@ -197,3 +196,8 @@ class Releases:
         found = [(self.order(name), self.result(name)) for name in self.names()]
         mine = [pair for pair in found if pair[0].request.model == model]
         yield from sorted(mine, key=lambda pair: pair[0].request.version, reverse=True)
+
+
+def _final(exit_code: int) -> bool:
+    """Whether an ended release said something of the model itself, which asking again would not change."""
+    return exit_code == 0 or by_exit_code(exit_code).about_model

@@ -13,6 +13,7 @@ class ShipliftError(Exception):
 
     exit_code: ClassVar[int] = 70
     title: ClassVar[str] = "internal error"
+    about_model: ClassVar[bool] = False  # it says something of the model itself: trying again won't change that
 
     def __init__(self, what: str, *, do: str) -> None:
         super().__init__(f"{what.rstrip('.')}. {do}")
@@ -25,6 +26,7 @@ class Refused(ShipliftError):
 
     exit_code = 20
     title = "refused by a gate"
+    about_model = True
 
 
 class Inconclusive(ShipliftError):
@@ -32,6 +34,7 @@ class Inconclusive(ShipliftError):
 
     exit_code = 21
     title = "inconclusive"
+    about_model = True
 
 
 class NotAdmitted(ShipliftError):
@@ -39,6 +42,7 @@ class NotAdmitted(ShipliftError):
 
     exit_code = 30
     title = "not admitted"
+    about_model = True
 
 
 class ExportFailed(ShipliftError):
@@ -46,6 +50,7 @@ class ExportFailed(ShipliftError):
 
     exit_code = 31
     title = "export failed"
+    about_model = True
 
 
 class SandboxLimit(ShipliftError):
@@ -53,6 +58,7 @@ class SandboxLimit(ShipliftError):
 
     exit_code = 32
     title = "sandbox limit"
+    about_model = True
 
 
 class DataInvalid(ShipliftError):
@@ -60,6 +66,7 @@ class DataInvalid(ShipliftError):
 
     exit_code = 33
     title = "data not usable"
+    about_model = True
 
 
 class QuantizeFailed(ShipliftError):
@@ -67,6 +74,7 @@ class QuantizeFailed(ShipliftError):
 
     exit_code = 34
     title = "quantization failed"
+    about_model = True
 
 
 class ArtifactCorrupt(ShipliftError):
@@ -102,6 +110,7 @@ class GoldenMismatch(ShipliftError):
 
     exit_code = 43
     title = "golden request answered wrongly"
+    about_model = True
 
 
 class PromotionConflict(ShipliftError):
@@ -137,6 +146,7 @@ class SpecInvalid(ShipliftError):
 
     exit_code = 65
     title = "spec not valid"
+    about_model = True
 
 
 class NotFound(ShipliftError):

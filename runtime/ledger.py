@@ -63,8 +63,8 @@ class Ledger:
         """Keeps a record, here and in the registry; twice is harmless."""
         text = record.model_dump_json()
         envelope = json.dumps({"key": key, "record": text, "signature": sign(self._secret, key, text)})
+        write_atomically(self._folder / f"{key}.json", text)  # first: a registry that is down then costs no work
         self.registry.write_text(self.run_id, _path(stage, key), envelope)
-        write_atomically(self._folder / f"{key}.json", text)
 
     def _from_registry(self, key: str, stage: str) -> str | None:
         text = self._genuine(self.registry.read_text(self.run_id, _path(stage, key)), key)

@@ -20,7 +20,9 @@ from runtime.records import (
 )
 from runtime.spec import Data, Parity, Quality, Slo
 
-_Z = 1.96  # 95 % of a normal distribution
+# Two-sided 95 % quantiles of Student's t by degrees of freedom, from 1; 1.96 beyond.
+_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.12, 2.11, 2.10)
+_Z = 1.96
 
 
 def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
@@ -180,9 +182,10 @@ def _check(name: str, measured: float | None, limit: float | None, unit: str, ve
 
 
 def confidence_half_width(values: list[float]) -> float:
-    """Half the width of a 95 % interval of the mean, by the normal approximation; infinite for fewer than 2 values."""
+    """Half the width of a 95 % interval of the mean, by Student's t; infinite for fewer than 2 values."""
     if len(values) < 2:
         return float("inf")
     mean = sum(values) / len(values)
     variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return float(_Z * (variance / len(values)) ** 0.5)
+    quantile = _T[len(values) - 2] if len(values) - 2 < len(_T) else _Z
+    return float(quantile * (variance / len(values)) ** 0.5)

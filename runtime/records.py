@@ -192,6 +192,7 @@ class Isolation(Record):
 
     network: Literal["namespace", "landlock", "none"]
     files: Literal["landlock", "none"]
+    calls: Literal["seccomp", "none"] = "none"
     memory_limit_mb: int
     timeout_s: int
 
@@ -288,7 +289,7 @@ class Packages(Record):
 
     target: str
     packages: tuple[Package, ...]
-    checks: tuple["Check", ...]
+    checks: tuple["Check", ...] = volatile()
 
     def objection(self) -> "Verdict | None":
         """A failed or undecided quality check ends the release before anything is measured."""

@@ -1,9 +1,10 @@
 """Running code that may be hostile: a child process without credentials, network or the user's files.
 
-Loading a logged model can run its author's code, so it happens here and nowhere else. The child starts with an
-environment of a dozen harmless variables, puts itself into an empty network namespace (unshare(2)), lets Landlock
-(landlock(7)) forbid every path but the model (read) and its own work folder (write), takes resource limits
-(setrlimit(2)), and only then imports what it was asked to run. The parent watches its memory and its time.
+Loading a logged model can run its author's code, so it happens here and nowhere else. Before it imports anything but
+this module, the child puts itself into an empty network namespace (unshare(2)), lets Landlock (landlock(7)) forbid
+every path but its own work folder (write) and what it was given (read), and lets seccomp(2) refuse the calls that go
+around both. Its environment has a dozen harmless variables, it takes resource limits (setrlimit(2)), and the parent
+watches its memory and its time.
 """
 
 import contextlib
@@ -11,7 +12,9 @@ import ctypes
 import importlib
 import json
 import os
+import platform
 import resource
+import shutil
 import signal
 import struct
 import subprocess
@@ -19,12 +22,12 @@ import sys
 import sysconfig
 import tempfile
 import time
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, NoReturn
+from typing import Any
 
 import psutil
 
@@ -32,6 +35,7 @@ from runtime.errors import ExportFailed, SandboxLimit, ShipliftError, by_exit_co
 from runtime.records import Isolation
 
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_PR_SET_SECCOMP, _FILTER = 22, 2
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 # landlock(7): access rights of ABI 1, then those added by later ABIs
@@ -40,6 +44,21 @@ _FS_ALL = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 
 _NET_ALL = 3
 _SCOPE_ALL = 3  # ABI 6: no signals to, and no abstract sockets of, processes outside
 _FILE_RIGHTS = _FS_EXECUTE | _FS_WRITE_FILE | _FS_READ_FILE | (1 << 14)
+# seccomp(2), as classic BPF: load a word, compare, return; per machine its audit architecture and the calls denied:
+# connect, io_uring_setup, io_uring_enter, io_uring_register, ptrace, process_vm_readv, process_vm_writev, bpf, keyctl,
+# add_key, request_key, userfaultfd, perf_event_open, mount, umount2, pivot_root, setns, unshare
+_LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_ALLOW, _DENY, _X32 = 0x7FFF0000, 0x00050001, 0x40000000
+_CALLS: dict[str, tuple[int, tuple[int, ...]]] = {
+    "x86_64": (
+        0xC000003E,
+        (42, 425, 426, 427, 101, 310, 311, 321, 250, 248, 249, 323, 298, 165, 166, 155, 308, 272),
+    ),
+    "aarch64": (
+        0xC00000B7,
+        (203, 425, 426, 427, 117, 270, 271, 280, 219, 217, 218, 282, 241, 40, 39, 41, 268, 97),
+    ),
+}
 _SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/proc", "/sys")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random")
 _HEADROOM_MB = 1024  # shared libraries' private pages and thread stacks are not the model's fault
@@ -54,74 +73,109 @@ class Limits:
     file_mb: int = 65536
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Child:
-    """A sandboxed process that waits for its order; what it prints goes to `log`."""
+class Sandbox:
+    """A child that isolates itself before it imports anything, then waits for its order.
 
-    process: "subprocess.Popen[bytes]"
-    log: IO[bytes]
-
-
-_warm: dict[str, _Child] = {}
-
-
-def warm(entry: str) -> None:
-    """Starts the sandbox for an entry ahead of time: its imports run while the caller does something else."""
-    if entry not in _warm:
-        _warm[entry] = _start(entry, "--preload")
-
-
-def run_sandboxed(
-    entry: str, arguments: dict[str, Any], *, read: Sequence[Path], work: Path, limits: Limits
-) -> tuple[dict[str, Any], Isolation]:
-    """Runs `module:function(**arguments)` in the sandbox and gives its JSON result, and what isolated it.
-
-    The function may read the paths in `read` and write below `work`, where its arguments' paths must lie.
-
-    Raises:
-        SandboxLimit: it needed more memory or time than `limits`.
-        ShipliftError: whatever error of ours the function raised.
-        ExportFailed: it ended in any other way.
+    It may read the paths in `read` and write below `work`; both must be known when it starts, since a process that has
+    threads can't be locked as a whole any more. `preload` makes it import what its entry will most likely need.
     """
-    work.mkdir(parents=True, exist_ok=True)
-    result = work / "result.json"
-    result.unlink(missing_ok=True)
-    child = _warm.pop(entry, None) or _start(entry)
-    order = {"arguments": arguments, "read": [str(p) for p in read], "work": str(work), "limits": asdict(limits)}
+
+    def __init__(self, entry: str, *, read: Sequence[Path], work: Path, preload: bool = False) -> None:
+        work.mkdir(parents=True, exist_ok=True)
+        self.work = work
+        self._result = work / "result.json"
+        self._result.unlink(missing_ok=True)
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the sandbox
+        start = {"entry": entry, "read": [str(p) for p in read], "work": str(work), "preload": preload}
+        self._child = subprocess.Popen(
+            [sys.executable, "-I", "-m", "runtime.sandbox", json.dumps(start)], stdin=subprocess.PIPE,
+            stdout=self._log, stderr=self._log, env=_environment(work), cwd="/", start_new_session=True,
+        )  # fmt: skip
+
+    def run(self, arguments: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], Isolation]:
+        """Runs the entry, `module:function(**arguments)`, once; gives its JSON result, and what isolated it.
+
+        Raises:
+            SandboxLimit: it needed more memory or time than `limits`.
+            ShipliftError: whatever error of ours the function raised.
+            ExportFailed: it ended in any other way.
+        """
+        try:
+            self._send({"arguments": arguments, "limits": asdict(limits)})
+            _watch(self._child, limits)
+        finally:
+            self._end()
+        self._log.seek(0)
+        said = self._log.read().decode(errors="replace")[-4000:]
+        print(said, end="", file=sys.stderr)
+        return _outcome(self._child.returncode, self._result, said, limits)
+
+    def close(self) -> None:
+        """Ends the child, if it still runs, and everything it started."""
+        self._end()
+        self._log.close()
+
+    def _send(self, order: dict[str, Any]) -> None:
+        pipe = self._child.stdin
+        if pipe is None:
+            raise ValueError("the child has no pipe")
+        with contextlib.suppress(BrokenPipeError):  # it is gone already: its exit code says why
+            pipe.write(json.dumps(order).encode() + b"\n")
+            pipe.close()
+
+    def _end(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        self._child.wait()
+        if self._child.stdin:
+            with contextlib.suppress(BrokenPipeError):
+                self._child.stdin.close()
+
+
+class Workplace:
+    """A folder for one run: the sandbox reads all of it, and writes below `work` in it."""
+
+    def __init__(self, entry: str, root: Path) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="shiplift-", dir=root))
+        self.sandbox = Sandbox(entry, read=[self.folder], work=self.folder / "work", preload=True)
+
+    def close(self) -> None:
+        """Ends the sandbox and removes the folder."""
+        self.sandbox.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+_warm: dict[str, Workplace] = {}
+
+
+def warm(entry: str, root: Path) -> None:
+    """Starts a workplace ahead of time: its imports run while the caller does something else."""
+    if entry not in _warm:
+        _warm[entry] = Workplace(entry, root)
+
+
+def cool() -> None:
+    """Ends what was started ahead of time and never used."""
+    while _warm:
+        _warm.popitem()[1].close()
+
+
+@contextmanager
+def workplace(entry: str, root: Path) -> Iterator[Workplace]:
+    """A workplace below `root`, one started ahead of time if there is one; nothing of it stays."""
+    place = _warm.pop(entry, None) or Workplace(entry, root)
     try:
-        _send(child, order)
-        _watch(child.process, limits)
+        yield place
     finally:
-        _end(child.process)
-    child.log.seek(0)
-    said = child.log.read().decode(errors="replace")[-4000:]
-    print(said, end="", file=sys.stderr)
-    return _outcome(child.process.returncode, result, said, limits)
+        place.close()
 
 
-def _start(entry: str, *flags: str) -> _Child:
-    log = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child's record
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-m", "runtime.sandbox", entry, *flags], stdin=subprocess.PIPE, stdout=log, stderr=log,
-        env=_environment(), cwd="/", start_new_session=True,
-    )  # fmt: skip
-    return _Child(process=process, log=log)
-
-
-def _send(child: _Child, order: dict[str, Any]) -> None:
-    pipe = child.process.stdin
-    if pipe is None:
-        raise ValueError("the child has no pipe")
-    with contextlib.suppress(BrokenPipeError):  # it is gone already: its exit code says why
-        pipe.write(json.dumps(order).encode() + b"\n")
-        pipe.close()
-
-
-def _environment() -> dict[str, str]:
-    """All the child sees; nothing of ours is inherited, so no credential is. Its folders are set with its order."""
+def _environment(work: Path) -> dict[str, str]:
+    """All the child sees; nothing of ours is inherited, so no credential is."""
     return {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
+        **dict.fromkeys(("HOME", "TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"), str(work)),
         "PYTHONDONTWRITEBYTECODE": "1",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         "DO_NOT_TRACK": "1",
@@ -148,18 +202,10 @@ def _watch(child: "subprocess.Popen[bytes]", limits: Limits) -> None:
 
 
 def _memory_mb(pid: int) -> int:
-    """Of the fork that works, and of its children; until there is one, of the process that imports."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        family = process.children(recursive=True) or [process]
-        return int(sum(one.memory_info().rss for one in family) >> 20)
+        return int(sum(one.memory_info().rss for one in [process, *process.children(recursive=True)]) >> 20)
     return 0
-
-
-def _end(child: "subprocess.Popen[bytes]") -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def _too_slow(limits: Limits) -> SandboxLimit:
@@ -207,10 +253,18 @@ def _last_line(text: str) -> str:
 # --- inside the child -----------------------------------------------------------------------------------------------
 
 
-def main(entry: str, *, preload: bool) -> None:
-    """The child: import trusted code, wait for the order, isolate, and only then run on what may be hostile."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def main(entry: str, read: Sequence[str], work: Path, *, preload: bool) -> None:
+    """The child: isolate while there is one thread, import, wait for the order, and only then run what may be hostile.
+
+    Landlock and seccomp bind the thread that asks for them, and those it starts later: libraries start threads when
+    they are imported, and hostile code could make one that came before act for it.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     network = _leave_network()
+    landlocked = _lock_files([Path(p) for p in read], work)
+    filtered = _filter_calls()
+    os.chdir(work)
     module, _, name = entry.partition(":")
     loaded = importlib.import_module(module)
     if preload:
@@ -220,19 +274,12 @@ def main(entry: str, *, preload: bool) -> None:
     if not line:
         return  # the parent went away without an order
     order = json.loads(line)
-    _in_a_fork(lambda: _obey(function, order, network=network))
-
-
-def _obey(function: Callable[..., Any], order: dict[str, Any], *, network: bool) -> None:
-    limits, work = Limits(**order["limits"]), Path(order["work"])
-    os.chdir(work)
-    os.environ.update(dict.fromkeys(("HOME", "TMPDIR", "MPLCONFIGDIR", "TORCHINDUCTOR_CACHE_DIR"), str(work)))
-    tempfile.tempdir = None
-    landlocked = _lock_files([Path(p) for p in order["read"]], work)
+    limits = Limits(**order["limits"])
     _limit(limits)
     isolation = Isolation(
         network="namespace" if network else "landlock" if landlocked >= 4 else "none",
         files="landlock" if landlocked else "none",
+        calls="seccomp" if filtered else "none",
         memory_limit_mb=limits.memory_mb,
         timeout_s=limits.timeout_s,
     )
@@ -241,34 +288,6 @@ def _obey(function: Callable[..., Any], order: dict[str, Any], *, network: bool)
     except ShipliftError as error:
         said = {"error": {"exit_code": error.exit_code, "what": error.what, "do": error.do}}
     (work / "result.json").write_text(json.dumps(said))
-
-
-def _in_a_fork(job: Callable[[], None]) -> NoReturn:
-    """Runs a job in a fork, which has one thread, and ends as it ended.
-
-    Landlock binds the thread that asks for it, and those it starts. Libraries imported by now have started others,
-    which code that runs later could make act for it.
-    """
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            job()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)  # without exit handlers: libraries would wait there for threads that the fork does not have
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError):
-            signal.signal(-code, signal.SIG_DFL)
-        os.kill(os.getpid(), -code)
-    os._exit(code)
 
 
 def _preload(module: ModuleType) -> None:
@@ -308,7 +327,6 @@ def _lock_files(read: Sequence[Path], work: Path) -> int:
     for device in _DEVICES:
         _allow(libc, handle, Path(device), _FS_READ_FILE | _FS_WRITE_FILE)
     _allow(libc, handle, work, every)
-    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     restricted = libc.syscall(_LANDLOCK_RESTRICT, handle, 0) == 0
     os.close(handle)
     return abi if restricted else 0
@@ -331,12 +349,28 @@ def _python_paths() -> list[Path]:
     return [*site, ours, ours.parent / "steps"]
 
 
+def _filter_calls() -> bool:
+    """seccomp(2): calls that reach what Landlock does not cover fail with EPERM, sockets in the file system first."""
+    architecture, numbers = _CALLS.get(platform.machine(), (0, ()))
+    if not numbers:
+        return False
+    steps = [(_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _DENY), (_LOAD, 0, 0, 0)]
+    steps += [(_IF_AT_LEAST, len(numbers) + 1, 0, _X32)]
+    steps += [(_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
+    steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _DENY)]
+    body = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
+    program = struct.pack("=HxxxxxxQ", len(steps), ctypes.addressof(body))
+    return int(ctypes.CDLL(None).prctl(_PR_SET_SECCOMP, _FILTER, program, 0, 0)) == 0
+
+
 def _limit(limits: Limits) -> None:
+    cpu = limits.timeout_s * (os.cpu_count() or 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_CPU, (limits.timeout_s * (os.cpu_count() or 1),) * 2)
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu + 5))
     resource.setrlimit(resource.RLIMIT_DATA, ((limits.memory_mb + _HEADROOM_MB) << 20,) * 2)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limits.file_mb << 20,) * 2)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], preload="--preload" in sys.argv)
+    start = json.loads(sys.argv[1])
+    main(start["entry"], start["read"], Path(start["work"]), preload=start["preload"])

@@ -86,11 +86,12 @@ def _modelaudit(root: Path) -> Iterator[Finding]:
 def _onnx_files(root: Path) -> Iterator[Finding]:
     for path in sorted(root.rglob("*.onnx")):
         name = path.relative_to(root).as_posix()
-        for what in _onnx_problems(path):
+        for what in onnx_problems(path):
             yield Finding(severity="critical", file=name, what=what)
 
 
-def _onnx_problems(path: Path) -> Iterator[str]:
+def onnx_problems(path: Path) -> Iterator[str]:
+    """What keeps an ONNX file from being opened: it is not one, or its weights lie outside its folder."""
     import onnx  # noqa: PLC0415 - in the sandbox alone
     from google.protobuf.message import DecodeError  # noqa: PLC0415
 

@@ -260,6 +260,17 @@ class ReleaseSpec(Record):
         return self
 
 
+class _Loader(yaml.SafeLoader):
+    """Refuses a key given twice, of which PyYAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """A mapping, if no key is in it twice."""
+        written = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        for key in {key for key in written if written.count(key) > 1}:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep=deep)
+
+
 def parse(text: str) -> ReleaseSpec:
     """The spec from YAML text; an empty text is the default spec.
 
@@ -271,7 +282,7 @@ def parse(text: str) -> ReleaseSpec:
             f"the spec has {len(text.encode())} bytes, the limit is {MAX_SPEC_BYTES}", do="Shorten it and try again."
         )
     try:
-        body = yaml.safe_load(text)
+        body = yaml.load(text, _Loader)  # noqa: S506 - a safe loader, only stricter
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # also: a 13th month, brackets without end
         raise SpecInvalid(f"the spec is not YAML: {' '.join(str(error).split())}", do="Mend that line.") from error
     if body is not None and not isinstance(body, dict):

@@ -5,7 +5,6 @@ digested and scanned before any of them is parsed as more than YAML or JSON.
 """
 
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from runtime import scan
 from runtime.admitted import Admitted
@@ -15,7 +14,7 @@ from runtime.errors import NotAdmitted, SpecInvalid
 from runtime.progress import progress
 from runtime.records import Artifact, Contract, Datasets, ModelVersion, Request, Scan, Site
 from runtime.registry import FOLDER, Registry, VersionInfo, check_name
-from runtime.sandbox import Limits, run_sandboxed, warm
+from runtime.sandbox import Limits, Workplace, workplace
 from runtime.spec import Fleet, LatencyTarget, ReleaseSpec, parse
 from runtime.tensors import dump_npz
 
@@ -33,19 +32,18 @@ def admit(site: Site, request: Request) -> Admitted:
         SpecInvalid: the release spec is wrong.
         Temporary: the registry does not answer.
     """
-    warm(_SCAN)
     registry, store = Registry(site.registry_uri), ArtifactStore(site.artifacts_uri)
-    info = registry.version(check_name(request.model), request.version)
-    run_id = registry.run_of(info)
-    with TemporaryDirectory(prefix="shiplift-admit-", dir=site.home) as folder:
-        model, logged = Path(folder) / "model", Path(folder) / "logged"
+    with workplace(_SCAN, Path(site.home)) as place:
+        info = registry.version(check_name(request.model), request.version)
+        run_id = registry.run_of(info)
+        model, logged = place.folder / "model", place.folder / "logged"
         progress("fetching the model's files")
         got = registry.download_model(info, model)
         spec = _resolve_spec(request, registry, run_id, got, logged)
         _check_site(site, spec)
         _check_size(got, spec.admission.max_size_mb)
         promise = read_model(got)
-        found = _scanned(got, Path(folder) / "scan", spec)
+        found = _scanned(got, place, spec)
         return _admitted(info, run_id, spec, promise, found, got, store, _datasets(registry, run_id, spec, got, store))
 
 
@@ -104,9 +102,9 @@ def _check_size(folder: Path, limit_mb: float) -> None:
         )
 
 
-def _scanned(model: Path, work: Path, spec: ReleaseSpec) -> Scan:
+def _scanned(model: Path, place: Workplace, spec: ReleaseSpec) -> Scan:
     progress("scanning the model's files")
-    said, _ = run_sandboxed(_SCAN, {"folder": str(model)}, read=[model], work=work, limits=_SCAN_LIMITS)
+    said, _ = place.sandbox.run({"folder": str(model)}, _SCAN_LIMITS)
     found = Scan.model_validate(said)
     if objections := scan.objections(found, pickle=spec.admission.pickle):
         raise scan.refusal(objections)

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from runtime.admitted import Admitted
 from runtime.artifacts import ArtifactStore
-from runtime.errors import ShipliftError
+from runtime.errors import ShipliftError, by_exit_code
 from runtime.ledger import Ledger
 from runtime.names import serving_name
 from runtime.records import (
@@ -39,7 +39,6 @@ from runtime.triton.production import Production
 from runtime.triton.staging import Staging
 
 R = TypeVar("R", bound=Record)
-_UNDECIDED = {"Temporary", "Cancelled"}
 
 
 def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> ReleaseReport:
@@ -122,9 +121,9 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
 
 def _judged(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
     if ending.failure:
-        undecided = ending.failure.kind in _UNDECIDED
+        decided = by_exit_code(ending.failure.exit_code).about_model
         return (
-            Outcome.INCONCLUSIVE if undecided else Outcome.FAIL,
+            Outcome.FAIL if decided else Outcome.INCONCLUSIVE,
             ending.failure.exit_code,
             f"{ending.failure.what}. {ending.failure.do}",
         )

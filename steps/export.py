@@ -6,7 +6,6 @@ sandbox's own word is not taken for it.
 
 import math
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,12 @@ from runtime.artifacts import ArtifactStore
 from runtime.errors import ExportFailed
 from runtime.progress import measuring, progress
 from runtime.records import Contract, Exported, ModelVersion, ParityCase, Signature, Site, TensorSpec
-from runtime.sandbox import Limits, run_sandboxed
+from runtime.sandbox import Limits, workplace
+from runtime.scan import onnx_problems
 from runtime.spec import Conversion
 from runtime.tensors import Arrays, dump_npz, load_npz
 
+_ENTRY = "runtime.conversion.entry:convert"
 _SEED = 20240229
 
 
@@ -32,15 +33,13 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
         ArtifactCorrupt: the admitted files are not what was admitted.
     """
     store = ArtifactStore(site.artifacts_uri)
-    with TemporaryDirectory(prefix="shiplift-export-", dir=site.home) as folder, measuring():
-        at = Path(folder)
-        source = store.fetch(model_version.files, at / "source")
-        example = at / "example.npz"
+    with workplace(_ENTRY, Path(site.home)) as place, measuring():
+        source = store.fetch(model_version.files, place.folder / "source")
+        example = place.folder / "example.npz"
         example.write_bytes(store.read(contract.example))
         progress("converting to ONNX in the sandbox")
-        work = at / "work"
-        said, isolation = run_sandboxed(
-            "runtime.conversion.entry:convert",
+        work = place.sandbox.work
+        said, isolation = place.sandbox.run(
             {
                 "folder": str(source),
                 "flavor": model_version.flavor,
@@ -51,10 +50,9 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
                 "tabular": contract.tabular,
                 "seed": _SEED,
             },
-            read=[source, example],
-            work=work,
-            limits=Limits(memory_mb=conversion.memory_mb, timeout_s=conversion.timeout_s),
+            Limits(memory_mb=conversion.memory_mb, timeout_s=conversion.timeout_s),
         )
+        _check_written(work)
         progress("comparing both models")
         answers = load_npz(work / "answers.npz")
         signature = Signature.model_validate(said["signature"])
@@ -67,6 +65,17 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
             reference=store.put_bytes(dump_npz(_part(answers, "example/"))),
             isolation=isolation,
             notes=tuple(str(note) for note in said["notes"]),
+        )
+
+
+def _check_written(work: Path) -> None:
+    """What the sandbox wrote is opened here: it may hold no link, and no graph that reaches outside."""
+    links = [path.name for path in work.rglob("*") if path.is_symlink()]
+    problems = list(onnx_problems(work / "model" / "model.onnx"))
+    if found := [*(f"{link} is a link" for link in links), *problems]:
+        raise ExportFailed(
+            f"the sandbox wrote what must not be opened: {'; '.join(found)}",
+            do="Look at what the model's code does when it is loaded.",
         )
 
 

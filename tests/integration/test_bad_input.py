@@ -156,26 +156,21 @@ def test_a_pickle_that_runs_code_is_named_and_never_runs(lab: Lab, tmp_path: Pat
 
 
 def test_even_unscanned_it_can_do_nothing_in_the_sandbox(lab: Lab, tmp_path: Path) -> None:
-    from runtime.sandbox import Limits, run_sandboxed
-
-    marker = tmp_path / "it-ran"
-    folder = evil_folder(lab, tmp_path / "m", marker)
-    x = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
+    from runtime.sandbox import Limits, workplace
     from runtime.tensors import dump_npz
 
-    (tmp_path / "example.npz").write_bytes(dump_npz({"x": np.ones((2, 4), np.float32)}))
-    with pytest.raises(ExportFailed):
-        run_sandboxed(
-            "runtime.conversion.entry:convert",
-            {
-                "folder": str(folder), "flavor": "pytorch", "signature": {"inputs": [x], "outputs": [x]},
-                "example": str(tmp_path / "example.npz"), "out": str(tmp_path / "work"), "how": {}, "tabular": False,
-                "seed": 0,
-            },
-            read=[folder, tmp_path / "example.npz"],
-            work=tmp_path / "work",
-            limits=Limits(memory_mb=2048, timeout_s=60),
-        )  # fmt: skip
+    marker = tmp_path / "it-ran"
+    x = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
+    with workplace("runtime.conversion.entry:convert", tmp_path) as place:
+        folder = evil_folder(lab, place.folder / "m", marker)
+        example = place.folder / "example.npz"
+        example.write_bytes(dump_npz({"x": np.ones((2, 4), np.float32)}))
+        order = {
+            "folder": str(folder), "flavor": "pytorch", "signature": {"inputs": [x], "outputs": [x]},
+            "example": str(example), "out": str(place.sandbox.work), "how": {}, "tabular": False, "seed": 0,
+        }  # fmt: skip
+        with pytest.raises(ExportFailed):
+            place.sandbox.run(order, Limits(memory_mb=2048, timeout_s=60))
     assert not marker.exists()
 
 

@@ -42,6 +42,10 @@ def traffic(lab: Lab, model: str) -> Iterator[Traffic]:
         client.stop()
 
 
+def wait_for(client: Traffic, sent: int) -> None:
+    until(lambda: client.sent > sent)
+
+
 def kept(lab: Lab, model: str, version: int) -> Promotion:
     found = Ledger(lab.site, request(model, version)).promotion()
     assert found is not None
@@ -58,8 +62,7 @@ def test_no_request_fails_while_versions_are_promoted_and_rolled_back(lab: Lab) 
         for wanted in (first, second, first):
             assert rollback(lab.site, "live").version == wanted
             assert lab.registry.alias("live", CHAMPION) == wanted
-            seen = client.sent
-            until(lambda seen=seen: client.sent > seen + 100)
+            wait_for(client, client.sent + 100)
     assert client.failures == []
     assert client.versions == {str(first), str(second)}
 

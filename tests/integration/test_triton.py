@@ -85,7 +85,7 @@ def served(
     )  # fmt: skip
     install(package, work / "models", source="m", name="m")
     with (
-        private_server(ENVIRONMENT, work / "models", features or Features(), log=work / "log") as server,
+        private_server(ENVIRONMENT, work / "models", features, log=work / "log") as server,
         TritonClient(server.grpc) as client,
     ):
         client.load("m")

@@ -48,14 +48,14 @@ def failure(kind: str, code: int) -> Failure:
         ({"verdict": Verdict.of((check(Outcome.FAIL, reason="slow"),))}, "fail", 20, "p99: slow"),
         ({"verdict": Verdict.of((check(Outcome.INCONCLUSIVE, reason="noisy"),))}, "inconclusive", 21, "p99: noisy"),
         ({"failure": failure("NotAdmitted", 30)}, "fail", 30, "it broke. Mend it."),
-        ({"failure": failure("ZeroDivisionError", 70)}, "fail", 70, "it broke. Mend it."),
+        ({"failure": failure("ZeroDivisionError", 70)}, "inconclusive", 70, "it broke. Mend it."),
         ({"failure": failure("Temporary", 75)}, "inconclusive", 75, "it broke. Mend it."),
         ({"failure": failure("Cancelled", 130)}, "inconclusive", 130, "it broke. Mend it."),
         ({"verdict": Verdict.of((check(),))}, "inconclusive", 70, "it did not finish"),
         (
             {"stages": (StageRun(name="promote", outcome="failed"),), "verdict": Verdict.of((check(),)),
              "failure": failure("PromotionConflict", 44)},
-            "fail", 44, "it broke. Mend it.",
+            "inconclusive", 44, "it broke. Mend it.",
         ),
     ],
 )  # fmt: skip

@@ -235,6 +235,22 @@ def test_a_temporary_error_is_tried_again(toy: Toy) -> None:
     assert [event.message for event in toy.events if event.kind == "progress"][:2] == ["trying again: away. Wait."] * 2
 
 
+def test_a_registry_that_is_away_while_a_record_is_kept_costs_no_work(
+    toy: Toy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, away = toy.kept.put, [Temporary("away", do="Wait."), Temporary("away", do="Wait.")]
+
+    def flaky(*record: Any) -> None:
+        if away:
+            raise away.pop()
+        put(*record)
+
+    monkeypatch.setattr(toy.kept, "put", flaky)
+    ending = toy.walk()
+    assert toy.calls[:2] == ["make", "serve"]
+    assert (ending.failure, away) == (None, [])
+
+
 def test_retries_end_and_the_last_error_is_the_release_s(toy: Toy) -> None:
     toy.raising["make"] = [Temporary(f"away {n}", do="Wait.") for n in range(5)]
     ending = toy.walk()
@@ -477,8 +493,7 @@ def test_a_signal_in_the_middle_of_a_step_cancels_the_release(start: Any, number
 
 
 def test_a_signal_whose_exception_python_dropped_cancels_at_the_next_word(start: Any) -> None:
-    out, _ = start("--dropped").communicate(timeout=30)
-    *before, last = out.splitlines()
+    *before, last = start("--dropped").stdout.read().splitlines()
     assert before == ["closing"]
     assert json.loads(last)["ending"]["failure"]["kind"] == "Cancelled"
 

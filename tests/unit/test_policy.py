@@ -271,8 +271,9 @@ def test_an_interval_is_as_wide_as_the_values_differ(values: list[float]) -> Non
     assert (width == 0) == (len(set(values)) == 1) or max(values) - min(values) < 1e-9
 
 
-def test_an_interval_is_that_of_the_normal_distribution() -> None:
-    assert policy.confidence_half_width([1.0, 3.0]) == pytest.approx(1.96)
+def test_an_interval_is_that_of_students_distribution() -> None:
+    assert policy.confidence_half_width([1.0, 3.0]) == pytest.approx(12.71)  # one degree of freedom
+    assert policy.confidence_half_width([1.0, 3.0] * 50) == pytest.approx(1.96 * (100 / 99 / 100) ** 0.5)
 
 
 _numbers = st.none() | st.floats()
