@@ -91,6 +91,27 @@ class Trigger(Record):
     allow_older: bool = volatile(default=False)
 
 
+class GatewayRef(Record):
+    """The Gateway whose listeners `http` and `grpc` carry production traffic."""
+
+    name: str
+    namespace: str
+
+
+class Cluster(Record):
+    """A Kubernetes cluster as a place to serve: names only; credentials come from the pod or the kubeconfig.
+
+    `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, traffic moves by Service.
+    """
+
+    namespace: str
+    serving_namespace: str
+    server_image: str
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    gateway: GatewayRef | None = None
+    ready_timeout_s: int = 180
+
+
 class Site(Record):
     """Where a release runs: addresses and folders, never a secret.
 
@@ -105,6 +126,7 @@ class Site(Record):
     grpc: str = volatile()
     metrics: str = volatile()
     rate_limiter: bool = volatile(default=False)
+    cluster: Cluster | None = volatile(default=None)
 
 
 # --- bytes and tensors ----------------------------------------------------------------------------------------------
