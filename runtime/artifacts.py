@@ -1,7 +1,8 @@
-"""Bytes by digest: a content-addressed store on a folder, or on anything fsspec reaches (s3://, gs://, abfs://).
+"""Bytes by digest: a content-addressed store on a folder, on MLflow, or on anything fsspec reaches (s3://, gs://).
 
 A blob lies at `sha256/ab/abcd...`; a tree is a blob too, the JSON manifest of its files. Equal bytes are stored once,
-putting twice is harmless, and what is fetched has been verified against its digest before anyone uses it.
+putting twice is harmless, and what is fetched has been verified against its digest before anyone uses it. A blob that
+is shorter than it should be is what a killed upload left where uploads are not atomic: it counts as absent.
 """
 
 import hashlib
@@ -20,6 +21,8 @@ from runtime.records import Artifact
 from runtime.storage import room_for
 
 _CHUNK = 1 << 20
+for _protocol in ("mlflow-artifacts", "mlflow-artifacts+https"):  # imported when first used
+    fsspec.register_implementation(_protocol, "runtime.mlflow_artifacts.MlflowArtifacts", clobber=True)
 
 
 class ArtifactStore:
@@ -37,13 +40,13 @@ class ArtifactStore:
             StorageFull: no space is left.
         """
         sha256, size = digest(path)
-        self._put_file(path, sha256)
+        self._put_file(path, sha256, size)
         return Artifact(sha256=sha256, size_bytes=size, uri=self._at(sha256))
 
     def put_bytes(self, body: bytes) -> Artifact:
         """Stores `body`; see `put_file`."""
         sha256 = hashlib.sha256(body).hexdigest()
-        self._put(sha256, f"artifact {sha256[:12]}", lambda at: self._fs.pipe_file(at, body))
+        self._put(sha256, len(body), f"artifact {sha256[:12]}", lambda at: self._fs.pipe_file(at, body))
         return Artifact(sha256=sha256, size_bytes=len(body), uri=self._at(sha256))
 
     def put_tree(self, folder: Path) -> Artifact:
@@ -60,7 +63,7 @@ class ArtifactStore:
                 raise ArtifactCorrupt(f"{name} is a symbolic link", do="Store the file it points to instead.")
             if path.is_file():
                 sha256, size = digest(path)
-                self._put_file(path, sha256)
+                self._put_file(path, sha256, size)
                 files[name] = {"sha256": sha256, "size_bytes": size}
         manifest = self.put_bytes(json.dumps({"files": files}, sort_keys=True).encode())
         total = sum(int(entry["size_bytes"]) for entry in files.values())
@@ -109,8 +112,24 @@ class ArtifactStore:
         Raises:
             ArtifactCorrupt: the manifest is missing, altered, or names a path outside the tree.
         """
+        return {name: sha256 for name, (sha256, _) in self._entries(artifact).items()}
+
+    def holds(self, artifact: Artifact) -> bool:
+        """Whether all its bytes are here (by name and size; they are verified when they are fetched)."""
+        if artifact.kind == "file":
+            return self._whole(artifact.sha256, artifact.size_bytes)
+        if not self._whole(artifact.sha256, None):
+            return False
         try:
-            files = {name: str(entry["sha256"]) for name, entry in json.loads(self.read(artifact))["files"].items()}
+            return all(self._whole(sha256, size) for sha256, size in self._entries(artifact).values())
+        except ArtifactCorrupt:  # half a manifest is none
+            return False
+
+    def _entries(self, artifact: Artifact) -> dict[str, tuple[str, int | None]]:
+        """The digest and size of a tree's files by relative path; see `manifest`."""
+        try:
+            said = json.loads(self.read(artifact))["files"].items()
+            files = {name: (str(entry["sha256"]), _size(entry.get("size_bytes"))) for name, entry in said}
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise ArtifactCorrupt(f"artifact {artifact.sha256[:12]} is no tree", do="Rerun the release.") from error
         for name in files:
@@ -119,25 +138,27 @@ class ArtifactStore:
                 raise ArtifactCorrupt(f"artifact {artifact.sha256[:12]} names {name!r}", do="Don't use this artifact.")
         return files
 
-    def holds(self, artifact: Artifact) -> bool:
-        """Whether all its bytes are here (by name; they are verified when they are fetched)."""
-        if not self._fs.exists(self._at(artifact.sha256)):
+    def _whole(self, sha256: str, size: int | None) -> bool:
+        """Whether a blob is here with the size it should have; a size nobody knows is not compared."""
+        try:
+            found = self._fs.info(self._at(sha256))
+        except FileNotFoundError:
             return False
-        return artifact.kind == "file" or all(self._fs.exists(self._at(d)) for d in self.manifest(artifact).values())
+        return size is None or found.get("size") in (None, size)
 
-    def _put_file(self, path: Path, sha256: str) -> None:
-        self._put(sha256, path.name, lambda at: self._fs.put_file(str(path), at))
+    def _put_file(self, path: Path, sha256: str, size: int) -> None:
+        self._put(sha256, size, path.name, lambda at: self._fs.put_file(str(path), at))
 
-    def _put(self, sha256: str, what: str, write: Callable[[str], None]) -> None:
-        if self._fs.exists(self._at(sha256)):
+    def _put(self, sha256: str, size: int, what: str, write: Callable[[str], None]) -> None:
+        if self._whole(sha256, size):
             return
         with room_for(what, Path(self._root)):
             partial = self._partial(sha256)
             try:
                 write(partial)
             except BaseException:
-                if self._fs.exists(partial):
-                    self._fs.rm_file(partial)
+                if self._local:  # elsewhere it has the blob's own name, and may be another's by now
+                    Path(partial).unlink(missing_ok=True)
                 raise
             self._settle(partial, sha256)
 
@@ -152,7 +173,7 @@ class ArtifactStore:
 
     def _existing(self, sha256: str) -> str:
         at = self._at(sha256)
-        if not self._fs.exists(at):
+        if not self._whole(sha256, None):
             raise ArtifactCorrupt(f"artifact {sha256[:12]} is not in {self.uri}", do="Rerun the release that made it.")
         return at
 
@@ -175,6 +196,10 @@ def digest(path: Path) -> tuple[str, int]:
     """The SHA-256 of a file, read in pieces, and its size in bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), path.stat().st_size
+
+
+def _size(said: Any) -> int | None:
+    return None if said is None else int(said)
 
 
 def _pump(source: BinaryIO, out: BinaryIO, seen: Any) -> None:
