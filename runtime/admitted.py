@@ -1,7 +1,19 @@
 """What admission gives: one record whose parts are edges of their own, so that later steps take what they use."""
 
 from runtime.records import Bundle, Contract, Datasets, ModelVersion, Scan
-from runtime.spec import Conversion, Data, Fleet, LatencyTarget, Load, Quality, Quantization, SearchSpace, Serving, Slo
+from runtime.spec import (
+    Conversion,
+    Data,
+    Fleet,
+    LatencyTarget,
+    Load,
+    Quality,
+    Quantization,
+    Rollout,
+    SearchSpace,
+    Serving,
+    Slo,
+)
 
 
 class Admitted(Bundle):
@@ -21,3 +33,4 @@ class Admitted(Bundle):
     slo: Slo
     latency_target: LatencyTarget
     serving: Serving
+    rollout: Rollout

@@ -113,6 +113,28 @@ class GoldenMismatch(ShipliftError):
     about_model = True
 
 
+class CanaryFailed(ShipliftError):
+    """The new version failed requests of its share of production's traffic."""
+
+    exit_code = 47
+    title = "canary failed"
+    about_model = True
+
+
+class ClusterRefused(ShipliftError):
+    """The cluster forbids what was asked of it, or finds it invalid."""
+
+    exit_code = 48
+    title = "cluster refused"
+
+
+class ClusterUnreachable(ShipliftError):
+    """There is no cluster to talk to."""
+
+    exit_code = 68
+    title = "no cluster"
+
+
 class PromotionConflict(ShipliftError):
     """Another promotion came first."""
 

@@ -6,6 +6,7 @@ import unicodedata
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 _SLUG_LENGTH = 40
+_WORKFLOW_LENGTH = 50  # of the 63 characters of a label's value
 
 
 def serving_name(model: str) -> str:
@@ -22,8 +23,33 @@ def serving_name(model: str) -> str:
     return f"{slug}-{hashlib.sha256(model.encode()).hexdigest()[:10]}"
 
 
+def dns_name(model: str) -> str:
+    """A model's name as a Kubernetes object's: an RFC 1035 label of at most 40 characters, one per served name."""
+    served = serving_name(model)
+    if re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", served):
+        return served
+    slug = re.sub(r"[^a-z0-9]+", "-", served.lower()).strip("-")[:27].strip("-")
+    return f"m-{slug}-{hashlib.sha256(model.encode()).hexdigest()[:10]}"
+
+
 def release_name(model: str, version: int, spec: str) -> str:
     """The one name of a release: the same model, version and spec given by hand always give the same one."""
-    digest = hashlib.sha256(f"{model}\n{version}\n{spec}".encode()).hexdigest()[:10]
     slug = re.sub(r"[^a-z0-9]+", "-", serving_name(model).lower()).strip("-")
-    return f"{slug}-{version}-{digest}"
+    return f"{slug}-{version}-{_release_digest(model, version, spec)}"
+
+
+def workflow_name(model: str, version: int, spec: str) -> str:
+    """The one name of a release on a cluster: a DNS label with room for what is appended to it (`-2`, `-conclude`)."""
+    tail = f"-{version}-{_release_digest(model, version, spec)}"
+    slug = dns_name(model)[: _WORKFLOW_LENGTH - len("release-") - len(tail)].strip("-")
+    return f"release-{slug}{tail}"
+
+
+def push_name(repository: str, commit: str) -> str:
+    """The one name of a git push on a cluster: repositories whose names differ in more than punctuation never share it."""
+    slug = re.sub(r"[^a-z0-9]+", "-", repository.lower())[:33].strip("-")
+    return f"git-{slug}-{commit[:12]}"
+
+
+def _release_digest(model: str, version: int, spec: str) -> str:
+    return hashlib.sha256(f"{model}\n{version}\n{spec}".encode()).hexdigest()[:10]

@@ -90,9 +90,8 @@ def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
     yield _limited(
         "failures", report.failures, slo.failures, "requests", None, f"{report.failures} requests failed", upper=True
     )
-    yield _limited(
-        "memory", report.memory_mb, slo.memory_mb, "MiB", None, f"{report.memory_mb:.0f} MiB under load", upper=True
-    )
+    used = "its memory was not measured" if report.memory_mb is None else f"{report.memory_mb:.0f} MiB under load"
+    yield _limited("memory", report.memory_mb, slo.memory_mb, "MiB", None, used, upper=True)
 
 
 def champion_checks(
@@ -152,10 +151,12 @@ def _score_regression(
 
 
 def _limited(
-    name: str, measured: float, limit: float | None, unit: str, point: LoadPoint | None, said: str, *, upper: bool
-) -> Check:
-    if limit is not None and math.isnan(measured):
-        return _check(name, measured, limit, unit, Outcome.INCONCLUSIVE, f"{name} could not be measured")
+    name: str, measured: float | None, limit: float | None, unit: str, point: LoadPoint | None, said: str,
+    *, upper: bool,
+) -> Check:  # fmt: skip
+    if measured is None or math.isnan(measured):
+        unknown = Outcome.PASS if limit is None else Outcome.INCONCLUSIVE
+        return _check(name, measured, limit, unit, unknown, "" if limit is None else f"{name} could not be measured")
     over = limit is not None and (measured > limit if upper else measured < limit)
     if limit is not None and point is not None and not point.stable and _near(measured, limit, point.spread_percent):
         reason = (

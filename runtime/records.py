@@ -110,6 +110,8 @@ class Cluster(Record):
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     gateway: GatewayRef | None = None
     ready_timeout_s: int = 180
+    server_cpu_request: str = "250m"
+    server_memory_limit: str = "2Gi"
 
 
 class Site(Record):
@@ -365,14 +367,25 @@ class Champion(Record):
 
 
 class Deployment(Record):
-    """A package loaded on a staging server, warmed and answering its golden requests right."""
+    """A package loaded on a staging server, warmed and answering its golden requests right.
+
+    `tuned_memory_mb` is what its server used when it was tuned. On one machine there is a process with a repository.
+    """
 
     package: Package
     endpoint: Endpoint = volatile()
     metrics: str = volatile("")
     repository: str = volatile("")
-    process: Process = volatile()
+    process: Process | None = volatile(None)
     load_seconds: float = volatile(0.0)
+    tuned_memory_mb: float = volatile(0.0)
+
+
+class Staged(Record):
+    """A model on a staging server: the name it is loaded under, and where."""
+
+    model: str
+    endpoint: Endpoint
 
 
 class LoadPoint(Record):
@@ -410,7 +423,7 @@ class LoadReport(Record):
 
     points: tuple[LoadPoint, ...]
     failures: int
-    memory_mb: float
+    memory_mb: float | None
     protocol: Literal["grpc", "http"]
     comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
@@ -478,6 +491,7 @@ class Promotion(Record):
     endpoint: Endpoint = volatile()
     previous: int = volatile(0)
     package: Package
+    replicas: int = volatile(1)
 
 
 # --- how a release went ---------------------------------------------------------------------------------------------

@@ -235,6 +235,25 @@ class Serving(Record):
     graph_optimization: Literal["off", "basic", "all"] = "all"
 
 
+class Rollout(Record):
+    """How a promoted version takes over on a cluster: replicas, and the shares of the traffic it gets on the way.
+
+    Each share is held for `hold_s` seconds and goes on only if the new version failed nothing. On one machine the
+    served name is switched in one step.
+    """
+
+    replicas: int = Field(1, ge=1, le=1000)
+    canary_percent: tuple[Annotated[int, Field(ge=1, le=99)], ...] = (10, 50)
+    hold_s: float = Field(10, ge=0, le=86400)
+
+    @field_validator("canary_percent")
+    @classmethod
+    def _rising(cls, shares: tuple[int, ...]) -> tuple[int, ...]:
+        if list(shares) != sorted(set(shares)):
+            raise ValueError(f"must rise from one share to the next, not {shares}")
+        return shares
+
+
 class ReleaseSpec(Record):
     """The whole spec, as written in `shiplift.yaml`."""
 
@@ -249,6 +268,7 @@ class ReleaseSpec(Record):
     load: Load = Load()
     slo: Slo = Slo()
     serving: Serving = Serving()
+    rollout: Rollout = Rollout()
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

@@ -141,4 +141,5 @@ def _admitted(
         slo=spec.slo,
         latency_target=LatencyTarget(p99_ms=spec.slo.p99_ms),
         serving=spec.serving,
+        rollout=spec.rollout,
     )

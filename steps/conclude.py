@@ -34,16 +34,15 @@ from runtime.records import (
 )
 from runtime.registry import CHALLENGER, CHAMPION, FOLDER
 from runtime.report import Story, render
+from runtime.serving import production, staging
 from runtime.storage import write_atomically
-from runtime.triton.production import Production
-from runtime.triton.staging import Staging
 
 R = TypeVar("R", bound=Record)
 
 
 def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> ReleaseReport:
     """The release as users read it. Never raises for a registry that is down: the report then says so."""
-    Staging(site, request.model, request.version).end()
+    staging(site, request.model, request.version).end()
     ledger = Ledger(site, request)
     story = _story(site, ledger, ending)
     report = _report(site, request, trigger, ending, story)
@@ -105,7 +104,7 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
         version=request.version,
         verdict=outcome,
         alias=CHAMPION if promoted else "",
-        endpoint=Production(site).endpoint(request.model) if promoted else None,
+        endpoint=production(site).endpoint(request.model) if promoted else None,
         stages=ending.stages,
         checks=checks,
         release=ending.release,

@@ -13,43 +13,49 @@ from runtime import perf, policy
 from runtime.artifacts import ArtifactStore
 from runtime.errors import ArtifactCorrupt, ServerFailed
 from runtime.names import serving_name
-from runtime.processes import memory_mb
 from runtime.progress import progress
-from runtime.records import Champion, Comparison, Deployment, LoadPoint, LoadReport, Package, Site
+from runtime.records import Champion, Comparison, Deployment, LoadPoint, LoadReport, Package, Site, Staged
 from runtime.samples import random_like
+from runtime.serving import staging
 from runtime.spec import Load
 from runtime.tensors import load_npz
 from runtime.triton.client import TritonClient
 from runtime.triton.environment import ServerEnvironment
-from runtime.triton.repository import GOLDEN, install
+from runtime.triton.repository import GOLDEN
 
 _REQUESTS = 32
-_CHAMPION = "--champion"
 _EXTENSION = 3  # a noisy comparison goes on for this many times its rounds
 _NOISE_PERCENT = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Stage:
-    """The staging server as a target of load."""
+class _Side:
+    """A staged model and the file with its requests."""
+
+    staged: Staged
+    requests: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Generator:
+    """perf_analyzer, as the spec asks for it."""
 
     environment: ServerEnvironment
-    client: TritonClient
-    deployment: Deployment
     load: Load
     work: Path
 
-    def measure(self, model: str, requests: Path, concurrency: int, *, attempts: int) -> LoadPoint:
+    def measure(self, side: _Side, concurrency: int, *, attempts: int) -> LoadPoint:
         """One model at one concurrency."""
-        http = self.deployment.endpoint.http.removeprefix("http://").split("/", 1)[0]
-        address = self.deployment.endpoint.grpc if self.load.protocol == "grpc" else http
+        staged = side.staged
+        http = staged.endpoint.http.removeprefix("http://").split("/", 1)[0]
+        address = staged.endpoint.grpc if self.load.protocol == "grpc" else http
         window = perf.Window(
             window_ms=self.load.window_ms,
             stability_percent=self.load.stability_percent,
             attempts=attempts,
             protocol=self.load.protocol,
         )
-        target = perf.Target(model=model, address=address, requests=requests)
+        target = perf.Target(model=staged.model, address=address, requests=side.requests)
         return perf.measure(self.environment, target, concurrency, window, self.work)
 
 
@@ -62,54 +68,56 @@ def load_test(site: Site, deployment: Deployment, champion: Champion, load: Load
     """
     store = ArtifactStore(site.artifacts_uri)
     package = deployment.package
-    name = serving_name(package.model)
+    place = staging(site, package.model, package.version)
     environment = ServerEnvironment(Path(site.server_environment))
     with TemporaryDirectory(prefix="shiplift-load-", dir=site.home) as folder:
-        work = Path(folder)
+        generator = _Generator(environment=environment, load=load, work=Path(folder))
+        staged = Staged(model=serving_name(package.model), endpoint=deployment.endpoint)
+        challenger = _Side(staged=staged, requests=_requests(store, package, load, generator.work / "challenger"))
+        points = _sweep(generator, challenger)
         with TritonClient(deployment.endpoint.grpc) as client:
-            stage = _Stage(environment=environment, client=client, deployment=deployment, load=load, work=work)
-            requests = _requests(store, package, load, work / "challenger")
-            points = _sweep(stage, name, requests)
-            memory = memory_mb(deployment.process.pid)
-            report = LoadReport(points=points, failures=client.failures(name), memory_mb=memory, protocol=load.protocol)
-            comparison, notes = _compare(stage, store, champion, requests, report)
+            failures = client.failures(staged.model)
+        memory = place.memory_mb(deployment)
+        report = LoadReport(points=points, failures=failures, memory_mb=memory, protocol=load.protocol)
+        comparison: Comparison | None = None
+        notes: tuple[str, ...] = (_incomparable(champion),)
+        if champion.package is not None:
+            try:
+                other = _requests(store, champion.package, load, generator.work / "champion")
+                rival = _Side(staged=place.beside(deployment, champion.package), requests=other)
+                comparison, notes = _compare(generator, rival, challenger, champion, report), ()
+            except (ArtifactCorrupt, ServerFailed) as error:
+                notes = (f"champion {champion.version} can't be measured beside the challenger: {error.what}",)
     return report.model_copy(update={"comparison": comparison, "notes": notes})
 
 
-def _sweep(stage: _Stage, name: str, requests: Path) -> tuple[LoadPoint, ...]:
+def _sweep(generator: _Generator, side: _Side) -> tuple[LoadPoint, ...]:
     points = []
-    levels = sorted(set(stage.load.concurrency))
+    levels = sorted(set(generator.load.concurrency))
     for at, concurrency in enumerate(levels):
         progress(f"measuring at concurrency {concurrency}", at / len(levels))
-        points.append(stage.measure(name, requests, concurrency, attempts=stage.load.attempts))
+        points.append(generator.measure(side, concurrency, attempts=generator.load.attempts))
     return tuple(points)
 
 
+def _incomparable(champion: Champion) -> str:
+    if not champion.version:
+        return "there is no champion to compare with"
+    return f"version {champion.version} was not promoted by Shiplift: there is nothing to compare with"
+
+
 def _compare(
-    stage: _Stage, store: ArtifactStore, champion: Champion, requests: Path, report: LoadReport
-) -> tuple[Comparison | None, tuple[str, ...]]:
-    package = champion.package
-    if package is None:
-        return None, ("there is no champion to compare with",) if not champion.version else (
-            f"version {champion.version} was not promoted by Shiplift: there is nothing to compare with",
-        )  # fmt: skip
-    mine, theirs = serving_name(package.model), serving_name(package.model) + _CHAMPION
-    try:
-        other = _requests(store, package, stage.load, stage.work / "champion")
-        install(stage.work / "champion", Path(stage.deployment.repository), source=mine, name=theirs)
-        stage.client.load(theirs)
-    except (ArtifactCorrupt, ServerFailed) as error:
-        return None, (f"champion {champion.version} can't be measured beside the challenger: {error.what}",)
+    generator: _Generator, rival: _Side, challenger: _Side, champion: Champion, report: LoadReport
+) -> Comparison:
     concurrency = max(report.points, key=lambda point: point.throughput_per_s).concurrency
     rounds: list[tuple[LoadPoint, LoadPoint]] = []
-    least = stage.load.comparison_rounds
-    sides = [(theirs, other), (mine, requests)]
+    least = generator.load.comparison_rounds
     while len(rounds) < least or (len(rounds) < _EXTENSION * least and _noisy(champion, concurrency, rounds)):
         progress(f"comparing with champion {champion.version}, round {len(rounds) + 1}")
-        order = sides if len(rounds) % 2 == 0 else sides[::-1]
-        found = {model: stage.measure(model, file, concurrency, attempts=1) for model, file in order}
-        rounds.append((found[theirs], found[mine]))
-    return _ratios(champion.version, concurrency, rounds), ()
+        order = (rival, challenger) if len(rounds) % 2 == 0 else (challenger, rival)
+        found = {side: generator.measure(side, concurrency, attempts=1) for side in order}
+        rounds.append((found[rival], found[challenger]))
+    return _ratios(champion.version, concurrency, rounds)
 
 
 def _noisy(champion: Champion, concurrency: int, rounds: list[tuple[LoadPoint, LoadPoint]]) -> bool:

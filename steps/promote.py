@@ -9,43 +9,46 @@ from runtime.ledger import Ledger
 from runtime.progress import progress
 from runtime.records import Champion, Deployment, Promotion, Request, Site, Trigger, Verdict
 from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
-from runtime.triton.production import Production
+from runtime.serving import production
+from runtime.spec import Rollout
 
 
 def promote(
-    site: Site, request: Request, trigger: Trigger, verdict: Verdict, deployment: Deployment, champion: Champion
-) -> Promotion:
+    site: Site, request: Request, trigger: Trigger, verdict: Verdict, deployment: Deployment, champion: Champion,
+    rollout: Rollout,
+) -> Promotion:  # fmt: skip
     """Makes a version that passed the champion.
 
     Raises:
         PromotionConflict: another version was promoted since the comparison, or a newer one is the champion.
-        GoldenMismatch, ServerFailed: production can't serve it; what served before still does.
+        GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; what served before still does.
         Temporary: the registry or production does not answer.
     """
     verdict.require_pass()
-    registry, production = Registry(site.registry_uri), Production(site)
+    registry, place = Registry(site.registry_uri), production(site)
     package = deployment.package
-    with production.lock(request.model):
+    with place.lock(request.model):
         before = registry.alias(request.model, CHAMPION)
         _check_order(before, request, trigger, champion)
-        if not production.serves(package):
-            production.move(package)
+        if not place.serves(package):
+            place.move(package, rollout)
         progress("moving the aliases")
         previous = before if before != request.version else registry.alias(request.model, PREVIOUS)
         promotion = Promotion(
             model=request.model,
             version=request.version,
             alias=CHAMPION,
-            endpoint=production.endpoint(request.model),
+            endpoint=place.endpoint(request.model),
             previous=previous,
             package=package,
+            replicas=rollout.replicas,
         )
         Ledger(site, request, registry=registry).put_promotion(promotion)
         if before != request.version:
             registry.move_alias(request.model, PREVIOUS, before)
             registry.move_alias(request.model, CHAMPION, request.version, expected=before)
         registry.move_alias(request.model, CHALLENGER, 0)
-        production.retire(request.model)
+        place.retire(request.model)
     return promotion
 
 

@@ -4,7 +4,8 @@ from runtime.errors import NothingToRollBack
 from runtime.ledger import Ledger
 from runtime.records import Promotion, Request, Site
 from runtime.registry import CHAMPION, PREVIOUS, Registry
-from runtime.triton.production import Production
+from runtime.serving import production
+from runtime.spec import Rollout
 
 
 def rollback(site: Site, model: str) -> Promotion:
@@ -12,11 +13,11 @@ def rollback(site: Site, model: str) -> Promotion:
 
     Raises:
         NothingToRollBack: there is no previous champion, or what it was promoted with is gone.
-        GoldenMismatch, ServerFailed: production can't serve it; what served before still does.
+        GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; what served before still does.
         Temporary: the registry or production does not answer.
     """
-    registry, production = Registry(site.registry_uri), Production(site)
-    with production.lock(model):
+    registry, place = Registry(site.registry_uri), production(site)
+    with place.lock(model):
         champion, previous = registry.alias(model, CHAMPION), registry.alias(model, PREVIOUS)
         if champion and previous == champion:
             return _finished(site, registry, model, champion)
@@ -31,12 +32,12 @@ def rollback(site: Site, model: str) -> Promotion:
                 f"version {previous} of {model!r} was not promoted by this Shiplift",
                 do=f"Release it with `shiplift release {model}/{previous} --allow-older`.",
             )
-        production.move(kept.package)
-        promotion = kept.model_copy(update={"previous": champion, "endpoint": production.endpoint(model)})
+        place.move(kept.package, Rollout(replicas=kept.replicas, canary_percent=()))  # at once: it is an emergency
+        promotion = kept.model_copy(update={"previous": champion, "endpoint": place.endpoint(model)})
         ledger.put_promotion(promotion)
         registry.move_alias(model, CHAMPION, previous, expected=champion)
         registry.move_alias(model, PREVIOUS, champion)
-        production.retire(model)
+        place.retire(model)
         if champion:
             registry.tag(model, champion, outcome="rolled back")
         registry.tag(model, previous, outcome="promoted")

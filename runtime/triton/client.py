@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,20 +13,51 @@ import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from runtime.errors import GoldenMismatch, ServerFailed, Temporary
-from runtime.records import Signature, TensorSpec
+from runtime.names import serving_name
+from runtime.records import Package, Precision, Signature, TensorSpec
 from runtime.tensors import Arrays
 
 _LOAD_S = 300
 _ASK_S = 60
 _GOLDEN_SAMPLES = 8
+# Relative to the largest output. The same file gives the same float answers to rounding; int8 kernels may pick
+# another rounding of a half, one step of 255, on another batch size.
+TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "int8": 5e-2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts:
+    """Requests as a server counts them."""
+
+    answered: int = 0
+    failed: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.answered + self.failed
+
+    @property
+    def failed_share(self) -> float:
+        """The share that failed; 0 where there were none."""
+        return self.failed / max(1, self.total)
+
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(answered=self.answered + other.answered, failed=self.failed + other.failed)
+
+    def since(self, before: "Counts") -> "Counts":
+        """What came after `before`; a server that was restarted since has counted none."""
+        return Counts(answered=max(0, self.answered - before.answered), failed=max(0, self.failed - before.failed))
 
 
 class TritonClient:
     """A client of one server at `host:port` (gRPC)."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, authority: str = "") -> None:
+        """`authority` names the host behind a shared address, as a gateway's routes match it."""
         self.address = address
-        self._client = triton.InferenceServerClient(address)
+        named = [("grpc.default_authority", authority)] if authority else None
+        self._client = triton.InferenceServerClient(address, channel_args=named)
 
     def __enter__(self) -> Self:
         return self
@@ -33,6 +65,10 @@ class TritonClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connection."""
         self._client.close()
 
     def live(self) -> bool:
@@ -103,6 +139,12 @@ class TritonClient:
             result = self._client.infer(model, given, model_version=str(version or ""), client_timeout=_ASK_S)
         return {spec.name: result.as_numpy(spec.name) for spec in signature.outputs}
 
+    def answered_by(self, package: Package, inputs: Arrays) -> int:
+        """Which version answers a request that names none; Triton's own exception if it fails."""
+        given = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in package.signature.inputs]
+        result = self._client.infer(serving_name(package.model), given, client_timeout=_ASK_S)
+        return int(result.get_response().model_version)
+
     def served_version(self, model: str, signature: Signature, inputs: Arrays) -> int:
         """Which version answers a request that names none."""
         given = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in signature.inputs]
@@ -112,9 +154,16 @@ class TritonClient:
 
     def failures(self, model: str) -> int:
         """How many requests of a model failed since it was loaded."""
+        return self.counts(model).failed
+
+    def counts(self, model: str) -> "Counts":
+        """What the server counted of a model's requests since it was loaded."""
         with self._translated(model):
             stats = self._client.get_inference_statistics(model, client_timeout=_ASK_S).model_stats
-        return sum(int(entry.inference_stats.fail.count) for entry in stats)
+        return Counts(
+            answered=sum(int(entry.inference_stats.success.count) for entry in stats),
+            failed=sum(int(entry.inference_stats.fail.count) for entry in stats),
+        )
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:

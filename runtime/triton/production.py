@@ -17,16 +17,14 @@ from runtime.artifacts import ArtifactStore
 from runtime.errors import ServerFailed, ShipliftError
 from runtime.names import serving_name
 from runtime.progress import progress
-from runtime.records import Endpoint, Package, Precision, Record, Site
+from runtime.records import Endpoint, Package, Record, Site
+from runtime.spec import Rollout
 from runtime.storage import write_atomically
 from runtime.tensors import Arrays, load_npz
-from runtime.triton.client import TritonClient, check_golden
+from runtime.triton.client import TOLERANCE, TritonClient, check_golden
 from runtime.triton.repository import GOLDEN, install, retire
 
 _BESIDE = "--next"
-# Relative to the largest output. The same file gives the same float answers to rounding; int8 kernels may pick
-# another rounding of a half, one step of 255, on another batch size.
-TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "int8": 5e-2}
 
 
 class Served(Record):
@@ -36,7 +34,7 @@ class Served(Record):
     package: str
 
 
-class Production:
+class LocalProduction:
     """The production server of a site."""
 
     def __init__(self, site: Site) -> None:
@@ -65,8 +63,8 @@ class Production:
         with TritonClient(self._site.grpc) as client:
             return client.versions(name) == [package.version]
 
-    def move(self, package: Package) -> None:
-        """Makes a package the one that answers under its name.
+    def move(self, package: Package, rollout: Rollout) -> None:  # noqa: ARG002 - one server has nothing to roll out
+        """Makes a package the one that answers under its name, in one step.
 
         Raises:
             GoldenMismatch: it answers wrongly; what answered before still does.

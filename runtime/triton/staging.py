@@ -1,4 +1,4 @@
-"""The staging server of one release: started by `deploy`, used by `load_test`, ended with the release.
+"""Staging on one machine: the bundled server of one release, started by `deploy`, used by `load_test`, ended with it.
 
 It is a child of the release's process and dies with it. Its folder also says who it was, so that the release's last
 stage can end it, and clear the folder, whatever happened before.
@@ -7,32 +7,78 @@ stage can end it, and clear the folder, whatever happened before.
 import shutil
 from pathlib import Path
 
+from runtime.artifacts import ArtifactStore
+from runtime.errors import ServerFailed
 from runtime.names import serving_name
-from runtime.processes import kill
-from runtime.records import Process, Site
+from runtime.processes import kill, memory_mb
+from runtime.progress import progress
+from runtime.records import Deployment, Endpoint, Package, Process, Site, Staged
+from runtime.spec import Serving
 from runtime.storage import write_atomically
+from runtime.tensors import load_npz
+from runtime.triton.client import TOLERANCE, TritonClient, check_golden
 from runtime.triton.environment import ServerEnvironment
-from runtime.triton.server import Features, Server, start_private
+from runtime.triton.repository import GOLDEN, install
+from runtime.triton.server import Features, start_private
+
+_BESIDE = "--champion"
 
 
-class Staging:
+class LocalStaging:
     """The staging server of a model version."""
 
     def __init__(self, site: Site, model: str, version: int) -> None:
         self._environment = ServerEnvironment(Path(site.server_environment))
+        self._store = ArtifactStore(site.artifacts_uri)
         self.folder = Path(site.home) / "staging" / f"{serving_name(model)}-{version}"
         self._state = self.folder / "process.json"
 
-    def start(self, features: Features) -> Server:
-        """A fresh server with an empty repository; one from before is ended first.
+    def start(self, package: Package, serving: Serving) -> Deployment:
+        """A fresh server with one model; one from before is ended first. See `runtime.serving.Staging`."""
+        self.end()
+        progress("starting the staging server")
+        features = Features(rate_limiter=serving.rate_limiter is not None)
+        server = start_private(self._environment, self.folder / "models", features, log=self.folder / "triton.log")
+        name = serving_name(package.model)
+        try:
+            write_atomically(self._state, server.process.model_dump_json())
+            tree = self._store.fetch(package.repository, self.folder / "package")
+            install(tree, server.repository, source=name, name=name)
+            with TritonClient(server.grpc) as client:
+                progress("loading and warming the model")
+                seconds = client.load(name)
+                golden = load_npz(tree / GOLDEN)
+                check_golden(client, name, package.signature, golden, tolerance=TOLERANCE[package.precision])
+        except BaseException:
+            self.end()
+            raise
+        return Deployment(
+            package=package,
+            endpoint=Endpoint(http=f"http://{server.http}/v2/models/{name}", grpc=server.grpc),
+            metrics=server.metrics,
+            repository=str(server.repository),
+            process=server.process,
+            load_seconds=seconds,
+        )
+
+    def beside(self, deployment: Deployment, package: Package) -> Staged:
+        """Another package on the same server, under a name of its own."""
+        name = serving_name(package.model)
+        tree = self._store.fetch(package.repository, self.folder / "beside")
+        install(tree, Path(deployment.repository), source=name, name=name + _BESIDE)
+        with TritonClient(deployment.endpoint.grpc) as client:
+            client.load(name + _BESIDE)
+        return Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
+
+    def memory_mb(self, deployment: Deployment) -> float | None:
+        """The server's and its children's memory, as proportional set size.
 
         Raises:
-            ServerFailed: it did not come up.
+            ServerFailed: the server is gone.
         """
-        self.end()
-        server = start_private(self._environment, self.folder / "models", features, log=self.folder / "triton.log")
-        write_atomically(self._state, server.process.model_dump_json())
-        return server
+        if deployment.process is None:
+            raise ServerFailed("the staging server has no process here", do="Rerun the release.")
+        return memory_mb(deployment.process.pid)
 
     def end(self) -> None:
         """Ends the server, if there is one, and removes its folder."""

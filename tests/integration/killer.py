@@ -18,6 +18,7 @@ from pipelines import stack
 from runtime.ledger import Ledger
 from runtime.records import Champion, Deployment, Endpoint, Outcome, Process, Request, Trigger, Verdict
 from runtime.registry import CHAMPION, PREVIOUS, Registry
+from runtime.spec import Rollout
 from steps.promote import promote
 from steps.rollback import rollback
 
@@ -54,7 +55,7 @@ def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
         champion = Champion(version=registry.alias(model, CHAMPION))
         request, trigger = Request(model=model, version=version), Trigger(allow_older=True)
         sys.settrace(trace)
-        promote(site, request, trigger, Verdict(outcome=Outcome.PASS, checks=()), deployment, champion)
+        promote(site, request, trigger, Verdict(outcome=Outcome.PASS, checks=()), deployment, champion, Rollout())
     sys.settrace(None)
 
 

@@ -16,7 +16,8 @@ from pipelines.demo import Traffic
 from runtime.ledger import Ledger
 from runtime.records import Champion, Outcome, Promotion, Verdict
 from runtime.registry import CHAMPION, PREVIOUS
-from runtime.triton.production import Production
+from runtime.spec import Rollout
+from runtime.triton.production import LocalProduction
 from steps.rollback import rollback
 from tests.integration.conftest import Lab, digits, request, until
 
@@ -87,10 +88,10 @@ def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: 
             (tree / "wrong" / str(version) / "model.onnx").write_bytes(b"not a model")
         broken = package.model_copy(update={"repository": store.put_tree(tree)})
         with traffic(lab, "wrong") as client, pytest.raises((GoldenMismatch, ServerFailed)):
-            Production(lab.site).move(broken)
+            LocalProduction(lab.site).move(broken, Rollout())
         assert client.failures == [], number
         assert client.versions == {str(version)}
-        assert Production(lab.site).serves(package)
+        assert LocalProduction(lab.site).serves(package)
 
 
 @pytest.fixture(scope="module")
@@ -142,13 +143,13 @@ def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int
             run(verb, wanted, 0)
             assert lab.registry.alias("killed", CHAMPION) == wanted, point
             assert lab.registry.alias("killed", PREVIOUS) == champion, point
-            assert Production(lab.site).serves(kept(lab, "killed", wanted).package), point
+            assert LocalProduction(lab.site).serves(kept(lab, "killed", wanted).package), point
             champion, previous = wanted, champion
     assert client.failures == []
 
 
 def test_promotions_of_one_model_wait_for_each_other(lab: Lab) -> None:
-    production = Production(lab.site)
+    production = LocalProduction(lab.site)
     order: list[str] = []
 
     def second() -> None:
@@ -177,6 +178,6 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
     with pytest.raises(Refused):
         promote(
             lab.site, request("killed", first), by_hand(), Verdict(outcome=Outcome.FAIL, checks=()), deployment,
-            Champion(version=second),
+            Champion(version=second), Rollout(),
         )  # fmt: skip
     assert lab.registry.alias("killed", CHAMPION) == before

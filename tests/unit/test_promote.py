@@ -6,6 +6,7 @@ import pytest
 
 from runtime.errors import Inconclusive, PromotionConflict, Refused
 from runtime.records import Champion, Outcome, Request, Trigger, Verdict
+from runtime.spec import Rollout
 from steps.promote import _check_order, promote
 
 from .examples import champion, check, deployment, site
@@ -52,5 +53,5 @@ def test_an_older_version_replaces_a_newer_champion_where_a_person_says_so() -> 
 def test_what_did_not_pass_is_never_promoted(tmp_path: Path, outcome: Outcome, error: type[Exception]) -> None:
     verdict = Verdict.of((check(outcome, reason="no"),))
     with pytest.raises(error):
-        promote(site(tmp_path), NEW, Trigger(), verdict, deployment(), champion())
+        promote(site(tmp_path), NEW, Trigger(), verdict, deployment(), champion(), Rollout())
     assert list(tmp_path.iterdir()) == []

@@ -28,6 +28,7 @@ from runtime.spec import (
     Load,
     Quality,
     Quantization,
+    Rollout,
     SearchSpace,
     Serving,
     Slo,
@@ -61,6 +62,7 @@ def admitted(name: str = "digits", **slo: Any) -> Admitted:
         scan=Scan(scanner="modelaudit 0", files=7),
         fleet=Fleet(), conversion=Conversion(), data=Data(), quantization=Quantization(), quality=Quality(),
         search_space=SearchSpace(), load=Load(), slo=Slo(**slo), latency_target=LatencyTarget(), serving=Serving(),
+        rollout=Rollout(),
     )  # fmt: skip
 
 

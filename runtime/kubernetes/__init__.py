@@ -1,0 +1,1 @@
+"""A Kubernetes cluster as the place where models are served."""
