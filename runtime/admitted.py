@@ -1,7 +1,7 @@
 """What admission gives: one record whose parts are edges of their own, so that later steps take what they use."""
 
 from runtime.records import Bundle, Contract, Datasets, ModelVersion, Scan
-from runtime.spec import Conversion, Data, Fleet, LatencyTarget, Load, Quality, Quantization, SearchSpace, Serving, Slo
+from runtime.spec import Conversion, Data, LatencyTarget, Load, Quality, Quantization, SearchSpace, Serving, Slo, Wanted
 
 
 class Admitted(Bundle):
@@ -11,7 +11,7 @@ class Admitted(Bundle):
     contract: Contract
     datasets: Datasets
     scan: Scan
-    fleet: Fleet
+    wanted: Wanted
     conversion: Conversion
     data: Data
     quantization: Quantization
