@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
@@ -226,6 +226,25 @@ def schema() -> None:
     from runtime import spec
 
     typer.echo(json.dumps(spec.schema(), indent=2))
+
+
+@app.command()
+def targets(
+    what: Annotated[
+        Literal["list", "detect"], typer.Argument(help="list: show the catalogue; detect: add to it.")
+    ] = "list",
+    cluster: Annotated[bool, typer.Option("--cluster", help="Detect the cluster's nodes, not this machine.")] = False,
+    name: Annotated[str, typer.Option(help="Call the one target detected by this name.")] = "",
+    as_json: Json = False,
+) -> None:
+    """List the places a spec may name as targets, or detect those of this machine or of a cluster.
+
+    Example: `shiplift targets detect --cluster`
+    """
+    from pipelines import catalogue
+
+    found = catalogue.detect(_home(), cluster=cluster, name=name) if what == "detect" else catalogue.read(_home())
+    _print(found, catalogue.show, as_json=as_json)
 
 
 @app.command()

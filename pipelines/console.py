@@ -26,8 +26,13 @@ _STYLES = {
     "failed": "red",
     "inconclusive": "yellow",
     "cancelled": "yellow",
+    "skipped": "dim",
 }
-ORDER = ("admit", "find_champion", "export", "quantize", "package", "tune", "deploy", "load_test", "gate", "promote")
+_MARKS = {"ok": "✓", "skipped": "-"}
+ORDER = (
+    "admit", "find_champion", "find_targets", "export", "quantize", "package", "tune", "deploy", "load_test", "gate",
+    "promote",
+)  # fmt: skip
 
 stderr = Console(stderr=True, highlight=False)
 stdout = Console(highlight=False, soft_wrap=True)
@@ -102,7 +107,7 @@ class _View:
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
         for at, event in self._rows.items():
             if event.kind == "finished":
-                mark: Any = Text("✓" if event.outcome == "ok" else "✗", style=_STYLES.get(event.outcome, ""))
+                mark: Any = Text(_MARKS.get(event.outcome, "✗"), style=_STYLES.get(event.outcome, ""))
                 seconds, note = f"{event.seconds:.2f} s", "cached" if event.cached else event.message
             else:
                 mark = Text("·") if finished else Spinner("dots")

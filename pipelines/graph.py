@@ -77,12 +77,15 @@ class Each:
     """Stages that run once per item of a tuple held by an input: `Each(Target, "fleet", "targets", (...))`.
 
     Inside, `target` is the item. Outside, the last stage's records are a tuple: `tuned: tuple[Tuned, ...]`.
+    `unfit` says why an item can't run on this machine (empty: it can): an engine of one machine passes it over, one
+    with many machines looks for the right one instead.
     """
 
     item: type[Record]
     source: str
     attribute: str
     stages: tuple[Stage, ...]
+    unfit: Callable[[Any], str] = lambda _: ""
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ import tenacity
 from pipelines.graph import Each, Pipeline, Placement, Stage
 from pipelines.keys import key
 from runtime import sandbox
-from runtime.errors import Cancelled, DeadlineExceeded, ShipliftError, Temporary
+from runtime.errors import Cancelled, DeadlineExceeded, NoMatchingTarget, ShipliftError, Temporary
 from runtime.progress import listening
 from runtime.records import Bundle, Ending, Event, Failure, Outcome, Record, StageRun, Verdict
 
@@ -131,11 +131,22 @@ def run(
 
 def _each(walk: _Run, each: Each) -> None:
     given = []
+    passed_over = []
     for item in getattr(walk.known[each.source], each.attribute):
+        if why := each.unfit(item):
+            passed_over.append(f"{item.name}: {why}")
+            for stage in each.stages:
+                _note(walk, StageRun(name=stage.name, target=item.name, outcome="skipped", message=why))
+            continue
         inside = walk.known | {each.item.parameter(): item}
         for stage in each.stages:
             _one(walk, stage, inside, item.name)
         given.append(inside[each.gives.parameter()])
+    if passed_over and not given:
+        raise NoMatchingTarget(
+            f"this machine is no {each.item.parameter()} of the release: {'; '.join(passed_over)}",
+            do="Release it on a cluster that has one, or add one of this machine (`shiplift targets detect`).",
+        )
     walk.known[each.gives.parameter()] = tuple(given)
 
 

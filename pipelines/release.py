@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from pipelines.graph import Each, Pipeline, Placement, Stage
+from runtime import targets
 from runtime.records import Request, Site, Trigger
 from runtime.spec import Target
 from steps.admit import admit
@@ -10,6 +11,7 @@ from steps.conclude import conclude
 from steps.deploy import deploy
 from steps.export import export
 from steps.find_champion import find_champion
+from steps.find_targets import find_targets
 from steps.gate import gate
 from steps.load_test import load_test
 from steps.package import package
@@ -26,12 +28,14 @@ RELEASE = Pipeline(
     stages=(
         Stage(admit, Placement(memory="4Gi")),
         Stage(find_champion, Placement(keep="never")),
+        Stage(find_targets, Placement(keep="never")),
         Stage(export, Placement(cpu="2", memory="6Gi", sandbox=True, warm="runtime.conversion.entry:convert")),
         Each(
             Target,
             "fleet",
             "targets",
             (Stage(quantize, ON_TARGET), Stage(package), Stage(tune, MEASURED)),
+            unfit=targets.unfit_here,
         ),
         Stage(deploy, Placement(keep="effect")),
         Stage(load_test, replace(MEASURED, uses="deploy")),

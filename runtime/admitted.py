@@ -4,7 +4,6 @@ from runtime.records import Bundle, Contract, Datasets, ModelVersion, Scan
 from runtime.spec import (
     Conversion,
     Data,
-    Fleet,
     LatencyTarget,
     Load,
     Quality,
@@ -13,6 +12,7 @@ from runtime.spec import (
     SearchSpace,
     Serving,
     Slo,
+    Wanted,
 )
 
 
@@ -23,7 +23,7 @@ class Admitted(Bundle):
     contract: Contract
     datasets: Datasets
     scan: Scan
-    fleet: Fleet
+    wanted: Wanted
     conversion: Conversion
     data: Data
     quantization: Quantization

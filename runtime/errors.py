@@ -156,6 +156,13 @@ class DeadlineExceeded(ShipliftError):
     title = "deadline exceeded"
 
 
+class NoMatchingTarget(ShipliftError):
+    """No machine at hand is one of the release's targets."""
+
+    exit_code = 49
+    title = "no matching target"
+
+
 class UsageError(ShipliftError):
     """The command line is wrong."""
 

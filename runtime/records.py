@@ -17,7 +17,7 @@ from runtime.errors import Inconclusive, Refused
 Datatype = Literal[
     "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"
 ]
-Precision = Literal["fp32", "int8"]
+Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 Metric = Literal["accuracy", "f1", "mae", "cosine"]
 ServerKind = Literal["bundled", "nvidia"]
 

@@ -8,10 +8,18 @@ import difflib
 import math
 import reprlib
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from runtime.errors import SpecInvalid
 from runtime.records import Metric, Precision, Record, ServerKind
@@ -32,29 +40,112 @@ Percent = Annotated[float, Field(ge=0, le=1000), AfterValidator(_finite)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
+Accelerator = Literal["cpu", "cpu-vnni", "cpu-avx2", "cpu-arm64", "nvidia"]
+Engine = Literal["onnxruntime", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
+VersionText = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+){0,3})?$")]
+Dims = tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...]
+
+
+class Toleration(Record):
+    """A Kubernetes toleration; an empty `effect` tolerates every effect of the taint."""
+
+    key: str = ""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    value: str = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+
+class Versions(Record):
+    """What runs on a target, as `1.23` or `1.23.2`; empty: not known, so nothing is checked against it."""
+
+    onnxruntime: VersionText = ""
+    tensorrt: VersionText = ""
+    driver: VersionText = ""
+
+
+class Profile(Record):
+    """The shapes of one input, batch included, that a TensorRT engine is built for."""
+
+    min: Dims
+    opt: Dims
+    max: Dims
+
+    @model_validator(mode="after")
+    def _rising(self) -> Self:
+        if not len(self.min) == len(self.opt) == len(self.max):
+            raise ValueError("min, opt and max have different ranks")
+        if any(not low <= best <= high for low, best, high in zip(self.min, self.opt, self.max, strict=True)):
+            raise ValueError(f"must rise from min to opt to max: {self.min}, {self.opt}, {self.max}")
+        return self
+
+
 class Target(Record):
-    """One place the model will serve: hardware, the precisions allowed there, and which server runs it."""
+    """One place the model will serve: hardware, how a node with it is found, and what runs there.
+
+    `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` is what executes the model there: ONNX Runtime
+    (on a GPU with its CUDA provider, or TensorRT through it), a TensorRT plan, or NVIDIA's PyTorch backend.
+    """
 
     name: Name = "local-cpu"
-    accelerator: Literal["cpu"] = "cpu"
+    accelerator: Accelerator = "cpu"
+    compute_capability: str = Field("", pattern=r"^([0-9]{1,2}\.[0-9])?$")
+    memory_mb: int = Field(0, ge=0)
     precisions: tuple[Precision, ...] = Field(("fp32", "int8"), min_length=1)
     server: ServerKind = "bundled"
+    engine: Engine = "onnxruntime"
+    image: str = ""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: tuple[Toleration, ...] = ()
+    versions: Versions = Versions()
+    profiles: dict[str, Profile] = Field(default_factory=dict)
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it asks for a GPU."""
+        return self.accelerator == "nvidia"
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if not self.gpu and (self.compute_capability or self.memory_mb or self.engine != "onnxruntime"):
+            raise ValueError("compute_capability, memory_mb and other engines are for `accelerator: nvidia`")
+        if self.gpu and self.server != "nvidia":
+            raise ValueError("a GPU needs `server: nvidia`: the bundled server runs on the processor alone")
+        if "fp8" in self.precisions and not (self.gpu and capability(self.compute_capability) >= (8, 9)):
+            raise ValueError("fp8 needs an NVIDIA GPU with `compute_capability: 8.9` or higher")
+        return self
 
 
-def _names_differ(targets: tuple[Target, ...]) -> tuple[Target, ...]:
-    names = [target.name for target in targets]
+def capability(text: str) -> tuple[int, int]:
+    """A compute capability such as `9.0` as numbers; (0, 0) where none is given."""
+    major, _, minor = text.partition(".")
+    return (int(major), int(minor)) if major else (0, 0)
+
+
+def _names_differ(targets: tuple[Target | str, ...]) -> tuple[Target | str, ...]:
+    names = [target if isinstance(target, str) else target.name for target in targets]
     if len(set(names)) != len(names):
         raise ValueError(f"two targets have the same name: {', '.join(names)}")
     return targets
 
 
-Targets = Annotated[tuple[Target, ...], Field(min_length=1), AfterValidator(_names_differ)]
+def _form(value: Any) -> str:
+    return "by name" if isinstance(value, str) else "in full"
+
+
+TargetOrName = Annotated[Annotated[Target, Tag("in full")] | Annotated[Name, Tag("by name")], Discriminator(_form)]
+Targets = Annotated[tuple[TargetOrName, ...], Field(min_length=1), AfterValidator(_names_differ)]
+
+
+class Wanted(Record):
+    """The targets a spec asks for: in full, or by their name in the site's catalogue."""
+
+    targets: Targets = (Target(),)
 
 
 class Fleet(Record):
-    """All targets of a release."""
+    """All targets of a release, in full."""
 
-    targets: Targets = (Target(),)
+    targets: tuple[Target, ...] = Field((Target(),), min_length=1)
 
 
 class Admission(Record):
@@ -297,17 +388,26 @@ def parse(text: str) -> ReleaseSpec:
     Raises:
         SpecInvalid: it is not YAML, not a mapping, too large, or a field is wrong; every wrong field is named.
     """
+    return validate(load_mapping(text, "the spec"))
+
+
+def load_mapping(text: str, what: str) -> dict[str, Any]:
+    """A mapping from YAML text; an empty text is an empty one.
+
+    Raises:
+        SpecInvalid: it is not YAML, not a mapping, or too large.
+    """
     if len(text.encode()) > MAX_SPEC_BYTES:
         raise SpecInvalid(
-            f"the spec has {len(text.encode())} bytes, the limit is {MAX_SPEC_BYTES}", do="Shorten it and try again."
+            f"{what} has {len(text.encode())} bytes, the limit is {MAX_SPEC_BYTES}", do="Shorten it and try again."
         )
     try:
         body = yaml.load(text, _Loader)  # noqa: S506 - a safe loader, only stricter
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # also: a 13th month, brackets without end
-        raise SpecInvalid(f"the spec is not YAML: {' '.join(str(error).split())}", do="Mend that line.") from error
+        raise SpecInvalid(f"{what} is not YAML: {' '.join(str(error).split())}", do="Mend that line.") from error
     if body is not None and not isinstance(body, dict):
-        raise SpecInvalid(f"the spec is a {type(body).__name__}", do="Write sections, such as `slo:`.")
-    return validate(body or {})
+        raise SpecInvalid(f"{what} is a {type(body).__name__}", do="Write sections, such as `slo:`.")
+    return body or {}
 
 
 def validate(body: Mapping[str, Any]) -> ReleaseSpec:
@@ -320,7 +420,7 @@ def validate(body: Mapping[str, Any]) -> ReleaseSpec:
         return ReleaseSpec.model_validate(body)
     except ValidationError as error:
         raise SpecInvalid(
-            "; ".join(_problems(error)), do="`shiplift init` writes a commented spec with every field."
+            "; ".join(problems(error)), do="`shiplift init` writes a commented spec with every field."
         ) from error
 
 
@@ -333,17 +433,27 @@ def schema() -> dict[str, Any]:
     }
 
 
-def _problems(error: ValidationError) -> Iterator[str]:
+def problems(error: ValidationError) -> Iterator[str]:
+    """What is wrong, one line a field, named by its path."""
     for one in error.errors(include_url=False):
-        path = ".".join(str(part) for part in one["loc"])
+        loc = tuple(part for part in one["loc"] if part not in ("in full", "by name"))
+        path = ".".join(str(part) for part in loc)
         if one["type"] == "extra_forbidden":
-            yield f"{path}: there is no such field{_suggestion(one['loc'])}"
+            yield f"{path}: there is no such field{_suggestion(loc)}"
         elif one["type"] == "value_error":
             said = str(one["msg"]).removeprefix("Value error, ")
             yield f"{path}: {said}" if path else said
         else:
             said = str(one["msg"])
             yield f"{path}: {said[:1].lower()}{said[1:]}, not {_short(one['input'])}"
+
+
+def _records_in(annotation: Any) -> Iterator[type[Record]]:
+    """The record types that an annotation is made of, such as those of `tuple[Target, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, Record):
+        yield annotation
+    for inner in get_args(annotation):
+        yield from _records_in(inner)
 
 
 def _short(value: Any) -> str:
@@ -359,6 +469,6 @@ def _suggestion(loc: tuple[int | str, ...]) -> str:
     for part in loc[:-1]:
         field = getattr(kind, "model_fields", {}).get(part)
         kind = field.annotation if field else kind
-        kind = next((k for k in getattr(kind, "__args__", ()) if isinstance(k, type) and issubclass(k, Record)), kind)
+        kind = next(_records_in(kind), kind)
     near = difflib.get_close_matches(str(loc[-1]), list(getattr(kind, "model_fields", {})), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -15,7 +15,7 @@ from runtime.progress import progress
 from runtime.records import Artifact, Contract, Datasets, ModelVersion, Request, Scan, Site
 from runtime.registry import FOLDER, Registry, VersionInfo, check_name
 from runtime.sandbox import Limits, Workplace, workplace
-from runtime.spec import Fleet, LatencyTarget, ReleaseSpec, parse
+from runtime.spec import LatencyTarget, ReleaseSpec, Wanted, parse
 from runtime.tensors import dump_npz
 
 SPEC_FILE = "shiplift.yaml"
@@ -131,7 +131,7 @@ def _admitted(
         ),
         datasets=datasets,
         scan=found,
-        fleet=Fleet(targets=spec.targets),
+        wanted=Wanted(targets=spec.targets),
         conversion=spec.export,
         data=spec.data,
         quantization=spec.quantization,

@@ -20,7 +20,8 @@ def test_a_registration_alone_leads_to_a_champion(lab: Lab) -> None:
 
     assert (report.verdict, report.exit_code, report.alias) == (Outcome.PASS, 0, CHAMPION)
     assert [stage.name for stage in report.stages] == [
-        "admit", "find_champion", "export", "quantize", "package", "tune", "deploy", "load_test", "gate", "promote",
+        "admit", "find_champion", "find_targets", "export", "quantize", "package", "tune", "deploy", "load_test",
+        "gate", "promote",
     ]  # fmt: skip
     assert {stage.outcome for stage in report.stages} == {"ok"}
     assert lab.registry.alias("alone", CHAMPION) == version
@@ -75,12 +76,12 @@ def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(la
     rerun = lab.order("again", version, again=True)
     fresh = {stage.name for stage in rerun.stages if not stage.cached}
     assert rerun.exit_code == 0
-    assert fresh == {"find_champion", "promote"}
+    assert fresh == {"find_champion", "find_targets", "promote"}
 
     stricter = FAST.replace("slo: {", "slo: {memory_mb: 1, ")
     refused = lab.order("again", version, stricter)
     made = {stage.name for stage in refused.stages if not stage.cached}
-    assert made == {"admit", "find_champion", "gate"}
+    assert made == {"admit", "find_champion", "find_targets", "gate"}
     assert refused.exit_code == 20
     assert [check.name for check in refused.checks if check.verdict is Outcome.FAIL] == ["memory"]
     assert lab.registry.alias("again", CHAMPION) == version

@@ -354,6 +354,34 @@ def test_a_fan_out_runs_its_stages_per_item_and_caches_them_per_item() -> None:
     assert (visited, said) == (["Köln"], "abc in Jena, abc in Köln")
 
 
+def test_items_that_are_not_for_this_machine_are_passed_over_with_the_reason() -> None:
+    def visit(city: City) -> Made:
+        return Made(text=city.name)
+
+    def gather(made: tuple[Made, ...]) -> Shipped:
+        return Shipped(text=", ".join(one.text for one in made))
+
+    def unfit(city: City) -> str:
+        return "no road" if city.name == "Ys" else ""
+
+    each = Each(City, "cities", "all", (Stage(visit),), unfit=unfit)
+    pipeline = Pipeline("tour", inputs=(Cities,), stages=(each, Stage(gather)))
+
+    def tour(*names: str) -> tuple[Ending, dict[str, Any]]:
+        cities = Cities(all=tuple(City(name=name) for name in names))
+        return local.run(pipeline, cities, release="t", kept=Memory())
+
+    ending, known = tour("Ys", "Bonn")
+    assert known["shipped"].text == "Bonn"
+    assert [(run.target, run.outcome, run.message) for run in ending.stages] == [
+        ("Ys", "skipped", "no road"), ("Bonn", "ok", ""), ("", "ok", ""),
+    ]  # fmt: skip
+    ending, known = tour("Ys")
+    assert ending.failure is not None
+    assert (ending.failure.kind, ending.failure.exit_code) == ("NoMatchingTarget", 49)
+    assert "this machine is no city of the release: Ys: no road" in ending.failure.what
+
+
 def test_a_later_stage_takes_a_part_of_a_bundle() -> None:
     def split() -> Halves:
         return Halves(source=Source(text="x"), limit=Limit(most=7))

@@ -9,7 +9,8 @@ from runtime.records import Bundle
 
 def test_a_release_is_these_stages_in_this_order() -> None:
     assert [stage.name for stage in RELEASE.flat()] == [
-        "admit", "find_champion", "export", "quantize", "package", "tune", "deploy", "load_test", "gate", "promote",
+        "admit", "find_champion", "find_targets", "export", "quantize", "package", "tune", "deploy", "load_test",
+        "gate", "promote",
     ]  # fmt: skip
     assert RELEASE.on_exit is not None
     assert RELEASE.on_exit.name == "conclude"
@@ -24,7 +25,7 @@ def test_a_pod_finds_a_step_by_its_entry(stage: Stage) -> None:
 
 def test_only_what_reads_or_moves_the_world_is_never_a_cache_hit() -> None:
     kept = {stage.name: stage.at.keep for stage in RELEASE.flat()}
-    assert {name for name, keep in kept.items() if keep == "never"} == {"find_champion", "promote"}
+    assert {name for name, keep in kept.items() if keep == "never"} == {"find_champion", "find_targets", "promote"}
     assert {name for name, keep in kept.items() if keep == "effect"} == {"deploy"}
 
 
@@ -35,7 +36,7 @@ def test_code_of_authors_runs_in_the_sandboxed_stage() -> None:
 def test_every_setting_of_the_spec_reaches_a_step() -> None:
     admit = next(RELEASE.flat())
     assert issubclass(admit.gives, Bundle)
-    taken = {name for stage in RELEASE.flat() for name in stage.takes} | {"fleet"}  # the fan-out goes over the fleet
+    taken = {name for stage in RELEASE.flat() for name in stage.takes}
     assert set(admit.gives.parts()) - taken == {"scan"}  # what the report alone shows
 
 

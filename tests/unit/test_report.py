@@ -23,7 +23,6 @@ from runtime.report import Story, render
 from runtime.spec import (
     Conversion,
     Data,
-    Fleet,
     LatencyTarget,
     Load,
     Quality,
@@ -32,6 +31,7 @@ from runtime.spec import (
     SearchSpace,
     Serving,
     Slo,
+    Wanted,
 )
 
 from .examples import artifact, case, check, comparison, exported, load_report, package, point, signature, trial
@@ -60,7 +60,7 @@ def admitted(name: str = "digits", **slo: Any) -> Admitted:
         contract=Contract(signature=signature(), example=artifact()),
         datasets=Datasets(validation=artifact("7"), validation_name="shiplift/validation.npz"),
         scan=Scan(scanner="modelaudit 0", files=7),
-        fleet=Fleet(), conversion=Conversion(), data=Data(), quantization=Quantization(), quality=Quality(),
+        wanted=Wanted(), conversion=Conversion(), data=Data(), quantization=Quantization(), quality=Quality(),
         search_space=SearchSpace(), load=Load(), slo=Slo(**slo), latency_target=LatencyTarget(), serving=Serving(),
         rollout=Rollout(),
     )  # fmt: skip

@@ -1,0 +1,24 @@
+"""Which places a release is for: the spec's targets, those given by name as the site's catalogue has them now."""
+
+from pathlib import Path
+
+from runtime.errors import SpecInvalid
+from runtime.records import Site
+from runtime.spec import Fleet, Wanted
+from runtime.targets import catalogue
+
+
+def find_targets(site: Site, wanted: Wanted) -> Fleet:
+    """The release's targets, each in full.
+
+    Raises:
+        SpecInvalid: the catalogue has no target of a name, or can't be read.
+    """
+    listed = catalogue(Path(site.home))
+    missing = [one for one in wanted.targets if isinstance(one, str) and one not in listed]
+    if missing:
+        raise SpecInvalid(
+            f"targets: the catalogue has no {', '.join(map(repr, missing))}; it has {', '.join(listed)}",
+            do="`shiplift targets` lists it, `shiplift targets detect` adds to it.",
+        )
+    return Fleet(targets=tuple(listed[one] if isinstance(one, str) else one for one in wanted.targets))
