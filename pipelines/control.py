@@ -18,7 +18,8 @@ from pipelines.releases import Accepted, Releases
 from runtime.errors import DataInvalid, NotFound, Temporary, UsageError
 from runtime.names import release_name, serving_name
 from runtime.records import ReleaseReport, Request, Trigger
-from runtime.registry import FOLDER, TAG, Registry, check_name, version_exists
+from runtime.registry import FOLDER, TAG, Registry, check_name
+from runtime.registry_rest import version_exists
 from runtime.spec import parse
 
 _POLL_S = 0.05

@@ -18,13 +18,13 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from pipelines import keys, local, stack
+from pipelines import keys, local, stack, sweeping
 from pipelines.release import RELEASE
 from pipelines.releases import MAX_ATTEMPTS, Order, Releases
 from runtime.errors import ShipliftError
 from runtime.ledger import Ledger
-from runtime.records import Failure, Outcome, ReleaseReport, Request, Site, Trigger
-from runtime.registry import TAG, Registry
+from runtime.records import Failure, Outcome, ReleaseReport, Site
+from runtime.registry import Registry
 
 _POLL_S = 0.05
 _SUPERVISE_S = 2.0
@@ -158,18 +158,9 @@ def _given_up(order: Order, name: str) -> ReleaseReport:
 
 
 def sweep(site: Site, releases: Releases, *, since: float) -> int:
-    """Accepts each model's newest version if no webhook did: it has no release, and is younger than the stack."""
+    """Accepts what no webhook announced."""
     try:
-        registry = Registry(site.registry_uri)
-        for model, version, _ in registry.models():
-            if not version:
-                continue
-            info = registry.version(model, version)
-            if info.created_at >= since and f"{TAG}release" not in info.tags:
-                trigger = Trigger(kind="sweep", requested_at=time.time())
-                accepted = releases.accept(Request(model=model, version=version), trigger)
-                if accepted.created:
-                    print(f"the sweep found {model!r} version {version}: {accepted.name}", flush=True)
+        sweeping.sweep(Registry(site.registry_uri), releases.accept, since=since, tell=partial(print, flush=True))
     except ShipliftError as error:
         print(error, flush=True)
     return 0

@@ -68,7 +68,7 @@ class Releases:
         if self.active(name):
             return Accepted(name=name, created=False, queued=False)
         ended = self.result(name)
-        unfinished = ended is None or (trigger.kind == "manual" and not _final(ended.exit_code))
+        unfinished = ended is None or (trigger.kind == "manual" and not final(ended.exit_code))
         if again or unfinished or trigger.allow_older:
             self._queue_again(name, Order(request=request, trigger=trigger))
             return Accepted(name=name, created=False, queued=True)
@@ -198,6 +198,6 @@ class Releases:
         yield from sorted(mine, key=lambda pair: pair[0].request.version, reverse=True)
 
 
-def _final(exit_code: int) -> bool:
+def final(exit_code: int) -> bool:
     """Whether an ended release said something of the model itself, which asking again would not change."""
     return exit_code == 0 or by_exit_code(exit_code).about_model

@@ -46,7 +46,7 @@ def workflow_name(model: str, version: int, spec: str) -> str:
 
 
 def push_name(repository: str, commit: str) -> str:
-    """The one name of a git push on a cluster: repositories whose names differ in more than punctuation never share it."""
+    """The one name of a git push on a cluster, for repositories that differ in more than punctuation."""
     slug = re.sub(r"[^a-z0-9]+", "-", repository.lower())[:33].strip("-")
     return f"git-{slug}-{commit[:12]}"
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from runtime.errors import NotAdmitted, NotFound, PromotionConflict, Temporary
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
@@ -85,6 +83,14 @@ class Registry:
             for model in self._pages(self._client.search_registered_models, None):
                 newest = max((int(latest.version) for latest in model.latest_versions or ()), default=0)
                 yield model.name, newest, {alias: int(version) for alias, version in (model.aliases or {}).items()}
+
+    def newest(self) -> Iterator[VersionInfo]:
+        """Each model's version with the highest number; one page of models at a time."""
+        with _translated("the registered models"):
+            for model in self._pages(self._client.search_registered_models, None):
+                versions = [_info(version) for version in model.latest_versions or ()]
+                if versions:
+                    yield max(versions, key=lambda info: info.version)
 
     def tag(self, name: str, version: int, **tags: str) -> None:
         """Sets `shiplift.KEY` tags; values over the registry's limit are cut."""
@@ -203,28 +209,6 @@ class Registry:
                 return
 
 
-def version_exists(uri: str, name: str, version: int, *, timeout_s: float = 5) -> bool:
-    """Whether the registry has a version, asked over its REST API: for processes too small to import MLflow.
-
-    Raises:
-        Temporary: the registry does not answer.
-    """
-    at = f"{uri.rstrip('/')}/api/2.0/mlflow/model-versions/get"
-    token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
-    auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user else None
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    try:
-        with httpx.Client(timeout=timeout_s, trust_env=False) as client:
-            answer = client.get(at, params={"name": name, "version": str(version)}, headers=headers, auth=auth)
-    except httpx.HTTPError as error:
-        raise _unreachable("the registry", error) from error
-    if answer.status_code in (400, 404):
-        return False
-    if answer.is_error:
-        raise _unreachable("the registry", f"it answered {answer.status_code}")
-    return True
-
-
 def check_name(name: str) -> str:
     """A model name that can be a registered model's.
 
@@ -265,14 +249,15 @@ def _translated(what: str) -> Iterator[None]:
             raise NotFound(f"the registry has no {what}", do="Check the name in the registry.") from error
         if code == "INVALID_PARAMETER_VALUE" and "not found" in str(error).lower():
             raise NotFound(f"the registry has no {what}", do="Check the name in the registry.") from error
-        raise _unreachable(what, error) from error
+        raise unreachable(what, error) from error
     except (requests.RequestException, ConnectionError, TimeoutError) as error:
         if getattr(getattr(error, "response", None), "status_code", None) == 404:
             raise NotFound(f"the registry has no {what}", do="Check the name in the registry.") from error
-        raise _unreachable(what, error) from error
+        raise unreachable(what, error) from error
 
 
-def _unreachable(what: str, why: object) -> Temporary:
+def unreachable(what: str, why: object) -> Temporary:
+    """The error for a registry that does not answer, or not sensibly."""
     return Temporary(
         f"the registry does not answer for {what}: {' '.join(str(why).split())[:300]}",
         do="Check that MLflow is up (`shiplift status`), then run the same command again.",

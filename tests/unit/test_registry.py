@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from runtime.errors import NotAdmitted, Temporary
 from runtime.processes import free_port
-from runtime.registry import Registry, check_name, version_exists
+from runtime.registry import Registry, check_name
+from runtime.registry_rest import version_exists
 
 
 @pytest.mark.parametrize("name", ["digits", "My Model", "模型", "a" * 256, "..", "a.b-c_d", "x@y"])
