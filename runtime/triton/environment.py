@@ -153,4 +153,4 @@ def _run(command: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    ensure(default_root(), print)
+    ensure(Path(sys.argv[1]) if len(sys.argv) > 1 else default_root(), print)

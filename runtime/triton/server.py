@@ -1,7 +1,8 @@
 """Starting and stopping the bundled Triton: production as a daemon, staging and tuning as children of their step.
 
-Always in explicit model control, with complete configurations (no auto-complete: a model then loads in 0.15 s instead
-of 1.4 s), listening on loopback, and with strict readiness. The shared-memory API is closed with a key nobody keeps.
+In explicit model control (a pod's server, whose models never change, needs none), with complete configurations (no
+auto-complete: a model then loads in 0.15 s instead of 1.4 s) and with strict readiness. On a machine it listens on
+loopback. The shared-memory API is closed with a key nobody keeps.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from runtime.errors import ServerFailed
 from runtime.processes import alive, free_port, identify, inherited, kill, start_child, start_daemon, stop
@@ -67,15 +69,18 @@ class Features:
     rate_limiter: bool = False
 
 
-def command(environment: ServerEnvironment, repository: Path, ports: Ports, features: Features) -> list[str | Path]:
-    """The server's command line."""
+def command(
+    environment: ServerEnvironment, repository: Path, ports: Ports, features: Features, *,
+    control: Literal["explicit", "none"] = "explicit",
+) -> list[str | Path]:  # fmt: skip
+    """The server's command line; with `control` "none" it serves all of its repository, and nobody can change that."""
     closed = secrets.token_hex(16)
     words: list[str | Path] = [
         environment.tritonserver,
         f"--model-repository={repository}",
         f"--backend-directory={environment.backends}",
         f"--cache-directory={environment.caches}",
-        "--model-control-mode=explicit",
+        f"--model-control-mode={control}",
         "--disable-auto-complete-config",
         "--strict-readiness=true",
         f"--exit-timeout-secs={_EXIT_S}",
