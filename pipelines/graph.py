@@ -21,6 +21,7 @@ class Placement:
     "effect": its record is a hit, but it set something up (a staging server), so it runs again before a stage that
     `uses` it does. "never": it reads or changes the world and always runs.
     A `shielded` stage is finished rather than cancelled, since it moves traffic.
+    A `cluster` stage talks to the cluster's API where there is one; no other is given the right to.
     `warm` names a sandbox entry that a local engine may start ahead of time.
     """
 
@@ -32,6 +33,7 @@ class Placement:
     sandbox: bool = False
     warm: str = ""
     shielded: bool = False
+    cluster: bool = False
     keep: str = "result"
     uses: str = ""
 

@@ -17,6 +17,7 @@ from steps.load_test import load_test
 from steps.package import package
 from steps.promote import promote
 from steps.quantize import quantize
+from steps.rollback import rollback
 from steps.tune import tune
 
 ON_TARGET = Placement(cpu="2", memory="4Gi", deadline_s=7200, on_target=True)
@@ -37,10 +38,12 @@ RELEASE = Pipeline(
             (Stage(quantize, ON_TARGET), Stage(package), Stage(tune, MEASURED)),
             unfit=targets.unfit_here,
         ),
-        Stage(deploy, Placement(keep="effect")),
-        Stage(load_test, replace(MEASURED, uses="deploy")),
+        Stage(deploy, Placement(keep="effect", cluster=True)),
+        Stage(load_test, replace(MEASURED, uses="deploy", cluster=True)),
         Stage(gate),
-        Stage(promote, Placement(keep="never", shielded=True)),
+        Stage(promote, Placement(keep="never", shielded=True, cluster=True)),
     ),
-    on_exit=Stage(conclude, Placement(keep="never")),
+    on_exit=Stage(conclude, Placement(keep="never", cluster=True)),
 )
+
+ROLLBACK = Stage(rollback, Placement(keep="never", shielded=True, cluster=True))

@@ -121,6 +121,13 @@ class CanaryFailed(ShipliftError):
     about_model = True
 
 
+class RecordTooLarge(ShipliftError):
+    """A record is larger than what may pass from pod to pod."""
+
+    exit_code = 36
+    title = "record too large"
+
+
 class ClusterRefused(ShipliftError):
     """The cluster forbids what was asked of it, or finds it invalid."""
 

@@ -1,0 +1,218 @@
+"""One stage in a pod, or by hand: `python -m pipelines.pod gate --out DIR --slo '{...}' --load_report '{...}' ...`.
+
+The same rules as engine 1: a finished stage is found by its key in the ledger and not run again; what it gives is
+written where the engine looks. How it ended is the exit code, why is the pod's termination message, and both stand in
+`stage_run.json` and `failure.json`, from which the last stage tells the whole story.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pipelines.argo import CONFIG
+from pipelines.ending import ending_of
+from pipelines.graph import Stage, load
+from pipelines.keys import key
+from pipelines.release import RELEASE, ROLLBACK
+from pipelines.workflows import CONCLUDED
+from runtime.errors import Cancelled, RecordTooLarge, ShipliftError, UsageError
+from runtime.kubernetes.api import Api
+from runtime.ledger import Ledger
+from runtime.progress import listening
+from runtime.records import Bundle, Ending, Failure, Outcome, Record, Request, Site, StageRun
+
+MAX_RECORD_BYTES = 96 * 1024  # the kernel takes 128 KiB of one argument, and Argo's escaping needs room
+_MESSAGE = Path("/dev/termination-log")
+_MESSAGE_BYTES = 4000
+_EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 20, Outcome.INCONCLUSIVE: 21}
+_OUTCOMES: dict[Outcome, Any] = {Outcome.FAIL: "refused", Outcome.INCONCLUSIVE: "inconclusive", Outcome.PASS: "ok"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A stage with its arguments, as read from a command line."""
+
+    stage: Stage
+    out: Path
+    given: dict[str, Any]
+    workflow: str = ""
+
+    @property
+    def target(self) -> str:
+        """The name of the item it runs for, where it runs once per item."""
+        return str(getattr(self.given.get("target"), "name", ""))
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Where what it gives is kept; None where it is not the stage of a release."""
+        site, request = self.given.get(Site.parameter()), self.given.get(Request.parameter())
+        return Ledger(site, request) if site and request else None
+
+
+def parse(words: Sequence[str]) -> Call:
+    """A command line as a call.
+
+    Raises:
+        UsageError: there is no such stage, or a record is missing or not one.
+    """
+    stages = {stage.name: stage for stage in (*RELEASE.flat(), ROLLBACK, RELEASE.on_exit) if stage is not None}
+    stage = stages.get(words[0] if words else "")
+    if stage is None:
+        raise UsageError(f"there is no stage {' '.join(words[:1])!r}", do=f"Stages are: {', '.join(stages)}.")
+    pairs = dict(zip((word.removeprefix("--") for word in words[1::2]), words[2::2], strict=False))
+    try:
+        given = {
+            name: pairs[name] if kind is str else load(kind, json.loads(pairs[name]))
+            for name, kind in stage.takes.items()
+            if kind is not Ending
+        }
+        # What a stage need not take, but the ledger needs to find its release.
+        for kind in (Site, Request):
+            if kind.parameter() in pairs:
+                given[kind.parameter()] = load(kind, json.loads(pairs[kind.parameter()]))
+        return Call(stage=stage, out=Path(pairs["out"]), given=given, workflow=pairs.get("workflow", ""))
+    except KeyError as error:
+        raise UsageError(f"{stage.name} needs --{error.args[0]}", do="Give each record it takes as JSON.") from error
+    except ValueError as error:
+        raise UsageError(f"{stage.name}: {' '.join(str(error).split())[:1000]}", do="Mend that record.") from error
+
+
+def run(call: Call) -> int:
+    """Runs a stage, or finds it done; writes what it gives; gives the exit code."""
+    started = time.monotonic()
+    measured: list[float] = []
+    try:
+        with _ended_by_signal(shielded=call.stage.at.shielded), listening(_say) as measured:
+            record, cached, name = _found_or_made(call)
+    except ShipliftError as error:
+        failure = Failure(kind=type(error).__name__, exit_code=error.exit_code, what=error.what, do=error.do)
+        outcome: Any = "cancelled" if isinstance(error, Cancelled) else "failed"
+        _leave(call, _stage_run(call, started, measured, outcome=outcome, message=str(error)), failure)
+        return error.exit_code
+    objection = record.objection()
+    outcome = _OUTCOMES[objection.outcome] if objection else "ok"
+    message = "; ".join(objection.reasons) if objection else ""
+    ran = _stage_run(call, started, measured, outcome=outcome, message=message)
+    _write(call.out, record)
+    _leave(call, ran.model_copy(update={"cached": cached, "key": name}), None)
+    return _EXIT_CODES[objection.outcome] if objection else 0
+
+
+def _found_or_made(call: Call) -> tuple[Record, bool, str]:
+    stage, ledger = call.stage, call.ledger
+    arguments = {name: call.given[name] for name in stage.takes if name in call.given}
+    if stage is RELEASE.on_exit:
+        return _concluded(call, arguments), False, ""
+    name = key(stage, arguments) if stage.at.keep != "never" and ledger else ""
+    if name and ledger and stage.at.keep == "result":
+        record = ledger.get(name, stage.name, stage.gives)
+        if record is not None:
+            return record, True, name
+    record = stage.step(**arguments)
+    if name and ledger:
+        ledger.put(name, stage.name, record)
+    return record, False, name
+
+
+def _concluded(call: Call, arguments: dict[str, Any]) -> Record:
+    """The last stage: how the others went stands in the Workflow."""
+    site: Site = call.given[Site.parameter()]
+    if site.cluster is None:
+        raise UsageError("only a site on a cluster has Workflows", do="Give --site with its `cluster`.")
+    api = Api(site.cluster.namespace)
+    body = api.get("Workflow", call.workflow)
+    if body is None:
+        raise UsageError(f"there is no Workflow {call.workflow!r}", do="Give --workflow NAME.")
+    record = call.stage.step(**arguments, ending=ending_of(body, RELEASE))
+    api.merge("Workflow", call.workflow, {"metadata": {"labels": {CONCLUDED: "true"}}})
+    return record
+
+
+def _stage_run(call: Call, started: float, measured: list[float], *, outcome: Any, message: str) -> StageRun:
+    return StageRun(
+        name=call.stage.name, target=call.target, seconds=round(time.monotonic() - started, 3), outcome=outcome,
+        message=message, measured_seconds=round(sum(measured), 3),
+    )  # fmt: skip
+
+
+def _write(out: Path, record: Record) -> None:
+    parts: dict[str, Record] = {record.parameter(): record}
+    if isinstance(record, Bundle):
+        parts |= {name: getattr(record, name) for name in record.parts()}
+    out.mkdir(parents=True, exist_ok=True)
+    for name, part in parts.items():
+        text = part.model_dump_json()
+        if len(text.encode()) > MAX_RECORD_BYTES:
+            raise RecordTooLarge(
+                f"the record {name!r} has {len(text.encode())} bytes, {MAX_RECORD_BYTES} may pass between pods",
+                do="Ask for less in the spec: fewer trials, targets or slices.",
+            )
+        (out / f"{name}.json").write_text(text)
+
+
+def _leave(call: Call, ran: StageRun, failure: Failure | None) -> None:
+    """Writes how it went for the last stage, and why for who looks at the node."""
+    call.out.mkdir(parents=True, exist_ok=True)
+    (call.out / f"{StageRun.parameter()}.json").write_text(ran.model_dump_json())
+    if failure is not None:
+        (call.out / f"{Failure.parameter()}.json").write_text(failure.model_dump_json())
+    if ran.message:
+        print(ran.message, file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # by hand there is none
+            _MESSAGE.write_bytes(ran.message.encode()[:_MESSAGE_BYTES])
+
+
+def _say(message: str, done: float | None) -> None:
+    print(f"{message} ({done:.0%})" if done is not None else message, flush=True)
+    file = os.environ.get("ARGO_PROGRESS_FILE")
+    if file and done is not None:
+        with contextlib.suppress(OSError):
+            Path(file).write_text(f"{round(100 * done)}/100")
+
+
+@contextlib.contextmanager
+def _ended_by_signal(*, shielded: bool) -> Iterator[None]:
+    """SIGTERM ends a stage as cancelled, after it has cleaned up; a shielded one is finished instead."""
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        raise Cancelled("the pod was told to end", do="It is tried again, unless the release was cancelled.")
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN if shielded else stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _settle_in(site: Site) -> None:
+    """A pod's home is empty: secrets and the catalogue are mounted elsewhere, and found at home."""
+    home = Path(site.home)
+    home.mkdir(parents=True, exist_ok=True)
+    for mounted in (Path(CONFIG) / "ledger" / "secrets.json", Path(CONFIG) / "targets" / "targets.yaml"):
+        if mounted.is_file() and not (home / mounted.name).exists():
+            (home / mounted.name).symlink_to(mounted)
+
+
+def main() -> int:
+    """Runs the stage that the command line names."""
+    try:
+        call = parse(sys.argv[1:])
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        with contextlib.suppress(OSError):
+            _MESSAGE.write_text(str(error))
+        return error.exit_code
+    _settle_in(call.given[Site.parameter()])
+    return run(call)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
