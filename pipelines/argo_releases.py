@@ -31,6 +31,7 @@ from runtime.kubernetes.objects import LABEL
 from runtime.names import dns_name, push_name, workflow_name
 from runtime.records import Record, ReleaseReport, Request, Trigger
 from runtime.registry import TAG
+from runtime.registry_rest import RestRegistry
 
 # A parameter is copied into a pod's arguments and into its template, escaped, and the kernel takes 128 KiB of each.
 MAX_REQUEST_BYTES = 32 * 1024
@@ -214,6 +215,16 @@ class ArgoReleases:
         """Notes that a release is in the metrics."""
         mark = {COUNTED: counted_mark(run.finished_at)}
         self._api.merge("Workflow", run.name, {"metadata": {"annotations": mark}})
+
+
+def connect(namespace: str, registry: RestRegistry) -> ArgoReleases:
+    """The releases of a namespace, with the registry that keeps their tags."""
+
+    def tags(model: str, version: int) -> Mapping[str, str]:
+        info = registry.version(model, version)
+        return info.tags if info else {}
+
+    return ArgoReleases(Api(namespace), tags)
 
 
 def concluding(name: str) -> str:

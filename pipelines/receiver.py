@@ -1,203 +1,166 @@
 """Signed webhooks in, releases out, exactly once.
 
-Of a delivery only the model's name and the version's number are used, after the signature, the age and the size were
-checked; the registry is asked whether that version exists. The answer comes when the release exists, not before.
-MLflow's scheme: `v1,` and base64 of HMAC-SHA256 over `id.timestamp.body`, keyed by the webhook's secret.
+The answer comes when the release exists, not before: what was answered is never lost, and what was not is sent again.
+On one machine releases are folders of its home; on a cluster they are Workflows, whose names tell a second delivery
+from a first one, so any number of receivers work beside each other.
 """
 
 import argparse
-import base64
-import contextlib
-import hashlib
-import hmac
-import os
-import time
-from collections.abc import Callable
+import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
 import structlog
 import uvicorn
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.concurrency import run_in_threadpool
 
-from pipelines import stack as stacks
-from pipelines.releases import Releases
-from runtime.errors import NotAdmitted, ShipliftError, StorageFull, Temporary
-from runtime.keys import load_secrets
-from runtime.records import Request as ReleaseRequest
-from runtime.records import Trigger
-from runtime.registry import check_name, version_exists
-from runtime.storage import room_for
+from pipelines.door import Decide, Door, Metrics, answer
+from pipelines.intake import Deliveries, Intake, of_github, of_gitlab, of_mlflow
+from pipelines.trigger_settings import Limits, Listening, TriggerSettings, load, read_secrets
+from runtime.errors import ShipliftError, StackDown, Temporary, UsageError
+from runtime.registry_rest import RestRegistry
 
 MAX_BODY_BYTES = 64 * 1024
-MAX_AGE_S = 300
-_KEEP_DELIVERIES_S = 2 * MAX_AGE_S
-
-Exists = Callable[[str, int], bool]
+MAX_PUSH_BYTES = 5 * 1024 * 1024  # a push lists its commits, and their files
+_GRACE_S = 20
 
 
-class VersionCreated(BaseModel):
-    """The part of `model_version.created` that is used."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    name: Annotated[str, Field(min_length=1, max_length=256)]
-    version: Annotated[int, Field(ge=1, le=2**31)]
-
-
-class Event(BaseModel):
-    """A webhook's body."""
-
-    model_config = ConfigDict(extra="ignore")
-
-    entity: Literal["model_version"]
-    action: Literal["created"]
-    data: VersionCreated
-
-
-class Deliveries:
-    """Delivery ids seen lately, as files: claimed by exactly one request, over any number of processes."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def claim(self, delivery: str) -> bool:
-        """Whether this call is the first with that id."""
-        file = self._file(delivery)
-        try:
-            with room_for("a delivery's id", self._folder):
-                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            return False
-        self._forget_old()
-        return True
-
-    def release(self, delivery: str) -> None:
-        """Gives an id back: its delivery failed, and the sender will try again with the same one."""
-        self._file(delivery).unlink(missing_ok=True)
-
-    def _file(self, delivery: str) -> Path:
-        return self._folder / hashlib.sha256(delivery.encode()).hexdigest()
-
-    def _forget_old(self) -> None:
-        limit = time.time() - _KEEP_DELIVERIES_S
-        for file in self._folder.iterdir():
-            with contextlib.suppress(OSError):
-                if file.stat().st_mtime < limit:
-                    file.unlink()
-
-
-def create_app(secret: str, releases: Releases, deliveries: Deliveries, exists: Exists) -> FastAPI:
-    """The receiver. `exists` asks the registry for a version."""
+def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
+    """The receiver."""
     app = FastAPI(title="Shiplift receiver", docs_url=None, redoc_url=None, openapi_url=None)
-    log = structlog.get_logger()
+    metrics = Metrics()
+    door = Door(limits or Limits(), metrics)
 
     @app.get("/healthz")
     def healthz() -> dict[str, str]:
         """Whether the receiver is up."""
         return {"status": "ok"}
 
-    @app.post("/webhooks/mlflow")
-    async def mlflow(request: Request) -> Response:
-        """One delivery of MLflow's."""
-        body = await read_body(request)
-        if body is None:
-            return _answer(413, f"the body is over {MAX_BODY_BYTES} bytes")
-        refusal = check_signature(secret, dict(request.headers), body, now=time.time())
-        if refusal:
-            log.warning("delivery refused", reason=refusal[1], source=request.client.host if request.client else "")
-            return _answer(*refusal)
-        delivery = request.headers["x-mlflow-delivery-id"]
-        answer = await _in_thread(accept, body, delivery, releases, deliveries, exists)
-        log.info("delivery", id=delivery, status=answer[0], said=answer[1])
-        return _answer(*answer)
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """Whether a delivery would be taken now."""
+        try:
+            await run_in_threadpool(intake.ready)
+        except ShipliftError as error:
+            return answer(503, error.what)
+        return answer(200, "ok")
 
+    @app.get("/metrics")
+    def prometheus() -> Response:
+        """The metrics, in Prometheus' format."""
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    def take(sender: str, most_bytes: int, decide: Decide) -> None:
+        async def delivery(request: Request) -> Response:
+            return await door.take(sender, request, most_bytes, decide)
+
+        app.add_api_route(f"/webhooks/{sender}", delivery, methods=["POST"])
+
+    take("mlflow", MAX_BODY_BYTES, partial(of_mlflow, intake))
+    if intake.push is not None:
+        take("github", MAX_PUSH_BYTES, partial(of_github, intake))
+        take("gitlab", MAX_PUSH_BYTES, partial(of_gitlab, intake))
     return app
 
 
-async def read_body(request: Request) -> bytes | None:
-    """The body; None if it is too large, whatever its length header says."""
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            return None
-    return body
+def on_this_machine(home: Path) -> Intake:
+    """Releases of the stack in a home folder.
+
+    Raises:
+        StackDown: there is none.
+    """
+    from pipelines import stack as stacks  # noqa: PLC0415 - a receiver on a cluster has no use for it
+    from pipelines.releases import Releases  # noqa: PLC0415
+    from runtime.keys import load_secrets  # noqa: PLC0415
+
+    stack = stacks.read(home)
+    if stack is None:
+        raise StackDown(f"no stack was started in {home}", do="Run `shiplift up`.")
+    secret = load_secrets(home).webhook
+    return Intake(
+        accept=Releases(home).accept,
+        exists=RestRegistry(stack.registry_uri).has,
+        mlflow=lambda: (secret,),
+        deliveries=Deliveries(home / "deliveries"),
+    )
 
 
-def check_signature(secret: str, headers: dict[str, str], body: bytes, *, now: float) -> tuple[int, str] | None:
-    """Why a delivery is refused, as an HTTP status and a sentence; None: it is genuine and fresh."""
-    delivery, sent = headers.get("x-mlflow-delivery-id", ""), headers.get("x-mlflow-timestamp", "")
-    given = headers.get("x-mlflow-signature", "")
-    if not (delivery and sent and given):
-        return 401, "the delivery is not signed"
-    digest = hmac.new(secret.encode(), f"{delivery}.{sent}.".encode() + body, hashlib.sha256).digest()
-    right = f"v1,{base64.b64encode(digest).decode()}"
-    if not any(hmac.compare_digest(right.encode(), one.encode()) for one in given.split()):
-        return 401, "the signature does not match"
-    if not (sent.isdecimal() and len(sent) <= 12) or abs(now - int(sent)) > MAX_AGE_S:
-        return 409, f"the delivery is older than {MAX_AGE_S} s: it was replayed, or clocks differ"
-    return None
+def on_a_cluster(settings: TriggerSettings) -> Intake:
+    """Releases as Workflows in the settings' namespace."""
+    from pipelines.argo_releases import connect  # noqa: PLC0415 - the Kubernetes client is not for every machine
+
+    registry = RestRegistry(settings.registry_uri)
+    releases = connect(settings.namespace, registry)
+    files = settings.secrets
+
+    def ready() -> None:
+        if not read_secrets(files.mlflow):
+            raise UsageError("there is no secret for MLflow's deliveries", do="Mount one; see `shiplift install`.")
+        if releases.installed_at() is None:
+            raise Temporary("the WorkflowTemplate 'release' is not there yet", do="Run `shiplift install`.")
+
+    return Intake(
+        accept=releases.accept,
+        exists=registry.has,
+        mlflow=lambda: read_secrets(files.mlflow),
+        push=lambda push: releases.push(push.repository, push.before, push.after),
+        find=settings.repository,
+        github=lambda: read_secrets(files.github),
+        gitlab=lambda: read_secrets(files.gitlab),
+        ready=ready,
+    )
 
 
-def accept(body: bytes, delivery: str, releases: Releases, deliveries: Deliveries, exists: Exists) -> tuple[int, str]:
-    """Turns a genuine delivery into a release; gives the HTTP status and a sentence."""
-    try:
-        event = Event.model_validate_json(body)
-        check_name(event.data.name)
-    except (ValidationError, NotAdmitted):
-        return 200, "ignored: not a new model version"
-    try:
-        if not deliveries.claim(delivery):
-            return 409, "this delivery was received before"
-        if not exists(event.data.name, event.data.version):
-            return 200, "ignored: the registry has no such version"
-        trigger = Trigger(kind="webhook", delivery=delivery, requested_at=time.time())
-        accepted = releases.accept(ReleaseRequest(model=event.data.name, version=event.data.version), trigger)
-    except (Temporary, StorageFull) as error:
-        deliveries.release(delivery)
-        return 503, error.what
-    except BaseException:
-        deliveries.release(delivery)
-        raise
-    return 202, f"{'accepted' if accepted.created else 'already there'}: {accepted.name}"
-
-
-async def _in_thread(function: Callable[..., tuple[int, str]], *arguments: Any) -> tuple[int, str]:
-    from starlette.concurrency import run_in_threadpool  # noqa: PLC0415 - comes with fastapi
-
-    return await run_in_threadpool(function, *arguments)
-
-
-def _answer(status: int, said: str) -> Response:
-    headers = {"Retry-After": "2"} if status == 503 else {}
-    return Response(said + "\n", status_code=status, media_type="text/plain", headers=headers)
+def serve(intake: Intake, listening: Listening, limits: Limits) -> None:
+    """Serves until SIGTERM; deliveries under way are answered first."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
+    )
+    uvicorn.run(
+        create_app(intake, limits),
+        host=listening.host,
+        port=listening.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=_GRACE_S,
+        limit_concurrency=limits.connections,
+        h11_max_incomplete_event_size=16 * 1024,
+        proxy_headers=bool(listening.trusted_proxies),
+        forwarded_allow_ips=list(listening.trusted_proxies),
+    )
 
 
 def main() -> None:
-    """Serves one home's webhooks."""
+    """Serves the webhooks of a home, or of a cluster's namespace."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--home", type=Path, required=True)
-    parser.add_argument("--host", required=True)
-    parser.add_argument("--port", type=int, required=True)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--home", type=Path, help="a stack's folder")
+    where.add_argument("--cluster", type=Path, metavar="SETTINGS", help="the settings of a cluster, as JSON")
+    parser.add_argument("--host", help="the address to listen on")
+    parser.add_argument("--port", type=int, help="the port to listen on")
     words = parser.parse_args()
-    stack = stacks.read(words.home)
-    if stack is None:
-        raise SystemExit(f"no stack in {words.home}")
-    structlog.configure(processors=[structlog.processors.TimeStamper(fmt="iso"), structlog.processors.JSONRenderer()])
-    app = create_app(
-        load_secrets(words.home).webhook,
-        Releases(words.home),
-        Deliveries(words.home / "deliveries"),
-        lambda name, version: version_exists(stack.registry_uri, name, version),
+    settings = load(words.cluster) if words.cluster else None
+    listening = settings.receiver if settings else Listening(host="127.0.0.1")
+    given = {"host": words.host, "port": words.port}
+    serve(
+        on_a_cluster(settings) if settings else on_this_machine(words.home),
+        listening.model_copy(update={key: value for key, value in given.items() if value}),
+        settings.limits if settings else Limits(),
     )
-    uvicorn.run(app, host=words.host, port=words.port, log_level="warning", access_log=False, timeout_keep_alive=5)
 
 
 if __name__ == "__main__":
     try:
         main()
     except ShipliftError as error:
+        print(f"{error.title}: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from error

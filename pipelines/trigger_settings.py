@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from runtime.errors import UsageError
+from runtime.git import SCHEMES
 from runtime.names import push_name
 from runtime.records import Record
 
@@ -20,8 +21,8 @@ MAX_SECRET_BYTES = 4096
 
 def _clone_url(url: str) -> str:
     parts = urlsplit(url)
-    if parts.scheme not in ("https", "http", "ssh", "git", "file"):
-        raise ValueError("must begin with https://, http://, ssh://, git:// or file://")
+    if parts.scheme not in SCHEMES or not url.startswith(f"{parts.scheme}://"):
+        raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
     if parts.password or (parts.username and parts.scheme != "ssh"):
         raise ValueError("must hold no credentials: name a file of them in `credentials`")
     if not url.isprintable() or " " in url:

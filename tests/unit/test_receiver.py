@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines.receiver import MAX_AGE_S, MAX_BODY_BYTES, Deliveries, create_app
+from pipelines.intake import Deliveries, Intake
+from pipelines.receiver import MAX_BODY_BYTES, create_app
 from pipelines.releases import Releases
+from pipelines.signatures import MAX_AGE_S
 from runtime.errors import StorageFull, Temporary
 from runtime.records import Request
 
@@ -24,9 +26,13 @@ class Desk:
 
     def __init__(self, home: Path) -> None:
         self.releases = Releases(home)
+        self.secrets: tuple[str, ...] = (SECRET,)
         self.failing: list[Exception] = []
         self.asked: list[tuple[str, int]] = []
-        self.app = create_app(SECRET, self.releases, Deliveries(home / "deliveries"), self._exists)
+        deliveries = Deliveries(home / "deliveries")
+        self.app = create_app(
+            Intake(accept=self.releases.accept, exists=self._exists, mlflow=lambda: self.secrets, deliveries=deliveries)
+        )
 
     def _exists(self, name: str, version: int) -> bool:
         self.asked.append((name, version))
