@@ -562,3 +562,12 @@ class ReleaseReport(Record):
     overhead_seconds: float
     report: str = ""
     trigger: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """One word for people: promoted, refused, inconclusive, not admitted, cancelled or failed."""
+        if self.alias:
+            return "promoted"
+        if self.failure:
+            return {"NotAdmitted": "not admitted", "Cancelled": "cancelled"}.get(self.failure.kind, "failed")
+        return "refused" if self.verdict is Outcome.FAIL else "inconclusive"

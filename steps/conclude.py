@@ -52,7 +52,7 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
     html = render(report, story)
     write_atomically(page, html)
     with _registry_may_be_down():
-        _tell_registry(ledger, request, report, story, html)
+        _tell_registry(ledger, request, trigger, report, story, html)
     return report
 
 
@@ -132,7 +132,9 @@ def _judged(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
     return (Outcome.PASS, 0, "every check passed") if promoted else (Outcome.INCONCLUSIVE, 70, "it did not finish")
 
 
-def _tell_registry(ledger: Ledger, request: Request, report: ReleaseReport, story: Story, html: str) -> None:
+def _tell_registry(
+    ledger: Ledger, request: Request, trigger: Trigger, report: ReleaseReport, story: Story, html: str
+) -> None:
     registry, run_id = ledger.registry, ledger.run_id
     if not report.alias and registry.alias(request.model, CHALLENGER) == request.version:
         registry.move_alias(request.model, CHALLENGER, 0)
@@ -147,9 +149,10 @@ def _tell_registry(ledger: Ledger, request: Request, report: ReleaseReport, stor
         request.version,
         release=report.release,
         verdict=str(report.verdict),
-        outcome=_word(report),
+        outcome=report.outcome,
         reason=report.reason,
         report=f"{where}/report.html",
+        **({"commit": trigger.commit} if trigger.commit else {}),
     )
 
 
@@ -157,14 +160,6 @@ def _metrics(report: ReleaseReport) -> Iterator[tuple[str, float]]:
     for check in report.checks:
         if check.measured is not None and check.measured == check.measured and abs(check.measured) != float("inf"):
             yield check.name.replace(" ", "_"), check.measured
-
-
-def _word(report: ReleaseReport) -> str:
-    if report.alias:
-        return "promoted"
-    if report.failure:
-        return {"NotAdmitted": "not admitted", "Cancelled": "cancelled"}.get(report.failure.kind, "failed")
-    return "refused" if report.verdict is Outcome.FAIL else "inconclusive"
 
 
 @contextmanager
