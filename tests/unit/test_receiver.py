@@ -15,7 +15,8 @@ from pipelines.intake import Deliveries, Intake
 from pipelines.receiver import MAX_BODY_BYTES, create_app
 from pipelines.releases import Releases
 from pipelines.signatures import MAX_AGE_S
-from runtime.errors import StorageFull, Temporary
+from pipelines.trigger_settings import Limits
+from runtime.errors import ClusterRefused, StorageFull, Temporary
 from runtime.records import Request
 
 SECRET = "the webhook's secret"
@@ -266,3 +267,113 @@ def test_the_receiver_says_that_it_is_up_and_describes_nothing_else(desk: Desk) 
 
     found = {path: asyncio.run(ask(path)) for path in ("/healthz", "/docs", "/openapi.json", "/webhooks/mlflow")}
     assert found == {"/healthz": 200, "/docs": 404, "/openapi.json": 404, "/webhooks/mlflow": 405}
+
+
+def test_two_secrets_are_right_while_one_replaces_the_other(desk: Desk) -> None:
+    desk.secrets = ("new", SECRET)
+    assert desk.status(delivery(id_="a")) == 202
+    assert desk.status(delivery(id_="b", secret="new")) == 202
+    desk.secrets = ("new",)
+    assert desk.status(delivery(id_="c")) == 401
+    desk.secrets = ()
+    assert (desk.status(delivery(id_="d", secret="")), desk.status(delivery(id_="e", secret="new"))) == (401, 401)
+
+
+def test_without_ids_kept_the_same_delivery_is_the_same_release(tmp_path: Path) -> None:
+    """On a cluster: any replica may get it, and the release's name is what tells."""
+    releases = Releases(tmp_path)
+    app = create_app(Intake(accept=releases.accept, exists=lambda *_: True, mlflow=lambda: (SECRET,)))
+    answers = send(app, *[("/webhooks/mlflow", delivery())] * 50)
+    assert {answer.status_code for answer in answers} == {202}
+    assert sorted({answer.text.split(":")[0] for answer in answers}) == ["accepted", "already there"]
+    assert len(releases.names()) == 1
+
+
+def test_a_source_that_asks_too_often_waits(tmp_path: Path) -> None:
+    intake = Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,))
+    app = create_app(intake, Limits(deliveries_per_minute=3))
+    answers = send(app, *[("/webhooks/mlflow", delivery())] * 5)
+    assert sorted(answer.status_code for answer in answers) == [202, 202, 202, 429, 429]
+    waits = [int(answer.headers["retry-after"]) for answer in answers if answer.status_code == 429]
+    assert all(1 <= wait <= 60 for wait in waits)
+    (other,) = send(app, ("/webhooks/mlflow", delivery()), source="10.0.0.9")
+    assert other.status_code == 202
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
+    intake = Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,))
+    app = create_app(intake, Limits(body_timeout_s=0.05))
+
+    async def slow() -> Any:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    async def ask() -> int:
+        scope = {
+            "type": "http", "method": "POST", "path": "/webhooks/mlflow", "headers": [], "query_string": b"",
+            "client": ("10.0.0.1", 1), "http_version": "1.1", "scheme": "http", "server": ("receiver", 80),
+        }  # fmt: skip
+        pieces = slow()
+        sent: list[Any] = []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": await anext(pieces), "more_body": True}
+
+        async def keep(message: Any) -> None:
+            sent.append(message)
+
+        await app(scope, receive, keep)
+        return int(sent[0]["status"])
+
+    assert asyncio.run(ask()) == 408
+
+
+def test_readiness_says_what_is_missing_and_metrics_what_was_answered(tmp_path: Path) -> None:
+    missing: list[Exception] = [Temporary("the WorkflowTemplate 'release' is not there yet", do="Install it.")]
+
+    def ready() -> None:
+        if missing:
+            raise missing[0]
+
+    app = create_app(
+        Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,), ready=ready)
+    )
+    (answer,) = send(app, ("/readyz", {}), method="GET")
+    assert (answer.status_code, "is not there yet" in answer.text) == (503, True)
+    missing.clear()
+    assert [one.status_code for one in send(app, ("/readyz", {}), ("/healthz", {}), method="GET")] == [200, 200]
+    send(app, ("/webhooks/mlflow", delivery()), ("/webhooks/mlflow", delivery(secret="guessed")))
+    (metrics,) = send(app, ("/metrics", {}), method="GET")
+    assert 'shiplift_deliveries_total{answer="202",kind="mlflow"} 1.0' in metrics.text
+    assert 'shiplift_deliveries_total{answer="401",kind="mlflow"} 1.0' in metrics.text
+    assert 'shiplift_delivery_seconds_count{kind="mlflow"} 2.0' in metrics.text
+    assert "process_" not in metrics.text
+
+
+def test_nothing_secret_is_logged(desk: Desk, capsys: pytest.CaptureFixture[str]) -> None:
+    request = delivery()
+    desk.post(request, delivery(secret="guessed", id_="other"))
+    logged = "".join(capsys.readouterr())
+    assert "delivery" in logged
+    assert SECRET not in logged
+    assert request["headers"]["X-MLflow-Signature"] not in logged
+
+
+def test_a_failure_that_is_ours_is_not_told_to_the_sender(desk: Desk) -> None:
+    desk.failing = [ClusterRefused("the cluster forbids POST /apis/secret-place", do="Grant it.")]
+    (answer,) = desk.post(delivery())
+    assert (answer.status_code, "secret-place" in answer.text) == (500, False)
+    assert desk.status(delivery()) == 202
+
+
+def send(
+    app: Any, *requests: tuple[str, dict[str, Any]], method: str = "POST", source: str = "10.0.0.1"
+) -> list[httpx.Response]:
+    """Sends requests to an application at the same time."""
+
+    async def all_of_them() -> list[httpx.Response]:
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=False, client=(source, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://receiver") as client:
+            return await asyncio.gather(*(client.request(method, path, **given) for path, given in requests))
+
+    return asyncio.run(all_of_them())
