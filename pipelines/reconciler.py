@@ -123,7 +123,7 @@ class Reconciler:
     def _conclude(self, run: Run, runs: dict[str, Run]) -> None:
         """Sees to it that the registry knows how an ended release ended, and counts it once it does."""
         later = runs.get(concluding(run.name))
-        if later is None and not self._told(run, runs):
+        if later is None and run.request and not (run.concluded and self._told(run, runs)):
             if self._clock() - run.finished_at > _SETTLE_S:
                 self._log.info("concluding", workflow=run.name)
                 self._releases.conclude(run)

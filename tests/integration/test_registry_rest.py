@@ -1,0 +1,79 @@
+"""The registry over REST says what MLflow's own client says."""
+
+import time
+
+import pytest
+
+from pipelines import stack, sweeping
+from pipelines.releases import Accepted
+from runtime.errors import NotFound, UsageError
+from runtime.keys import load_secrets
+from runtime.records import Request, Trigger
+from runtime.registry_rest import RestRegistry
+from tests.integration.conftest import Lab
+
+
+def test_versions_are_what_the_client_says(lab: Lab) -> None:
+    rest = RestRegistry(lab.running.registry_uri)
+    model = "rest of it"
+    lab.mlflow.MlflowClient().create_registered_model(model)
+    with pytest.raises(NotFound, match="has no versions"):
+        rest.newest_of(model)
+    assert model not in {info.name for info in rest.newest()}
+    before = time.time() - 1
+    for _ in range(2):
+        lab.mlflow.MlflowClient().create_model_version(model, source="s3://nowhere/x")
+    rest.tag(model, 2, release="release-x", reason="größe " + "x" * 6000)
+    found = rest.version(model, 2)
+    assert found == lab.registry.version(model, 2)
+    assert found is not None
+    assert (found.tags["shiplift.release"], found.created_at > before) == ("release-x", True)
+    assert rest.newest_of(model) == found
+    assert [info for info in rest.newest() if info.name == model] == [found]
+    assert [info for info in lab.registry.newest() if info.name == model] == [found]
+    assert (rest.has(model, 1), rest.has(model, 3), rest.version("none", 1)) == (True, False, None)
+    with pytest.raises(NotFound):
+        rest.tag(model, 9, release="x")
+    with pytest.raises(NotFound):
+        rest.newest_of("none")
+
+
+def test_a_sweep_over_either_finds_the_same(lab: Lab) -> None:
+    """A version that has no release; the webhook of the stack is quicker, so the acceptance is only noted."""
+    since = time.time() - 1
+    lab.mlflow.MlflowClient().create_registered_model("swept")
+    lab.mlflow.MlflowClient().create_model_version("swept", source="s3://nowhere/x")
+    found: list[tuple[str, int]] = []
+
+    def accept(request: Request, trigger: Trigger) -> Accepted:
+        found.append((request.model, request.version))
+        assert trigger.kind == "sweep"
+        return Accepted(name="x", created=True, queued=True)
+
+    for registry in (RestRegistry(lab.running.registry_uri), lab.registry):
+        sweeping.sweep(registry, accept, since=since, tell=print)
+    assert found.count(("swept", 1)) in (0, 2)  # 0: its release has ended by now
+
+
+def test_the_webhook_is_kept_as_it_should_be(lab: Lab) -> None:
+    rest = RestRegistry(lab.running.registry_uri)
+    client = lab.mlflow.MlflowClient()
+
+    def mine() -> list[str]:
+        return [one.url for one in client.list_webhooks(max_results=100) if one.name == "rest"]
+
+    rest.ensure_webhook("rest", "http://127.0.0.1:9/a", "secret", renew=False)
+    rest.ensure_webhook("rest", "http://127.0.0.1:9/a", "secret", renew=False)
+    assert mine() == ["http://127.0.0.1:9/a"]
+    rest.ensure_webhook("rest", "http://127.0.0.1:9/b", "secret", renew=False)
+    assert mine() == ["http://127.0.0.1:9/b"]
+    url = f"http://127.0.0.1:{lab.running.receiver_port}/webhooks/mlflow"
+    rest.ensure_webhook("rest", url, "wrong", renew=True)
+    (hook,) = [one for one in client.list_webhooks(max_results=100) if one.name == "rest"]
+    assert lab.registry.test_webhook(hook.webhook_id) == (False, 401)
+    rest.ensure_webhook("rest", url, load_secrets(lab.home).webhook, renew=True)
+    assert lab.registry.test_webhook(hook.webhook_id) == (True, 200)
+    client.delete_webhook(hook.webhook_id)
+    with pytest.raises(UsageError, match="the registry refused POST"):
+        rest.ensure_webhook("rest", "ftp://nowhere", "secret", renew=False)
+    assert stack.WEBHOOK in {one.name for one in client.list_webhooks(max_results=100)}
