@@ -433,13 +433,13 @@ def schema() -> dict[str, Any]:
     }
 
 
-def problems(error: ValidationError) -> Iterator[str]:
-    """What is wrong, one line a field, named by its path."""
+def problems(error: ValidationError, of: type[Record] | None = None) -> Iterator[str]:
+    """What is wrong, one line a field, named by its path; `of` is what was being read (None: a release spec)."""
     for one in error.errors(include_url=False):
         loc = tuple(part for part in one["loc"] if part not in ("in full", "by name"))
         path = ".".join(str(part) for part in loc)
         if one["type"] == "extra_forbidden":
-            yield f"{path}: there is no such field{_suggestion(loc)}"
+            yield f"{path}: there is no such field{_suggestion(loc, of or ReleaseSpec)}"
         elif one["type"] == "value_error":
             said = str(one["msg"]).removeprefix("Value error, ")
             yield f"{path}: {said}" if path else said
@@ -464,8 +464,7 @@ def _short(value: Any) -> str:
     return shown if len(shown) <= 60 else shown[:57] + "..."
 
 
-def _suggestion(loc: tuple[int | str, ...]) -> str:
-    kind: Any = ReleaseSpec
+def _suggestion(loc: tuple[int | str, ...], kind: Any) -> str:
     for part in loc[:-1]:
         field = getattr(kind, "model_fields", {}).get(part)
         kind = field.annotation if field else kind

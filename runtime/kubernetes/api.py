@@ -42,6 +42,27 @@ class Conflict(Exception):
     """Somebody else wrote the object first, or made one of that name."""
 
 
+def connect() -> Any:
+    """The Kubernetes client, with the pod's service account or the user's kubeconfig.
+
+    Raises:
+        ClusterUnreachable: there is no usable configuration.
+    """
+    from kubernetes import client, config  # noqa: PLC0415 - 1 s and 60 MB, paid only by who needs it
+
+    settings = client.Configuration()
+    try:
+        if _TOKEN.is_file():
+            config.load_incluster_config(client_configuration=settings)
+        else:
+            config.load_kube_config(client_configuration=settings)
+    except config.ConfigException as error:
+        raise ClusterUnreachable(
+            f"there is no usable cluster configuration: {error}", do="Set KUBECONFIG, then try again."
+        ) from error
+    return client.ApiClient(settings)
+
+
 @dataclass(frozen=True)
 class Api:
     """One cluster, in one namespace.
@@ -54,19 +75,7 @@ class Api:
 
     @cached_property
     def _client(self) -> Any:
-        from kubernetes import client, config  # noqa: PLC0415 - 1 s and 60 MB, paid only by who needs it
-
-        settings = client.Configuration()
-        try:
-            if _TOKEN.is_file():
-                config.load_incluster_config(client_configuration=settings)
-            else:
-                config.load_kube_config(client_configuration=settings)
-        except config.ConfigException as error:
-            raise ClusterUnreachable(
-                f"there is no usable cluster configuration: {error}", do="Set KUBECONFIG, then try again."
-            ) from error
-        return client.ApiClient(settings)
+        return connect()
 
     def get(self, kind: Kind, name: str) -> Object | None:
         """An object; None where there is none."""
