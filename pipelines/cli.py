@@ -212,11 +212,14 @@ def infer(
 def init(
     folder: Annotated[Path, typer.Argument(help="Where to write.")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    github_actions: Annotated[
+        bool, typer.Option("--github-actions", help="Write a GitHub Actions workflow that releases changed specs.")
+    ] = False,
 ) -> None:
     """Write a commented shiplift.yaml, its JSON schema and an example training script. Example: `shiplift init`"""
     from pipelines import starter
 
-    for path in starter.write(folder, force=force):
+    for path in starter.write(folder, force=force, github_actions=github_actions):
         _say(f"wrote {path}")
 
 
