@@ -21,6 +21,7 @@ from pipelines.workflows import (
     RELEASE,
     STOPPED_BECAUSE,
     Run,
+    as_parameter,
     counted_mark,
     read,
     seconds,
@@ -29,7 +30,7 @@ from runtime.errors import NotFound, SpecInvalid
 from runtime.kubernetes.api import Api, Conflict, Object
 from runtime.kubernetes.objects import LABEL
 from runtime.names import dns_name, push_name, workflow_name
-from runtime.records import Record, ReleaseReport, Request, Trigger
+from runtime.records import ReleaseReport, Request, Trigger
 from runtime.registry import TAG
 from runtime.registry_rest import RestRegistry
 
@@ -63,7 +64,7 @@ class ArgoReleases:
         Raises:
             SpecInvalid: the spec is too large for a Workflow.
         """
-        text = _parameter(request)
+        text = as_parameter(request)
         if len(text.encode()) > MAX_REQUEST_BYTES:
             size = f"{len(text.encode())} bytes, {MAX_REQUEST_BYTES} are allowed on a cluster"
             raise SpecInvalid(f"the spec makes a request of {size}", do="Shorten it; comments count.")
@@ -76,7 +77,7 @@ class ArgoReleases:
             return Accepted(name=attempts[-1].name if attempts else release, created=False, queued=False)
         name = _next(release, attempts)
         created = self._create(
-            RELEASE, name, {"request": text, "trigger": _parameter(trigger), "model": dns_name(request.model)},
+            RELEASE, name, {"request": text, "trigger": as_parameter(trigger), "model": dns_name(request.model)},
             labels=_labels(request) | {OF_RELEASE: release}, notes=_notes(request, trigger),
         )  # fmt: skip
         return Accepted(name=name, created=created, queued=created)
@@ -97,7 +98,7 @@ class ArgoReleases:
         """Starts what tells the registry of a release whose own exit handler did not run; gives its Workflow's name."""
         if run.request is None or run.trigger is None:
             raise NotFound(f"{run.name} says not what it released", do="Delete that Workflow.")
-        given = {"request": _parameter(run.request), "trigger": _parameter(run.trigger), "release": run.name}
+        given = {"request": as_parameter(run.request), "trigger": as_parameter(run.trigger), "release": run.name}
         self._create(CONCLUDE, concluding(run.name), given, labels=_labels(run.request), notes={})
         return concluding(run.name)
 
@@ -234,11 +235,6 @@ def concluding(name: str) -> str:
 
 def _next(name: str, attempts: list[Run]) -> str:
     return f"{name}-{attempts[-1].attempt + 1}" if attempts else name
-
-
-def _parameter(record: Record) -> str:
-    """JSON without `{{`, which Argo would take for an expression: a model's name may be anything."""
-    return record.model_dump_json().replace("{{", r"\u007b\u007b")
 
 
 def _labels(request: Request) -> dict[str, str]:

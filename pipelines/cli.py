@@ -12,7 +12,9 @@ import typer
 
 if TYPE_CHECKING:
     from pipelines.releases import Releases
+    from pipelines.remote import Remote
     from pipelines.stack import Stack
+    from pipelines.values import Values
     from runtime.records import Record
     from runtime.settings import Settings
 
@@ -28,6 +30,13 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 Model = Annotated[str, typer.Argument(help="A registered model's name.", metavar="MODEL")]
 ModelVersion = Annotated[str, typer.Argument(help="A registered model and its version.", metavar="MODEL/VERSION")]
+Engine = Annotated[
+    Literal["local", "argo"] | None, typer.Option(help="Where it runs. [default: local, or $SHIPLIFT_ENGINE]")
+]
+Namespace = Annotated[
+    str | None, typer.Option(help="Shiplift's namespace on the cluster. [default: shiplift, or $SHIPLIFT_NAMESPACE]")
+]
+Watch = Annotated[bool, typer.Option("--watch", help="On a cluster: show it until it has ended.")]
 Port = Annotated[int | None, typer.Option(min=1, max=65535)]
 _state: dict[str, Any] = {}
 
@@ -99,14 +108,19 @@ def down() -> None:
 @app.command()
 def status(
     model: Annotated[str | None, typer.Argument(help="Show one model's versions.", metavar="[MODEL]")] = None,
+    engine: Engine = None,
+    namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Show the stack, or one model: its champion, its versions and how their releases ended.
 
-    Example: `shiplift status digits --json`
+    Example: `shiplift status digits --json`, `shiplift status --engine argo`
     """
-    from pipelines import overview
+    from pipelines import console, overview
 
+    if remote := _remote(engine, namespace):
+        _print(remote.status(model), console.show_remote, as_json=as_json)
+        return
     found = overview.of_model(_home(), model) if model else overview.of_stack(_home())
     _print(found, overview.show, as_json=as_json)
 
@@ -120,12 +134,18 @@ def release(
     spec: Annotated[Path | None, typer.Option(help="A release spec to use instead of the logged one.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Don't wait for it to end.")] = False,
     allow_older: Annotated[bool, typer.Option("--allow-older", help="Promote it even over a newer champion.")] = False,
+    engine: Engine = None,
+    namespace: Namespace = None,
+    watch: Watch = False,
     as_json: Json = False,
 ) -> None:
     """Release a version now (the newest, if none is named); joins the release if there is one already.
 
-    Example: `shiplift release digits/3 --spec shiplift.yaml`
+    Example: `shiplift release digits/3 --spec shiplift.yaml`, `shiplift release digits --engine argo --watch`
     """
+    if remote := _remote(engine, namespace):
+        _remotely(remote, name, spec=spec, again=False, allow_older=allow_older, watch=watch, as_json=as_json)
+        return
     _release(name, spec=spec, again=False, allow_older=allow_older, detach=detach, as_json=as_json)
 
 
@@ -135,29 +155,39 @@ def rerun(
     spec: Annotated[Path | None, typer.Option(help="A release spec to use instead of the logged one.")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Don't wait for it to end.")] = False,
     allow_older: Annotated[bool, typer.Option("--allow-older", help="Promote it even over a newer champion.")] = False,
+    engine: Engine = None,
+    namespace: Namespace = None,
+    watch: Watch = False,
     as_json: Json = False,
 ) -> None:
     """Run a release again; stages whose inputs have not changed are cache hits. Example: `shiplift rerun digits/3`"""
     _version_of(name)
+    if remote := _remote(engine, namespace):
+        _remotely(remote, name, spec=spec, again=True, allow_older=allow_older, watch=watch, as_json=as_json)
+        return
     _release(name, spec=spec, again=True, allow_older=allow_older, detach=detach, as_json=as_json)
 
 
 @app.command()
-def cancel(name: ModelVersion) -> None:
+def cancel(name: ModelVersion, engine: Engine = None, namespace: Namespace = None) -> None:
     """Stop a version's release under way; nothing half-deployed is left. Example: `shiplift cancel digits/4`"""
     from pipelines import control
 
-    stopped = control.cancel(_releases(), *_version_of(name))
+    remote = _remote(engine, namespace)
+    stopped = remote.cancel(*_version_of(name)) if remote else control.cancel(_releases(), *_version_of(name))
     _say(f"cancelled {stopped}" if stopped else "no release of that version is running")
 
 
 @app.command()
-def rollback(model: Model, as_json: Json = False) -> None:
+def rollback(model: Model, engine: Engine = None, namespace: Namespace = None, as_json: Json = False) -> None:
     """Make the previous champion serve again, without a lost request. Example: `shiplift rollback digits`"""
     from pipelines import stack
     from steps.rollback import rollback as roll_back
 
-    promotion = roll_back(stack.site(_home(), stack.require(_home())), model)
+    if remote := _remote(engine, namespace):
+        promotion = remote.rollback(model)
+    else:
+        promotion = roll_back(stack.site(_home(), stack.require(_home())), model)
     said = f"{promotion.model} version {promotion.version} is the champion again (before: {promotion.previous})"
     _print(promotion, lambda _: typer.echo(said), as_json=as_json)
 
@@ -203,6 +233,76 @@ def infer(
 
     answer = control.infer(_home(), model, file)
     typer.echo(json.dumps(answer) if as_json else control.readable(answer))
+
+
+# --- on a cluster ---------------------------------------------------------------------------------------------------
+
+ValuesFile = Annotated[Path | None, typer.Option("--values", help="A file of values; `shiplift values` prints one.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait at most.", min=1)]
+
+
+@app.command()
+def install(
+    namespace: Namespace = None,
+    values: ValuesFile = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it all and let the cluster check it.")] = False,
+    timeout: Timeout = 300,
+    as_json: Json = False,
+) -> None:
+    """Put everything on the current cluster, or bring it up to date, and wait until it is ready.
+
+    Example: `shiplift install --values values.yaml`
+    """
+    from pipelines import install as installation
+    from pipelines import manifests
+
+    wanted = _values(values, namespace)
+    if dry_run and not as_json:
+        typer.echo(manifests.text_of(manifests.documents(wanted)), nl=False)
+    done = installation.install(wanted, dry_run=dry_run, timeout_s=timeout, tell=_say)
+    _print(done, lambda one: _say(installation.summary(one)), as_json=as_json)
+
+
+@app.command()
+def render(
+    folder: Annotated[Path, typer.Argument(help="Where to write.")],
+    namespace: Namespace = None,
+    values: ValuesFile = None,
+) -> None:
+    """Write what `shiplift install` would apply as YAML files, for GitOps. Example: `shiplift render deploy/`"""
+    from pipelines import manifests
+
+    wanted = _values(values, namespace)
+    for path in manifests.render(wanted, folder):
+        _say(f"wrote {path}")
+    for line in manifests.left_to_do(wanted):
+        _say(line)
+
+
+@app.command()
+def uninstall(
+    namespace: Namespace = None,
+    values: ValuesFile = None,
+    data: Annotated[bool, typer.Option("--data", help="Remove MLflow's volume and the secrets too.")] = False,
+    timeout: Timeout = 300,
+    as_json: Json = False,
+) -> None:
+    """Remove everything from the current cluster: releases, models that are served, the pipeline.
+
+    Example: `shiplift uninstall --data`
+    """
+    from pipelines import uninstall as removal
+
+    gone = removal.uninstall(_values(values, namespace), data=data, timeout_s=timeout, tell=_say)
+    _print(gone, lambda one: _say(removal.summary(one)), as_json=as_json)
+
+
+@app.command(name="values")
+def print_values() -> None:
+    """Print a commented file of what can be chosen on a cluster. Example: `shiplift values > values.yaml`"""
+    from pipelines import values
+
+    typer.echo(values.commented(), nl=False)
 
 
 # --- getting started ------------------------------------------------------------------------------------------------
@@ -294,6 +394,33 @@ def _release(name: str, *, spec: Path | None, again: bool, allow_older: bool, de
     raise typer.Exit(found.exit_code)
 
 
+def _remote(engine: str | None, namespace: str | None) -> "Remote | None":
+    """The cluster, where that is the engine."""
+    given = {"engine": engine, "namespace": namespace}
+    settings = _settings(**{name: value for name, value in given.items() if value})
+    if settings.engine == "local":
+        return None
+    from pipelines.remote import Remote
+
+    return Remote(settings.namespace)
+
+
+def _remotely(
+    remote: "Remote", name: str, *, spec: Path | None, again: bool, allow_older: bool, watch: bool, as_json: bool
+) -> None:
+    from pipelines import console
+
+    accepted = remote.order(name, _read(spec) if spec else "", again=again, allow_older=allow_older)
+    if not watch:
+        _print(accepted, lambda _: _say(f"{'accepted' if accepted.queued else 'already there'}: {accepted.name}"),
+               as_json=as_json)  # fmt: skip
+        return
+    console.watch(remote.events(accepted.name), quiet=as_json)
+    found = remote.result(accepted.name)
+    _print(found, console.show_report, as_json=as_json)
+    raise typer.Exit(found.exit_code)
+
+
 @contextmanager
 def _interruptible(releases: "Releases", name: str) -> Iterator[None]:
     """Ctrl-C cancels the release and waits for it to clean up."""
@@ -325,6 +452,12 @@ def _print_stack(made: "Stack", *, as_json: bool) -> None:
     from pipelines import overview
 
     _print(overview.endpoints(made), overview.show_endpoints, as_json=as_json)
+
+
+def _values(file: Path | None, namespace: str | None) -> "Values":
+    from pipelines import values
+
+    return values.read(file, namespace=namespace or os.environ.get("SHIPLIFT_NAMESPACE", ""))
 
 
 def _settings(**given: Any) -> "Settings":

@@ -5,7 +5,7 @@ everything else to stderr, so that `--json` can be piped.
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,6 +16,9 @@ from rich.text import Text
 from pipelines.releases import Releases
 from runtime.errors import StackDown
 from runtime.records import Check, Event, ReleaseReport
+
+if TYPE_CHECKING:
+    from pipelines.remote import RemoteStatus
 
 _POLL_S = 0.05
 _STYLES = {
@@ -38,23 +41,28 @@ stderr = Console(stderr=True, highlight=False)
 stdout = Console(highlight=False, soft_wrap=True)
 
 
+def watch(events: Iterator[Event | None], *, quiet: bool = False) -> None:
+    """Shows what happens in a release until there is nothing more; None is a pause."""
+    view = _View()
+    if quiet or not stderr.is_terminal:
+        for event in events:
+            if event and not quiet:
+                _line(event)
+    else:
+        with Live(view, console=stderr, refresh_per_second=10, transient=True):
+            for event in events:
+                if event:
+                    view.take(event)
+        stderr.print(view.table(finished=True))
+
+
 def follow(releases: Releases, name: str, *, alive: Callable[[], bool], quiet: bool = False) -> ReleaseReport:
     """Shows a release until it has ended, and gives its report.
 
     Raises:
         StackDown: the dispatcher is gone, so it would never end.
     """
-    view = _View()
-    if quiet or not stderr.is_terminal:
-        for event in _events(releases, name, alive):
-            if event and not quiet:
-                _line(event)
-    else:
-        with Live(view, console=stderr, refresh_per_second=10, transient=True):
-            for event in _events(releases, name, alive):
-                if event:
-                    view.take(event)
-        stderr.print(view.table(finished=True))
+    watch(_events(releases, name, alive), quiet=quiet)
     report = releases.result(name)
     if report is None:
         raise StackDown(f"release {name} has no result", do="See `shiplift logs`.")
@@ -115,6 +123,17 @@ class _View:
                 note = event.message + (f"  {event.done:.0%}" if event.done is not None else "")
             table.add_row(mark, " ".join(at).strip(), Text(seconds, justify="right"), Text(note, style="dim"))
         return table
+
+
+def show_remote(status: "RemoteStatus") -> None:
+    """The releases of a cluster, and a model's aliases."""
+    table = Table("release", "model", "version", "phase", "verdict", box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for one in status.releases:
+        verdict = Text(one.verdict, style=_STYLES.get(one.verdict, ""))
+        table.add_row(one.name, one.model, str(one.version), one.phase, verdict)
+    stdout.print(table if status.releases else f"no releases in namespace {status.namespace}")
+    for alias, version in status.aliases.items():
+        stdout.print(f"{alias}  version {version}", markup=False)
 
 
 def show_report(report: ReleaseReport) -> None:

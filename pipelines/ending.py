@@ -5,13 +5,13 @@ scheduled, its image missing) is accounted for by what Argo says of its node.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from pipelines.argo import dashed
 from pipelines.graph import Each, Pipeline, Stage
-from pipelines.workflows import STOPPED_BECAUSE, nodes
+from pipelines.workflows import STOPPED_BECAUSE, nodes, outputs
 from runtime.errors import (
     Cancelled,
     ClusterRefused,
@@ -29,13 +29,11 @@ _ENDED = ("Succeeded", "Failed", "Error")
 
 def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
     """The ending of a pipeline's Workflow, as far as it has come."""
-    pods = [node for node in nodes(workflow.get("status", {})) if node.get("type") == "Pod"]
     stages, verdict, failure = [], None, None
-    for stage in pipeline.flat():
-        for node in _last_attempts(pods, stage):
-            stages.append(_stage_run(stage, node))
-            verdict = _verdict(stage, node) or verdict
-            failure = failure or _failure(stage, node)
+    for stage, node in attempts(workflow, pipeline):
+        stages.append(stage_run(stage, node))
+        verdict = _verdict(stage, node) or verdict
+        failure = failure or _failure(stage, node)
     marks = workflow["metadata"].get("annotations", {})
     if stopped := marks.get(STOPPED_BECAUSE, ""):
         failure = _as_failure(ClusterRefused(stopped, do="Mend that, then `shiplift rerun` it."))
@@ -52,28 +50,34 @@ def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
     )
 
 
-def _last_attempts(pods: list[Node], stage: Stage) -> list[Node]:
-    """The last attempt of a stage, per item where it runs for several."""
-    latest: dict[str, Node] = {}
-    for node in sorted(pods, key=lambda node: str(node.get("startedAt") or "")):
-        if node.get("templateName") == dashed(stage.name):
-            latest[_target(node)] = node
-    return list(latest.values())
+def attempts(workflow: Object, pipeline: Pipeline) -> Iterator[tuple[Stage, Node]]:
+    """The last attempt of each stage that has begun, per item where it runs for several."""
+    pods = [node for node in nodes(workflow.get("status", {})) if node.get("type") == "Pod"]
+    pods.sort(key=lambda node: str(node.get("startedAt") or ""))
+    for stage in pipeline.flat():
+        latest = {_target(node): node for node in pods if node.get("templateName") == dashed(stage.name)}
+        yield from ((stage, node) for node in latest.values())
 
 
-def _stage_run(stage: Stage, node: Node) -> StageRun:
-    if text := _outputs(node).get(StageRun.parameter()):
+def under_way(node: Node) -> bool:
+    """Whether a node has not ended."""
+    return node.get("phase") not in _ENDED
+
+
+def stage_run(stage: Stage, node: Node) -> StageRun:
+    """How a stage went: as its pod told, else as Argo saw it; what has not ended yet is taken for cancelled."""
+    if text := outputs(node).get(StageRun.parameter()):
         return StageRun.model_validate_json(text)
     phase, started, ended = node.get("phase"), node.get("startedAt"), node.get("finishedAt")
     seconds = _seconds(ended) - _seconds(started) if started and ended else 0.0
-    outcome: Any = "ok" if phase == "Succeeded" else "failed" if phase in _ENDED else "cancelled"
+    outcome: Any = "cancelled" if under_way(node) else "ok" if phase == "Succeeded" else "failed"
     return StageRun(
         name=stage.name, target=_target(node), seconds=seconds, outcome=outcome, message=str(node.get("message", ""))
     )
 
 
 def _verdict(stage: Stage, node: Node) -> Verdict | None:
-    text = _outputs(node).get(stage.gives.parameter())
+    text = outputs(node).get(stage.gives.parameter())
     record: Record | None = stage.gives.model_validate_json(text) if text else None
     if isinstance(record, Verdict):
         return record
@@ -81,13 +85,13 @@ def _verdict(stage: Stage, node: Node) -> Verdict | None:
 
 
 def _failure(stage: Stage, node: Node) -> Failure | None:
-    outputs = _outputs(node)
+    given = outputs(node)
     if node.get("phase") not in ("Failed", "Error") or (
-        outputs.get(stage.gives.parameter()) and not outputs.get("failure")
+        given.get(stage.gives.parameter()) and not given.get("failure")
     ):
         return None
-    if outputs.get(Failure.parameter()):
-        return Failure.model_validate_json(outputs[Failure.parameter()])
+    if given.get(Failure.parameter()):
+        return Failure.model_validate_json(given[Failure.parameter()])
     said = " ".join(str(node.get("message") or "its pod left no reason").split())
     what = f"stage {stage.name}: {said}"
     if "OOMKilled" in said or (node.get("outputs") or {}).get("exitCode") == "137":
@@ -118,11 +122,6 @@ def _decided(verdict: Verdict | None) -> bool:
 
 def _as_failure(error: ShipliftError) -> Failure:
     return Failure(kind=type(error).__name__, exit_code=error.exit_code, what=error.what, do=error.do)
-
-
-def _outputs(node: Node) -> dict[str, str]:
-    found = (node.get("outputs") or {}).get("parameters") or []
-    return {one["name"]: str(one.get("value") or "") for one in found}
 
 
 def _target(node: Node) -> str:

@@ -22,7 +22,7 @@ from pipelines.ending import ending_of
 from pipelines.graph import Stage, load
 from pipelines.keys import key
 from pipelines.release import RELEASE, ROLLBACK
-from pipelines.workflows import CONCLUDED
+from pipelines.workflows import CONCLUDED, as_parameter
 from runtime.errors import Cancelled, RecordTooLarge, ShipliftError, UsageError
 from runtime.kubernetes.api import Api
 from runtime.ledger import Ledger
@@ -92,6 +92,7 @@ def run(call: Call) -> int:
     try:
         with _ended_by_signal(shielded=call.stage.at.shielded), listening(_say) as measured:
             record, cached, name = _found_or_made(call)
+        _write(call.out, record)
     except ShipliftError as error:
         failure = Failure(kind=type(error).__name__, exit_code=error.exit_code, what=error.what, do=error.do)
         outcome: Any = "cancelled" if isinstance(error, Cancelled) else "failed"
@@ -101,7 +102,6 @@ def run(call: Call) -> int:
     outcome = _OUTCOMES[objection.outcome] if objection else "ok"
     message = "; ".join(objection.reasons) if objection else ""
     ran = _stage_run(call, started, measured, outcome=outcome, message=message)
-    _write(call.out, record)
     _leave(call, ran.model_copy(update={"cached": cached, "key": name}), None)
     return _EXIT_CODES[objection.outcome] if objection else 0
 
@@ -149,7 +149,7 @@ def _write(out: Path, record: Record) -> None:
         parts |= {name: getattr(record, name) for name in record.parts()}
     out.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
-        text = part.model_dump_json()
+        text = as_parameter(part)
         if len(text.encode()) > MAX_RECORD_BYTES:
             raise RecordTooLarge(
                 f"the record {name!r} has {len(text.encode())} bytes, {MAX_RECORD_BYTES} may pass between pods",

@@ -13,7 +13,6 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.errors import NotFound, by_exit_code
@@ -32,8 +31,7 @@ class Order(Record):
     trigger: Trigger
 
 
-@dataclass(frozen=True, kw_only=True)
-class Accepted:
+class Accepted(Record):
     """A release that exists now; `created` or `queued` say whether this call did something."""
 
     name: str

@@ -75,8 +75,8 @@ def read(body: Object) -> Run:
     meta, spec, status = body["metadata"], body.get("spec", {}), body.get("status", {})
     labels, notes = meta.get("labels", {}), meta.get("annotations", {})
     given = _parameters(spec.get("arguments", {}))
-    nodes = list(_nodes(status))
-    report = _report(nodes)
+    found = list(nodes(status))
+    report = _report(found)
     finished = status.get("finishedAt") or ""
     return Run(
         name=meta["name"],
@@ -89,13 +89,13 @@ def read(body: Object) -> Run:
         request=_record(Request, given),
         trigger=_record(Trigger, given),
         created_at=seconds(meta.get("creationTimestamp")),
-        first_pod_at=min((seconds(n.get("startedAt")) for n in nodes if n.get("type") == "Pod"), default=0.0),
+        first_pod_at=min((seconds(n.get("startedAt")) for n in found if n.get("type") == "Pod"), default=0.0),
         finished_at=seconds(finished),
         report=report,
         concluded=report is not None or _marked_concluded(meta),
         counted=bool(finished) and notes.get(COUNTED) == counted_mark(seconds(finished)),
         stopped_because=notes.get(STOPPED_BECAUSE, ""),
-        refused_pod=next(_refused_pods(nodes), None),
+        refused_pod=next(_refused_pods(found), None),
     )
 
 
@@ -126,7 +126,13 @@ def _record(kind: type[R], given: Mapping[str, str]) -> R | None:
         return None  # submitted by hand, and wrongly: its first step says so
 
 
-def _nodes(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def outputs(node: Mapping[str, Any]) -> dict[str, str]:
+    """A node's output parameters by name."""
+    found = (node.get("outputs") or {}).get("parameters") or []
+    return {one["name"]: str(one.get("value") or "") for one in found}
+
+
+def nodes(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The nodes; Argo compresses the list of a large Workflow."""
     nodes = status.get("nodes") or {}
     if packed := status.get("compressedNodes"):
@@ -161,4 +167,9 @@ def _refused_pods(nodes: list[Mapping[str, Any]]) -> Iterator[tuple[str, float]]
     for node in nodes:
         said = str(node.get("message", ""))
         if node.get("type") == "Pod" and node.get("phase") == "Pending" and "exceeded quota" in said:
-            yield f"FailedCreate: {said}", seconds(node.get("startedAt"))
+            yield said, seconds(node.get("startedAt"))
+
+
+def as_parameter(record: Record) -> str:
+    """JSON without `{{`, which Argo would take for an expression: a model's name may be anything."""
+    return record.model_dump_json().replace("{{", r"\u007b\u007b")

@@ -291,6 +291,15 @@ class ServingConfig(Record):
     threads: int = Field(ge=1)
 
 
+class Nodes(Record):
+    """Which nodes of a cluster may serve a package: as its target says, in Kubernetes' own terms."""
+
+    selector: dict[str, str] = Field(default_factory=dict)
+    tolerations: tuple[dict[str, str], ...] = ()
+    gpus: int = Field(0, ge=0)
+    image: str = ""
+
+
 class Package(Record):
     """A Triton model repository (a tree) of one model version in one precision, with its golden requests beside it."""
 
@@ -306,6 +315,7 @@ class Package(Record):
     samples: int = 0
     metric: Metric | None = None
     validation: str = ""
+    nodes: Nodes = volatile(Nodes())
 
 
 class Packages(Record):

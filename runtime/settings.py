@@ -1,6 +1,7 @@
 """Configuration, resolved once at the edge: command-line flags, then SHIPLIFT_* variables, then defaults."""
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -25,6 +26,8 @@ class Settings(BaseSettings):
     cache_mb: int = Field(64, ge=0, le=65536)
     rate_limiter: bool = False
     sweep_s: float = Field(60, ge=1)
+    engine: Literal["local", "argo"] = "local"
+    namespace: str = "shiplift"
 
     @property
     def root(self) -> Path:

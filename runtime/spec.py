@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from runtime.errors import SpecInvalid
-from runtime.records import Metric, Precision, Record, ServerKind
+from runtime.records import Metric, Nodes, Precision, Record, ServerKind
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
 MAX_SPEC_BYTES = 256 * 1024
@@ -103,6 +103,12 @@ class Target(Record):
     def gpu(self) -> bool:
         """Whether it asks for a GPU."""
         return self.accelerator == "nvidia"
+
+    @property
+    def nodes(self) -> Nodes:
+        """Which nodes of a cluster may serve it."""
+        tolerated = tuple(one.model_dump(exclude_defaults=True) for one in self.tolerations)
+        return Nodes(selector=self.node_selector, tolerations=tolerated, gpus=int(self.gpu), image=self.image)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

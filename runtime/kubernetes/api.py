@@ -136,6 +136,26 @@ class Api:
         found = self._call("GET", f"/{_PATHS[kind][0]}", missing_is_none=True)
         return any(one["name"] == _PATHS[kind][1] for one in (found or {}).get("resources", []))
 
+    def proxied(self, uri: str, path: str, query: dict[str, str]) -> Object | None:
+        """What an HTTP service answers, asked through the API server where it is one of this namespace; None for 404.
+
+        `uri` is the service's own, `http://NAME.NAMESPACE[.svc...]:PORT`, or any other address, then asked directly.
+        """
+        import httpx  # noqa: PLC0415 - only the command line asks
+
+        parts = httpx.URL(uri)
+        name, _, namespace = parts.host.partition(".")
+        if namespace.split(".")[0] == self.namespace:
+            at = f"/api/v1/namespaces/{self.namespace}/services/{name}:{parts.port or 80}/proxy{path}"
+            return self._call("GET", at, query=list(query.items()), missing_is_none=True)
+        try:
+            answer = httpx.get(f"{uri.rstrip('/')}{path}", params=query, timeout=30)
+        except httpx.HTTPError as error:
+            raise Temporary(f"{parts.host} does not answer: {error}", do="Check it, then try again.") from error
+        if answer.status_code == 404:
+            return None
+        return dict(answer.raise_for_status().json())
+
     def _path(self, kind: Kind, name: str = "") -> str:
         group, plural = _PATHS[kind]
         return f"/{group}/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
@@ -152,14 +172,23 @@ class Api:
         )  # fmt: skip
         try:
             answer = self._client.call_api(*request, _request_timeout=_TIMEOUT_S)
-            said = json.loads(answer.read() or b"{}")
-        except (urllib3.exceptions.HTTPError, ValueError) as error:
+            said = _json(answer.read())
+        except urllib3.exceptions.HTTPError as error:
             raise Temporary(f"the cluster does not answer: {error}", do="Check it, then try again.") from error
         if answer.status == 404 and missing_is_none:
             return None
         if answer.status >= 400:
             raise _translated(answer.status, f"{method} {path}", str(said.get("message", "")))
         return dict(said)
+
+
+def _json(text: bytes | None) -> Object:
+    """An answer; whatever is not JSON (a plain 404, a proxy's page) as a status with that message."""
+    try:
+        said = json.loads(text or b"{}")
+    except ValueError:
+        said = (text or b"").decode(errors="replace")[:300]
+    return said if isinstance(said, dict) else {"message": str(said)}
 
 
 def _translated(status: int, what: str, message: str) -> Exception:

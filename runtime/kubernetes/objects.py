@@ -46,6 +46,8 @@ def deployment(
             "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
+        "nodeSelector": package.nodes.selector,
+        "tolerations": list(package.nodes.tolerations),
         "terminationGracePeriodSeconds": _GRACE_S,
         "topologySpreadConstraints": [
             {
@@ -94,6 +96,7 @@ def _fetch(cluster: Cluster, package: Package, artifacts_uri: str) -> Object:
 
 def _triton(cluster: Cluster, package: Package) -> Object:
     model = serving_name(package.model)
+    gpus = {"nvidia.com/gpu": str(package.nodes.gpus)} if package.nodes.gpus else {}
     return {
         "name": "triton",
         **_image(cluster),
@@ -111,7 +114,7 @@ def _triton(cluster: Cluster, package: Package) -> Object:
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {
             "requests": {"cpu": cluster.server_cpu_request, "memory": "256Mi"},
-            "limits": {"memory": cluster.server_memory_limit},
+            "limits": {"memory": cluster.server_memory_limit, **gpus},
         },
         "volumeMounts": [
             {"name": "models", "mountPath": "/models"},
