@@ -49,6 +49,8 @@ def package(
     inputs = {spec.name: arrays[f"input/{spec.name}"] for spec in exported.signature.inputs}
     packages = []
     for candidate in candidates.kept:
+        if candidate.model is None:  # one that was not built is never kept
+            continue
         with TemporaryDirectory(prefix="shiplift-package-", dir=site.home) as folder:
             model = store.fetch(candidate.model, Path(folder) / "model")
             description = ModelDescription(
