@@ -116,7 +116,7 @@ def inductor(model: Any, example: Any) -> Any:
 
 
 def torch_figures(device: str, tell: Callable[[str], None], *, compile_too: bool) -> Iterator[dict[str, Any]]:
-    """Every architecture, precision and batch as TorchScript; batch 8 as AOTInductor too."""
+    """Every architecture, precision and batch as TorchScript; then batch 8 as AOTInductor, which compiles for long."""
     import torch
 
     from benchmarks.architectures import LARGE, seeded
@@ -125,19 +125,18 @@ def torch_figures(device: str, tell: Callable[[str], None], *, compile_too: bool
         if device == "cuda":
             torch.cuda.synchronize()
 
-    for architecture in LARGE:
-        plain = seeded(architecture).to(device)
-        asked = architecture.inputs(_PARITY_BATCH).to(device)
-        with torch.inference_mode():
-            wanted = plain(asked)
-        for precision in PRECISIONS:
-            model = mixed(plain, precision).to(device)
-            for batch in BATCHES:
-                tell(f"{architecture.name} {precision} TorchScript batch {batch}")
-                yield _one(model, architecture, precision, "torchscript", batch, wanted, asked, settle)
-            if compile_too and precision != "fp32":
-                tell(f"{architecture.name} {precision} AOTInductor batch 8")
-                yield _one(model, architecture, precision, "aotinductor", 8, wanted, asked, settle)
+    work = [("torchscript", precision, batch) for precision in PRECISIONS for batch in BATCHES]
+    compiled = [("aotinductor", precision, 8) for precision in PRECISIONS] if compile_too else []
+    for engines in (work, compiled):
+        for architecture in LARGE:
+            plain = seeded(architecture).to(device)
+            asked = architecture.inputs(_PARITY_BATCH).to(device)
+            with torch.inference_mode():
+                wanted = plain(asked)
+            for how, precision, batch in engines:
+                tell(f"{architecture.name} {precision} {how} batch {batch}")
+                model = mixed(plain, precision).to(device)
+                yield _one(model, architecture, precision, how, batch, wanted, asked, settle)
 
 
 def _one(
@@ -251,9 +250,13 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=RESULTS, help="where gpu.json goes")
     options.add_argument("--on-cpu", action="store_true", help="try the script itself, without a GPU")
     given = options.parse_args()
-    said = run("cpu" if given.on_cpu else "cuda")
     given.out.mkdir(parents=True, exist_ok=True)
-    (given.out / "gpu.json").write_text(json.dumps(said, indent=1) + "\n")
+
+    def keep(said: dict[str, Any]) -> None:
+        (given.out / "gpu.json").write_text(json.dumps(said, indent=1) + "\n")
+
+    said = run("cpu" if given.on_cpu else "cuda", keep)
+    keep(said)
     print(table(said["figures"]))
     for row in said["figures"]:
         if "skipped" in row:
@@ -262,8 +265,8 @@ def main() -> None:
         print(f"skipped {name}: {why}")
 
 
-def run(device: str) -> dict[str, Any]:
-    """The machine, the figures and what was skipped."""
+def run(device: str, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The machine, the figures and what was skipped; `keep` gets them as they come, since a machine may be lent."""
     said: dict[str, Any] = {"machine": {}, "figures": [], "skipped": {}}
     try:
         import torch
@@ -273,7 +276,9 @@ def run(device: str) -> dict[str, Any]:
         return {**said, "skipped": {"everything": "torch sees no CUDA device"}}
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # FP32 means FP32
     said["machine"] = machine(device)
-    said["figures"] += torch_figures(device, _tell, compile_too=device == "cuda")
+    for row in torch_figures(device, _tell, compile_too=device == "cuda"):
+        said["figures"].append(row)
+        keep(said)
     if device == "cuda":
         for name, part in (("onnxruntime", onnxruntime_figures), ("tensorrt", tensorrt_figures)):
             try:

@@ -41,7 +41,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
 Accelerator = Literal["cpu", "cpu-vnni", "cpu-avx2", "cpu-arm64", "nvidia"]
-Engine = Literal["onnxruntime", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
+Engine = Literal["onnxruntime", "onnxruntime-tensorrt", "tensorrt"]
 VersionText = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+){0,3})?$")]
 Method = Literal["minmax", "entropy", "percentile"]
 Dims = tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...]
@@ -84,7 +84,7 @@ class Target(Record):
     """One place the model will serve: hardware, how a node with it is found, and what runs there.
 
     `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` is what executes the model there: ONNX Runtime
-    (on a GPU with its CUDA provider, or TensorRT through it), a TensorRT plan, or NVIDIA's PyTorch backend.
+    (on a GPU with its CUDA provider, or TensorRT through it), or a TensorRT plan.
     """
 
     name: Name = "local-cpu"

@@ -13,7 +13,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runtime import onnx_models, rungs, targets
+from runtime import onnx_models, rungs, targets, tensorrt_plans
 from runtime import quantization as building
 from runtime.artifacts import ArtifactStore
 from runtime.datasets import load_columns, load_samples
@@ -79,16 +79,15 @@ def quantize(
         with measuring():
             measured = _measure(files, _example(store, exported), folder, gpu=target.gpu)
         candidates = [top, *(_candidate(store, rung) for rung in built)]
+    ladder = tuple(one.model_copy(update=measured.get(at, {})) for at, one in enumerate(candidates))
+    judged = _judged(ladder, target, validation.metric, quantization)
     return Candidates(
         target=target.name,
         metric=validation.metric,
         validation=datasets.validation.sha256 if datasets.validation else "",
-        candidates=_judged(
-            tuple(one.model_copy(update=measured.get(at, {})) for at, one in enumerate(candidates)),
-            target, validation.metric, quantization,
-        ),
+        candidates=_with_plans(site, store, target, exported, judged),
         notes=(*notes, *more),
-    )  # fmt: skip
+    )
 
 
 # --- what it is measured on -----------------------------------------------------------------------------------------
@@ -181,6 +180,25 @@ def _scores(found: Evaluation) -> dict[str, Any]:
 
 def _put(store: ArtifactStore, model: Path) -> Artifact:
     return store.put_tree(model.parent)
+
+
+def _with_plans(
+    site: Site, store: ArtifactStore, target: Target, exported: Exported, judged: tuple[Candidate, ...]
+) -> tuple[Candidate, ...]:
+    """For a TensorRT target: a plan beside the graph of each candidate that is kept, built where it will run."""
+    if target.engine != "tensorrt":
+        return judged
+    trt, given = tensorrt_plans.library(), []
+    for one in judged:
+        if one.dropped or one.model is None:
+            given.append(one)
+            continue
+        progress(f"building the TensorRT plan of {one.precision}")
+        with TemporaryDirectory(prefix="shiplift-plan-", dir=site.home) as folder, measuring():
+            at = store.fetch(one.model, Path(folder) / "model")
+            tensorrt_plans.build_plan(at / "model.onnx", exported.signature, target, Path(site.home) / "timing", trt)
+            given.append(one.model_copy(update={"model": store.put_tree(at)}))
+    return tuple(given)
 
 
 # --- speed and memory -----------------------------------------------------------------------------------------------
