@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check unit integration golden bench constraints clean
+.PHONY: setup demo test check unit integration golden bench bench-precision check-gpu constraints clean
 
 setup: $(READY)
 
@@ -33,6 +33,12 @@ integration: setup  ## against the real MLflow, Triton and perf_analyzer on loop
 
 golden: setup  ## write the golden files anew; read the diff before you commit it
 	$(BIN)/pytest tests/unit -q --update-golden
+
+check-gpu:  ## what a machine with an NVIDIA GPU can show; needs torch and numpy alone
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m benchmarks.check_gpu; else $(PYTHON) -m benchmarks.check_gpu; fi
+
+bench-precision: setup  ## precisions on this processor through the bundled server, and against other tools
+	$(BIN)/python -m benchmarks.precision
 
 bench: setup  ## what Shiplift itself costs
 	$(BIN)/python -m benchmarks.release

@@ -13,15 +13,19 @@ from runtime.tensors import Arrays, as_input, load_npz
 
 
 def load_samples(
-    body: bytes, name: str, inputs: tuple[TensorSpec, ...], label: str
+    body: bytes, name: str, inputs: tuple[TensorSpec, ...], label: str, columns: tuple[str, ...] = ()
 ) -> tuple[Arrays, NDArray[Any] | None]:
     """The inputs by name, in the model's dtypes, and the labels (None where the file has none).
+
+    `columns` are arrays that are neither: `load_columns` gives them.
 
     Raises:
         DataInvalid: the file can't be read, or its arrays do not fit the model's inputs.
     """
     arrays = _read(body, name)
     labels = arrays.pop(label, None)
+    names = {spec.name for spec in inputs}
+    arrays = {key: array for key, array in arrays.items() if key not in columns or key in names}
     if labels is not None:
         _check_labels(labels, label, name)
     matched = _match(arrays, inputs, name)
@@ -30,6 +34,27 @@ def load_samples(
     if len(counts) != 1:
         raise DataInvalid(f"{name} has arrays of different lengths: {sorted(counts)}", do="Log one row per sample.")
     return samples, labels
+
+
+def load_columns(body: bytes, name: str, columns: tuple[str, ...]) -> Arrays:
+    """Named arrays of a data file, one value a sample.
+
+    Raises:
+        DataInvalid: one is not there, or has not one value a sample.
+    """
+    arrays = _read(body, name) if columns else {}
+    if missing := [column for column in columns if column not in arrays]:
+        raise DataInvalid(
+            f"{name} has no {', '.join(map(repr, missing))}, which `data.slices` names",
+            do="Log them with the samples, or change `data.slices`.",
+        )
+    found = {column: arrays[column] for column in columns}
+    for column, array in found.items():
+        if array.size != len(array):
+            raise DataInvalid(
+                f"{name}: slice {column!r} has shape {array.shape}", do="Log one value per sample to slice by."
+            )
+    return found
 
 
 def _read(body: bytes, name: str) -> Arrays:

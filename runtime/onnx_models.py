@@ -12,10 +12,11 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from runtime.errors import ExportFailed
+from runtime.errors import ExportFailed, MissingTool
 from runtime.records import Datatype, Signature, TensorSpec
 from runtime.tensors import Arrays
 
+_PROVIDERS = {False: ["CPUExecutionProvider"], True: ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 _DATATYPES: dict[int, Datatype] = {
     TensorProto.BOOL: "BOOL",
     TensorProto.UINT8: "UINT8",
@@ -57,18 +58,24 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     return TensorSpec(name=value.name, datatype=_DATATYPES[kind.elem_type], shape=shape or (-1,))
 
 
-def session(path: Path, *, threads: int = 1) -> ort.InferenceSession:
-    """A CPU session of the model file.
+def session(path: Path, *, threads: int = 1, gpu: bool = False) -> ort.InferenceSession:
+    """A session of the model file, on the processor or on the machine's GPU.
 
     Raises:
         ExportFailed: ONNX Runtime does not take the model.
+        MissingTool: this machine's ONNX Runtime has no CUDA provider.
     """
+    if gpu and "CUDAExecutionProvider" not in ort.get_available_providers():
+        raise MissingTool(
+            f"ONNX Runtime {ort.__version__} of this environment has no CUDA provider",
+            do="Install onnxruntime-gpu in its place on machines with a GPU.",
+        )
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
     try:
-        return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(path, options, providers=_PROVIDERS[gpu])
     except Exception as error:
         raise ExportFailed(
             f"ONNX Runtime {ort.__version__} does not load the model: {' '.join(str(error).split())[:400]}",

@@ -1,87 +1,290 @@
-"""Static INT8 with ONNX Runtime: Q/DQ nodes calibrated on real samples, with the settings this processor needs.
+"""8-bit and half precision with ONNX Runtime: calibrated Q/DQ graphs, dynamic INT8, FP16 and BF16 with kept I/O types.
 
-Settings follow ONNX Runtime's quantization guide: on x86 activations are unsigned and weights signed 8 bit; without
-VNNI the products saturate in 16 bits, so weights keep 7 bits (`reduce_range`).
+Calibration runs the model once: the ranges of every method come from the same streamed histograms, so that another
+method, or another layer left in float, costs a graph rewrite and no inference. Settings follow ONNX Runtime's
+quantization guide: on x86 activations are unsigned and weights signed 8 bit; without VNNI the products saturate in 16
+bits, so weights keep 7 bits (`reduce_range`); TensorRT takes symmetric Q/DQ alone.
 """
 
+import contextlib
+import io
 import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
 
 from runtime import onnx_models
 from runtime.errors import QuantizeFailed
-from runtime.spec import Quantization
-from runtime.tensors import Arrays
+from runtime.spec import Method, Quantization, Target
+from runtime.tensors import Arrays, batch_of
 
 _BATCH = 32
+_OBSERVED_BYTES = 64 << 20  # activations held at once while calibrating; a larger model may use its own size
+_FINE_BINS, _COARSE_BINS = 2048, 128  # what ONNX Runtime takes for percentiles and for entropy
+_INLINE_BYTES = 1 << 30  # protobuf stops at 2 GiB: larger weights go into a file of their own
+LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_RECURRENT_OR_ATTENTIVE = {
+    "Attention", "GRU", "LSTM", "LayerNormalization", "MultiHeadAttention", "RMSNormalization", "RNN",
+    "SimplifiedLayerNormalization", "SkipLayerNormalization",
+}  # fmt: skip
+# Around convolutions everything that has an 8-bit kernel stays in 8 bits; elsewhere the products alone are worth it.
+_CONVOLUTIONAL = (
+    *LAYERS, "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul",
+    "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Split", "Squeeze", "Transpose", "Unsqueeze",
+)  # fmt: skip
 
 
-def quantize_int8(model: Path, samples: Arrays, how: Quantization, to: Path) -> Path:
-    """Writes the INT8 form of `model` to `to` and gives that path.
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """How an 8-bit graph has to be written for a target, given what kind of graph it is."""
 
-    Raises:
-        QuantizeFailed: ONNX Runtime can't quantize the model, or the result does not load.
-    """
-    from onnxruntime import quantization as q  # noqa: PLC0415 - 0.2 s
+    op_types: tuple[str, ...]
+    constant_weights: bool
+    symmetric: bool
+    reduce_range: bool
+    per_channel: bool
 
-    prepared = to.with_name("prepared.onnx")
-    logging.getLogger().setLevel(logging.ERROR)
-    methods = {
-        "minmax": q.CalibrationMethod.MinMax,
-        "entropy": q.CalibrationMethod.Entropy,
-        "percentile": q.CalibrationMethod.Percentile,
-    }
+
+def scheme(model: Path, target: Target, how: Quantization) -> Scheme:
+    """The scheme for a model file on a target."""
+    attentive = has_attention(model)
+    vnni = target.accelerator == "cpu-vnni" or (target.accelerator == "cpu" and onnx_models.has_vnni())
+    return Scheme(
+        op_types=LAYERS if attentive else _CONVOLUTIONAL,
+        constant_weights=attentive,
+        symmetric=target.gpu,
+        reduce_range=target.accelerator in ("cpu", "cpu-avx2") and not vnni,
+        per_channel=how.per_channel,
+    )
+
+
+def has_attention(model: Path) -> bool:
+    """Whether it is a transformer or recurrent: their activations vary so much that dynamic INT8 is worth a try."""
+    graph = onnx.load(model, load_external_data=False).graph
+    return any(node.op_type in _RECURRENT_OR_ATTENTIVE for node in graph.node)
+
+
+def layers(prepared: Path) -> tuple[str, ...]:
+    """The names of the nodes with weights, in the graph's order: what can be left in float."""
+    graph = onnx.load(prepared, load_external_data=False).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    return tuple(node.name for node in graph.node if node.op_type in LAYERS and set(node.input[1:2]) & weights)
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """ONNX Runtime's tools raise anything and print as they go."""
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)
     try:
-        _prepare(model, prepared)
-        q.quantize_static(
-            str(prepared),
-            str(to),
-            _reader(samples, q.CalibrationDataReader),
-            quant_format=q.QuantFormat.QDQ,
-            activation_type=q.QuantType.QUInt8,
-            weight_type=q.QuantType.QInt8,
-            per_channel=how.per_channel,
-            reduce_range=not onnx_models.has_vnni(),
-            calibrate_method=methods[how.method],
-        )
-        onnx_models.session(to)
+        with contextlib.redirect_stdout(io.StringIO()):
+            yield
+    except QuantizeFailed:
+        raise
     except Exception as error:
         raise QuantizeFailed(
-            f"int8 can't be built: {type(error).__name__}: {' '.join(str(error).split())[:300]}",
-            do="Leave int8 out of the target's precisions.",
+            f"{what} can't be built: {type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            do=f"Leave {what} out of the target's precisions.",
         ) from error
     finally:
-        prepared.unlink(missing_ok=True)
+        root.setLevel(before)
+
+
+# --- INT8 -----------------------------------------------------------------------------------------------------------
+
+
+def prepare(model: Path, to: Path) -> Path:
+    """Writes the model with shapes inferred, folded and optimised, and with a name for every node.
+
+    Raises:
+        QuantizeFailed: ONNX Runtime can't read it.
+    """
+    from onnxruntime.quantization.shape_inference import quant_pre_process  # noqa: PLC0415 - 0.2 s
+
+    large = _large(model)
+    with _explained("int8"):
+        quant_pre_process(str(model), str(to), skip_symbolic_shape=True, save_as_external_data=large)
+        made = onnx.load(to, load_external_data=False)
+        if _untyped(made.graph):  # symbolic inference knows more operators; it imports all of torch, 3 s
+            quant_pre_process(str(model), str(to), save_as_external_data=large)
+            made = onnx.load(to, load_external_data=False)
+        for at, node in enumerate(made.graph.node):
+            node.name = node.name or f"{node.op_type}_{at}"
+        onnx.save(made, to)
     return to
 
 
-def _prepare(model: Path, to: Path) -> None:
-    """Shape inference and optimisation; symbolic inference is skipped where a graph defeats it."""
-    from onnxruntime.quantization.shape_inference import quant_pre_process  # noqa: PLC0415
-
-    try:
-        quant_pre_process(str(model), str(to))
-    except Exception:
-        quant_pre_process(str(model), str(to), skip_symbolic_shape=True)
+def _untyped(graph: onnx.GraphProto) -> bool:
+    """Whether the type of a layer's output is not known: nothing could be calibrated there."""
+    typed = {value.name for value in (*graph.value_info, *graph.output)}
+    return any(node.op_type in LAYERS and node.output[0] not in typed for node in graph.node)
 
 
-def _reader(samples: Arrays, base: type[Any]) -> Any:
-    """Batches of one size, the last one filled up from the start: entropy and percentile stack what they collect."""
+def ranges(
+    prepared: Path, samples: Arrays, op_types: tuple[str, ...], how: Quantization, folder: Path
+) -> dict[Method, Path]:
+    """Runs the samples once and writes each method's ranges, by method.
+
+    Raises:
+        QuantizeFailed: the model does not run on them, or gives no ranges.
+    """
+    from onnxruntime.quantization.calibrate import HistogramCollector  # noqa: PLC0415 - 0.2 s
+
+    with _explained("int8"):
+        fine = HistogramCollector("percentile", False, _FINE_BINS, _COARSE_BINS, how.percentile, "same")
+        coarse = HistogramCollector("entropy", False, _COARSE_BINS, _COARSE_BINS, how.percentile, "same")
+        for seen in _observe(prepared, samples, op_types, folder):
+            fine.collect_value(seen)
+            if "entropy" in how.methods:
+                coarse.collect_value(seen)
+        found = {
+            "minmax": lambda: {name: (entry[2], entry[3]) for name, entry in fine.histogram_dict.items()},
+            "percentile": fine.compute_percentile,
+            "entropy": coarse.compute_entropy,
+        }
+        return {method: _write_ranges(found[method](), folder / f"{method}.json") for method in how.methods}
+
+
+def _write_ranges(found: dict[str, Any], to: Path) -> Path:
+    from onnxruntime.quantization import CalibrationMethod  # noqa: PLC0415
+    from onnxruntime.quantization.calibrate import TensorData, TensorsData, save_tensors_data  # noqa: PLC0415
+
+    data = {
+        name: TensorData(lowest=np.array(pair[0], np.float32), highest=np.array(pair[1], np.float32))
+        for name, pair in found.items()
+    }
+    save_tensors_data(TensorsData(CalibrationMethod.MinMax, data), to)
+    return to
+
+
+def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...], folder: Path) -> Iterator[Arrays]:
+    """Every float tensor around the given operators, a few samples at a time: as many as memory is meant to hold."""
+    from onnxruntime.quantization import CalibrationMethod  # noqa: PLC0415
+    from onnxruntime.quantization.calibrate import create_calibrator  # noqa: PLC0415
+
     size = len(next(iter(samples.values())))
-    step = min(_BATCH, size)
-    batches = [np.arange(at, at + step) % size for at in range(0, size, step)]
-    pieces = iter([{name: array[batch] for name, array in samples.items()} for batch in batches])
+    observed = folder / "observed.onnx"
+    made = create_calibrator(
+        prepared, list(op_types), str(observed), CalibrationMethod.Entropy, use_external_data_format=_large(prepared)
+    )
+    names = [node.name for node in made.infer_session.get_outputs()]
+    wanted = [name for name in names if name in made.tensors_to_calibrate]
+    at, step = 0, 1
+    while at < size:
+        batch = {name: array[at : at + step] for name, array in samples.items()}
+        values = dict(zip(wanted, made.infer_session.run(wanted, batch), strict=True))
+        yield values
+        at += step
+        held = sum(array.nbytes for array in values.values()) / step
+        step = max(1, min(_BATCH, int(max(_OBSERVED_BYTES, weight_of(prepared)) // max(held, 1))))
+    for file in folder.glob("observed.onnx*"):
+        file.unlink()
 
-    class Reader(base):  # type: ignore[misc]
-        """Calibration samples, a batch at a time."""
 
-        def get_next(self) -> Arrays | None:
-            """The next batch, None after the last."""
-            return next(pieces, None)
+def quantize_static(prepared: Path, given: Path, how: Scheme, to: Path, excluded: tuple[str, ...] = ()) -> Path:
+    """Writes the Q/DQ form of a prepared model under calibrated ranges; `excluded` nodes stay in float.
 
-    return Reader()
+    Raises:
+        QuantizeFailed: ONNX Runtime can't quantize the model, or does not load the result.
+    """
+    from onnxruntime import quantization as q  # noqa: PLC0415
+
+    with _explained("int8"):
+        q.quantize_static(
+            str(prepared),
+            str(to),
+            None,
+            quant_format=q.QuantFormat.QDQ,
+            op_types_to_quantize=list(how.op_types),
+            activation_type=q.QuantType.QInt8 if how.symmetric else q.QuantType.QUInt8,
+            weight_type=q.QuantType.QInt8,
+            per_channel=how.per_channel,
+            reduce_range=how.reduce_range,
+            nodes_to_exclude=list(excluded),
+            use_external_data_format=_large(prepared),
+            calibration_cache_path=given,
+            extra_options={
+                "ActivationSymmetric": how.symmetric,
+                "QuantizeBias": not how.symmetric,
+                "MatMulConstBOnly": how.constant_weights,
+            },
+        )
+        onnx_models.session(to)
+    return to
+
+
+def quantize_dynamic(prepared: Path, how: Scheme, to: Path) -> Path:
+    """Writes the form whose weights are INT8 and whose activations are quantized as they come.
+
+    Raises:
+        QuantizeFailed: ONNX Runtime can't quantize the model, or does not load the result.
+    """
+    from onnxruntime import quantization as q  # noqa: PLC0415
+
+    with _explained("dynamic int8"):
+        q.quantize_dynamic(
+            str(prepared),
+            str(to),
+            op_types_to_quantize=["MatMul", "Gemm", "LSTM", "Attention"],
+            per_channel=how.per_channel,
+            reduce_range=how.reduce_range,
+            weight_type=q.QuantType.QInt8,
+            use_external_data_format=_large(prepared),
+        )
+        onnx_models.session(to)
+    return to
+
+
+# --- half precision -------------------------------------------------------------------------------------------------
+
+
+def to_half(model: Path, kind: Literal["fp16", "bf16"], to: Path) -> Path:
+    """Writes the model in half precision with FP32 inputs and outputs; operators that need FP32 keep it.
+
+    Raises:
+        QuantizeFailed: it can't be converted, or is larger than the 2 GiB that the conversion takes.
+    """
+    from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - 0.2 s
+    from onnxruntime.transformers.onnx_model import OnnxModel  # noqa: PLC0415
+
+    if _large(model):
+        raise QuantizeFailed(f"{kind} can't be built: the model is larger than 1 GiB", do="Leave it out.")
+    with _explained(kind):
+        original = onnx.load(model)
+        weights = {tensor.name: tensor for tensor in original.graph.initializer}
+        made = convert_float_to_float16(original, keep_io_types=True)
+        if kind == "bf16":
+            _as_bfloat16(made.graph, {name: numpy_helper.to_array(tensor) for name, tensor in weights.items()})
+        sorted_ = OnnxModel(made)
+        sorted_.topological_sort()  # the conversion leaves its casts at the end
+        onnx.save(sorted_.model, to)
+    return to
+
+
+def _as_bfloat16(graph: onnx.GraphProto, weights: dict[str, Any]) -> None:
+    """The same graph with BFLOAT16 where it has FLOAT16; weights are rounded from their FP32 values, not twice."""
+    half, brain = TensorProto.FLOAT16, TensorProto.BFLOAT16
+    attributes = [attribute for node in graph.node for attribute in node.attribute]
+    constants = [one.t for one in attributes if one.type == onnx.AttributeProto.TENSOR]
+    for tensor in (*graph.initializer, *constants):
+        if tensor.data_type == half:
+            values = weights.get(tensor.name, numpy_helper.to_array(tensor)).astype(np.float32)
+            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, brain, tensor.dims, values.ravel().tolist()))
+    for value in graph.value_info:
+        if value.type.tensor_type.elem_type == half:
+            value.type.tensor_type.elem_type = brain
+    for attribute in attributes:
+        if attribute.name == "to" and attribute.i == half:
+            attribute.i = brain
+
+
+# --- samples and sizes ----------------------------------------------------------------------------------------------
 
 
 def pick(samples: Arrays, count: int) -> Arrays:
@@ -89,3 +292,17 @@ def pick(samples: Arrays, count: int) -> Arrays:
     size = len(next(iter(samples.values())))
     at = np.unique(np.linspace(0, size - 1, num=min(count, size)).astype(np.int64))
     return {name: array[at] for name, array in samples.items()}
+
+
+def first(samples: Arrays, count: int) -> Arrays:
+    """At most `count` samples, from the start."""
+    return batch_of(samples, min(count, len(next(iter(samples.values())))))
+
+
+def weight_of(model: Path) -> int:
+    """The bytes of a model file and of what lies beside it: its external data."""
+    return sum(file.stat().st_size for file in model.parent.iterdir() if file.name.startswith(model.name))
+
+
+def _large(model: Path) -> bool:
+    return sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file()) > _INLINE_BYTES

@@ -249,18 +249,50 @@ class Exported(Record):
     notes: tuple[str, ...] = ()
 
 
-class Candidate(Record):
-    """One precision of the model on one target; `dropped` says why it is no longer considered (empty: it is).
+class Slice(Record):
+    """The task metric on a part of the validation set, such as `label=3`."""
 
-    `score` is the task metric on the validation set (None: no data), `score_error` its standard error.
-    `latency_ms` is the median of one batch of `latency_batch` samples, in process, with one thread.
+    name: str
+    score: float
+    samples: int
+
+
+class Evaluation(Record):
+    """What a model answers on the validation set: the task metric overall and per slice (None: nothing to score).
+
+    `relative_error` is the L2 norm of its outputs' difference from fp32's over that of fp32's, on a few samples.
+    `problem` says why its answers are no numbers to go by.
     """
 
-    precision: Precision
-    model: Artifact
     score: float | None = None
     score_error: float | None = None
     samples: int = 0
+    slices: tuple[Slice, ...] = ()
+    relative_error: float | None = None
+    problem: str = ""
+
+
+class Candidate(Record):
+    """One precision of the model on one target; `dropped` says why it is no longer considered (empty: it is).
+
+    `method` says how it was built, `float_layers` which layers were left in float. One without a `model` could not be
+    built. `score` is the task metric on the validation set (None: no data), `score_error` its standard error.
+    `latency_ms` is the median of one batch of `latency_batch` samples, in process, with one thread; `memory_mb` what
+    its session takes; `build_seconds` and `build_peak_mb` what making it took.
+    """
+
+    precision: Precision
+    method: str = ""
+    float_layers: tuple[str, ...] = ()
+    model: Artifact | None
+    score: float | None = None
+    score_error: float | None = None
+    samples: int = 0
+    slices: tuple[Slice, ...] = ()
+    relative_error: float | None = None
+    memory_mb: float = volatile(0.0)
+    build_seconds: float = volatile(0.0)
+    build_peak_mb: float = volatile(0.0)
     latency_ms: float = volatile(0.0)
     latency_batch: int = volatile(1)
     size_bytes: int = 0

@@ -41,8 +41,9 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
 Accelerator = Literal["cpu", "cpu-vnni", "cpu-avx2", "cpu-arm64", "nvidia"]
-Engine = Literal["onnxruntime", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
+Engine = Literal["onnxruntime", "onnxruntime-tensorrt", "tensorrt"]
 VersionText = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+){0,3})?$")]
+Method = Literal["minmax", "entropy", "percentile"]
 Dims = tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...]
 
 
@@ -83,7 +84,7 @@ class Target(Record):
     """One place the model will serve: hardware, how a node with it is found, and what runs there.
 
     `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` is what executes the model there: ONNX Runtime
-    (on a GPU with its CUDA provider, or TensorRT through it), a TensorRT plan, or NVIDIA's PyTorch backend.
+    (on a GPU with its CUDA provider, or TensorRT through it), or a TensorRT plan.
     """
 
     name: Name = "local-cpu"
@@ -181,12 +182,14 @@ class Data(Record):
     """The data logged with the version's run or model, and how predictions are scored on them.
 
     `validation` and `calibration` are artifact paths (NPZ, CSV or Parquet); `label` is the array or column with the
-    expected answers. Without `calibration`, int8 is calibrated on a part of the validation inputs.
+    expected answers. `slices` are further arrays or columns of the validation data, by whose values scores are split.
+    Without `calibration`, int8 is calibrated on a part of the validation inputs.
     """
 
     validation: str = "shiplift/validation.npz"
     calibration: str = "shiplift/calibration.npz"
     label: str = "label"
+    slices: tuple[str, ...] = ()
     metric: Metric = "accuracy"
     min_samples: int = Field(100, ge=1)
     calibration_samples: int = Field(256, ge=2)
@@ -200,11 +203,22 @@ class Data(Record):
 
 
 class Quantization(Record):
-    """How INT8 is built, and how much of the task metric it may cost against fp32 (in the metric's own unit)."""
+    """How lower precisions are built, and what they may cost of the task metric against fp32 (in its own unit).
 
-    method: Literal["minmax", "entropy", "percentile"] = "minmax"
+    `methods` are the ways to calibrate INT8 that are tried; the one closest to fp32 is used. Where it costs too much,
+    layers are left in float, the most sensitive first, until it is within the budget: at most `max_float_share` of
+    them. A slice is a class, or a value of one of `data.slices`; one with fewer than `min_slice_samples` decides
+    nothing. `max_error` is the largest L2 error of the outputs, relative to fp32's.
+    """
+
+    methods: tuple[Method, ...] = Field(("minmax", "percentile", "entropy"), min_length=1)
+    percentile: float = Field(99.999, gt=50, le=100)
     per_channel: bool = True
     max_score_drop: NotNegative = 0.01
+    max_slice_drop: NotNegative = 0.05
+    min_slice_samples: int = Field(30, ge=1)
+    max_float_share: float = Field(0.5, ge=0, le=1)
+    max_error: NotNegative = 1.0
 
 
 class Parity(Record):

@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from runtime.errors import SpecInvalid
+from runtime.errors import ExportFailed, SpecInvalid
 from runtime.onnx_models import cpu_flags
 from runtime.records import Precision
 from runtime.spec import Accelerator, Fleet, Target, Toleration, Versions, capability, load_mapping, problems
@@ -256,3 +256,46 @@ def _tolerations(node: Mapping[str, Any]) -> Iterator[Toleration]:
             yield Toleration(
                 key=taint["key"], operator="Equal" if value else "Exists", value=value, effect=taint.get("effect", "")
             )
+
+
+# --- what the target's ONNX Runtime knows ---------------------------------------------------------------------------
+
+# The first release of ONNX Runtime with each opset of the ONNX domain (ONNX Runtime's compatibility table). A release
+# takes a model of a newer opset only by chance.
+_OPSETS = ((12, 17), (14, 18), (15, 19), (17, 20), (18, 21), (21, 22), (23, 23))
+_DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "com.microsoft", "com.microsoft.nchwc"}
+
+
+def require_operators(model: Path, target: Target) -> None:
+    """Checks a graph against the ONNX Runtime that the target runs, before anything is built for it.
+
+    Raises:
+        ExportFailed: it has an operator, or an opset, that this version does not know.
+    """
+    import onnx  # noqa: PLC0415 - 0.1 s
+
+    loaded = onnx.load(model, load_external_data=False)
+    own = {function.domain for function in loaded.functions}
+    for node in loaded.graph.node:
+        if node.domain not in _DOMAINS | own:
+            raise ExportFailed(
+                f"operator {node.domain}::{node.op_type} is in no ONNX Runtime that target {target.name} could run",
+                do="Export the model with standard operators.",
+            )
+    version = target.versions.onnxruntime or (bundled_onnxruntime() if target.server == "bundled" else "")
+    newest = newest_opset(version)
+    for entry in loaded.opset_import:
+        if newest and entry.domain in ("", "ai.onnx") and entry.version > newest:
+            raise ExportFailed(
+                f"the model has opset {entry.version}; target {target.name} runs ONNX Runtime {version}, which knows "
+                f"opsets up to {newest}",
+                do=f"Set `export.opset: {newest}`, or serve it with a newer ONNX Runtime.",
+            )
+
+
+def newest_opset(version: str) -> int:
+    """The newest opset that a version of ONNX Runtime knows; 0: nothing is known of that version."""
+    numbers = _numbers(version)
+    if len(numbers) < 2 or numbers[0] != 1:
+        return 0
+    return max((opset for minor, opset in _OPSETS if minor <= numbers[1]), default=0)

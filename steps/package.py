@@ -6,7 +6,7 @@ The quality gates are judged here too: what can't pass is not worth measuring, s
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runtime import onnx_models, policy
+from runtime import onnx_models, policy, tensorrt_plans
 from runtime.artifacts import ArtifactStore
 from runtime.names import serving_name
 from runtime.records import (
@@ -18,6 +18,7 @@ from runtime.records import (
     Outcome,
     Package,
     Packages,
+    Precision,
     ServerKind,
     ServingConfig,
     Site,
@@ -28,6 +29,7 @@ from runtime.triton.config import ModelDescription, least_instances
 from runtime.triton.repository import golden_arrays, write_package
 
 _GOLDEN_SAMPLES = 8
+_GPU_ALONE: tuple[Precision, ...] = ("bf16", "fp8")
 
 
 def package(
@@ -39,6 +41,7 @@ def package(
     Raises:
         StorageFull: no space is left.
         ArtifactCorrupt: a model is missing or altered.
+        QuantizeFailed: a TensorRT plan is not one for this target.
     """
     checks = _quality(exported, candidates, quality, data)
     if any(check.verdict is not Outcome.PASS for check in checks):
@@ -49,6 +52,8 @@ def package(
     inputs = {spec.name: arrays[f"input/{spec.name}"] for spec in exported.signature.inputs}
     packages = []
     for candidate in candidates.kept:
+        if candidate.model is None:  # one that was not built is never kept
+            continue
         with TemporaryDirectory(prefix="shiplift-package-", dir=site.home) as folder:
             model = store.fetch(candidate.model, Path(folder) / "model")
             description = ModelDescription(
@@ -57,8 +62,17 @@ def package(
                 signature=exported.signature,
                 config=config,
                 serving=serving,
+                gpu=target.gpu,
+                engine=target.engine,
+                precision=candidate.precision,
+                profiles=target.profiles,
             )
-            golden = _golden(model / "model.onnx", batch_of(inputs, _GOLDEN_SAMPLES))
+            if stamp := tensorrt_plans.read_stamp(model):
+                tensorrt_plans.require_match(stamp, target)
+            asked = model
+            if candidate.precision in _GPU_ALONE:  # no processor runs it: fp32's answers are what it has to come near
+                asked = store.fetch(exported.model, Path(folder) / "fp32")
+            golden = _golden(asked / "model.onnx", batch_of(inputs, _GOLDEN_SAMPLES))
             tree = Path(folder) / "package"
             tree.mkdir()
             write_package(tree, description, model, target.server, example=inputs, golden=golden)

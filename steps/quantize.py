@@ -1,40 +1,51 @@
-"""Quantization: every precision the target allows, built here, scored on the validation set and timed in turn.
+"""Quantization: the ladder of precisions that the target allows, each built, scored, timed and held against fp32.
 
-A candidate stays only if it costs no more accuracy than allowed and is faster than the one above it; the record says
-why one was dropped. Speeds come from one process with the sides alternated, so that noise hits all of them alike.
+A rung stays only if it costs no more accuracy than allowed, in no slice either, and is faster than the one above it;
+the record says why one was dropped. Rungs are built apart from each other; their speeds come from one process with the
+sides alternated, so that noise hits all of them alike.
 """
 
+import subprocess
+import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
-
-from runtime import metrics, onnx_models, quantization
+from runtime import onnx_models, rungs, targets, tensorrt_plans
+from runtime import quantization as building
 from runtime.artifacts import ArtifactStore
-from runtime.datasets import load_samples
-from runtime.errors import DataInvalid, QuantizeFailed
+from runtime.datasets import load_columns, load_samples
+from runtime.errors import DataInvalid, Temporary
+from runtime.evaluation import Validation, answers, over_budget
 from runtime.progress import measuring, progress
-from runtime.records import Artifact, Candidate, Candidates, Datasets, Exported, Precision, Site
+from runtime.records import (
+    Artifact,
+    Candidate,
+    Candidates,
+    Datasets,
+    Evaluation,
+    Exported,
+    Metric,
+    Precision,
+    Site,
+)
 from runtime.spec import Data, Quantization, Target
-from runtime.tensors import Arrays, batch_of, load_npz
+from runtime.tensors import Arrays, batch_of, dump_npz, load_npz
 
-_SCORE_BATCH = 256
 _TIMED_BATCH = 8
 _ROUNDS = 15
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Samples:
-    """The logged data as this model's inputs. `labels` is None where there is nothing to score."""
-
-    validation: Arrays | None
-    labels: Any
-    calibration: Arrays | None
-    notes: tuple[str, ...]
+_LEAST_S = 0.05  # of timing a rung: a fast model takes more rounds than that
+_ASKED = 64
+_KINDS: dict[Precision, tuple[rungs.Kind, ...]] = {
+    "fp32": (),
+    "fp16": ("fp16",),
+    "bf16": ("bf16",),
+    "int8": ("int8 static", "int8 dynamic"),
+    "fp8": ("fp8",),
+}
+_LADDER: tuple[Precision, ...] = ("fp16", "bf16", "int8", "fp8")
 
 
 def quantize(
@@ -44,158 +55,232 @@ def quantize(
 
     Raises:
         DataInvalid: the logged data do not fit the model.
-        QuantizeFailed: not even fp32 can be built.
+        ExportFailed: fp32 does not load, or needs a newer ONNX Runtime than the target has.
+        Temporary: this machine is not the target's: it vanished, or a pod landed on the wrong node.
+        MissingTool: the target is a GPU, and this environment can't run models on one.
     """
+    if why := targets.mismatch(target, targets.this_machine()):
+        raise Temporary(f"target {target.name} is not this machine: {why}", do="Check its node selector.")
     store = ArtifactStore(site.artifacts_uri)
-    samples = _samples(store, exported, datasets, data)
-    with TemporaryDirectory(prefix="shiplift-quantize-", dir=site.home) as folder:
-        base = store.fetch(exported.model, Path(folder) / "fp32") / "model.onnx"
-        built, notes = _build(base, target, samples, quantization, Path(folder))
-        sessions = {name: onnx_models.session(path) for name, path in built.items()}
-        scored = {name: _score(name, running, samples, data) for name, running in sessions.items()}
+    with TemporaryDirectory(prefix="shiplift-quantize-", dir=site.home) as name:
+        folder = Path(name)
+        base = store.fetch(exported.model, folder / "fp32") / "model.onnx"
+        targets.require_operators(base, target)
+        running = onnx_models.session(base, gpu=target.gpu)
+        validation, calibration, notes = _samples(store, exported, datasets, data, running)
+        progress("scoring fp32")
         with measuring():
-            times = _time(sessions, _example(store, exported))
-        candidates = tuple(
-            Candidate(
-                precision=name,
-                model=exported.model if name == "fp32" else _put(store, path),
-                score=scored[name].value,
-                score_error=scored[name].error,
-                samples=scored[name].count,
-                latency_ms=times[name],
-                latency_batch=_TIMED_BATCH,
-                size_bytes=path.stat().st_size,
-                dropped=scored[name].nan,
-            )
-            for name, path in built.items()
-        )
+            found = validation.evaluate(running)
+        top = Candidate(precision="fp32", method="as exported", model=exported.model, **_scores(found))
+        jobs, more = _jobs(folder, base, site, exported, target, quantization, validation, calibration, found)
+        with measuring():
+            built = rungs.build_all(jobs)
+        files = {at: Path(rung.file) for at, rung in enumerate(built, 1) if rung.file} | {0: base}
+        with measuring():
+            measured = _measure(files, _example(store, exported), folder, gpu=target.gpu)
+        candidates = [top, *(_candidate(store, rung) for rung in built)]
+    ladder = tuple(one.model_copy(update=measured.get(at, {})) for at, one in enumerate(candidates))
+    judged = _judged(ladder, target, validation.metric, quantization)
     return Candidates(
         target=target.name,
-        metric=data.metric if samples.labels is not None else None,
+        metric=validation.metric,
         validation=datasets.validation.sha256 if datasets.validation else "",
-        candidates=_judged(candidates, target, data, quantization.max_score_drop),
-        notes=(*samples.notes, *notes),
+        candidates=_with_plans(site, store, target, exported, judged),
+        notes=(*notes, *more),
     )
 
 
-def _samples(store: ArtifactStore, exported: Exported, datasets: Datasets, data: Data) -> _Samples:
+# --- what it is measured on -----------------------------------------------------------------------------------------
+
+
+def _samples(
+    store: ArtifactStore, exported: Exported, datasets: Datasets, data: Data, running: Any
+) -> tuple[Validation, Arrays | None, list[str]]:
+    """The validation set, the samples to calibrate on, and what there is to say about both."""
     notes: list[str] = []
-    validation, labels, calibration = None, None, None
-    inputs = exported.signature.inputs
+    inputs, labels, columns, calibration = None, None, Arrays(), None
+    specs = exported.signature.inputs
     if datasets.validation:
-        body = store.read(datasets.validation)
-        validation, labels = load_samples(body, datasets.validation_name, inputs, data.label)
+        body, name = store.read(datasets.validation), datasets.validation_name
+        inputs, labels = load_samples(body, name, specs, data.label, data.slices)
+        columns = load_columns(body, name, data.slices)
         if labels is None:
-            notes.append(f"{datasets.validation_name} has no {data.label!r}: nothing can be scored")
+            notes.append(f"{name} has no {data.label!r}: nothing can be scored")
     else:
         notes.append(f"no validation data were logged at {data.validation}: nothing can be scored")
     if datasets.calibration:
-        calibration, _ = load_samples(store.read(datasets.calibration), datasets.calibration_name, inputs, data.label)
-    elif validation is not None:
-        calibration = validation
+        body, name = store.read(datasets.calibration), datasets.calibration_name
+        calibration, _ = load_samples(body, name, specs, data.label, data.slices)
+    elif inputs is not None:
+        calibration = inputs
         notes.append("int8 is calibrated on samples of the validation set: no calibration data were logged")
     if calibration is not None and len(next(iter(calibration.values()))) < 2:
         raise DataInvalid("the calibration data have fewer than 2 samples", do="Log at least 2, better 256.")
-    picked = quantization.pick(calibration, data.calibration_samples) if calibration is not None else None
-    return _Samples(validation=validation, labels=labels, calibration=picked, notes=tuple(notes))
-
-
-def _build(
-    base: Path, target: Target, samples: _Samples, how: Quantization, folder: Path
-) -> tuple[dict[Precision, Path], list[str]]:
-    built: dict[Precision, Path] = {"fp32": base}
-    notes: list[str] = []
-    if "int8" not in target.precisions:
-        return built, notes
-    if samples.calibration is None:
-        return built, ["int8 was not built: no calibration data were logged"]
-    progress("calibrating int8")
-    (folder / "int8").mkdir()
-    try:
-        with measuring():
-            built["int8"] = quantization.quantize_int8(base, samples.calibration, how, folder / "int8" / "model.onnx")
-    except QuantizeFailed as error:
-        notes.append(error.what)
-    return built, notes
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Score:
-    """A candidate's metric on the validation set; `nan` says where it gave no numbers."""
-
-    value: float | None = None
-    error: float | None = None
-    count: int = 0
-    nan: str = ""
-
-
-def _score(name: Precision, running: Any, samples: _Samples, data: Data) -> _Score:
-    if samples.validation is None:
-        return _Score()
-    progress(f"scoring {name}")
-    with measuring():
-        outputs = _answers(running, samples.validation)
-    bad = [key for key, array in outputs.items() if array.dtype.kind == "f" and np.isnan(array).any()]
-    if bad:
-        return _Score(nan=f"{', '.join(bad)} holds NaN on the validation set")
-    if samples.labels is None:
-        return _Score()
-    value, error = metrics.score(data.metric, outputs, samples.labels)
-    return _Score(value=value, error=error, count=len(samples.labels))
-
-
-def _answers(running: Any, samples: Arrays) -> Arrays:
-    size = len(next(iter(samples.values())))
-    pieces = [
-        onnx_models.answer(running, {name: array[at : at + _SCORE_BATCH] for name, array in samples.items()})
-        for at in range(0, size, _SCORE_BATCH)
-    ]
-    return onnx_models.stacked(pieces)
+    picked = building.pick(calibration, data.calibration_samples) if calibration is not None else None
+    asked = building.pick(inputs, _ASKED) if inputs is not None else _example(store, exported)
+    metric: Metric | None = data.metric if labels is not None else None
+    validation = Validation(
+        metric=metric, asked=asked, reference=answers(running, asked), inputs=inputs, labels=labels, columns=columns
+    )
+    return validation, picked, notes
 
 
 def _example(store: ArtifactStore, exported: Exported) -> Arrays:
     arrays = load_npz(store.read(exported.reference))
-    inputs = {spec.name: arrays[f"input/{spec.name}"] for spec in exported.signature.inputs}
-    return batch_of(inputs, _TIMED_BATCH)
+    return batch_of({spec.name: arrays[f"input/{spec.name}"] for spec in exported.signature.inputs}, _TIMED_BATCH)
 
 
-def _time(sessions: dict[Precision, Any], inputs: Arrays) -> dict[Precision, float]:
-    """The median of alternated runs, in ms per batch."""
+# --- the rungs ------------------------------------------------------------------------------------------------------
+
+
+def _jobs(
+    folder: Path, base: Path, site: Site, exported: Exported, target: Target, how: Quantization,
+    validation: Validation, calibration: Arrays | None, found: Evaluation,
+) -> tuple[list[rungs.Job], list[str]]:  # fmt: skip
+    kinds = [kind for precision in _LADDER if precision in target.precisions for kind in _KINDS[precision]]
+    notes = []
+    if calibration is None and "int8 static" in kinds:
+        kinds = [kind for kind in kinds if not kind.startswith("int8")]
+        notes.append("int8 was not built: no calibration data were logged")
+    if "int8 dynamic" in kinds and (target.gpu or not building.has_attention(base)):
+        kinds.remove("int8 dynamic")  # it pays for transformers and recurrent models, on processors
+    if not kinds:
+        return [], notes
+    arrays = rungs.write_arrays(folder / "arrays.npz", calibration, validation)
+    jobs = []
+    for kind in kinds:
+        work = folder / kind.replace(" ", "-")
+        work.mkdir()
+        jobs.append(
+            rungs.Job(
+                kind=kind, model=str(base), folder=str(work), arrays=str(arrays), signature=exported.signature,
+                kept=str(Path(site.home) / "sensitivities"), metric=validation.metric, base=found, target=target,
+                how=how,
+            )
+        )  # fmt: skip
+    return jobs, notes
+
+
+def _candidate(store: ArtifactStore, rung: rungs.Rung) -> Candidate:
+    return Candidate(
+        precision=rung.precision,
+        method=rung.method or rung.kind,
+        float_layers=rung.float_layers,
+        model=_put(store, Path(rung.file)) if rung.file else None,
+        build_seconds=rung.seconds,
+        build_peak_mb=rung.peak_mb,
+        **_scores(rung.evaluation) | ({"dropped": rung.failed} if rung.failed else {}),
+    )
+
+
+def _scores(found: Evaluation) -> dict[str, Any]:
+    fields = found.model_dump(include={"score", "score_error", "samples", "relative_error"})
+    return fields | {"slices": found.slices, "dropped": found.problem}
+
+
+def _put(store: ArtifactStore, model: Path) -> Artifact:
+    return store.put_tree(model.parent)
+
+
+def _with_plans(
+    site: Site, store: ArtifactStore, target: Target, exported: Exported, judged: tuple[Candidate, ...]
+) -> tuple[Candidate, ...]:
+    """For a TensorRT target: a plan beside the graph of each candidate that is kept, built where it will run."""
+    if target.engine != "tensorrt":
+        return judged
+    trt, given = tensorrt_plans.library(), []
+    for one in judged:
+        if one.dropped or one.model is None:
+            given.append(one)
+            continue
+        progress(f"building the TensorRT plan of {one.precision}")
+        with TemporaryDirectory(prefix="shiplift-plan-", dir=site.home) as folder, measuring():
+            at = store.fetch(one.model, Path(folder) / "model")
+            tensorrt_plans.build_plan(at / "model.onnx", exported.signature, target, Path(site.home) / "timing", trt)
+            given.append(one.model_copy(update={"model": store.put_tree(at)}))
+    return tuple(given)
+
+
+# --- speed and memory -----------------------------------------------------------------------------------------------
+
+
+def _measure(files: dict[int, Path], inputs: Arrays, folder: Path, *, gpu: bool) -> dict[int, dict[str, Any]]:
+    """The fields of each candidate that are measured: latency, memory, size."""
     progress("timing the candidates in turn")
-    spent: dict[Precision, list[float]] = {name: [] for name in sessions}
-    for round_ in range(_ROUNDS + 2):
-        for name, running in sessions.items():
-            started = time.perf_counter()
+    times = _time({at: onnx_models.session(file, gpu=gpu) for at, file in files.items()}, inputs)
+    given = folder / "example.npz"
+    given.write_bytes(dump_npz(inputs))
+    return {
+        at: {
+            "latency_ms": times[at],
+            "latency_batch": _TIMED_BATCH,
+            "size_bytes": building.weight_of(file),
+            "memory_mb": _footprint(file, given),
+        }
+        for at, file in files.items()
+    }
+
+
+def _time(sessions: dict[int, Any], inputs: Arrays) -> dict[int, float]:
+    """The median of alternated runs, in ms per batch."""
+    spent: dict[int, list[float]] = {at: [] for at in sessions}
+    for running in sessions.values():  # the first runs allocate
+        onnx_models.answer(running, inputs)
+    started = time.perf_counter()
+    while len(spent[0]) < _ROUNDS or time.perf_counter() - started < _LEAST_S * len(sessions):
+        for at, running in sessions.items():
+            before = time.perf_counter()
             onnx_models.answer(running, inputs)
-            if round_ >= 2:  # the first runs allocate
-                spent[name].append(time.perf_counter() - started)
-    return {name: median(times) * 1000 for name, times in spent.items()}
+            spent[at].append(time.perf_counter() - before)
+    return {at: median(times) * 1000 for at, times in spent.items()}
 
 
-def _judged(candidates: tuple[Candidate, ...], target: Target, data: Data, max_drop: float) -> tuple[Candidate, ...]:
+def _footprint(model: Path, inputs: Path) -> float:
+    """What a session of the model takes, in MiB; 0 where it could not be measured."""
+    program = Path(rungs.__file__).with_name("footprint.py")
+    said = subprocess.run([sys.executable, program, model, inputs], capture_output=True, text=True, check=False)
+    return float(said.stdout) if said.returncode == 0 else 0.0
+
+
+# --- the verdict ----------------------------------------------------------------------------------------------------
+
+
+def _judged(
+    candidates: tuple[Candidate, ...], target: Target, metric: Metric | None, how: Quantization
+) -> tuple[Candidate, ...]:
     """Fastest first among those kept; each lower rung must be within the budget and faster than the one above."""
     base, *lower = candidates
     kept: list[Candidate] = [base]
     dropped: list[Candidate] = []
     for candidate in lower:
-        why = candidate.dropped or _objection(candidate, base, kept[-1], data, max_drop)
+        why = candidate.dropped or _objection(candidate, base, kept[-1], metric, how)
         (dropped if why else kept).append(candidate.model_copy(update={"dropped": why}))
     if base.precision not in target.precisions and not base.dropped:
         kept.remove(base)
         dropped.append(base.model_copy(update={"dropped": f"target {target.name} does not allow {base.precision}"}))
+    kept, slower = _one_each(sorted(kept, key=lambda c: c.latency_ms))
     kept, empty = [c for c in kept if not c.dropped], [c for c in kept if c.dropped]
-    return (*sorted(kept, key=lambda c: c.latency_ms), *empty, *dropped)
+    return (*kept, *empty, *slower, *dropped)
 
 
-def _objection(candidate: Candidate, base: Candidate, above: Candidate, data: Data, max_drop: float) -> str:
-    if candidate.score is None or base.score is None:
-        return "its accuracy is unknown: there are no labels to score it with"
-    drop = (base.score - candidate.score) * metrics.better(data.metric)
-    if not drop <= max_drop:  # NaN is no number to keep
-        return (
-            f"{data.metric} {candidate.score:.4f} is {drop:.4f} worse than {base.precision}'s {base.score:.4f}, "
-            f"the budget is {max_drop:g}"
-        )
+def _one_each(fastest_first: list[Candidate]) -> tuple[list[Candidate], list[Candidate]]:
+    """One candidate per precision: a package is named after it. A faster form of the same one takes its place."""
+    kept: dict[Precision, Candidate] = {}
+    slower = []
+    for one in fastest_first:
+        if one.precision in kept:
+            better = kept[one.precision]
+            slower.append(one.model_copy(update={"dropped": f"{better.method} is faster: {better.latency_ms:.3f} ms"}))
+        else:
+            kept[one.precision] = one
+    return list(kept.values()), slower
+
+
+def _objection(
+    candidate: Candidate, base: Candidate, above: Candidate, metric: Metric | None, how: Quantization
+) -> str:  # fmt: skip
+    if why := over_budget(_evaluation(base), _evaluation(candidate), metric, how):
+        return why
     if candidate.latency_ms >= above.latency_ms:
         return (
             f"{candidate.latency_ms:.3f} ms a batch of {_TIMED_BATCH} is not faster than {above.precision}'s "
@@ -204,5 +289,5 @@ def _objection(candidate: Candidate, base: Candidate, above: Candidate, data: Da
     return ""
 
 
-def _put(store: ArtifactStore, model: Path) -> Artifact:
-    return store.put_tree(model.parent)
+def _evaluation(one: Candidate) -> Evaluation:
+    return Evaluation(score=one.score, samples=one.samples, slices=one.slices, relative_error=one.relative_error)

@@ -4,16 +4,19 @@ Written through Triton's own protobuf, so an unknown field or a wrong type can't
 the two servers is in `_backend`; the meaning of each field is in Triton's model_configuration.md.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from runtime.records import ServerKind, ServingConfig, Signature, TensorSpec
-from runtime.spec import Serving
+from runtime.records import Precision, ServerKind, ServingConfig, Signature, TensorSpec
+from runtime.spec import Engine, Profile, Serving
 
 _US_PER_MS = 1000
+_CACHE = "/var/cache/shiplift/tensorrt"
+_MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
 _THREADS: dict[ServerKind, str] = {"bundled": "intra_op_threads", "nvidia": "intra_op_thread_count"}
 _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic
 
@@ -38,6 +41,10 @@ class ModelDescription:
     serving: Serving
     labels_file: str = ""
     warmups: tuple[Warmup, ...] = ()
+    gpu: bool = False
+    engine: Engine = "onnxruntime"
+    precision: Precision = "fp32"
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
 
 
 def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
@@ -84,7 +91,8 @@ def retuned(text: str, config: ServingConfig, server: ServerKind) -> str:
     model.max_batch_size = config.max_batch
     model.dynamic_batching.max_queue_delay_microseconds = config.queue_delay_us
     model.instance_group[0].count = config.instances
-    model.parameters[_THREADS[server]].string_value = str(config.threads)
+    if model.backend != "tensorrt":  # which has no threads to give
+        model.parameters[_THREADS[server]].string_value = str(config.threads)
     for warmup in model.model_warmup[1:]:
         warmup.batch_size = config.max_batch
         warmup.name = f"example-batch-{config.max_batch}"
@@ -109,7 +117,8 @@ def _instances(config: pb.ModelConfig, model: ModelDescription, server: ServerKi
     least = least_instances(model.serving, server)
     if model.config.instances < least:
         raise ValueError(f"{model.name} has {model.config.instances} instance, its queue policy needs {least}")
-    group = config.instance_group.add(count=model.config.instances, kind=pb.ModelInstanceGroup.KIND_CPU)
+    kind = pb.ModelInstanceGroup.KIND_GPU if model.gpu else pb.ModelInstanceGroup.KIND_CPU
+    group = config.instance_group.add(count=model.config.instances, kind=kind)
     limiter, host = model.serving.rate_limiter, model.serving.host_policy
     if limiter:
         group.rate_limiter.priority = limiter.priority
@@ -175,11 +184,33 @@ def _warmup(config: pb.ModelConfig, warmup: Warmup, inputs: tuple[TensorSpec, ..
         given.input_data_file = warmup.files[spec.name]
 
 
+def _accelerate(config: pb.ModelConfig, model: ModelDescription) -> None:
+    """TensorRT inside ONNX Runtime: engines and kernel timings are kept, so that only the first load builds them."""
+    entry = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
+    values = {
+        "precision_mode": _MODES[model.precision],
+        "trt_engine_cache_enable": "true",
+        "trt_engine_cache_path": f"{_CACHE}/{model.name}/{model.version}",
+        "trt_timing_cache_enable": "true",
+        "trt_timing_cache_path": _CACHE,
+    }
+    for bound in ("min", "opt", "max") if model.profiles else ():
+        shapes = [f"{n}:{'x'.join(map(str, getattr(p, bound)))}" for n, p in sorted(model.profiles.items())]
+        values[f"trt_profile_{bound}_shapes"] = ",".join(shapes)
+    for key, value in values.items():
+        entry.parameters[key] = value
+
+
 def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:
     threads, graph = str(model.config.threads), model.serving.graph_optimization
+    if model.engine == "tensorrt":
+        config.backend, config.default_model_filename = "tensorrt", "model.plan"
+        return
     if server == "nvidia":
         config.backend = "onnxruntime"
         config.default_model_filename = "model.onnx"
+        if model.engine == "onnxruntime-tensorrt":
+            _accelerate(config, model)
         config.optimization.graph.level = _GRAPH_LEVELS[graph]
         config.parameters[_THREADS[server]].string_value = threads
         config.parameters["inter_op_thread_count"].string_value = "1"

@@ -1,15 +1,21 @@
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
-from runtime import onnx_models
+from runtime import onnx_models, rungs, sensitivity
 from runtime.artifacts import ArtifactStore
-from runtime.errors import DataInvalid, QuantizeFailed
-from runtime.quantization import pick, quantize_int8
-from runtime.records import Candidate, Candidates, Datasets, Exported, Site
-from runtime.spec import Data, Quantization, Target
+from runtime.errors import DataInvalid, ExportFailed, QuantizeFailed, Temporary
+from runtime.evaluation import over_budget
+from runtime.quantization import has_attention, pick, prepare, quantize_static, ranges, scheme, to_half
+from runtime.records import Candidate, Candidates, Datasets, Evaluation, Exported, Site, Slice
+from runtime.spec import Data, Quantization, Target, Versions
+from runtime.targets import require_operators
 from runtime.tensors import dump_npz
 from steps.quantize import _judged, quantize
 
@@ -26,7 +32,7 @@ def candidate(precision: Any, latency_ms: float, score: float | None = 0.95, dro
 
 
 def judged(*candidates: Candidate, target: Target = BOTH, metric: Any = "accuracy", drop: float = 0.01) -> Any:
-    found = _judged(candidates, target, Data(metric=metric), drop)
+    found = _judged(candidates, target, metric, Quantization(max_score_drop=drop))
     return [(one.precision, one.dropped) for one in found]
 
 
@@ -94,10 +100,14 @@ def test_a_candidate_that_gave_no_numbers_stays_dropped_for_that() -> None:
 class Bench:
     """A site with an exported perceptron, and data on which its own answers are right."""
 
-    def __init__(self, home: Path, *, hidden: int = 256) -> None:
+    def __init__(self, home: Path, *, hidden: int = 256, fragile: bool = False, normed: bool = False) -> None:
         self.home = home
         self.store = ArtifactStore(site(home).artifacts_uri)
         self.file = perceptron(home / "onnx" / "model.onnx", inputs=4, hidden=hidden)
+        if fragile:
+            _spread_weights(self.file)
+        if normed:
+            _normalise(self.file)
         self.inputs = np.random.default_rng(1).normal(size=(400, 4)).astype(np.float32)
         running = onnx_models.session(self.file)
         self.labels = onnx_models.answer(running, {"input": self.inputs})["output"].argmax(axis=1)
@@ -117,8 +127,33 @@ class Bench:
         validation = self.logged(**arrays or {"input": self.inputs, "label": self.labels})
         return Datasets(validation=validation, validation_name="validation.npz")
 
-    def quantize(self, datasets: Datasets, target: Target = BOTH, **how: Any) -> Candidates:
-        return quantize(self.site, target, self.exported, datasets, Data(), Quantization(**how))
+    def quantize(self, datasets: Datasets, target: Target = BOTH, data: Data | None = None, **how: Any) -> Candidates:
+        return quantize(self.site, target, self.exported, datasets, data or Data(), Quantization(**how))
+
+
+def _spread_weights(file: Path) -> None:
+    """One huge weight, of an input that is always tiny, takes the whole range of its layer's 8 bits."""
+    made = onnx.load(file)
+    (first,) = (tensor for tensor in made.graph.initializer if tensor.name == "w1")
+    weights = numpy_helper.to_array(first).copy()
+    weights[:, -1] = 3000.0
+    first.CopyFrom(numpy_helper.from_array(weights, "w1"))
+    (second,) = (tensor for tensor in made.graph.initializer if tensor.name == "w2")
+    weights = numpy_helper.to_array(second).copy()
+    weights[-1] = 0
+    second.CopyFrom(numpy_helper.from_array(weights, "w2"))
+    onnx.save(made, file)
+
+
+def _normalise(file: Path) -> None:
+    """A LayerNormalization between the two layers, as transformers have it."""
+    made = onnx.load(file)
+    size = made.graph.initializer[0].dims[1]
+    made.graph.initializer.append(numpy_helper.from_array(np.ones(size, np.float32), "scale"))
+    made.graph.node[2].input[0] = "normed"
+    made.graph.node.insert(2, helper.make_node("LayerNormalization", ["h2", "scale"], ["normed"], axis=-1))
+    onnx.checker.check_model(made)
+    onnx.save(made, file)
 
 
 @pytest.fixture
@@ -138,7 +173,14 @@ def test_every_precision_is_built_scored_and_timed(bench: Bench) -> None:
     assert all(one.latency_ms > 0 and one.samples == 400 and one.score_error is not None for one in by.values())
     assert by["int8"].size_bytes < by["fp32"].size_bytes
     assert by["fp32"].model == bench.exported.model
+    assert by["int8"].model is not None
     assert bench.store.holds(by["int8"].model)
+    assert by["int8"].method.startswith("static ")
+    assert by["int8"].relative_error is not None
+    assert 0 < by["int8"].relative_error < 0.2
+    assert [(one.name, one.score) for one in by["fp32"].slices] == [(f"label={at}", 1.0) for at in range(3)]
+    assert sum(one.samples for one in by["int8"].slices) == 400
+    assert all(one.memory_mb > 0 for one in by.values())
 
 
 def test_int8_is_calibrated_on_its_own_data_where_they_were_logged(bench: Bench) -> None:
@@ -187,22 +229,264 @@ def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
 # --- int8 itself ---
 
 
-@pytest.mark.parametrize("method", ["minmax", "entropy", "percentile"])
-def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Bench, method: Any, tmp_path: Path) -> None:
-    out = quantize_int8(bench.file, {"input": bench.inputs}, Quantization(method=method), tmp_path / "int8.onnx")
-    got = onnx_models.answer(onnx_models.session(out), {"input": bench.inputs})["output"]
-    assert (got.argmax(axis=1) == bench.labels).mean() > 0.9
-    assert sorted(path.name for path in tmp_path.glob("*.onnx")) == ["int8.onnx"]
+def built(bench: Bench, to: Path, **how: Any) -> dict[str, Path]:
+    """The bench's model with every method of calibration, on the default target."""
+    given = Quantization(**how)
+    prepared = prepare(bench.file, to / "prepared.onnx")
+    plan = scheme(bench.file, Target(), given)
+    found = ranges(prepared, {"input": bench.inputs}, plan.op_types, given, to)
+    for method in found:
+        (to / method).mkdir()
+    return {method: quantize_static(prepared, at, plan, to / method / "model.onnx") for method, at in found.items()}
+
+
+def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "q").mkdir()
+    for file in built(bench, tmp_path / "q").values():
+        got = onnx_models.answer(onnx_models.session(file), {"input": bench.inputs})["output"]
+        assert (got.argmax(axis=1) == bench.labels).mean() > 0.9
+    assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [
+        "entropy", "entropy.json", "minmax", "minmax.json", "percentile", "percentile.json", "prepared.onnx",
+    ]  # fmt: skip
+
+
+def test_ranges_are_those_that_onnxruntime_s_own_calibration_finds(bench: Bench, tmp_path: Path) -> None:
+    from onnxruntime.quantization import CalibrationMethod
+    from onnxruntime.quantization.calibrate import create_calibrator
+
+    prepared = prepare(bench.file, tmp_path / "prepared.onnx")
+    ours = json.loads(
+        ranges(prepared, {"input": bench.inputs}, ("MatMul",), Quantization(), tmp_path)["minmax"].read_text()
+    )
+    made = create_calibrator(prepared, ["MatMul"], str(tmp_path / "augmented.onnx"), CalibrationMethod.MinMax)
+    made.collect_data(iter_reader([{"input": bench.inputs}]))
+    theirs = made.compute_data()
+    for name in theirs.keys():  # noqa: SIM118 - no mapping
+        low, high = theirs[name].range_value
+        assert ours["data"][name]["lowest"]["data"] == pytest.approx(np.asarray(low).item())
+        assert ours["data"][name]["highest"]["data"] == pytest.approx(np.asarray(high).item())
+
+
+def iter_reader(batches: list[Any]) -> Any:
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> Any:
+            return batches.pop(0) if batches else None
+
+    return Reader()
 
 
 def test_a_model_that_cannot_be_quantized_says_why(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(QuantizeFailed, match="int8 can't be built") as error:
-        quantize_int8(
-            tmp_path / "model.onnx", {"input": np.zeros((4, 4), np.float32)}, Quantization(), tmp_path / "int8.onnx"
-        )
+        prepare(tmp_path / "model.onnx", tmp_path / "prepared.onnx")
     assert "precisions" in error.value.do
-    assert not (tmp_path / "prepared.onnx").exists()
+
+
+def test_schemes_follow_the_target(bench: Bench) -> None:
+    def of(**target: Any) -> Any:
+        return scheme(bench.file, Target(**target), Quantization())
+
+    assert of(accelerator="cpu-vnni").reduce_range is False
+    assert of(accelerator="cpu-avx2").reduce_range is True
+    assert of(accelerator="cpu-arm64").reduce_range is False
+    assert of(accelerator="nvidia", server="nvidia").symmetric is True
+
+
+# --- layers left in float ---
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 5, 8, 13, 20])
+def test_the_fewest_layers_are_found_in_few_tries(least: int) -> None:
+    tried: list[int] = []
+
+    def fits(count: int) -> bool:
+        tried.append(count)
+        return count >= least
+
+    assert sensitivity.fewest(20, fits) == least
+    assert len(tried) == len(set(tried)) <= 9
+    assert sensitivity.fewest(20, lambda _: False) is None
+    assert sensitivity.fewest(1, lambda _: True) == 1
+
+
+def test_a_layer_whose_output_needs_more_than_8_bits_is_left_in_float(tmp_path: Path) -> None:
+    """One layer's weights span six decades in one channel: quantized, its small inputs vanish."""
+    bench = Bench(tmp_path, fragile=True)
+    how: Any = {"max_score_drop": 0.02, "per_channel": False, "max_float_share": 1.0}
+    found = {one.precision: one for one in bench.quantize(bench.datasets(), **how).candidates}
+    assert found["int8"].float_layers != ()
+    assert found["int8"].score is not None
+    assert found["int8"].score >= 0.98
+    (kept,) = (tmp_path / "sensitivities").iterdir()
+    noise = json.loads(kept.read_text())
+    assert list(found["int8"].float_layers) == noise["layers"][: len(found["int8"].float_layers)]
+    kept.write_text(json.dumps(noise | {"layers": noise["layers"][::-1]}))  # what is kept is used, not measured again
+    again = {one.precision: one for one in bench.quantize(bench.datasets(), **how).candidates}
+    assert again["int8"].float_layers[0] == noise["layers"][-1]
+
+
+def test_the_same_graph_with_other_weights_has_the_same_digest(tmp_path: Path) -> None:
+    one, other = perceptron(tmp_path / "a.onnx", seed=1), perceptron(tmp_path / "b.onnx", seed=2)
+    assert sensitivity.graph_digest(one) == sensitivity.graph_digest(other)
+    assert sensitivity.graph_digest(one) != sensitivity.graph_digest(perceptron(tmp_path / "c.onnx", hidden=33))
+
+
+# --- the other rungs ---
+
+
+def test_half_precision_keeps_its_inputs_and_outputs_in_fp32(bench: Bench, tmp_path: Path) -> None:
+    for kind in ("fp16", "bf16"):
+        made = onnx.load(to_half(bench.file, kind, tmp_path / f"{kind}.onnx"))
+        assert {v.type.tensor_type.elem_type for v in (*made.graph.input, *made.graph.output)} == {TensorProto.FLOAT}
+        wanted = TensorProto.FLOAT16 if kind == "fp16" else TensorProto.BFLOAT16
+        assert {tensor.data_type for tensor in made.graph.initializer} == {wanted}
+        onnx.checker.check_model(made)
+    got = onnx_models.answer(onnx_models.session(tmp_path / "fp16.onnx"), {"input": bench.inputs})["output"]
+    assert (got.argmax(axis=1) == bench.labels).mean() > 0.99
+
+
+def test_a_rung_that_this_hardware_has_not_is_recorded_with_the_reason(bench: Bench) -> None:
+    found = bench.quantize(bench.datasets(), Target(precisions=("fp32", "fp16", "bf16")))
+    by = {one.precision: one for one in found.candidates}
+    assert by["fp32"].dropped == ""
+    assert by["fp16"].model is not None
+    assert by["bf16"].model is None
+    assert "no BF16 kernels" in by["bf16"].dropped
+
+
+def test_dynamic_int8_is_tried_where_attention_or_recurrence_is(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, normed=True)
+    assert has_attention(bench.file)
+    found = [one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates if one.precision == "int8"]
+    assert sorted(one.method.split()[0].rstrip(",") for one in found) == ["dynamic", "static"]
+    assert sum(not one.dropped for one in found) <= 1
+
+
+def test_a_job_in_a_process_of_its_own_gives_what_it_gives_here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {one.precision: one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates}
+    monkeypatch.setattr(rungs, "_SMALL_BYTES", 0)
+    apart = {one.precision: one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates}
+    assert apart["int8"].model == here["int8"].model
+    assert apart["int8"].score == here["int8"].score
+    assert apart["int8"].build_peak_mb > 0 == here["int8"].build_peak_mb
+
+
+def test_a_rung_whose_process_is_killed_is_a_reason_and_no_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rungs, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    found = bench.quantize(bench.datasets())
+    assert [one.precision for one in found.kept] == ["fp32"]
+    assert "int8 static can't be built" in found.candidates[1].dropped
+
+
+@pytest.mark.parametrize(
+    ("jobs", "model_mb", "free_mb", "cores", "at_once"),
+    [(3, 100, 8000, 8, 3), (3, 100, 8000, 2, 2), (3, 1000, 8000, 8, 2), (3, 9000, 8000, 8, 1), (1, 1, 8000, 8, 1)],
+)
+def test_rungs_are_built_side_by_side_as_memory_allows(
+    jobs: int, model_mb: int, free_mb: int, cores: int, at_once: int
+) -> None:
+    assert rungs.room(jobs, model_mb << 20, free_mb << 20, cores) == at_once
+
+
+# --- budgets ---
+
+
+def evaluation(score: float | None = 0.9, **changes: Any) -> Evaluation:
+    slices = tuple(Slice(name=n, score=s, samples=k) for n, s, k in changes.pop("slices", ()))
+    return Evaluation(score=score, samples=500, slices=slices, **changes)
+
+
+@pytest.mark.parametrize(
+    ("it", "why"),
+    [
+        (evaluation(), ""),
+        (evaluation(0.895), ""),
+        (evaluation(0.85), "accuracy 0.8500 is 0.0500 worse than fp32's 0.9000, the budget is 0.01"),
+        (evaluation(slices=[("label=1", 0.96, 100)]), ""),
+        (
+            evaluation(slices=[("label=1", 0.8, 100), ("label=2", 0.0, 5)]),
+            "label=1 (100 samples) scores 0.8000, 0.2000 worse than fp32's, the budget of a slice is 0.05",
+        ),
+        (evaluation(slices=[("label=2", 0.0, 5)]), ""),
+        (evaluation(relative_error=1.5), "its outputs are off by 1.5 of fp32's, at most 1 is allowed"),
+        (evaluation(relative_error=float("nan")), "its outputs are off by nan of fp32's, at most 1 is allowed"),
+        (evaluation(problem="output holds NaN"), "output holds NaN"),
+    ],
+)
+def test_a_rung_is_held_against_fp32_overall_and_per_slice(it: Evaluation, why: str) -> None:
+    base = evaluation(slices=[("label=1", 1.0, 100), ("label=2", 1.0, 5)])
+    assert over_budget(base, it, "accuracy", Quantization()) == why
+
+
+def test_a_faster_form_of_the_same_precision_takes_its_place() -> None:
+    static = candidate("int8", 1.0).model_copy(update={"method": "static"})
+    dynamic = candidate("int8", 0.5).model_copy(update={"method": "dynamic"})
+    found = _judged((candidate("fp32", 2.0), static, dynamic), BOTH, "accuracy", Quantization())
+    assert [(one.method, one.dropped) for one in found] == [
+        ("dynamic", ""), ("", ""), ("static", "dynamic is faster: 0.500 ms"),
+    ]  # fmt: skip
+
+
+def test_scores_are_split_by_named_columns(bench: Bench) -> None:
+    site_of = np.where(np.arange(400) % 2, "north", "south")
+    found = bench.quantize(
+        bench.datasets(input=bench.inputs, label=bench.labels, plant=site_of), data=Data(slices=("plant",))
+    )
+    names = {one.name: one.samples for one in found.candidates[0].slices}
+    assert (names["plant=north"], names["plant=south"]) == (200, 200)
+    with pytest.raises(DataInvalid, match=r"which `data\.slices` names"):
+        bench.quantize(bench.datasets(), data=Data(slices=("plant",)))
+
+
+# --- what can't be served there ---
+
+
+def test_a_machine_that_is_not_the_target_is_a_temporary_failure(bench: Bench) -> None:
+    other = Target(name="arm", accelerator="cpu-arm64")
+    with pytest.raises(Temporary, match="target arm is not this machine: it wants cpu-arm64"):
+        bench.quantize(bench.datasets(), other)
+
+
+def test_an_opset_that_the_target_s_onnxruntime_does_not_know_is_refused_before_building(bench: Bench) -> None:
+    old = Target(versions=Versions(onnxruntime="1.16"))
+    with pytest.raises(ExportFailed, match=r"the model has opset 20; .* ONNX Runtime 1\.16, .* up to 19") as error:
+        bench.quantize(bench.datasets(), old)
+    assert "export.opset: 19" in error.value.do
+
+
+def test_an_operator_of_an_unknown_domain_is_refused_before_building(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    made = onnx.load(bench.file)
+    made.graph.node[0].domain = "my.company"
+    made.opset_import.append(onnx.helper.make_opsetid("my.company", 1))
+    onnx.save(made, bench.file)
+    with pytest.raises(ExportFailed, match=r"operator my\.company::MatMul is in no ONNX Runtime"):
+        require_operators(bench.file, Target())
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (np.ones((50, 3), np.float32), "has shape"),
+        (np.ones((50, 4, 1), np.float32), "has shape"),
+        (np.array([["a", "b", "c", "d"]] * 50), "has dtype"),
+        (np.full((50, 4), np.nan, np.float32), "holds 200 NaN"),
+        (np.ones((0, 4), np.float32), "has no samples"),
+        (np.ones((1, 4), np.float32), "fewer than 2 samples"),
+    ],
+)
+def test_calibration_data_that_do_not_fit_are_refused(bench: Bench, samples: Any, said: str) -> None:
+    both = bench.datasets().model_copy(
+        update={"calibration": bench.logged(input=samples), "calibration_name": "calibration.npz"}
+    )
+    with pytest.raises(DataInvalid, match=said):
+        bench.quantize(both)
+
+
+# --- samples ---
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_the_schema_for_editors_is_the_one_promised(golden: Golden) -> None:
         ("data: {metric: recall}", "data.metric"),
         ("data: {min_samples: 0}", "data.min_samples"),
         ("data: {calibration_samples: 1}", "data.calibration_samples"),
-        ("quantization: {method: magic}", "quantization.method"),
+        ("quantization: {methods: [magic]}", "quantization.methods.0"),
         ("quantization: {max_score_drop: -0.1}", "quantization.max_score_drop"),
         ("quality: {parity: {max_abs: -1}}", "quality.parity.max_abs"),
         ("quality: {parity: {max_rel: .nan}}", "quality.parity.max_rel"),

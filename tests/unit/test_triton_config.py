@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.records import ServerKind, ServingConfig, Signature
-from runtime.spec import HostPolicy, Priorities, Queue, RateLimiter, Serving
+from runtime.spec import HostPolicy, Priorities, Profile, Queue, RateLimiter, Serving
 from runtime.triton.config import (
     ModelDescription,
     Warmup,
@@ -73,6 +73,15 @@ def test_an_image_classifier_is_configured_as_promised(server: ServerKind, golde
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_model_with_everything_is_configured_as_promised(server: ServerKind, golden: Golden) -> None:
     golden(f"everything.{server}.config.pbtxt", render(model_config(everything(), server)))
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime-tensorrt", "tensorrt"])
+def test_a_gpu_model_is_configured_as_promised(engine: Any, golden: Golden) -> None:
+    profiles = {"image": Profile(min=(1, 3, 224, 224), opt=(8, 3, 224, 224), max=(32, 3, 224, 224))}
+    made = description(gpu=True, engine=engine, precision="fp16", profiles=profiles)
+    text = render(model_config(made, "nvidia"))
+    golden(f"gpu.{engine}.config.pbtxt", text)
+    assert "max_batch_size: 4" in retuned(text, config(4, 100, 2, 1), "nvidia")
 
 
 _tensors = st.builds(

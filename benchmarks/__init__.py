@@ -1,0 +1,1 @@
+"""Figures, each by one command; see the Makefile."""
