@@ -1,7 +1,20 @@
 """What admission gives: one record whose parts are edges of their own, so that later steps take what they use."""
 
-from runtime.records import Bundle, Contract, Datasets, ModelVersion, Scan
-from runtime.spec import Conversion, Data, Fleet, LatencyTarget, Load, Quality, Quantization, SearchSpace, Serving, Slo
+from runtime.records import Bundle, Contract, Datasets, ModelVersion, RecordedRequests, Scan
+from runtime.rules import Policy
+from runtime.spec import (
+    ComparisonTarget,
+    Conversion,
+    Data,
+    Fleet,
+    LatencyTarget,
+    Load,
+    Quality,
+    Quantization,
+    SearchSpace,
+    Serving,
+    Slo,
+)
 
 
 class Admitted(Bundle):
@@ -10,6 +23,7 @@ class Admitted(Bundle):
     model_version: ModelVersion
     contract: Contract
     datasets: Datasets
+    recorded_requests: RecordedRequests = RecordedRequests()
     scan: Scan
     fleet: Fleet
     conversion: Conversion
@@ -19,5 +33,7 @@ class Admitted(Bundle):
     search_space: SearchSpace
     load: Load
     slo: Slo
+    policy: Policy = Policy()
     latency_target: LatencyTarget
+    comparison_target: ComparisonTarget = ComparisonTarget()
     serving: Serving

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator, mo
 
 from runtime.errors import SpecInvalid
 from runtime.records import Metric, Precision, Record, ServerKind
+from runtime.rules import Policy
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
 MAX_SPEC_BYTES = 256 * 1024
@@ -39,6 +40,15 @@ class Target(Record):
     accelerator: Literal["cpu"] = "cpu"
     precisions: tuple[Precision, ...] = Field(("fp32", "int8"), min_length=1)
     server: ServerKind = "bundled"
+
+
+def _inside(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError("must be a path inside the run's artifacts")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_inside)]
 
 
 def _names_differ(targets: tuple[Target, ...]) -> tuple[Target, ...]:
@@ -84,22 +94,17 @@ class Data(Record):
     """The data logged with the version's run or model, and how predictions are scored on them.
 
     `validation` and `calibration` are artifact paths (NPZ, CSV or Parquet); `label` is the array or column with the
-    expected answers. Without `calibration`, int8 is calibrated on a part of the validation inputs.
+    expected answers, `slice` one that says which part of the data a sample belongs to (empty: none). Without
+    `calibration`, int8 is calibrated on a part of the validation inputs.
     """
 
-    validation: str = "shiplift/validation.npz"
-    calibration: str = "shiplift/calibration.npz"
+    validation: RelativePath = "shiplift/validation.npz"
+    calibration: RelativePath = "shiplift/calibration.npz"
     label: str = "label"
+    slice: str = ""
     metric: Metric = "accuracy"
     min_samples: int = Field(100, ge=1)
     calibration_samples: int = Field(256, ge=2)
-
-    @field_validator("validation", "calibration")
-    @classmethod
-    def _inside(cls, path: str) -> str:
-        if path.startswith("/") or ".." in path.split("/"):
-            raise ValueError("must be a path inside the run's artifacts")
-        return path
 
 
 class Quantization(Record):
@@ -132,11 +137,17 @@ class Quality(Record):
         return value if value is None else _finite(value)
 
 
-class Regression(Record):
-    """How much worse than the champion a challenger may be."""
+class ComparisonTarget(Record):
+    """What the comparison with the champion has to decide, so that it knows when it has measured enough."""
 
     p99_percent: Percent = 50
     throughput_percent: Percent = 25
+    confidence_percent: float = Field(95, ge=50, lt=100)
+
+
+class Regression(ComparisonTarget):
+    """How much worse than the champion a challenger may be, and how sure that has to be."""
+
     score: NotNegative = 0.01
 
 
@@ -174,15 +185,47 @@ class SearchSpace(Record):
     window_ms: int = Field(300, ge=100, le=60000)
 
 
+class DynamicShape(Record):
+    """How long a dynamic dimension of an input is in the load test's requests: `axis` counts from 1 after the batch.
+
+    uniform: any length from `low` to `high`. lognormal: most are short and few are long, as texts are, within the
+    same bounds. choice: one of `lengths`.
+    """
+
+    input: str
+    axis: int = Field(1, ge=1)
+    distribution: Literal["uniform", "lognormal", "choice"] = "uniform"
+    low: int = Field(1, ge=1)
+    high: int = Field(128, ge=1)
+    lengths: tuple[Annotated[int, Field(ge=1)], ...] = ()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is over high {self.high}")
+        if (self.distribution == "choice") != bool(self.lengths):
+            raise ValueError("`lengths` and `distribution: choice` go together")
+        return self
+
+
 class Load(Record):
-    """The load test: a sweep over concurrencies with requests made from the model's metadata and input example."""
+    """The load test: a sweep over concurrencies, then arrivals at given rates (Poisson), then champion and challenger.
+
+    Requests are those logged at `requests` (NPZ, or JSON of KServe bodies) where there are any, else made from the
+    model's metadata and input example, with the lengths that `shapes` give. `open_loop_s` bounds the search for the
+    highest rate (0: none), `comparison_budget_s` how long the comparison may go on until it is decided.
+    """
 
     protocol: Literal["grpc", "http"] = "grpc"
     concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field((1, 4, 16, 32), min_length=1)
     window_ms: int = Field(400, ge=100, le=60000)
     stability_percent: float = Field(20, gt=0, le=100)
     attempts: int = Field(3, ge=1, le=100)
-    comparison_rounds: int = Field(3, ge=1, le=50)
+    comparison_rounds: int = Field(4, ge=1, le=50)
+    comparison_budget_s: float = Field(45, ge=0, le=86400)
+    open_loop_s: float = Field(3, ge=0, le=86400)
+    requests: RelativePath = "shiplift/requests.npz"
+    shapes: tuple[DynamicShape, ...] = ()
     seed: int = Field(0, ge=0, le=2**32 - 1)
 
 
@@ -248,6 +291,7 @@ class ReleaseSpec(Record):
     search: SearchSpace = SearchSpace()
     load: Load = Load()
     slo: Slo = Slo()
+    policy: Policy = Policy()
     serving: Serving = Serving()
 
     @model_validator(mode="after")
