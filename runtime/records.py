@@ -338,7 +338,10 @@ class Packages(Record):
 
 
 class Trial(Record):
-    """One measured serving configuration."""
+    """One measured serving configuration. `window_ms` is how long a window was: coarse ones choose finalists.
+
+    `pruned`: it was over its limits and already slower than the best, so no lower concurrency was tried.
+    """
 
     precision: Precision
     config: ServingConfig
@@ -349,6 +352,11 @@ class Trial(Record):
     memory_mb: float
     within_slo: bool
     error: str = ""
+    queue_ms: float = 0.0
+    compute_ms: float = 0.0
+    window_ms: int = 0
+    pruned: bool = False
+    cost_per_million: float | None = None
 
 
 class Tuned(Record):

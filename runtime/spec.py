@@ -174,6 +174,9 @@ class SearchSpace(Record):
     """The serving configurations to measure, and how long that may take.
 
     `time_budget_s` bounds the measuring; the configuration suggested by Triton's documentation is always measured.
+    Configurations are compared in windows of a third of `window_ms`, and finalists in whole ones. The best has the
+    highest throughput within `slo.p99_ms` and `memory_mb`, or with `objective: cost` the lowest price of a million
+    requests, counting the share of a machine at `price_per_hour` that its instances and threads can use.
     """
 
     time_budget_s: float = Field(20, ge=2, le=86400)
@@ -183,6 +186,15 @@ class SearchSpace(Record):
     threads: tuple[Annotated[int, Field(ge=1, le=256)], ...] = Field((1, 2), min_length=1)
     max_concurrency: int = Field(64, ge=1, le=1024)
     window_ms: int = Field(300, ge=100, le=60000)
+    objective: Literal["throughput", "cost"] = "throughput"
+    price_per_hour: Positive | None = None
+    memory_mb: Positive | None = None
+
+    @model_validator(mode="after")
+    def _priced(self) -> Self:
+        if self.objective == "cost" and self.price_per_hour is None:
+            raise ValueError("`objective: cost` needs `price_per_hour`: what this machine costs")
+        return self
 
 
 class DynamicShape(Record):

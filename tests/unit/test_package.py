@@ -11,7 +11,7 @@ from runtime.spec import Data, Priorities, Quality, Queue, SearchSpace, Serving,
 from runtime.tensors import dump_npz, load_npz
 from runtime.triton.config import parse
 from runtime.triton.repository import GOLDEN
-from steps.package import _first_config, package
+from steps.package import first_config, package
 
 from .examples import artifact, case, config, exported, perceptron, site
 
@@ -133,13 +133,13 @@ def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
 
 def test_tuning_starts_where_triton_s_documentation_says() -> None:
     space = SearchSpace(max_batch=(32, 1, 8), queue_delay_us=(500, 0), instances=(2, 1), threads=(4, 2))
-    assert _first_config(space, Serving(), "bundled") == config(8, 0, 1, 2)
+    assert first_config(space, Serving(), "bundled") == config(8, 0, 1, 2)
 
 
 @pytest.mark.parametrize(
     "serving", [Serving(queue=Queue(timeout_ms=5)), Serving(priorities=Priorities(levels=2, default=1))]
 )
 def test_a_policed_queue_starts_with_the_instances_it_needs(serving: Serving) -> None:
-    assert _first_config(SearchSpace(instances=(1,)), serving, "bundled").instances == 2
-    assert _first_config(SearchSpace(instances=(1,)), serving, "nvidia").instances == 1
-    assert _first_config(SearchSpace(instances=(3, 4)), serving, "bundled").instances == 3
+    assert first_config(SearchSpace(instances=(1,)), serving, "bundled").instances == 2
+    assert first_config(SearchSpace(instances=(1,)), serving, "nvidia").instances == 1
+    assert first_config(SearchSpace(instances=(3, 4)), serving, "bundled").instances == 3
