@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test check unit integration golden bench bench-precision check-gpu constraints clean
+.PHONY: setup demo test check unit integration golden bench bench-precision bench-search check-gpu constraints clean
 
 setup: $(READY)
 
@@ -42,6 +42,9 @@ bench-precision: setup  ## precisions on this processor through the bundled serv
 
 bench: setup  ## what Shiplift itself costs
 	$(BIN)/python -m benchmarks.release
+
+bench-search: setup  ## the search against brute force and Model Analyzer (an hour; `--quick`: minutes)
+	$(BIN)/python -m benchmarks.search
 
 constraints: setup  ## pin what is installed now
 	(head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' | sort -f) > constraints.new

@@ -208,6 +208,27 @@ def report(
 
 
 @app.command()
+def gate(
+    name: Annotated[str, typer.Argument(help="A model's version, or all its versions.", metavar="MODEL[/VERSION]")],
+    policy: Annotated[Path, typer.Option(help="A spec with the sections to judge by: policy, slo, quality, data.")],
+    as_json: Json = False,
+) -> None:
+    """Judge past releases by a changed policy, from their kept measurements; says which verdicts would flip.
+
+    Nothing is run or changed. Exits as a release with the (newest) verdict would: 0, 20 or 21. Example:
+    `shiplift gate digits/3 --policy stricter.yaml`
+    """
+    from pipelines import replay
+    from runtime.errors import Inconclusive, Refused
+    from runtime.records import Outcome
+
+    found = replay.replay(_home(), name, str(policy), _read(policy))
+    _print(found, replay.show, as_json=as_json)
+    codes = {Outcome.FAIL: Refused.exit_code, Outcome.INCONCLUSIVE: Inconclusive.exit_code}
+    raise typer.Exit(codes.get(found.outcome, 0))
+
+
+@app.command()
 def logs(
     name: Annotated[
         str, typer.Argument(help="mlflow, triton, receiver, dispatcher, or MODEL/VERSION.", metavar="[NAME]")

@@ -152,11 +152,18 @@ def show_report(report: ReleaseReport) -> None:
         stdout.print(f"page  {report.report}", markup=False)
 
 
+def style(word: str) -> str:
+    """The colour of an outcome or a verdict."""
+    return _STYLES.get(word, "")
+
+
 def gates(checks: tuple[Check, ...]) -> Table:
     """The table of gates."""
     table = Table("check", "verdict", "measured", "limit", "unit", box=None, padding=(0, 3, 0, 0), header_style="dim")
     for check in checks:
-        verdict = Text(str(check.verdict), style=_STYLES.get(str(check.verdict), ""))
+        verdict = Text(str(check.verdict), style=style(str(check.verdict)))
+        if check.severity == "warn":
+            verdict.append(" (warning)", style="dim")
         table.add_row(check.name, verdict, number(check.measured), number(check.limit), check.unit)
     return table
 

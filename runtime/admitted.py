@@ -1,7 +1,9 @@
 """What admission gives: one record whose parts are edges of their own, so that later steps take what they use."""
 
-from runtime.records import Bundle, Contract, Datasets, ModelVersion, Scan
+from runtime.records import Bundle, Contract, Datasets, ModelVersion, RecordedRequests, Scan
+from runtime.rules import Policy
 from runtime.spec import (
+    ComparisonTarget,
     Conversion,
     Data,
     LatencyTarget,
@@ -22,6 +24,7 @@ class Admitted(Bundle):
     model_version: ModelVersion
     contract: Contract
     datasets: Datasets
+    recorded_requests: RecordedRequests = RecordedRequests()
     scan: Scan
     wanted: Wanted
     conversion: Conversion
@@ -31,6 +34,8 @@ class Admitted(Bundle):
     search_space: SearchSpace
     load: Load
     slo: Slo
+    policy: Policy = Policy()
     latency_target: LatencyTarget
+    comparison_target: ComparisonTarget = ComparisonTarget()
     serving: Serving
     rollout: Rollout

@@ -5,11 +5,12 @@ putting twice is harmless, and what is fetched has been verified against its dig
 is shorter than it should be is what a killed upload left where uploads are not atomic: it counts as absent.
 """
 
+import gzip
 import hashlib
 import json
 import shutil
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -23,6 +24,11 @@ from runtime.storage import room_for
 _CHUNK = 1 << 20
 for _protocol in ("mlflow-artifacts", "mlflow-artifacts+https"):  # imported when first used
     fsspec.register_implementation(_protocol, "runtime.mlflow_artifacts.MlflowArtifacts", clobber=True)
+
+
+def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """Rows as gzipped JSON lines; the same ones give the same bytes."""
+    return gzip.compress("\n".join(json.dumps(one, sort_keys=True) for one in rows).encode(), mtime=0)
 
 
 class ArtifactStore:

@@ -17,7 +17,8 @@ from runtime.tensors import Arrays
 
 _BATCH = 256
 _BATCH_BYTES = 32 << 20
-_MOST_SLICES = 200
+_MOST_SLICES = 100  # of all columns together: they travel in records
+_LONGEST = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,7 @@ class Validation:
         score, spread = metrics.score(self.metric, outputs, self.labels)
         return Evaluation(
             score=score, score_error=spread, samples=len(self.labels), relative_error=error,
-            slices=tuple(self._slices(outputs)),
+            slices=self._slices(outputs),
         )  # fmt: skip
 
     def _against_reference(self, running: Any) -> tuple[float | None, str]:
@@ -66,24 +67,31 @@ class Validation:
             return None, ""
         return max(_relative(wanted, array) for wanted, array in floats), ""
 
-    def _slices(self, outputs: Arrays) -> Iterator[Slice]:
-        """By class where the labels are classes (scored by accuracy: F1 of one class says nothing), and by column."""
-        if self.labels is None or self.metric is None:
-            return
-        if self.metric in ("accuracy", "f1"):
-            yield from self._by("label", self.labels.reshape(-1), outputs, "accuracy")
-        for name, column in self.columns.items():
-            yield from self._by(name, column.reshape(-1), outputs, self.metric)
+    def _slices(self, outputs: Arrays) -> tuple[Slice, ...]:
+        """By column, and by class where the labels are classes (scored by accuracy: F1 of one class says nothing).
 
-    def _by(self, name: str, values: NDArray[Any], outputs: Arrays, metric: Metric) -> Iterator[Slice]:
+        A column with more values than there is room for, or with texts for values, is none to slice by.
+        """
+        if self.labels is None or self.metric is None:
+            return ()
+        by = [(name, column.reshape(-1), self.metric) for name, column in self.columns.items()]
+        if self.metric in ("accuracy", "f1"):
+            by.append(("label", self.labels.reshape(-1), "accuracy"))
+        found: list[Slice] = []
+        for name, values, metric in by:
+            found += self._by(name, values, outputs, metric, room=_MOST_SLICES - len(found))
+        return tuple(found)
+
+    def _by(self, name: str, values: NDArray[Any], outputs: Arrays, metric: Metric, *, room: int) -> Iterator[Slice]:
         labels: NDArray[Any] = self.labels  # type: ignore[assignment]
-        found = np.unique(values.astype(str) if values.dtype.kind == "O" else values)
-        if len(found) > _MOST_SLICES:
+        values = values.astype(str) if values.dtype.kind == "O" else values
+        found = np.unique(values)
+        if len(found) > room or any(len(str(one)) > _LONGEST for one in found):
             return
         for one in found:
-            at = np.flatnonzero((values.astype(str) if values.dtype.kind == "O" else values) == one)
-            score, _ = metrics.score(metric, {key: array[at] for key, array in outputs.items()}, labels[at])
-            yield Slice(name=f"{name}={one}", score=score, samples=len(at))
+            at = np.flatnonzero(values == one)
+            score, error = metrics.score(metric, {key: array[at] for key, array in outputs.items()}, labels[at])
+            yield Slice(name=f"{name}={one}", score=score, error=error, samples=len(at))
 
 
 def answers(running: Any, samples: Arrays) -> Arrays:

@@ -29,6 +29,10 @@ class Journal(Generic[R]):
         """The record kept under a key."""
         return self._known.get(key)
 
+    def records(self) -> dict[str, R]:
+        """Every record by key, oldest first."""
+        return dict(self._known)
+
     def add(self, key: str, record: R) -> None:
         """Keeps a record; it is on disk when this returns.
 

@@ -10,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from pydantic import ValidationError
+
 from runtime.artifacts import ArtifactStore
 from runtime.keys import load_secrets, sign, signed_by
 from runtime.records import Artifact, Promotion, Record, Request, Site
@@ -58,6 +60,15 @@ class Ledger:
             return None
         record = kind.model_validate_json(text)
         return record if all(self._store.holds(artifact) for artifact in artifacts_of(record)) else None
+
+    def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
+        """Like `get`, for who reads a record and not the bytes it names: those may be gone."""
+        file = self._folder / f"{key}.json"
+        text = file.read_text() if file.is_file() else self._from_registry(key, stage)
+        try:
+            return kind.model_validate_json(text) if text is not None else None
+        except ValidationError:  # of another Shiplift
+            return None
 
     def put(self, key: str, stage: str, record: Record) -> None:
         """Keeps a record, here and in the registry; twice is harmless."""

@@ -1,8 +1,9 @@
 """perf_analyzer in, load points out.
 
-Each run is three short time windows at one concurrency. Whether they agree is judged here, and a run whose windows
-don't is repeated: perf_analyzer itself prints nothing at all when it gives up. What never settles is kept and marked.
-Requests come from the input example, so shapes, dtypes and text are real.
+Each run is three short time windows at one concurrency (closed loop: a request follows an answer) or at one rate (open
+loop: Poisson arrivals that wait for nothing, so that a queue shows in the latency and not in the rate). Whether the
+windows agree is judged here, and a run whose windows don't is repeated: perf_analyzer itself prints nothing at all when
+it gives up. What never settles is kept and marked, and so is a run in which the client was the limit.
 """
 
 import base64
@@ -10,9 +11,13 @@ import contextlib
 import csv
 import json
 import math
+import os
 import re
+import resource
+import struct
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +35,13 @@ _US = 1000.0
 _WINDOWS = 3
 _ANY = "1000000"  # a stability in percent that every three windows reach
 _SLACK_S = 30
-_PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec")
+_PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec(?:\. p99 latency: (\d+) usec)?")
+_SENT = re.compile(r"Avg send request rate: ([\d.]+) infer/sec")
+_LATE = re.compile(r"([\d.]+)% of the requests were delayed")
+_OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
+_BUSY_PERCENT = 50  # perf_analyzer's own guide: above this, the client is what is measured
+_LATE_PERCENT = 20
+_SHORT = 0.95  # of the rate asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +66,54 @@ class Target:
     requests: Path
 
 
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What the client does: keeps `concurrency` requests under way, or sends at `rate_per_s` whatever comes back."""
+
+    concurrency: int = 0
+    rate_per_s: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.rate_per_s:.0f} requests/s" if self.rate_per_s else f"concurrency {self.concurrency}"
+
+    @property
+    def options(self) -> list[str]:
+        """perf_analyzer's options. Asynchronous at a rate: a full queue must not hold back the next arrival."""
+        if self.rate_per_s:
+            return ["--request-rate-range", f"{self.rate_per_s:g}", "--request-distribution", "poisson", "--async"]
+        return ["--concurrency-range", str(self.concurrency)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run of perf_analyzer as it was: its CSV row, its windows and what the client itself needed."""
+
+    row: Mapping[str, str]
+    windows: tuple[tuple[float, float], ...]  # inferences per second, p99 in ms
+    sent_per_s: float
+    late_percent: float
+    overhead_percent: float
+    client_cores: float
+    seconds: float
+
+    @property
+    def spread_percent(self) -> float:
+        """How far a window's throughput was from their mean, at most."""
+        rates = [rate for rate, _ in self.windows]
+        mean = sum(rates) / len(rates) if rates else 0.0
+        return max(abs(one - mean) for one in rates) / mean * 100 if mean else 100.0
+
+    def saturated(self, demand: Demand, window_ms: int) -> bool:
+        """Whether the client was the limit: it was busy itself, or fell behind its schedule."""
+        if self.overhead_percent > _BUSY_PERCENT or self.client_cores > 0.9 * len(os.sched_getaffinity(0)):
+            return True
+        if not demand.rate_per_s:
+            return False
+        expected = demand.rate_per_s * window_ms / 1000 * _WINDOWS
+        short = _SHORT - 3 / math.sqrt(max(expected, 1))  # arrivals are random: so many fewer happen by chance
+        return self.late_percent > _LATE_PERCENT or self.sent_per_s < demand.rate_per_s * short
+
+
 def write_requests(path: Path, signature: Signature, samples: Arrays, *, limit: int = 32) -> Path:
     """The samples as perf_analyzer's input data (one request a sample, sent in turn).
 
@@ -68,6 +127,13 @@ def write_requests(path: Path, signature: Signature, samples: Arrays, *, limit: 
     return path
 
 
+def write_each(path: Path, signature: Signature, requests: Iterable[Arrays]) -> Path:
+    """Like `write_requests`, of single samples by input name, whose shapes may differ."""
+    data = [{spec.name: _entry(one[spec.name], spec.datatype) for spec in signature.inputs} for one in requests]
+    path.write_text(json.dumps({"data": data}))
+    return path
+
+
 def measure(environment: ServerEnvironment, target: Target, concurrency: int, window: Window, work: Path) -> LoadPoint:
     """The model's throughput (inferences per second) and latency percentiles at one concurrency.
 
@@ -75,38 +141,60 @@ def measure(environment: ServerEnvironment, target: Target, concurrency: int, wi
         MissingTool: perf_analyzer is not there.
         MeasurementFailed: it died, hung, or a request failed.
     """
-    row, spread = _once(environment, target, concurrency, window, work)
-    for _ in range(window.attempts - 1):
-        if spread <= window.stability_percent:
-            break
-        row, spread = _once(environment, target, concurrency, window, work)
-    return _point(row, concurrency, spread, stable=spread <= window.stability_percent)
+    return measured(environment, target, Demand(concurrency=concurrency), window, work)[0]
 
 
-def _once(
-    environment: ServerEnvironment, target: Target, concurrency: int, window: Window, work: Path
-) -> tuple[Mapping[str, str], float]:
-    """One run: its CSV row, and how far a window's throughput was from their mean, in percent."""
-    out, log = work / f"{target.model}-{concurrency}.csv", work / f"{target.model}-{concurrency}.log"
+def measured(
+    environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path
+) -> tuple[LoadPoint, tuple[Run, ...]]:
+    """Like `measure`, in a closed or an open loop, with every run it took; the point is that of the last one."""
+    runs: list[Run] = []
+    while not runs or (len(runs) < window.attempts and runs[-1].spread_percent > window.stability_percent):
+        runs.append(_once(environment, target, demand, window, work))
+    return _point(runs[-1], demand, window), tuple(runs)
+
+
+def _once(environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path) -> Run:
+    name = f"{target.model}-{demand.concurrency}-{demand.rate_per_s:.0f}"
+    out, log = work / f"{name}.csv", work / f"{name}.log"
     out.unlink(missing_ok=True)
     log.unlink(missing_ok=True)
-    command = _command(environment, target, concurrency, window, out)
+    command = _command(environment, target, demand, window, out)
+    before, started = _children_cpu_s(), time.monotonic()
     with measuring():
         code = _run(environment, command, log, window)
+    seconds = time.monotonic() - started
     said = log.read_text(errors="replace") if log.is_file() else ""
     row = _row(out)
     if row is None or code:
         raise MeasurementFailed(
-            f"perf_analyzer ended with {code} at concurrency {concurrency}: {_last(said)}",
+            f"perf_analyzer ended with {code} at {demand}: {_last(said)}",
             do="Run the same command again; if it stays, send a request with `shiplift infer`.",
         )
-    windows = [float(found) for found in _PASS.findall(said)]
-    mean = sum(windows) / len(windows) if windows else 0.0
-    return row, max(abs(one - mean) for one in windows) / mean * 100 if mean else 100.0
+    return Run(
+        row=row,
+        windows=tuple((float(rate), float(p99 or 0) / _US) for rate, p99 in _PASS.findall(said)),
+        sent_per_s=_said(_SENT, said),
+        late_percent=_said(_LATE, said),
+        overhead_percent=_said(_OVERHEAD, said),
+        client_cores=round((_children_cpu_s() - before) / seconds, 3) if seconds else 0.0,
+        seconds=round(seconds, 3),
+    )
+
+
+def _children_cpu_s() -> float:
+    """CPU time of the children that have ended; perf_analyzer is the only one that ends while this waits for it."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def _said(pattern: "re.Pattern[str]", log: str) -> float:
+    found = pattern.findall(log)
+    return float(found[-1]) if found else 0.0
 
 
 def _command(
-    environment: ServerEnvironment, target: Target, concurrency: int, window: Window, out: Path
+    environment: ServerEnvironment, target: Target, demand: Demand, window: Window, out: Path
 ) -> list[str | Path]:
     if not environment.perf_analyzer.is_file():
         raise MissingTool(
@@ -114,7 +202,7 @@ def _command(
         )
     return [
         environment.perf_analyzer, "-m", target.model, "-u", target.address, "-i", window.protocol,
-        "--input-data", target.requests, "--concurrency-range", str(concurrency), "-v",
+        "--input-data", target.requests, *demand.options, "-v", "--percentile", "99",
         "--measurement-interval", str(window.window_ms), "--stability-percentage", _ANY,
         "--max-trials", str(_WINDOWS), "--verbose-csv", "-f", out,
     ]  # fmt: skip
@@ -142,22 +230,22 @@ def _row(out: Path) -> Mapping[str, str] | None:
     return rows[-1] if rows else None
 
 
-def _point(row: Mapping[str, str], concurrency: int, spread: float, *, stable: bool) -> LoadPoint:
+def _point(run: Run, demand: Demand, window: Window) -> LoadPoint:
     def ms(*names: str) -> float:
-        return sum(float(row.get(name) or 0) for name in names) / _US
+        return sum(float(run.row.get(name) or 0) for name in names) / _US
 
     def number(name: str) -> float:
         """A latency that is not there is no latency of 0, which would be within every limit."""
         with contextlib.suppress(ValueError):
-            if math.isfinite(found := float(row.get(name, ""))):
+            if math.isfinite(found := float(run.row.get(name, ""))):
                 return found
-        raise MeasurementFailed(f"perf_analyzer gave no {name!r} at concurrency {concurrency}", do="Run it again.")
+        raise MeasurementFailed(f"perf_analyzer gave no {name!r} at {demand}", do="Run it again.")
 
     throughput = number("Inferences/Second")
     if throughput <= 0:
-        raise MeasurementFailed(f"no request was answered at concurrency {concurrency}", do="See the server's log.")
+        raise MeasurementFailed(f"no request was answered at {demand}", do="See the server's log.")
     return LoadPoint(
-        concurrency=concurrency,
+        concurrency=demand.concurrency,
         throughput_per_s=throughput,
         p50_ms=number("p50 latency") / _US,
         p90_ms=number("p90 latency") / _US,
@@ -165,14 +253,22 @@ def _point(row: Mapping[str, str], concurrency: int, spread: float, *, stable: b
         p99_ms=number("p99 latency") / _US,
         queue_ms=ms("Server Queue"),
         compute_ms=ms("Server Compute Input", "Server Compute Infer", "Server Compute Output"),
-        stable=stable,
-        spread_percent=round(spread, 1),
+        stable=run.spread_percent <= window.stability_percent,
+        spread_percent=round(run.spread_percent, 1),
+        rate_per_s=demand.rate_per_s,
+        sent_per_s=run.sent_per_s,
+        client_cores=run.client_cores,
+        client_saturated=run.saturated(demand, window.window_ms),
     )
 
 
 def _entry(sample: Any, datatype: str) -> Any:
     array = np.asarray(sample)
     shape = list(array.shape) or [1]
+    if datatype == "BYTES" and any(isinstance(item, bytes) for item in array.reshape(-1)):
+        items = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1)]
+        raw = b"".join(struct.pack("<I", len(item)) + item for item in items)  # Triton's own form of bytes
+        return {"content": {"b64": base64.b64encode(raw).decode()}, "shape": shape}
     if datatype == "BYTES":
         return {"content": [str(item) for item in array.reshape(-1)], "shape": shape}
     return {"content": {"b64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()}, "shape": shape}

@@ -193,6 +193,13 @@ class Datasets(Record):
     calibration_name: str = ""
 
 
+class RecordedRequests(Record):
+    """Real requests logged for the load test, still as logged (NPZ or JSON); None where there are none."""
+
+    file: Artifact | None = None
+    name: str = ""
+
+
 class Finding(Record):
     """One thing the scanner found in a model file."""
 
@@ -250,10 +257,11 @@ class Exported(Record):
 
 
 class Slice(Record):
-    """The task metric on a part of the validation set, such as `label=3`."""
+    """The task metric, and its standard error, on a part of the validation set, such as `label=3`."""
 
     name: str
     score: float
+    error: float
     samples: int
 
 
@@ -347,6 +355,7 @@ class Package(Record):
     samples: int = 0
     metric: Metric | None = None
     validation: str = ""
+    slices: tuple[Slice, ...] = ()
     nodes: Nodes = volatile(Nodes())
 
 
@@ -364,7 +373,10 @@ class Packages(Record):
 
 
 class Trial(Record):
-    """One measured serving configuration."""
+    """One measured serving configuration. `window_ms` is how long a window was: coarse ones choose finalists.
+
+    `pruned`: it was over its limits and already slower than the best, so no lower concurrency was tried.
+    """
 
     precision: Precision
     config: ServingConfig
@@ -375,15 +387,25 @@ class Trial(Record):
     memory_mb: float
     within_slo: bool
     error: str = ""
+    queue_ms: float = 0.0
+    compute_ms: float = 0.0
+    window_ms: int = 0
+    pruned: bool = False
+    cost_per_million: float | None = None
 
 
 class Tuned(Record):
-    """The package with the best configuration found, and every trial on the way."""
+    """The package with the best configuration found, and trials on the way: all of them, or the best few of many.
+
+    `configurations` is how many different ones were measured, `raw` every trial: gzipped JSON lines.
+    """
 
     target: str
     package: Package
     best: Trial = volatile()
     trials: tuple[Trial, ...] = volatile(())
+    configurations: int = volatile(0)
+    raw: Artifact | None = volatile(None)
     exhausted: bool = volatile(default=False)
 
 
@@ -431,9 +453,13 @@ class Staged(Record):
 
 
 class LoadPoint(Record):
-    """One concurrency of a load test. Latencies are per request, at the client; queue and compute at the server.
+    """One concurrency, or one rate, of a load test. Latencies are per request, at the client; queue and compute at
 
-    `spread_percent` is how far a window's throughput was from their mean, at most.
+    the server. `spread_percent` is how far a window's throughput was from their mean, at most.
+
+    Closed loop: `concurrency` requests are always under way. Open loop: `rate_per_s` is asked for (0: closed loop),
+    whatever is still under way, and `concurrency` is 0. `sent_per_s` is what the client managed to send, and
+    `client_cores` what it needed for that. `client_saturated`: the client, not the server, was the limit.
     """
 
     concurrency: int
@@ -446,22 +472,41 @@ class LoadPoint(Record):
     compute_ms: float
     stable: bool = True
     spread_percent: float = 0.0
+    rate_per_s: float = 0.0
+    sent_per_s: float = 0.0
+    client_cores: float = 0.0
+    client_saturated: bool = False
 
 
 class Comparison(Record):
-    """Champion and challenger measured in alternation on one server; medians over `rounds` of windows each."""
+    """Champion and challenger measured in alternation on one server. Ratios are challenger over champion, one a round.
+
+    The `noise_` ratios are of the champion over itself, measured first: what the machine alone makes of no difference.
+    `looks` is how often the test may have looked at its rounds before it stopped; its intervals allow for that.
+    """
 
     version: int
     concurrency: int
-    rounds: int
-    throughput_ratio: float
-    p99_ratio: float
-    throughput_noise: float
-    p99_noise: float
+    throughput_ratios: tuple[float, ...]
+    p99_ratios: tuple[float, ...]
+    noise_throughput_ratios: tuple[float, ...] = ()
+    noise_p99_ratios: tuple[float, ...] = ()
+    looks: int = 1
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there were."""
+        return len(self.throughput_ratios)
 
 
 class LoadReport(Record):
-    """What the staging server did under load; `failures` are requests it refused or answered with an error."""
+    """What the staging server did under load; `failures` are requests it refused or answered with an error.
+
+    `points` are the challenger's closed loop, `champion_points` the champion's, `open_points` the challenger under
+    arrivals that do not wait for answers. `knee` is the concurrency beyond which latency buys no more throughput.
+    `max_rate_per_s` is the highest arrival rate found within the p99 limit (None: not searched for, or no limit).
+    `raw` is every window as measured: gzipped JSON lines.
+    """
 
     points: tuple[LoadPoint, ...]
     failures: int
@@ -469,6 +514,11 @@ class LoadReport(Record):
     protocol: Literal["grpc", "http"]
     comparison: Comparison | None = None
     notes: tuple[str, ...] = ()
+    champion_points: tuple[LoadPoint, ...] = ()
+    open_points: tuple[LoadPoint, ...] = ()
+    knee: int = 0
+    max_rate_per_s: float | None = None
+    raw: Artifact | None = volatile(None)
 
 
 class Outcome(StrEnum):
@@ -480,7 +530,10 @@ class Outcome(StrEnum):
 
 
 class Check(Record):
-    """One gate: what was measured against which limit. `reason` explains it to the model's author."""
+    """One gate: what was measured against which limit. `reason` explains it to the model's author.
+
+    One with the severity `warn` is told and does not decide.
+    """
 
     name: str
     measured: float | None
@@ -488,18 +541,41 @@ class Check(Record):
     unit: str
     verdict: Outcome
     reason: str = ""
+    severity: Literal["block", "warn"] = "block"
+
+
+class Scored(Record):
+    """What is known of a version's answers: its task metric, on which samples, and on which parts of them."""
+
+    version: int
+    target: str
+    score: float | None = None
+    samples: int = 0
+    metric: Metric | None = None
+    validation: str = ""
+    slices: tuple[Slice, ...] = ()
+
+
+class Evidence(Record):
+    """Everything a verdict rests on, kept beside it, so that it can be judged again under another policy."""
+
+    parity: tuple[ParityCase, ...]
+    challenger: Scored
+    champion: Scored | None = None
+    load_report: LoadReport | None = None
 
 
 class Verdict(Record):
-    """All gates together: the worst one decides."""
+    """All gates together: the worst one decides. `evidence` is what they judged; only the last gate keeps it."""
 
     outcome: Outcome
     checks: tuple[Check, ...]
+    evidence: Evidence | None = volatile(None)
 
     @classmethod
     def of(cls, checks: tuple[Check, ...]) -> Self:
-        """A failure outweighs an undecided check, which outweighs a pass."""
-        given = {check.verdict for check in checks}
+        """A failure outweighs an undecided check, which outweighs a pass; warnings weigh nothing."""
+        given = {check.verdict for check in checks if check.severity == "block"}
         worst = next((o for o in (Outcome.FAIL, Outcome.INCONCLUSIVE) if o in given), Outcome.PASS)
         return cls(outcome=worst, checks=checks)
 
@@ -521,7 +597,8 @@ class Verdict(Record):
     @property
     def reasons(self) -> tuple[str, ...]:
         """Why it is not a pass, one sentence a check."""
-        return tuple(f"{check.name}: {check.reason}" for check in self.checks if check.verdict is not Outcome.PASS)
+        failing = (c for c in self.checks if c.verdict is not Outcome.PASS and c.severity == "block")
+        return tuple(f"{check.name}: {check.reason}" for check in failing)
 
 
 class Promotion(Record):

@@ -13,6 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, StrictUndefined
 
+from runtime import policy
 from runtime.admitted import Admitted
 from runtime.records import Candidates, Exported, LoadReport, Package, ReleaseReport, Tuned
 
@@ -38,7 +39,10 @@ def render(report: ReleaseReport, story: Story) -> str:
     environment.filters.update(number=_number, ms=lambda value: f"{value:.2f}", short=lambda digest: digest[:12])
     template = environment.from_string(files("templates").joinpath("report.html.j2").read_text())
     slo = story.admitted.slo if story.admitted else None
+    confidence = slo.regression.confidence_percent if slo else 95
     return template.render(
+        confidence=confidence,
+        interval=lambda comparison, side: policy.interval_of(comparison, side, confidence),
         report=report,
         story=story,
         when=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -23,6 +23,7 @@ from pydantic import (
 
 from runtime.errors import SpecInvalid
 from runtime.records import Metric, Nodes, Precision, Record, ServerKind
+from runtime.rules import Policy
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
 MAX_SPEC_BYTES = 256 * 1024
@@ -128,6 +129,15 @@ def capability(text: str) -> tuple[int, int]:
     return (int(major), int(minor)) if major else (0, 0)
 
 
+def _inside(path: str) -> str:
+    if path.startswith("/") or ".." in path.split("/"):
+        raise ValueError("must be a path inside the run's artifacts")
+    return path
+
+
+RelativePath = Annotated[str, AfterValidator(_inside)]
+
+
 def _names_differ(targets: tuple[Target | str, ...]) -> tuple[Target | str, ...]:
     names = [target if isinstance(target, str) else target.name for target in targets]
     if len(set(names)) != len(names):
@@ -186,20 +196,13 @@ class Data(Record):
     Without `calibration`, int8 is calibrated on a part of the validation inputs.
     """
 
-    validation: str = "shiplift/validation.npz"
-    calibration: str = "shiplift/calibration.npz"
+    validation: RelativePath = "shiplift/validation.npz"
+    calibration: RelativePath = "shiplift/calibration.npz"
     label: str = "label"
     slices: tuple[str, ...] = ()
     metric: Metric = "accuracy"
     min_samples: int = Field(100, ge=1)
     calibration_samples: int = Field(256, ge=2)
-
-    @field_validator("validation", "calibration")
-    @classmethod
-    def _inside(cls, path: str) -> str:
-        if path.startswith("/") or ".." in path.split("/"):
-            raise ValueError("must be a path inside the run's artifacts")
-        return path
 
 
 class Quantization(Record):
@@ -243,11 +246,17 @@ class Quality(Record):
         return value if value is None else _finite(value)
 
 
-class Regression(Record):
-    """How much worse than the champion a challenger may be."""
+class ComparisonTarget(Record):
+    """What the comparison with the champion has to decide, so that it knows when it has measured enough."""
 
     p99_percent: Percent = 50
     throughput_percent: Percent = 25
+    confidence_percent: float = Field(95, ge=50, lt=100)
+
+
+class Regression(ComparisonTarget):
+    """How much worse than the champion a challenger may be, and how sure that has to be."""
+
     score: NotNegative = 0.01
 
 
@@ -274,6 +283,9 @@ class SearchSpace(Record):
     """The serving configurations to measure, and how long that may take.
 
     `time_budget_s` bounds the measuring; the configuration suggested by Triton's documentation is always measured.
+    Configurations are compared in windows of a third of `window_ms`, and finalists in whole ones. The best has the
+    highest throughput within `slo.p99_ms` and `memory_mb`, or with `objective: cost` the lowest price of a million
+    requests, counting the share of a machine at `price_per_hour` that its instances and threads can use.
     """
 
     time_budget_s: float = Field(20, ge=2, le=86400)
@@ -283,17 +295,58 @@ class SearchSpace(Record):
     threads: tuple[Annotated[int, Field(ge=1, le=256)], ...] = Field((1, 2), min_length=1)
     max_concurrency: int = Field(64, ge=1, le=1024)
     window_ms: int = Field(300, ge=100, le=60000)
+    objective: Literal["throughput", "cost"] = "throughput"
+    price_per_hour: Positive | None = None
+    memory_mb: Positive | None = None
+
+    @model_validator(mode="after")
+    def _priced(self) -> Self:
+        if self.objective == "cost" and self.price_per_hour is None:
+            raise ValueError("`objective: cost` needs `price_per_hour`: what this machine costs")
+        return self
+
+
+class DynamicShape(Record):
+    """How long a dynamic dimension of an input is in the load test's requests: `axis` counts from 1 after the batch.
+
+    uniform: any length from `low` to `high`. lognormal: most are short and few are long, as texts are, within the
+    same bounds. choice: one of `lengths`.
+    """
+
+    input: str
+    axis: int = Field(1, ge=1)
+    distribution: Literal["uniform", "lognormal", "choice"] = "uniform"
+    low: int = Field(1, ge=1)
+    high: int = Field(128, ge=1)
+    lengths: tuple[Annotated[int, Field(ge=1)], ...] = ()
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low {self.low} is over high {self.high}")
+        if (self.distribution == "choice") != bool(self.lengths):
+            raise ValueError("`lengths` and `distribution: choice` go together")
+        return self
 
 
 class Load(Record):
-    """The load test: a sweep over concurrencies with requests made from the model's metadata and input example."""
+    """The load test: a sweep over concurrencies, then arrivals at given rates (Poisson), then champion and challenger.
+
+    Requests are those logged at `requests` (NPZ, or JSON of KServe bodies) where there are any, else made from the
+    model's metadata and input example, with the lengths that `shapes` give. `open_loop_s` bounds the search for the
+    highest rate (0: none), `comparison_budget_s` how long the comparison may go on until it is decided.
+    """
 
     protocol: Literal["grpc", "http"] = "grpc"
     concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field((1, 4, 16, 32), min_length=1)
     window_ms: int = Field(400, ge=100, le=60000)
     stability_percent: float = Field(20, gt=0, le=100)
     attempts: int = Field(3, ge=1, le=100)
-    comparison_rounds: int = Field(3, ge=1, le=50)
+    comparison_rounds: int = Field(4, ge=1, le=50)
+    comparison_budget_s: float = Field(45, ge=0, le=86400)
+    open_loop_s: float = Field(3, ge=0, le=86400)
+    requests: RelativePath = "shiplift/requests.npz"
+    shapes: tuple[DynamicShape, ...] = ()
     seed: int = Field(0, ge=0, le=2**32 - 1)
 
 
@@ -378,6 +431,7 @@ class ReleaseSpec(Record):
     search: SearchSpace = SearchSpace()
     load: Load = Load()
     slo: Slo = Slo()
+    policy: Policy = Policy()
     serving: Serving = Serving()
     rollout: Rollout = Rollout()
 

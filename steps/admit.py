@@ -12,10 +12,10 @@ from runtime.artifacts import ArtifactStore
 from runtime.contracts import LoggedModel, read_model
 from runtime.errors import NotAdmitted, SpecInvalid
 from runtime.progress import progress
-from runtime.records import Artifact, Contract, Datasets, ModelVersion, Request, Scan, Site
+from runtime.records import Artifact, Contract, Datasets, ModelVersion, RecordedRequests, Request, Scan, Site
 from runtime.registry import FOLDER, Registry, VersionInfo, check_name
 from runtime.sandbox import Limits, Workplace, workplace
-from runtime.spec import LatencyTarget, ReleaseSpec, Wanted, parse
+from runtime.spec import ComparisonTarget, LatencyTarget, ReleaseSpec, Wanted, parse
 from runtime.tensors import dump_npz
 
 SPEC_FILE = "shiplift.yaml"
@@ -44,7 +44,10 @@ def admit(site: Site, request: Request) -> Admitted:
         _check_size(got, spec.admission.max_size_mb)
         promise = read_model(got)
         found = _scanned(got, place, spec)
-        return _admitted(info, run_id, spec, promise, found, got, store, _datasets(registry, run_id, spec, got, store))
+        admitted = _admitted(
+            info, run_id, spec, promise, found, got, store, _datasets(registry, run_id, spec, got, store)
+        )
+        return admitted.model_copy(update={"recorded_requests": _recorded(registry, run_id, spec, got, store)})
 
 
 def _resolve_spec(request: Request, registry: Registry, run_id: str, model: Path, logged: Path) -> ReleaseSpec:
@@ -83,6 +86,13 @@ def _datasets(registry: Registry, run_id: str, spec: ReleaseSpec, model: Path, s
         calibration=kept["calibration"],
         calibration_name=spec.data.calibration if kept["calibration"] else "",
     )
+
+
+def _recorded(
+    registry: Registry, run_id: str, spec: ReleaseSpec, model: Path, store: ArtifactStore
+) -> RecordedRequests:
+    file = _logged(registry, run_id, spec.load.requests, model, model.parent / "logged")
+    return RecordedRequests(file=store.put_file(file), name=spec.load.requests) if file else RecordedRequests()
 
 
 def _check_site(site: Site, spec: ReleaseSpec) -> None:
@@ -139,7 +149,11 @@ def _admitted(
         search_space=spec.search,
         load=spec.load,
         slo=spec.slo,
+        policy=spec.policy,
         latency_target=LatencyTarget(p99_ms=spec.slo.p99_ms),
+        comparison_target=ComparisonTarget(
+            **spec.slo.regression.model_dump(include=set(ComparisonTarget.model_fields))
+        ),
         serving=spec.serving,
         rollout=spec.rollout,
     )

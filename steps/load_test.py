@@ -1,70 +1,94 @@
-"""The load test: perf_analyzer against staging, with requests made from the model's own metadata and input example.
+"""The load test: perf_analyzer against staging, with requests as users send them.
 
-A sweep over concurrencies finds how the challenger behaves; then champion and challenger are measured in turn on the
-same server (A B, B A, ...), so that what the machine does to one it does to the other.
+A sweep over concurrencies finds how the challenger behaves when clients wait for answers, arrivals at rates how it
+behaves when they don't (only the second shows what a queue costs: coordinated omission). Then champion and challenger
+are measured in turn on the same server, until their difference is decided. Every window is kept.
 """
 
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Any
 
-from runtime import perf, policy
-from runtime.artifacts import ArtifactStore
-from runtime.errors import ArtifactCorrupt, ServerFailed
+from runtime import comparing, perf, requests
+from runtime.artifacts import ArtifactStore, json_lines
+from runtime.errors import ArtifactCorrupt, MeasurementFailed, ServerFailed
 from runtime.names import serving_name
+from runtime.perf import Demand
 from runtime.progress import progress
-from runtime.records import Champion, Comparison, Deployment, LoadPoint, LoadReport, Package, Site, Staged
-from runtime.samples import random_like
-from runtime.serving import staging
-from runtime.spec import Load
+from runtime.records import (
+    Champion,
+    Deployment,
+    LoadPoint,
+    LoadReport,
+    Package,
+    RecordedRequests,
+    Site,
+    Staged,
+)
+from runtime.serving import Staging, staging
+from runtime.spec import ComparisonTarget, LatencyTarget, Load
 from runtime.tensors import load_npz
 from runtime.triton.client import TritonClient
 from runtime.triton.environment import ServerEnvironment
 from runtime.triton.repository import GOLDEN
 
-_REQUESTS = 32
-_EXTENSION = 3  # a noisy comparison goes on for this many times its rounds
-_NOISE_PERCENT = 20
+_SHORT_MS = 100
+_ENOUGH = 30  # requests a window, for a percentile to mean something
+_SETTLED = 1.05  # the search for the highest rate ends when its bounds are this close
+_NEVER_ABOVE = 1.0  # of the closed loop's throughput: beyond it a queue grows without end, in the client's memory too
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Side:
-    """A staged model and the file with its requests."""
+    """A staged model and the file with its requests; `name` is challenger or champion."""
 
+    name: str
     staged: Staged
     requests: Path
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Generator:
-    """perf_analyzer, as the spec asks for it."""
+    """perf_analyzer, as the spec asks for it, and every window measured so far."""
 
     environment: ServerEnvironment
     load: Load
     work: Path
+    raw: list[dict[str, Any]] = field(default_factory=list)
 
-    def measure(self, side: _Side, concurrency: int, *, attempts: int) -> LoadPoint:
-        """One model at one concurrency."""
+    def measure(self, side: _Side, demand: Demand, phase: str, *, attempts: int = 1, window_ms: int = 0) -> LoadPoint:
+        """One model under one demand."""
         staged = side.staged
         http = staged.endpoint.http.removeprefix("http://").split("/", 1)[0]
         address = staged.endpoint.grpc if self.load.protocol == "grpc" else http
         window = perf.Window(
-            window_ms=self.load.window_ms,
+            window_ms=window_ms or self.load.window_ms,
             stability_percent=self.load.stability_percent,
             attempts=attempts,
             protocol=self.load.protocol,
         )
         target = perf.Target(model=staged.model, address=address, requests=side.requests)
-        return perf.measure(self.environment, target, concurrency, window, self.work)
+        point, runs = perf.measured(self.environment, target, demand, window, self.work)
+        self.raw.extend(
+            {"phase": phase, "side": side.name, "demand": vars(demand), "window_ms": window.window_ms, **vars(run)}
+            for run in runs
+        )
+        return point
 
 
-def load_test(site: Site, deployment: Deployment, champion: Champion, load: Load) -> LoadReport:
-    """Sweeps the challenger, then compares it with the champion where its throughput is highest.
+def load_test(
+    site: Site, deployment: Deployment, champion: Champion, load: Load, recorded_requests: RecordedRequests,
+    latency_target: LatencyTarget, comparison_target: ComparisonTarget,
+) -> LoadReport:  # fmt: skip
+    """Sweeps the challenger, searches its highest rate, then compares it with the champion at its best throughput.
 
     Raises:
         MissingTool: perf_analyzer is not there.
         MeasurementFailed: it died, or a request failed.
+        DataInvalid: the recorded requests do not fit the model.
     """
     store = ArtifactStore(site.artifacts_uri)
     package = deployment.package
@@ -72,23 +96,58 @@ def load_test(site: Site, deployment: Deployment, champion: Champion, load: Load
     environment = ServerEnvironment(Path(site.server_environment))
     with TemporaryDirectory(prefix="shiplift-load-", dir=site.home) as folder:
         generator = _Generator(environment=environment, load=load, work=Path(folder))
+
+        def side(name: str, of: Package, staged: Staged) -> _Side:
+            file = _requests(store, of, load, recorded_requests, generator.work / name)
+            return _Side(name=name, staged=staged, requests=file)
+
         staged = Staged(model=serving_name(package.model), endpoint=deployment.endpoint)
-        challenger = _Side(staged=staged, requests=_requests(store, package, load, generator.work / "challenger"))
-        points = _sweep(generator, challenger)
-        with TritonClient(deployment.endpoint.grpc) as client:
-            failures = client.failures(staged.model)
-        memory = place.memory_mb(deployment)
-        report = LoadReport(points=points, failures=failures, memory_mb=memory, protocol=load.protocol)
-        comparison: Comparison | None = None
-        notes: tuple[str, ...] = (_incomparable(champion),)
+        challenger = side("challenger", package, staged)
+        report = _alone(generator, challenger, place, deployment, latency_target)
+        rival, notes = None, _incomparable(champion)
         if champion.package is not None:
             try:
-                other = _requests(store, champion.package, load, generator.work / "champion")
-                rival = _Side(staged=place.beside(deployment, champion.package), requests=other)
-                comparison, notes = _compare(generator, rival, challenger, champion, report), ()
+                rival = side("champion", champion.package, place.beside(deployment, champion.package))
             except (ArtifactCorrupt, ServerFailed) as error:
                 notes = (f"champion {champion.version} can't be measured beside the challenger: {error.what}",)
-    return report.model_copy(update={"comparison": comparison, "notes": notes})
+        if rival is not None:
+            report = _compared(generator, challenger, rival, champion.version, report, comparison_target)
+    notes = (*notes, *_notes(report, recorded_requests))
+    return report.model_copy(update={"notes": notes, "raw": store.put_bytes(json_lines(generator.raw))})
+
+
+def _alone(
+    generator: _Generator, challenger: _Side, place: Staging, deployment: Deployment, latency_target: LatencyTarget
+) -> LoadReport:
+    """The challenger by itself."""
+    _warm_up(generator, challenger)
+    points = _sweep(generator, challenger)
+    rates, highest = _open_loop(generator, challenger, points, latency_target)
+    with TritonClient(deployment.endpoint.grpc) as client:
+        failures = client.failures(challenger.staged.model)
+    return LoadReport(
+        points=points,
+        open_points=rates,
+        max_rate_per_s=highest,
+        knee=knee(points),
+        failures=failures,
+        memory_mb=place.memory_mb(deployment),
+        protocol=generator.load.protocol,
+    )
+
+
+def knee(points: tuple[LoadPoint, ...]) -> int:
+    """The concurrency with the highest power, throughput over latency: past it, waiting grows faster than work done.
+
+    (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", 1979.)
+    """
+    return max(points, key=lambda point: point.throughput_per_s / max(point.p50_ms, 1e-6)).concurrency
+
+
+def _warm_up(generator: _Generator, side: _Side) -> None:
+    """Thrown away: connections, caches and the processor's clock are not the model's."""
+    progress(f"warming up the {side.name}")
+    generator.measure(side, Demand(concurrency=max(generator.load.concurrency)), "warm-up", window_ms=_SHORT_MS)
 
 
 def _sweep(generator: _Generator, side: _Side) -> tuple[LoadPoint, ...]:
@@ -96,55 +155,106 @@ def _sweep(generator: _Generator, side: _Side) -> tuple[LoadPoint, ...]:
     levels = sorted(set(generator.load.concurrency))
     for at, concurrency in enumerate(levels):
         progress(f"measuring at concurrency {concurrency}", at / len(levels))
-        points.append(generator.measure(side, concurrency, attempts=generator.load.attempts))
+        demand = Demand(concurrency=concurrency)
+        points.append(generator.measure(side, demand, "sweep", attempts=generator.load.attempts))
     return tuple(points)
 
 
-def _incomparable(champion: Champion) -> str:
+def _open_loop(
+    generator: _Generator, side: _Side, points: tuple[LoadPoint, ...], latency_target: LatencyTarget
+) -> tuple[tuple[LoadPoint, ...], float | None]:
+    """Points at rates, and the highest one within the p99 limit, by binary search within the time allowed."""
+    deadline = time.monotonic() + generator.load.open_loop_s
+    best = max(point.throughput_per_s for point in points)
+    limit = latency_target.p99_ms
+    found: list[LoadPoint] = []
+    for rate in rates_to_try(best * _NEVER_ABOVE, limit, found):
+        window_ms = max(_SHORT_MS, generator.load.window_ms // 2, int(_ENOUGH / rate * 1000))
+        if time.monotonic() + window_ms * 3 / 1000 > deadline:
+            break
+        progress(f"measuring at {rate:.0f} requests/s")
+        try:
+            found.append(generator.measure(side, Demand(rate_per_s=rate), "open loop", window_ms=window_ms))
+        except MeasurementFailed:  # a rate it can't take is an answer of the search, not an end of the release
+            break
+    within = [point.rate_per_s for point in found if limit is not None and _holds(point, limit)]
+    return tuple(sorted(found, key=lambda point: point.rate_per_s)), max(within, default=None)
+
+
+def rates_to_try(most: float, limit: float | None, found: list[LoadPoint]) -> Iterator[float]:
+    """The next rate, given what was `found` by then: half and 80 % of the most without a limit, else the bisection."""
+    if limit is None:
+        yield from (round(most * 0.5, 1), round(most * 0.8, 1))
+        return
+    low, high = 0.0, most
+    while high > 1 and (not low or high / low > _SETTLED):
+        rate = round((low + high) / 2 if found else 0.7 * most, 1)
+        yield rate
+        if _holds(found[-1], limit):
+            low = rate
+        else:
+            high = rate
+
+
+def _holds(point: LoadPoint, limit: float) -> bool:
+    return point.p99_ms <= limit and not point.client_saturated
+
+
+def _incomparable(champion: Champion) -> tuple[str, ...]:
+    if champion.package is not None:
+        return ()
     if not champion.version:
-        return "there is no champion to compare with"
-    return f"version {champion.version} was not promoted by Shiplift: there is nothing to compare with"
+        return ("there is no champion to compare with",)
+    return (f"version {champion.version} was not promoted by Shiplift: there is nothing to compare with",)
 
 
-def _compare(
-    generator: _Generator, rival: _Side, challenger: _Side, champion: Champion, report: LoadReport
-) -> Comparison:
-    concurrency = max(report.points, key=lambda point: point.throughput_per_s).concurrency
-    rounds: list[tuple[LoadPoint, LoadPoint]] = []
-    least = generator.load.comparison_rounds
-    while len(rounds) < least or (len(rounds) < _EXTENSION * least and _noisy(champion, concurrency, rounds)):
-        progress(f"comparing with champion {champion.version}, round {len(rounds) + 1}")
-        order = (rival, challenger) if len(rounds) % 2 == 0 else (challenger, rival)
-        found = {side: generator.measure(side, concurrency, attempts=1) for side in order}
-        rounds.append((found[rival], found[challenger]))
-    return _ratios(champion.version, concurrency, rounds)
-
-
-def _noisy(champion: Champion, concurrency: int, rounds: list[tuple[LoadPoint, LoadPoint]]) -> bool:
-    """Whether the ratios are still too uncertain for a gate: then more rounds are worth their time."""
-    so_far = _ratios(champion.version, concurrency, rounds)
-    return max(so_far.throughput_noise, so_far.p99_noise) > _NOISE_PERCENT
-
-
-def _ratios(version: int, concurrency: int, rounds: list[tuple[LoadPoint, LoadPoint]]) -> Comparison:
-    """Challenger over champion; noise is half the width of a 95 % interval of the ratio, in percent."""
-    throughput = [mine.throughput_per_s / theirs.throughput_per_s for theirs, mine in rounds]
-    p99 = [mine.p99_ms / theirs.p99_ms for theirs, mine in rounds]
-    return Comparison(
-        version=version,
-        concurrency=concurrency,
-        rounds=len(rounds),
-        throughput_ratio=median(throughput),
-        p99_ratio=median(p99),
-        throughput_noise=policy.confidence_half_width(throughput) * 100,
-        p99_noise=policy.confidence_half_width(p99) * 100,
+def _compared(
+    generator: _Generator, challenger: _Side, rival: _Side, version: int, report: LoadReport, target: ComparisonTarget
+) -> LoadReport:
+    """The report, with both in turn at the challenger's best throughput, and the champion's own sweep."""
+    load = generator.load
+    best = max(report.points, key=lambda point: point.throughput_per_s)
+    window_ms = max(_SHORT_MS, load.window_ms // 2, int(_ENOUGH / best.throughput_per_s * 1000))
+    demand = Demand(concurrency=best.concurrency)
+    _warm_up(generator, rival)
+    comparison = comparing.compare(
+        lambda: generator.measure(rival, demand, "comparison", window_ms=window_ms),
+        lambda: generator.measure(challenger, demand, "comparison", window_ms=window_ms),
+        version,
+        best.concurrency,
+        comparing.Plan(rounds=load.comparison_rounds, budget_s=load.comparison_budget_s, target=target),
     )
+    points = tuple(
+        generator.measure(rival, Demand(concurrency=point.concurrency), "champion's sweep", window_ms=window_ms)
+        for point in report.points
+    )
+    return report.model_copy(update={"comparison": comparison, "champion_points": points})
 
 
-def _requests(store: ArtifactStore, package: Package, load: Load, to: Path) -> Path:
-    """The package, fetched into `to`, and requests shaped like its golden ones."""
+def _notes(report: LoadReport, recorded_requests: RecordedRequests) -> Iterator[str]:
+    if recorded_requests.file:
+        yield f"requests were those logged at {recorded_requests.name}"
+    if any(point.client_saturated for point in (*report.points, *report.open_points)):
+        yield "the client was the limit at the points marked so: the server can do more than they say"
+    for point in report.open_points:
+        near = [one for one in report.points if one.throughput_per_s >= point.throughput_per_s]
+        closed = min(near, key=lambda one: one.throughput_per_s, default=None)
+        if closed and point.p99_ms > 2 * closed.p99_ms:
+            yield (
+                f"at {point.rate_per_s:.0f} requests/s the p99 is {point.p99_ms:.1f} ms when arrivals don't wait for "
+                f"answers; clients that wait saw {closed.p99_ms:.1f} ms (coordinated omission)"
+            )
+
+
+def _requests(
+    store: ArtifactStore, package: Package, load: Load, recorded_requests: RecordedRequests, to: Path
+) -> Path:
+    """The package, fetched into `to`, and its requests: recorded ones, or ones shaped like its golden ones."""
     tree = store.fetch(package.repository, to)
-    golden = load_npz(tree / GOLDEN)
-    example = {spec.name: golden[f"input/{spec.name}"] for spec in package.signature.inputs}
-    samples = random_like(example, package.signature.inputs, _REQUESTS, seed=load.seed)
-    return perf.write_requests(to.with_suffix(".json"), package.signature, samples)
+    if recorded_requests.file:
+        sent = requests.recorded(store.read(recorded_requests.file), recorded_requests.name, package.signature)
+    else:
+        golden = load_npz(tree / GOLDEN)
+        example = {spec.name: golden[f"input/{spec.name}"] for spec in package.signature.inputs}
+        sent = requests.synthetic(example, package.signature, load)
+    return perf.write_each(to.with_suffix(".json"), package.signature, sent)

@@ -47,7 +47,7 @@ def package(
     if any(check.verdict is not Outcome.PASS for check in checks):
         return Packages(target=target.name, packages=(), checks=checks)
     store = ArtifactStore(site.artifacts_uri)
-    config = _first_config(search_space, serving, target.server)
+    config = first_config(search_space, serving, target.server)
     arrays = load_npz(store.read(exported.reference))
     inputs = {spec.name: arrays[f"input/{spec.name}"] for spec in exported.signature.inputs}
     packages = []
@@ -90,13 +90,14 @@ def package(
                     samples=candidate.samples,
                     metric=candidates.metric,
                     validation=candidates.validation,
+                    slices=candidate.slices,
                     nodes=target.nodes,
                 )
             )
     return Packages(target=target.name, packages=tuple(packages), checks=checks)
 
 
-def _first_config(space: SearchSpace, serving: Serving, server: ServerKind) -> ServingConfig:
+def first_config(space: SearchSpace, serving: Serving, server: ServerKind) -> ServingConfig:
     """Where Triton's documentation says to start: dynamic batching without delay, one instance, one thread."""
     return ServingConfig(
         max_batch=sorted(space.max_batch)[len(space.max_batch) // 2],

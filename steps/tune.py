@@ -1,8 +1,7 @@
-"""Tuning: the serving configuration with the highest throughput within the p99 limit, measured on a private server.
+"""Tuning: the best serving configuration within the budgets, measured on a private server.
 
-From the configuration that Triton's documentation suggests, one axis is varied at a time, and the best point found is
-the next one to start from (coordinate descent) until no neighbour is better or the time budget is spent. Every trial
-is kept as it is made, so a killed search goes on where it was.
+`runtime.search` says what to measure; here it is measured, first in short windows, finalists in long ones. Every trial
+is kept as it is made, so a killed search goes on where it was, and the best ones are where the next version begins.
 """
 
 import hashlib
@@ -15,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runtime import perf
-from runtime.artifacts import ArtifactStore
+from runtime import perf, requests
+from runtime.artifacts import ArtifactStore, json_lines
 from runtime.errors import MeasurementFailed, MissingTool, ServerFailed
 from runtime.journal import Journal
 from runtime.names import serving_name
@@ -24,23 +23,25 @@ from runtime.onnx_models import cpu_flags
 from runtime.processes import memory_mb
 from runtime.progress import progress
 from runtime.records import Package, Packages, Precision, ServingConfig, Site, Trial, Tuned
-from runtime.samples import random_like
+from runtime.search.search import Search
+from runtime.search.space import Point, space_of
+from runtime.search.worth import Goal, goal_of
 from runtime.spec import LatencyTarget, Load, SearchSpace, Serving, Target
 from runtime.tensors import load_npz
 from runtime.triton.client import TritonClient
-from runtime.triton.config import least_instances
 from runtime.triton.environment import ServerEnvironment
 from runtime.triton.repository import GOLDEN, install, reconfigure
 from runtime.triton.server import Features, Server, private_server
 
-_AXES = ("max_batch", "instances", "threads", "queue_delay_us")
 _ATTEMPTS = 1  # coarse: a trial that is off is one of many
-_REQUESTS = 32
-_BETTER = 1.02  # less than this is noise: prefer the simpler configuration
+_COARSE = 3  # a search's windows are this many times shorter than a finalist's
+_LEAST_MS = 100
+_REPORTED = 64
+_FINAL_SHARE = 0.3  # of the time, at most, is the finalists'
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Bench:
+class Workbench:
     """A private server with everything a trial needs."""
 
     environment: ServerEnvironment
@@ -51,7 +52,6 @@ class _Bench:
     requests: Path
     work: Path
     space: SearchSpace
-    latency_target: LatencyTarget
     load: Load
 
 
@@ -73,92 +73,76 @@ def tune(
     journal = Journal(
         Path(site.home) / "journal" / f"{_digest(packages, load, search_space, latency_target)}.jsonl", Trial
     )
-    search = _Search(packages.packages, search_space, serving)
-    deadline = time.monotonic() + search_space.time_budget_s
-    with _bench(site, packages, serving, search_space, latency_target, load) as bench:
-        for package, config in search.proposals():
-            if search.trials and time.monotonic() > deadline:
-                search.exhausted = False
-                break
-            key = _trial_key(package, config)
-            trial = journal.get(key)
-            if trial is None:
-                done = 1 - max(0.0, deadline - time.monotonic()) / search_space.time_budget_s
-                progress(f"trial {len(search.trials) + 1}: {package.precision} {_short(config)}", min(done, 1.0))
-                trial = _measure(bench, package, config)
-                journal.add(key, trial)
-            search.note(package, trial)
+    history = Journal(Path(site.home) / "journal" / f"{_machine(packages, target)}.best.jsonl", Trial)
+    space = space_of(packages.packages, search_space, serving)
+    search = Search(space, goal_of(search_space, latency_target), remembered=_remembered(history))
+    with workbench(site, packages, serving, search_space, load) as bench:
+        exhausted = _coarse(bench, search, journal)
+        _final(bench, search, journal)
         best = search.best()
-        chosen = _packaged(ArtifactStore(site.artifacts_uri), bench, best)
+        store = ArtifactStore(site.artifacts_uri)
+        chosen = _packaged(store, bench, best)
+    history.add(chosen.repository.sha256, best[1])
     return Tuned(
-        target=target.name, package=chosen, best=best[1], trials=tuple(search.trials), exhausted=search.exhausted
-    )
+        target=target.name, package=chosen, best=best[1], trials=reported(search), exhausted=exhausted,
+        configurations=len({(trial.precision, trial.config) for trial in search.trials}),
+        raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
+    )  # fmt: skip
 
 
-class _Search:
-    """Coordinate descent over packages and configurations; knows nothing of servers."""
+def reported(search: Search) -> tuple[Trial, ...]:
+    """The trials in the order they were made; of very many only the best, since a record has to stay small."""
+    best = sorted(search.trials, key=lambda trial: -search.goal.worth(trial))[:_REPORTED]
+    kept = {id(trial) for trial in best}
+    return tuple(trial for trial in search.trials if id(trial) in kept)
 
-    def __init__(self, packages: tuple[Package, ...], space: SearchSpace, serving: Serving) -> None:
-        self.packages = packages
-        self.space = space
-        self.serving = serving
-        self.trials: list[Trial] = []
-        self.exhausted = True
-        self._seen: set[tuple[str, ServingConfig]] = set()
-        self._best: tuple[Package, Trial] | None = None
 
-    def proposals(self) -> Iterator[tuple[Package, ServingConfig]]:
-        """What to measure next, given what was noted so far; ends at a point no neighbour of which is better."""
-        for package in self.packages:
-            yield from self._fresh(package, package.config)
-        while self._best:
-            start = self._best
-            for config in self._neighbours(start[1].config, start[0]):
-                yield from self._fresh(start[0], config)
-            if self._best is start:
-                return
+def _coarse(bench: Workbench, search: Search, journal: Journal[Trial]) -> bool:
+    """Short measurements until the search or its time ends; whether it ended by itself. What is kept costs no time."""
+    started = time.monotonic()
+    budget_s = bench.space.time_budget_s * (1 - _FINAL_SHARE)
+    window_ms = max(_LEAST_MS, bench.space.window_ms // _COARSE)
+    while (point := search.ask()) is not None:
+        spent = time.monotonic() - started
+        if search.trials and spent > budget_s:
+            return False
+        said = f"trial {len(search.trials) + 1}: {point.package.precision} {_short(point.config)}"
+        progress(said, min(spent / budget_s, 1.0))
+        search.tell(point, _kept(bench, search, journal, point, window_ms))
+    return True
 
-    def note(self, package: Package, trial: Trial) -> None:
-        """Takes a measured trial in."""
-        self.trials.append(trial)
-        if not trial.error and (self._best is None or self._worth(trial) > self._worth(self._best[1])):
-            self._best = (package, trial)
 
-    def best(self) -> tuple[Package, Trial]:
-        """The best package and trial.
+def _final(bench: Workbench, search: Search, journal: Journal[Trial]) -> None:
+    """The finalists in long windows, best first; at least the first of them."""
+    deadline = time.monotonic() + bench.space.time_budget_s * _FINAL_SHARE
+    for at, point in enumerate(list(search.finalists())):
+        if at and time.monotonic() > deadline:
+            return
+        progress(f"finalist {at + 1}: {point.package.precision} {_short(point.config)}")
+        search.tell_final(point, _kept(bench, search, journal, point, bench.space.window_ms))
 
-        Raises:
-            MeasurementFailed: every trial failed.
-        """
-        if self._best is None:
-            last = self.trials[-1].error if self.trials else "nothing was tried"
-            raise MeasurementFailed(f"no serving configuration could be measured: {last}", do="See the release's log.")
-        return self._best
 
-    def _worth(self, trial: Trial) -> tuple[bool, float]:
-        """Within the limit first, then throughput; outside it, the lowest p99. Noise does not win."""
-        lead = 1.0 if self._best is None or trial is self._best[1] else _BETTER
-        return trial.within_slo, trial.throughput_per_s / lead if trial.within_slo else -trial.p99_ms * lead
+def _kept(bench: Workbench, search: Search, journal: Journal[Trial], point: Point, window_ms: int) -> Trial:
+    key = f"{_trial_key(point.package, point.config)}, {window_ms} ms"
+    trial = journal.get(key)
+    if trial is None:
+        trial = measure_point(bench, search, point, window_ms)
+        journal.add(key, trial)
+    return trial
 
-    def _fresh(self, package: Package, config: ServingConfig) -> Iterator[tuple[Package, ServingConfig]]:
-        if (package.precision, config) not in self._seen:
-            self._seen.add((package.precision, config))
-            yield package, config
 
-    def _neighbours(self, config: ServingConfig, package: Package) -> Iterator[ServingConfig]:
-        least = least_instances(self.serving, package.server)
-        cores = len(os.sched_getaffinity(0))
-        for axis in _AXES:
-            for value in sorted(getattr(self.space, axis)):
-                near = config.model_copy(update={axis: max(value, least) if axis == "instances" else value})
-                if near.instances * near.threads <= max(2 * cores, least):
-                    yield near
+def _remembered(history: Journal[Trial]) -> list[tuple[Precision, ServingConfig]]:
+    """The best configurations of versions before, newest first."""
+    return [(trial.precision, trial.config) for trial in reversed(list(history.records().values()))]
 
 
 @contextmanager
-def _bench(
-    site: Site, packages: Packages, serving: Serving, space: SearchSpace, latency_target: LatencyTarget, load: Load
-) -> Iterator[_Bench]:
+def workbench(site: Site, packages: Packages, serving: Serving, space: SearchSpace, load: Load) -> Iterator[Workbench]:
+    """A private server, the packages' trees and the requests, for as long as the context lasts.
+
+    Raises:
+        ServerFailed: the server did not come up.
+    """
     environment = ServerEnvironment(Path(site.server_environment))
     store = ArtifactStore(site.artifacts_uri)
     with TemporaryDirectory(prefix="shiplift-tune-", dir=site.home) as folder:
@@ -167,21 +151,22 @@ def _bench(
         first = packages.packages[0]
         golden = load_npz(trees[first.precision] / GOLDEN)
         example = {spec.name: golden[f"input/{spec.name}"] for spec in first.signature.inputs}
-        samples = random_like(example, first.signature.inputs, _REQUESTS, seed=load.seed)
-        requests = perf.write_requests(at / "requests.json", first.signature, samples)
+        sent = requests.synthetic(example, first.signature, load)
+        file = perf.write_each(at / "requests.json", first.signature, sent)
         features = Features(rate_limiter=serving.rate_limiter is not None)
         with (
             private_server(environment, at / "models", features, log=at / "triton.log") as server,
             TritonClient(server.grpc) as client,
         ):
-            yield _Bench(
+            yield Workbench(
                 environment=environment, server=server, client=client, repository=at / "models", trees=trees,
-                requests=requests, work=at, space=space, latency_target=latency_target, load=load,
+                requests=file, work=at, space=space, load=load,
             )  # fmt: skip
 
 
-def _measure(bench: _Bench, package: Package, config: ServingConfig) -> Trial:
+def measure_point(bench: Workbench, search: Search, point: Point, window_ms: int) -> Trial:
     """One configuration at the concurrency that fills it, then at lower ones while p99 is over the limit."""
+    package, config = point.package, point.config
     name = serving_name(package.model)
     concurrency = min(bench.space.max_concurrency, max(4, 2 * config.max_batch * config.instances))
     try:
@@ -189,44 +174,50 @@ def _measure(bench: _Bench, package: Package, config: ServingConfig) -> Trial:
         install(bench.trees[package.precision], bench.repository, source=name, name=name)
         bench.client.load(name)
         while True:
-            trial = _at(bench, package, config, concurrency)
+            trial = _at(bench, search.goal, point, concurrency, window_ms)
             if trial.within_slo or concurrency == 1:
                 return trial
+            if search.hopeless(trial):
+                return trial.model_copy(update={"pruned": True})
             concurrency //= 2
     except (ServerFailed, MeasurementFailed) as error:
         return Trial(
             precision=package.precision, config=config, concurrency=concurrency, throughput_per_s=0, p50_ms=0,
-            p99_ms=0, memory_mb=0, within_slo=False, error=error.what,
+            p99_ms=0, memory_mb=0, within_slo=False, error=error.what, window_ms=window_ms,
         )  # fmt: skip
 
 
-def _at(bench: _Bench, package: Package, config: ServingConfig, concurrency: int) -> Trial:
-    limit = bench.latency_target.p99_ms
+def _at(bench: Workbench, goal: Goal, point: Point, concurrency: int, window_ms: int) -> Trial:
     target = perf.Target(
-        model=serving_name(package.model),
+        model=serving_name(point.package.model),
         address=bench.server.grpc if bench.load.protocol == "grpc" else bench.server.http,
         requests=bench.requests,
     )
     window = perf.Window(
-        window_ms=bench.space.window_ms,
+        window_ms=window_ms,
         stability_percent=bench.load.stability_percent,
         attempts=_ATTEMPTS,
         protocol=bench.load.protocol,
     )
-    point = perf.measure(bench.environment, target, concurrency, window, bench.work)
-    return Trial(
-        precision=package.precision,
-        config=config,
+    found = perf.measure(bench.environment, target, concurrency, window, bench.work)
+    memory = memory_mb(bench.server.process.pid)
+    trial = Trial(
+        precision=point.package.precision,
+        config=point.config,
         concurrency=concurrency,
-        throughput_per_s=point.throughput_per_s,
-        p50_ms=point.p50_ms,
-        p99_ms=point.p99_ms,
-        memory_mb=memory_mb(bench.server.process.pid),
-        within_slo=limit is None or point.p99_ms <= limit,
+        throughput_per_s=found.throughput_per_s,
+        p50_ms=found.p50_ms,
+        p99_ms=found.p99_ms,
+        memory_mb=memory,
+        within_slo=goal.keeps(found.p99_ms, memory),
+        queue_ms=found.queue_ms,
+        compute_ms=found.compute_ms,
+        window_ms=window_ms,
     )
+    return trial.model_copy(update={"cost_per_million": goal.per_million(trial)})
 
 
-def _packaged(store: ArtifactStore, bench: _Bench, best: tuple[Package, Trial]) -> Package:
+def _packaged(store: ArtifactStore, bench: Workbench, best: tuple[Package, Trial]) -> Package:
     package, trial = best
     tree = bench.trees[package.precision]
     reconfigure(tree, serving_name(package.model), trial.config, package.server)
@@ -247,6 +238,12 @@ def _short(config: ServingConfig) -> str:
 def _digest(packages: Packages, load: Load, space: SearchSpace, latency_target: LatencyTarget) -> str:
     """What makes a measurement comparable: the packages, how they are measured, and this processor."""
     machine = [sorted(cpu_flags()), os.cpu_count()]
-    how = [load.protocol, load.seed, space.window_ms, space.max_concurrency, latency_target.p99_ms]
+    how = [load.protocol, load.seed, space.window_ms, space.max_concurrency, latency_target.p99_ms, space.memory_mb]
     parts = [[p.repository.sha256 for p in packages.packages], how, machine]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+def _machine(packages: Packages, target: Target) -> str:
+    """What best configurations are remembered by: the model, the target and this processor."""
+    parts = [packages.packages[0].model, target.name, sorted(cpu_flags()), os.cpu_count()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]

@@ -100,17 +100,17 @@ def load_report(*points: LoadPoint, **changes: Any) -> LoadReport:
     return LoadReport(points=points or (point(),), **given | changes)
 
 
-def comparison(**changes: Any) -> Comparison:
-    given: dict[str, Any] = {
-        "version": 1,
-        "concurrency": 4,
-        "rounds": 3,
-        "throughput_ratio": 1.0,
-        "p99_ratio": 1.0,
-        "throughput_noise": 2.0,
-        "p99_noise": 2.0,
-    }
-    return Comparison(**given | changes)
+def comparison(
+    p99_ratio: float = 1.0, throughput_ratio: float = 1.0, spread: float = 0.02, rounds: int = 4
+) -> Comparison:
+    """Rounds that differ by `spread` around the given ratios."""
+
+    def around(ratio: float) -> tuple[float, ...]:
+        return tuple(ratio * (1 + spread * (1 if at % 2 else -1)) for at in range(rounds))
+
+    return Comparison(
+        version=1, concurrency=4, p99_ratios=around(p99_ratio), throughput_ratios=around(throughput_ratio)
+    )
 
 
 def champion(**changes: Any) -> Champion:

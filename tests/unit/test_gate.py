@@ -1,19 +1,22 @@
 import pytest
 
+from runtime.ledger import artifacts_of
 from runtime.records import Champion, Outcome
+from runtime.rules import Policy, Rule
 from runtime.spec import Data, Quality, Regression, Slo
 from steps.gate import gate
 
-from .examples import case, champion, comparison, deployment, exported, load_report, point
+from .examples import artifact, case, champion, comparison, deployment, exported, load_report, point
 
 LIMITS = Slo(p99_ms=50, throughput_per_s=500, memory_mb=300, regression=Regression(p99_percent=20))
 QUALITY, DATA = Quality(min_score=0.9), Data(min_samples=100)
 MEASURED = load_report(point(), comparison=comparison())
 FIRST = Champion()
+RULES = Policy()
 
 
 def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, exported(), deployment(), MEASURED, champion())
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion())
     assert verdict.outcome is Outcome.PASS
     assert [check.name for check in verdict.checks] == [
         "parity", "accuracy", "p99", "throughput", "failures", "memory", "accuracy against the champion",
@@ -22,12 +25,14 @@ def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
 
 
 def test_the_first_version_is_judged_by_the_limits_alone() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, exported(), deployment(), load_report(), FIRST)
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), load_report(), FIRST)
     assert (verdict.outcome, len(verdict.checks)) == (Outcome.PASS, 6)
 
 
 def test_the_default_spec_lets_a_sound_model_pass() -> None:
-    assert gate(Quality(), Data(), Slo(), exported(), deployment(), load_report(), FIRST).outcome is Outcome.PASS
+    assert (
+        gate(Quality(), Data(), Slo(), Policy(), exported(), deployment(), load_report(), FIRST).outcome is Outcome.PASS
+    )
 
 
 @pytest.mark.parametrize(
@@ -46,7 +51,8 @@ def test_the_default_spec_lets_a_sound_model_pass() -> None:
 )
 def test_any_single_failure_refuses_the_version(change: dict[str, object], name: str) -> None:
     given: dict[str, object] = {
-        "quality": QUALITY, "data": DATA, "slo": LIMITS, "exported": exported(), "deployment": deployment(),
+        "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
+        "exported": exported(), "deployment": deployment(),
         "load_report": MEASURED, "champion": champion(),
     }  # fmt: skip
     verdict = gate(**given | change)  # type: ignore[arg-type]
@@ -61,14 +67,15 @@ def test_any_single_failure_refuses_the_version(change: dict[str, object], name:
         {"deployment": deployment(samples=5)},
         {"deployment": deployment(score=None, metric=None, samples=0)},
         {"load_report": load_report()},
-        {"load_report": load_report(comparison=comparison(p99_ratio=1.3, p99_noise=50.0))},
+        {"load_report": load_report(comparison=comparison(p99_ratio=1.3, spread=0.5))},
         {"load_report": load_report(point(p99_ms=49, stable=False, spread_percent=40), comparison=comparison())},
     ],
     ids=["few samples", "no data", "no comparison", "noise", "unstable"],
 )
 def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
     given: dict[str, object] = {
-        "quality": QUALITY, "data": DATA, "slo": LIMITS, "exported": exported(), "deployment": deployment(),
+        "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
+        "exported": exported(), "deployment": deployment(),
         "load_report": MEASURED, "champion": champion(),
     }  # fmt: skip
     verdict = gate(**given | change)  # type: ignore[arg-type]
@@ -77,10 +84,30 @@ def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
 
 
 def test_a_failure_outweighs_what_is_not_known() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST)
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST)
     assert verdict.outcome is Outcome.FAIL
 
 
 def test_the_same_records_give_the_same_verdict() -> None:
-    one, two = (gate(QUALITY, DATA, LIMITS, exported(), deployment(), MEASURED, champion()) for _ in range(2))
+    one, two = (gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion()) for _ in range(2))
     assert one == two
+
+
+def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
+    measured = MEASURED.model_copy(update={"raw": artifact()})
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), measured, champion())
+    assert verdict.evidence is not None
+    assert (verdict.evidence.challenger.version, verdict.evidence.champion and verdict.evidence.champion.version) == (
+        2,
+        1,
+    )
+    assert list(artifacts_of(verdict)) == []
+
+
+def test_a_rule_stops_a_release_and_a_warning_does_not() -> None:
+    for severity, outcome in (("block", Outcome.FAIL), ("warn", Outcome.PASS)):
+        rules = Policy(rules=(Rule(metric="p95_ms", comparison="<=", limit=1, severity=severity),))
+        verdict = gate(QUALITY, DATA, LIMITS, rules, exported(), deployment(), MEASURED, champion())
+        assert verdict.outcome is outcome
+        assert [check.name for check in verdict.checks if check.verdict is Outcome.FAIL] == ["p95_ms"]
+        assert len(verdict.reasons) == (1 if outcome is Outcome.FAIL else 0)

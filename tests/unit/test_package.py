@@ -6,12 +6,12 @@ import pytest
 
 from runtime import onnx_models
 from runtime.artifacts import ArtifactStore
-from runtime.records import Candidate, Candidates, Exported, ModelVersion, Outcome, Packages, ParityCase
+from runtime.records import Candidate, Candidates, Exported, ModelVersion, Outcome, Packages, ParityCase, Slice
 from runtime.spec import Data, Priorities, Quality, Queue, SearchSpace, Serving, Target
 from runtime.tensors import dump_npz, load_npz
 from runtime.triton.config import parse
 from runtime.triton.repository import GOLDEN
-from steps.package import _first_config, package
+from steps.package import first_config, package
 
 from .examples import artifact, case, config, exported, perceptron, site
 
@@ -86,6 +86,14 @@ def test_a_package_is_a_repository_that_proves_itself(bench: Bench, tmp_path: Pa
         np.testing.assert_allclose(got, golden["output/output"][at : at + 1], rtol=1e-6)
 
 
+def test_a_package_carries_the_slices_that_rules_are_about(bench: Bench) -> None:
+    parts = (Slice(name="label=1", score=0.9, error=0.02, samples=200),)
+    given = candidates(bench.model, 0.95)
+    sliced = tuple(one.model_copy(update={"slices": parts}) for one in given.candidates)
+    (made,) = bench.package(given.model_copy(update={"candidates": sliced})).packages
+    assert made.slices == parts
+
+
 def test_the_same_candidate_makes_the_same_package(bench: Bench) -> None:
     assert bench.package() == bench.package()
 
@@ -133,13 +141,13 @@ def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
 
 def test_tuning_starts_where_triton_s_documentation_says() -> None:
     space = SearchSpace(max_batch=(32, 1, 8), queue_delay_us=(500, 0), instances=(2, 1), threads=(4, 2))
-    assert _first_config(space, Serving(), "bundled") == config(8, 0, 1, 2)
+    assert first_config(space, Serving(), "bundled") == config(8, 0, 1, 2)
 
 
 @pytest.mark.parametrize(
     "serving", [Serving(queue=Queue(timeout_ms=5)), Serving(priorities=Priorities(levels=2, default=1))]
 )
 def test_a_policed_queue_starts_with_the_instances_it_needs(serving: Serving) -> None:
-    assert _first_config(SearchSpace(instances=(1,)), serving, "bundled").instances == 2
-    assert _first_config(SearchSpace(instances=(1,)), serving, "nvidia").instances == 1
-    assert _first_config(SearchSpace(instances=(3, 4)), serving, "bundled").instances == 3
+    assert first_config(SearchSpace(instances=(1,)), serving, "bundled").instances == 2
+    assert first_config(SearchSpace(instances=(1,)), serving, "nvidia").instances == 1
+    assert first_config(SearchSpace(instances=(3, 4)), serving, "bundled").instances == 3

@@ -8,8 +8,8 @@ import pytest
 
 from runtime import perf
 from runtime.errors import MeasurementFailed, MissingTool
-from runtime.perf import Target, Window, measure, write_requests
-from runtime.records import Signature
+from runtime.perf import Demand, Run, Target, Window, measure, write_each, write_requests
+from runtime.records import LoadPoint, Signature
 from runtime.triton.environment import ServerEnvironment
 
 from .examples import signature, tensor
@@ -68,8 +68,20 @@ def test_every_type_is_written_in_its_own_width(tmp_path: Path, dtype: Any) -> N
     assert base64.b64decode(one["x"]["content"]["b64"]) == sample.tobytes()
 
 
+def run(row: Any = None, **changes: Any) -> Run:
+    given: dict[str, Any] = {
+        "row": ROW if row is None else row, "windows": ((1000.0, 2.0), (1000.0, 2.0), (1000.0, 2.0)),
+        "sent_per_s": 0.0, "late_percent": 0.0, "overhead_percent": 1.0, "client_cores": 0.2, "seconds": 1.0,
+    }  # fmt: skip
+    return Run(**given | changes)
+
+
+def pointed(row: Any = None, demand: Demand = Demand(concurrency=4), **changes: Any) -> LoadPoint:  # noqa: B008
+    return perf._point(run(row, **changes), demand, Window(window_ms=100, stability_percent=10))
+
+
 def test_a_row_of_perf_analyzer_is_a_point_in_milliseconds() -> None:
-    point = perf._point(ROW, 4, 3.14159, stable=True)
+    point = pointed(windows=((1000.0, 1.0), (1031.4, 1.0), (968.6, 1.0)))
     assert (point.concurrency, point.throughput_per_s) == (4, 1282.5)
     assert (point.p50_ms, point.p90_ms, point.p95_ms, point.p99_ms) == (0.7, 0.9, 1.1, 2.3)
     assert (point.queue_ms, point.compute_ms) == (0.25, 0.625)
@@ -78,7 +90,56 @@ def test_a_row_of_perf_analyzer_is_a_point_in_milliseconds() -> None:
 
 def test_server_times_may_be_missing() -> None:
     row = {name: value for name, value in ROW.items() if not name.startswith("Server")}
-    assert (perf._point(row, 4, 0, stable=True).queue_ms, perf._point(row, 4, 0, stable=True).compute_ms) == (0, 0)
+    assert (pointed(row).queue_ms, pointed(row).compute_ms) == (0, 0)
+
+
+def test_windows_that_differ_are_marked() -> None:
+    point = pointed(windows=((1000.0, 1.0), (800.0, 1.0), (1200.0, 1.0)))
+    assert (point.stable, point.spread_percent) == (False, 20.0)
+    assert not pointed(windows=()).stable
+
+
+@pytest.mark.parametrize(
+    ("changes", "saturated"),
+    [
+        ({}, False),
+        ({"overhead_percent": 60.0}, True),
+        ({"client_cores": 1000.0}, True),
+        ({"sent_per_s": 70.0}, True),
+        ({"late_percent": 30.0}, True),
+        ({"sent_per_s": 930.0}, False),
+    ],
+)
+def test_a_client_that_was_the_limit_is_marked(changes: dict[str, Any], saturated: bool) -> None:
+    demand = Demand(rate_per_s=1000)
+    found = run(**{"sent_per_s": 1000.0} | changes).saturated(demand, 1000)
+    assert found is saturated
+
+
+def test_chance_alone_does_not_make_a_client_slow() -> None:
+    assert not run(sent_per_s=7.0).saturated(Demand(rate_per_s=10), 300)
+
+
+def test_arrivals_do_not_wait_for_answers() -> None:
+    assert Demand(concurrency=8).options == ["--concurrency-range", "8"]
+    options = Demand(rate_per_s=250).options
+    assert options[:2] == ["--request-rate-range", "250"]
+    assert {"poisson", "--async"} <= set(options)
+    assert (str(Demand(rate_per_s=250)), str(Demand(concurrency=8))) == ("250 requests/s", "concurrency 8")
+
+
+def test_requests_of_several_lengths_are_written_each_with_its_own(tmp_path: Path) -> None:
+    tensors = Signature(inputs=(tensor("x", -1, -1, datatype="INT64"),), outputs=())
+    written = write_each(tmp_path / "r.json", tensors, [{"x": np.arange(n)} for n in (3, 7)])
+    assert [one["x"]["shape"] for one in json.loads(written.read_text())["data"]] == [[3], [7]]
+
+
+def test_bytes_that_are_no_text_travel_as_they_are(tmp_path: Path) -> None:
+    tensors = Signature(inputs=(tensor("jpeg", -1, 1, datatype="BYTES"),), outputs=())
+    image = b"\xff\xd8\xff\x00"
+    written = write_each(tmp_path / "r.json", tensors, [{"jpeg": np.array([image], dtype=object)}])
+    (one,) = json.loads(written.read_text())["data"]
+    assert base64.b64decode(one["jpeg"]["content"]["b64"]) == b"\x04\x00\x00\x00" + image
 
 
 @pytest.mark.parametrize("name", ["Inferences/Second", "p50 latency", "p90 latency", "p95 latency", "p99 latency"])
@@ -89,12 +150,12 @@ def test_a_missing_number_is_never_zero(name: str, value: str | None) -> None:
         {name: value} if value is not None else {}
     )
     with pytest.raises(MeasurementFailed, match=name):
-        perf._point(row, 4, 0, stable=True)
+        pointed(row)
 
 
 def test_nothing_answered_is_no_measurement() -> None:
     with pytest.raises(MeasurementFailed, match="no request was answered at concurrency 4"):
-        perf._point(ROW | {"Inferences/Second": "0"}, 4, 0, stable=True)
+        pointed(ROW | {"Inferences/Second": "0"})
 
 
 @pytest.mark.parametrize(("text", "row"), [("", None), ("a,b\n", None), ("a,b\n1,2\n3,4\n", {"a": "3", "b": "4"})])
@@ -125,6 +186,6 @@ def test_a_measurement_that_dies_says_where_and_with_which_words(
     environment: ServerEnvironment, tmp_path: Path
 ) -> None:
     target = Target(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
-    (tmp_path / "digits-4.csv").write_text("Inferences/Second\n99\n")  # of an earlier run: must not be taken for this
+    (tmp_path / "digits-4-0.csv").write_text("Inferences/Second\n99\n")  # of an earlier run: must not be taken for this
     with pytest.raises(MeasurementFailed, match="ended with 99 at concurrency 4: loading / failed: connection refused"):
         measure(environment, target, 4, Window(window_ms=100), tmp_path)

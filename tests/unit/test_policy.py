@@ -1,4 +1,6 @@
+import dataclasses
 import math
+import re
 from typing import Any
 
 import pytest
@@ -6,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runtime import policy
-from runtime.records import Champion, Check, Outcome, Package
+from runtime.records import Champion, Check, Evidence, Outcome, Package, Slice
+from runtime.rules import Policy, Rule
 from runtime.spec import Data, Parity, Quality, Regression, Slo
 
-from .examples import case, champion, comparison, load_report, package, point
+from .examples import case, champion, comparison, exported, load_report, package, point
 
 PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
 DATA = Data(min_samples=100)
@@ -173,12 +176,9 @@ def test_a_stable_measurement_is_taken_at_its_word() -> None:
 def against(
     given_: Any = None, *, slo: Slo | None = None, before: Champion | None = None, **score_: Any
 ) -> dict[str, Check]:
-    mine: dict[str, Any] = {"score": 0.95, "metric": "accuracy", "validation": "v" * 64} | score_
-    return named(
-        policy.champion_checks(
-            given_, before or champion(), mine["score"], mine["metric"], mine["validation"], slo or Slo()
-        )
-    )
+    mine = policy.scored(package(**score_))
+    theirs = (before or champion()).package
+    return named(policy.champion_checks(given_, policy.scored(theirs) if theirs else None, mine, slo or Slo()))
 
 
 def test_without_a_champion_there_is_nothing_to_compare() -> None:
@@ -191,35 +191,57 @@ def test_a_champion_that_was_not_measured_beside_it_decides_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("p99_ratio", "noise", "verdict"),
+    ("p99_ratio", "spread", "verdict"),
     [
-        (1.0, 2, PASS),
-        (1.5, 100, PASS),
-        (1.51, 2, INCONCLUSIVE),
-        (1.6, 10.1, INCONCLUSIVE),
-        (1.6, 9.9, FAIL),
-        (5.0, 2, FAIL),
-        (5.0, math.inf, INCONCLUSIVE),
-        (0.2, math.inf, PASS),
-        (math.nan, 1, INCONCLUSIVE),
+        (1.0, 0.02, PASS),
+        (1.4, 0.02, PASS),
+        (1.4, 0.3, INCONCLUSIVE),
+        (1.5, 0.02, INCONCLUSIVE),
+        (1.6, 0.1, INCONCLUSIVE),
+        (1.6, 0.02, FAIL),
+        (5.0, 0.02, FAIL),
+        (1.0, 0.9, INCONCLUSIVE),
+        (0.2, 0.02, PASS),
+        (math.nan, 0.01, INCONCLUSIVE),
     ],
 )
-def test_latency_against_the_champion_is_judged_with_its_noise(
-    p99_ratio: float, noise: float, verdict: Outcome
+def test_latency_against_the_champion_is_decided_by_its_whole_interval(
+    p99_ratio: float, spread: float, verdict: Outcome
 ) -> None:
     slo = Slo(regression=Regression(p99_percent=50))
-    check = against(comparison(p99_ratio=p99_ratio, p99_noise=noise), slo=slo)["p99 against the champion"]
+    check = against(comparison(p99_ratio=p99_ratio, spread=spread), slo=slo)["p99 against the champion"]
     assert (check.verdict, explained(check)) == (verdict, True)
 
 
 @pytest.mark.parametrize(
-    ("ratio", "noise", "verdict"),
-    [(1.3, 2, PASS), (0.76, 2, PASS), (0.74, 2, INCONCLUSIVE), (0.7, 1, FAIL), (math.nan, 1, INCONCLUSIVE)],
+    ("ratio", "spread", "verdict"),
+    [(1.3, 0.02, PASS), (0.80, 0.02, PASS), (0.75, 0.02, INCONCLUSIVE), (0.7, 0.02, FAIL), (math.nan, 1, INCONCLUSIVE)],
 )
-def test_throughput_against_the_champion_is_judged_with_its_noise(ratio: float, noise: float, verdict: Outcome) -> None:
+def test_throughput_against_the_champion_is_decided_by_its_whole_interval(
+    ratio: float, spread: float, verdict: Outcome
+) -> None:
     slo = Slo(regression=Regression(throughput_percent=25))
-    found = against(comparison(throughput_ratio=ratio, throughput_noise=noise), slo=slo)
+    found = against(comparison(throughput_ratio=ratio, spread=spread), slo=slo)
     assert found["throughput against the champion"].verdict is verdict
+
+
+def test_one_round_decides_nothing() -> None:
+    assert against(comparison(rounds=1))["p99 against the champion"].verdict is INCONCLUSIVE
+
+
+def test_what_is_not_decided_says_how_many_rounds_would() -> None:
+    check = against(comparison(p99_ratio=1.3, spread=0.2))["p99 against the champion"]
+    assert check.verdict is INCONCLUSIVE
+    assert re.search(r"4 rounds show differences of \d+ % and more; about \d+ more would decide it", check.reason)
+    near = against(comparison(p99_ratio=1.5, spread=0.001))["p99 against the champion"]
+    assert "too close to the limit" in near.reason
+
+
+def test_a_surer_answer_needs_a_narrower_interval() -> None:
+    sure, surer = Slo(regression=Regression(confidence_percent=60)), Slo(regression=Regression(confidence_percent=99.9))
+    found = comparison(p99_ratio=1.3, spread=0.05)
+    assert against(found, slo=sure)["p99 against the champion"].verdict is PASS
+    assert against(found, slo=surer)["p99 against the champion"].verdict is INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -256,26 +278,6 @@ def test_scores_on_other_samples_or_in_another_unit_are_not_compared(before: dic
     assert {check.verdict for check in found.values()} == {PASS}
 
 
-# --- noise ---
-
-
-def test_one_value_has_no_interval() -> None:
-    assert policy.confidence_half_width([]) == policy.confidence_half_width([1.0]) == math.inf
-
-
-@given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20))
-def test_an_interval_is_as_wide_as_the_values_differ(values: list[float]) -> None:
-    width = policy.confidence_half_width(values)
-    assert width >= 0
-    assert policy.confidence_half_width([2 * value for value in values]) == pytest.approx(2 * width)
-    assert (width == 0) == (len(set(values)) == 1) or max(values) - min(values) < 1e-9
-
-
-def test_an_interval_is_that_of_students_distribution() -> None:
-    assert policy.confidence_half_width([1.0, 3.0]) == pytest.approx(12.71)  # one degree of freedom
-    assert policy.confidence_half_width([1.0, 3.0] * 50) == pytest.approx(1.96 * (100 / 99 / 100) ** 0.5)
-
-
 _numbers = st.none() | st.floats()
 
 
@@ -299,3 +301,81 @@ def test_no_measurement_that_is_not_a_number_ever_passes_a_limit(p99: float, thr
 def test_a_package_carries_what_its_score_is_compared_by() -> None:
     assert {"score", "samples", "metric", "validation"} <= set(Package.model_fields)
     assert package().score == 0.95
+
+
+# --- rules ---
+
+LIMITS = policy.Limits(quality=Quality(), data=DATA, slo=Slo(p99_ms=50), policy=Policy())
+PARTS = (
+    Slice(name="region=north", score=0.99, error=0.01, samples=400),
+    Slice(name="label=7", score=1, error=0, samples=9),
+)
+
+
+def ruled(metric: str, how: Any, limit: Any, **more: Any) -> Check:
+    """The one check that a rule gives on a release with everything measured."""
+    rule = Rule(metric=metric, comparison=how, limit=limit, **more)
+    measured = load_report(
+        point(4), point(16, 3000, 40), comparison=comparison(p99_ratio=1.2), max_rate_per_s=900.0,
+        open_points=(point(0, 500, 30, rate_per_s=500.0),),
+    )  # fmt: skip
+    given_ = policy.evidence_of(exported(), package(slices=PARTS), measured, champion())
+    (check,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=Policy(rules=(rule,))))
+    return check
+
+
+@pytest.mark.parametrize(
+    ("metric", "how", "limit", "slice_", "verdict", "measured"),
+    [
+        ("p99_ms", "<=", 40, "", PASS, 40),
+        ("p99_ms", "<=", "0.02 s", "", FAIL, 40),
+        ("p99_ms", "<=", 10, "concurrency=4", PASS, 10),
+        ("p95_ms", "<=", 10, "concurrency=7", INCONCLUSIVE, None),
+        ("open_p99_ms", "<=", 30, "", PASS, 30),
+        ("throughput_per_s", ">=", 2000, "", PASS, 3000),
+        ("throughput_per_s", ">=", "200000/min", "", FAIL, 3000),
+        ("max_rate_per_s", ">=", 1000, "", FAIL, 900),
+        ("memory_mb", "<=", "1 GiB", "", PASS, 200),
+        ("failures", "<=", 0, "", PASS, 0),
+        ("score", ">=", 0.9, "", PASS, 0.95),
+        ("score", ">=", 0.98, "region=north", PASS, 0.99),
+        ("score", ">=", 0.5, "label=7", INCONCLUSIVE, None),
+        ("score", ">=", 0.5, "region=nowhere", INCONCLUSIVE, None),
+        ("score_worse", "<=", 0.01, "", PASS, 0),
+        ("parity_max_abs", "<=", 1e-3, "", PASS, 1e-6),
+        ("p99_worse_percent", "<=", "50 %", "", PASS, 20),
+        ("p99_worse_percent", "<=", 10, "", FAIL, 20),
+        ("p99_worse_percent", "<=", 20, "", INCONCLUSIVE, 20),
+    ],
+)
+def test_a_rule_reads_its_metric(
+    metric: str, how: str, limit: Any, slice_: str, verdict: Outcome, measured: float | None
+) -> None:
+    check = ruled(metric, how, limit, slice=slice_)
+    assert (check.verdict, explained(check)) == (verdict, True)
+    assert check.measured == (measured if measured is None else pytest.approx(measured, rel=1e-2))
+
+
+def test_memory_that_nobody_measured_decides_nothing_and_only_where_it_is_limited() -> None:
+    unmeasured = load_report(memory_mb=None)
+    rules = Policy(rules=(Rule(metric="memory_mb", comparison="<=", limit="1 GiB"),))
+    given_ = policy.evidence_of(exported(), package(), unmeasured, Champion())
+    (ruled_,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))
+    verdicts = {
+        limit: next(c for c in policy.load_checks(unmeasured, Slo(memory_mb=limit)) if c.name == "memory")
+        for limit in (None, 100)
+    }
+    assert [verdicts[None].verdict, verdicts[100].verdict, ruled_.verdict] == [PASS, INCONCLUSIVE, INCONCLUSIVE]
+    assert explained(verdicts[100])
+
+
+def test_a_rule_is_for_its_target_alone() -> None:
+    rules = Policy(rules=(Rule(metric="failures", comparison="<=", limit=0, target="edge"),))
+    given_ = policy.evidence_of(exported(), package(), load_report(), Champion())
+    assert list(policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))) == []
+
+
+def test_the_same_evidence_under_the_same_limits_is_the_same_verdict() -> None:
+    given_ = policy.evidence_of(exported(), package(), load_report(comparison=comparison()), champion())
+    again = Evidence.model_validate_json(given_.model_dump_json())
+    assert policy.verdict(again, LIMITS) == policy.verdict(given_, LIMITS)

@@ -395,7 +395,7 @@ def test_rungs_are_built_side_by_side_as_memory_allows(
 
 
 def evaluation(score: float | None = 0.9, **changes: Any) -> Evaluation:
-    slices = tuple(Slice(name=n, score=s, samples=k) for n, s, k in changes.pop("slices", ()))
+    slices = tuple(Slice(name=n, score=s, error=0.0, samples=k) for n, s, k in changes.pop("slices", ()))
     return Evaluation(score=score, samples=500, slices=slices, **changes)
 
 
@@ -439,6 +439,16 @@ def test_scores_are_split_by_named_columns(bench: Bench) -> None:
     assert (names["plant=north"], names["plant=south"]) == (200, 200)
     with pytest.raises(DataInvalid, match=r"which `data\.slices` names"):
         bench.quantize(bench.datasets(), data=Data(slices=("plant",)))
+
+
+def test_a_column_with_more_values_than_a_record_has_room_for_is_not_one_to_slice_by(bench: Bench) -> None:
+    columns = {"serial": np.arange(400), "plant": np.repeat(["north", "south"], 200), "text": np.full(400, "x" * 50)}
+    found = bench.quantize(
+        bench.datasets(input=bench.inputs, label=bench.labels, **columns), data=Data(slices=tuple(columns))
+    )
+    given = found.candidates[0].slices
+    assert {one.name.split("=")[0] for one in given} == {"plant", "label"}
+    assert all(0 <= one.error < 0.1 for one in given)
 
 
 # --- what can't be served there ---

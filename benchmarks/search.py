@@ -1,0 +1,277 @@
+"""`make bench-search`: the search against brute force and against Triton Model Analyzer, on one bundled server.
+
+For three models, each in fp32 and int8: every point of a grid measured in long windows (brute force), what the search
+chooses, and what Model Analyzer's quick mode finds (in an environment of its own; skipped with the reason where it
+can't be had). The search's and the grid's best are then measured again in turn, since the luckiest of many
+measurements is not the best configuration. `--quick` takes a small grid and short windows.
+"""
+
+import argparse
+import csv
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import onnx
+
+from runtime import onnx_models, quantization
+from runtime.artifacts import ArtifactStore
+from runtime.processes import inherited
+from runtime.records import Artifact, Package, Packages, Precision, Signature, Site, TensorSpec
+from runtime.search.search import Search
+from runtime.search.space import Point, Space, space_of
+from runtime.search.worth import Goal
+from runtime.settings import Settings
+from runtime.spec import LatencyTarget, Load, Quantization, SearchSpace, Serving, Target
+from runtime.tensors import Arrays
+from runtime.triton.config import ModelDescription
+from runtime.triton.environment import ServerEnvironment, default_root, ensure
+from runtime.triton.repository import golden_arrays, install, reconfigure, write_package
+from steps.package import first_config
+from steps.tune import Workbench, measure_point, tune, workbench
+
+RESULTS = Path(__file__).parent / "results" / "search.json"
+ANALYZER = "triton-model-analyzer==1.58"
+_AGAIN = 3
+_ANALYZER_S = 900
+GRIDS = {
+    "full": SearchSpace(
+        time_budget_s=60, max_batch=(1, 2, 4, 8, 16, 32, 64), queue_delay_us=(0, 100, 500), instances=(1, 2, 3, 4),
+        threads=(1, 2), window_ms=500,
+    ),
+    "quick": SearchSpace(
+        time_budget_s=10, max_batch=(1, 8, 32), queue_delay_us=(0, 500), instances=(1, 2), threads=(1, 2),
+        window_ms=150,
+    ),
+}  # fmt: skip
+
+
+# --- the models -----------------------------------------------------------------------------------------------------
+
+
+def networks() -> dict[str, tuple[Any, tuple[int, ...]]]:
+    """Torch modules by name, and the shape of one sample: an MLP, a CNN, a transformer encoder."""
+    import torch
+
+    nn = torch.nn
+    torch.manual_seed(0)
+    mlp = nn.Sequential(nn.Linear(128, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    cnn = nn.Sequential(
+        nn.Conv2d(3, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, stride=2, padding=1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(64 * 64, 10),
+    )  # fmt: skip
+    layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    return {"mlp": (mlp, (128,)), "cnn": (cnn, (3, 32, 32)), "encoder": (encoder, (32, 128))}
+
+
+def build(name: str, module: Any, shape: tuple[int, ...], site: Site, space: SearchSpace, folder: Path) -> Packages:
+    """The module as packages, fp32 and, where it can be had, int8."""
+    import torch
+
+    rng = np.random.default_rng(0)
+    samples: Arrays = {"input": rng.normal(size=(64, *shape)).astype(np.float32)}
+    files: dict[Precision, Path] = {"fp32": folder / "fp32" / "model.onnx"}
+    files["fp32"].parent.mkdir(parents=True)
+    torch.onnx.export(
+        module.eval(), (torch.from_numpy(samples["input"][:4]),), files["fp32"], dynamo=True, input_names=["input"],
+        output_names=["output"], dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False, verbose=False,
+    )  # fmt: skip
+    onnx.checker.check_model(onnx.load(files["fp32"]))
+    files["int8"] = _int8(files["fp32"], samples, folder)
+    example = {"input": samples["input"][:8]}
+    packages = [_package(name, precision, file, example, site, space) for precision, file in files.items()]
+    return Packages(target="local-cpu", packages=tuple(packages), checks=())
+
+
+def _int8(model: Path, samples: Arrays, folder: Path) -> Path:
+    to = folder / "int8" / "model.onnx"
+    to.parent.mkdir()
+    limits = Quantization(methods=("minmax",))
+    how = quantization.scheme(model, Target(), limits)
+    prepared = quantization.prepare(model, folder / "prepared.onnx")
+    given = quantization.ranges(prepared, samples, how.op_types, limits, folder)
+    return quantization.quantize_static(prepared, given["minmax"], how, to)
+
+
+def _package(name: str, precision: Precision, file: Path, example: Arrays, site: Site, space: SearchSpace) -> Package:
+    answers = onnx_models.answer(onnx_models.session(file), example)
+    signature = Signature(inputs=_specs(example), outputs=_specs(answers))
+    first = space_of_axes(space)
+    description = ModelDescription(name=name, version=1, signature=signature, config=first, serving=Serving())
+    with tempfile.TemporaryDirectory(dir=site.home) as folder:
+        tree = Path(folder) / "package"
+        tree.mkdir()
+        golden = golden_arrays(example, answers)
+        write_package(tree, description, file.parent, "bundled", example=example, golden=golden)
+        kept: Artifact = ArtifactStore(site.artifacts_uri).put_tree(tree)
+    return Package(
+        target="local-cpu", server="bundled", model=name, version=1, precision=precision, config=first,
+        repository=kept, signature=signature,
+    )  # fmt: skip
+
+
+def space_of_axes(space: SearchSpace) -> Any:
+    """Where the search begins: what `steps.package` would choose."""
+    return first_config(space, Serving(), "bundled")
+
+
+def _specs(arrays: Arrays) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name=name, datatype="FP32", shape=(-1, *array.shape[1:])) for name, array in arrays.items())
+
+
+# --- the contestants ------------------------------------------------------------------------------------------------
+
+
+def brute_force(bench: Workbench, space: Space) -> tuple[Point, int, float]:
+    """The best of every point, how many there were, and the seconds it took."""
+    started = time.monotonic()
+    search = Search(space, Goal())
+    for point in space.points():
+        search.tell(point, measure_point(bench, search, point, bench.space.window_ms))
+    package, best = search.best()
+    return Point(package, best.config), len(search.trials), time.monotonic() - started
+
+
+def again(bench: Workbench, space: Space, points: dict[str, Point]) -> dict[str, float]:
+    """Median throughput of each point, measured in turn."""
+    found: dict[str, list[float]] = {name: [] for name in points}
+    search = Search(space, Goal())
+    for at in range(_AGAIN):
+        for name, point in list(points.items())[:: 1 if at % 2 else -1]:
+            found[name].append(measure_point(bench, search, point, bench.space.window_ms).throughput_per_s)
+    return {name: median(values) for name, values in found.items()}
+
+
+def analyzer(bench: Workbench, package: Package, work: Path) -> tuple[float, float, str]:
+    """Model Analyzer's best throughput in quick mode, the seconds it took, and why there is none.
+
+    It is given the precision that brute force found best: choosing one is not its business.
+    """
+    binary, why = _analyzer_program()
+    if binary is None:
+        return 0.0, 0.0, why
+    work.mkdir()
+    tree = bench.trees[package.precision]
+    reconfigure(tree, package.model, package.config, package.server)
+    install(tree, bench.repository, source=package.model, name=package.model)  # it loads this with other settings
+    config = _analyzer_config(bench, package.model, work)
+    started = time.monotonic()
+    try:
+        done = subprocess.run(
+            [binary, "profile", "-f", str(config)], capture_output=True, text=True, check=False, timeout=_ANALYZER_S,
+            cwd=work, env=inherited() | {"NO_PROXY": "*", "no_proxy": "*"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return 0.0, time.monotonic() - started, f"Model Analyzer took more than {_ANALYZER_S} s"
+    seconds = time.monotonic() - started
+    table = work / "export" / "results" / "metrics-model-inference.csv"
+    if done.returncode or not table.is_file():
+        said = " ".join((done.stderr or done.stdout).split())[-300:]
+        return 0.0, seconds, f"Model Analyzer ended with {done.returncode}: {said}"
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    return max(float(row["Throughput (infer/sec)"]) for row in rows), seconds, ""
+
+
+def _analyzer_config(bench: Workbench, model: str, work: Path) -> Path:
+    """Its configuration, and a wrapper that lets perf_analyzer find its libraries."""
+    wrapper = work / "perf_analyzer"
+    libraries = bench.environment.library_path
+    wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {bench.environment.perf_analyzer} "$@"\n')
+    wrapper.chmod(0o755)
+    server = bench.server
+    said = {
+        "model_repository": str(bench.repository), "output_model_repository_path": str(work / "variants"),
+        "override_output_model_repository": True, "triton_launch_mode": "remote", "client_protocol": "grpc",
+        "triton_http_endpoint": server.http, "triton_grpc_endpoint": server.grpc, "triton_metrics_url": server.metrics,
+        "perf_analyzer_path": str(wrapper), "export_path": str(work / "export"),
+        "checkpoint_directory": str(work / "checkpoints"), "run_config_search_mode": "quick",
+        "run_config_search_max_instance_count": max(bench.space.instances),
+        "run_config_search_max_model_batch_size": max(bench.space.max_batch),
+        "run_config_search_max_concurrency": bench.space.max_concurrency,
+        "perf_analyzer_flags": {"measurement-interval": max(1000, bench.space.window_ms)},
+        "profile_models": {model: {"cpu_only": True}},
+    }  # fmt: skip
+    file = work / "analyzer.json"  # JSON is YAML
+    file.write_text(json.dumps(said))
+    return file
+
+
+def _analyzer_program() -> tuple[str | None, str]:
+    """Model Analyzer in an environment of its own, made on first use."""
+    root = Path(sys.prefix) / "share" / "shiplift" / "model-analyzer"
+    program = root / "bin" / "model-analyzer"
+    if not program.is_file():
+        commands = [
+            [sys.executable, "-m", "venv", str(root)],
+            [str(root / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", ANALYZER],
+        ]
+        for command in commands:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                return None, f"Model Analyzer can't be installed: {' '.join(done.stderr.split())[-300:]}"
+    return str(program), ""
+
+
+# --- the comparison -------------------------------------------------------------------------------------------------
+
+
+def compare(name: str, module: Any, shape: tuple[int, ...], search_space: SearchSpace, home: Path) -> dict[str, Any]:
+    """One model's row of the results."""
+    site = _site(home)
+    target = Target(name="local-cpu")
+    packages = build(name, module, shape, site, search_space, home / "models")
+    started = time.monotonic()
+    tuned = tune(site, target, packages, search_space, LatencyTarget(), Load(), Serving())
+    seconds = time.monotonic() - started
+    space = space_of(packages.packages, search_space, Serving())
+    by_precision = {package.precision: package for package in packages.packages}
+    ours = Point(by_precision[tuned.best.precision], tuned.best.config)
+    with workbench(site, packages, Serving(), search_space, Load()) as bench:
+        brute, brute_trials, brute_seconds = brute_force(bench, space)
+        found = again(bench, space, {"ours": ours, "brute": brute})
+        best, analyzer_seconds, why = analyzer(bench, brute.package, home / "analyzer")
+    return {
+        "model": name, "best": round(found["ours"], 1), "trials": tuned.configurations, "seconds": round(seconds, 1),
+        "brute_best": round(found["brute"], 1), "brute_trials": brute_trials, "brute_seconds": round(brute_seconds, 1),
+        "analyzer_best": round(best, 1) or None, "analyzer_seconds": round(analyzer_seconds, 1) or None,
+        "analyzer_skipped": why, "config": ours.config.model_dump() | {"precision": ours.package.precision},
+        "brute_config": brute.config.model_dump() | {"precision": brute.package.precision},
+    }  # fmt: skip
+
+
+def _site(home: Path) -> Site:
+    root = Settings().server_environment or default_root()
+    environment: ServerEnvironment = ensure(root)
+    return Site(
+        home=str(home), registry_uri="", artifacts_uri=(home / "artifacts").as_uri(),
+        server_environment=str(environment.root), http="", grpc="", metrics="",
+    )  # fmt: skip
+
+
+def main() -> None:
+    """Measures, prints each model's row, and writes the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a small grid and short windows (a few minutes)")
+    parser.add_argument("--only", default="", help="one model: mlp, cnn or encoder")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    space = GRIDS["quick" if given.quick else "full"]
+    rows = []
+    for name, (module, shape) in networks().items():
+        if given.only in ("", name):
+            with tempfile.TemporaryDirectory(prefix="shiplift-search-") as folder:
+                rows.append(compare(name, module, shape, space, Path(folder)))
+            print(json.dumps(rows[-1]), flush=True)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps({"quick": given.quick, "models": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""What a load test sends: requests that users really sent, or ones made from the example with lengths as they occur."""
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import DataInvalid
+from runtime.records import Signature, TensorSpec
+from runtime.samples import random_like
+from runtime.spec import DynamicShape, Load
+from runtime.tensors import Arrays, as_input, fits, load_npz, numpy_type
+
+_COUNT = 32
+_MOST = 1024  # perf_analyzer holds all of them in memory, and sends them in turn
+
+
+def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]:
+    """Samples like the example's (by input name, without a batch dimension), with the lengths of `load.shapes`.
+
+    Raises:
+        DataInvalid: a shape is for an input or a dimension that the model doesn't have, or that is not dynamic.
+    """
+    rng = np.random.default_rng(load.seed)
+    for shape in load.shapes:
+        _check_shape(shape, signature)
+    if not load.shapes:
+        made = random_like(example, signature.inputs, _COUNT, seed=load.seed)
+        return [{name: array[at] for name, array in made.items()} for at in range(_COUNT)]
+    return [_one(example, signature, load, rng) for _ in range(_COUNT)]
+
+
+def recorded(body: bytes, name: str, signature: Signature) -> list[Arrays]:
+    """Requests as logged: an NPZ of arrays by input name, or JSON: KServe request bodies, as a list or one a line.
+
+    A request of several samples counts as several. In JSON, `{"b64": "..."}` stands for bytes, such as a JPEG.
+
+    Raises:
+        DataInvalid: the file can't be read, or does not fit the model's inputs.
+    """
+    try:
+        batches = [dict(load_npz(body))] if name.endswith(".npz") else list(_bodies(body, signature))
+        found = [one for batch in batches for one in _samples(batch, signature)]
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DataInvalid(
+            f"the requests in {name} can't be read: {' '.join(str(error).split())[:200]}",
+            do="Log an NPZ of arrays by input name, or JSON of KServe request bodies.",
+        ) from error
+    if not found:
+        raise DataInvalid(f"{name} has no requests", do="Log at least one, or none of the file.")
+    return found[:_MOST]
+
+
+def length(shape: DynamicShape, rng: np.random.Generator) -> int:
+    """One length drawn from a distribution, within its bounds."""
+    if shape.distribution == "choice":
+        return int(rng.choice(shape.lengths))
+    if shape.distribution == "uniform":
+        return int(rng.integers(shape.low, shape.high, endpoint=True))
+    middle = (np.log(shape.low) + np.log(shape.high)) / 2
+    spread = (np.log(shape.high) - np.log(shape.low)) / 4  # nineteen of twenty lie between the bounds
+    return int(np.clip(round(float(rng.lognormal(middle, spread))), shape.low, shape.high))
+
+
+def _one(example: Arrays, signature: Signature, load: Load, rng: np.random.Generator) -> Arrays:
+    lengths = {(shape.input, shape.axis): length(shape, rng) for shape in load.shapes}
+    resized = {}
+    for spec in signature.inputs:
+        array = example[spec.name]
+        for axis in range(1, array.ndim):
+            if (spec.name, axis) in lengths:
+                array = np.take(array, np.arange(lengths[spec.name, axis]) % max(1, array.shape[axis]), axis=axis)
+        resized[spec.name] = array
+    made = random_like(resized, signature.inputs, 1, seed=int(rng.integers(2**31)))
+    return {name: array[0] for name, array in made.items()}
+
+
+def _check_shape(shape: DynamicShape, signature: Signature) -> None:
+    spec = next((one for one in signature.inputs if one.name == shape.input), None)
+    if spec is None or shape.axis >= len(spec.shape) or spec.shape[shape.axis] != -1:
+        known = [f"{s.name} axis {at}" for s in signature.inputs for at, d in enumerate(s.shape) if at and d == -1]
+        raise DataInvalid(
+            f"`load.shapes` gives lengths to {shape.input!r} axis {shape.axis}, which is no dynamic dimension",
+            do=f"The model's are: {', '.join(known) or 'none'}.",
+        )
+
+
+def _bodies(body: bytes, signature: Signature) -> Iterator[Arrays]:
+    text = body.decode()
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = [json.loads(line) for line in text.splitlines() if line.strip()]
+    many = said.get("requests", [said]) if isinstance(said, dict) else said
+    kinds = {spec.name: spec for spec in signature.inputs}
+    for one in many:
+        yield {given["name"]: _tensor(given["data"], kinds[given["name"]], given["shape"]) for given in one["inputs"]}
+
+
+def _tensor(data: Any, spec: TensorSpec, shape: list[int]) -> NDArray[Any]:
+    if spec.datatype == "BYTES":
+        flat = [base64.b64decode(item["b64"]) if isinstance(item, dict) else str(item) for item in _flat(data)]
+        made = np.empty(len(flat), dtype=object)
+        made[:] = flat
+        return made.reshape(shape)
+    return np.array(data, dtype=numpy_type(spec.datatype)).reshape(shape)
+
+
+def _flat(data: Any) -> list[Any]:
+    return [one for item in data for one in _flat(item)] if isinstance(data, list) else [data]
+
+
+def _samples(batch: Arrays, signature: Signature) -> Iterator[Arrays]:
+    given: dict[str, NDArray[Any]] = {}
+    for spec in signature.inputs:
+        if spec.name not in batch:
+            raise ValueError(f"input {spec.name!r} is not there, but {', '.join(sorted(batch)) or 'nothing'}")
+        raw = batch[spec.name]
+        array = raw if spec.datatype == "BYTES" and raw.dtype == object else as_input(raw, spec)
+        if not fits(array, spec):
+            raise ValueError(f"{spec.name!r} has shape {array.shape}, the model takes {spec.shape}")
+        given[spec.name] = array
+    for at in range(min(len(array) for array in given.values())):
+        yield {key: array[at] for key, array in given.items()}

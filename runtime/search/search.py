@@ -1,0 +1,167 @@
+"""Which point to measure next: rules first, then what was good before, then a cost model and TPE in turn.
+
+Tree-structured Parzen estimators (Bergstra et al., NeurIPS 2011), by Optuna, look where good points have been; the cost
+model looks where throughput's own arithmetic points. All measurements, whoever asked for them, teach both. Coarse ones
+choose finalists, which are measured again for long (successive halving: Jamieson and Talwalkar, AISTATS 2016).
+"""
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from runtime.errors import MeasurementFailed
+from runtime.records import Package, ServingConfig, Trial
+from runtime.search.cost_model import CostModel
+from runtime.search.space import Point, Space
+from runtime.search.worth import NOISE, Goal
+
+_ASKS = 4
+_REMEMBERED = 3
+FINALISTS = 3
+_CLOSE = math.log(1.15)  # coarse windows err by about this much
+PATIENCE = 10
+
+
+class Search:
+    """Asks for points and is told trials; knows nothing of servers. The same answers give the same questions."""
+
+    def __init__(self, space: Space, goal: Goal, *, remembered: Iterable[tuple[str, ServingConfig]] = ()) -> None:
+        self.space = space
+        self.goal = goal
+        self.trials: list[Trial] = []
+        self._model = CostModel(space, goal)
+        self._measured: dict[tuple[str, ServingConfig], tuple[Point, Trial]] = {}
+        self._finals: dict[tuple[str, ServingConfig], tuple[Point, Trial]] = {}
+        self._remembered = list(remembered)[:_REMEMBERED]
+        self._starts = self._starting_points()
+        self._study = _study()
+        self._turn = 0
+        self._since_better = 0
+
+    # --- asking ---
+
+    def ask(self) -> Point | None:
+        """The next point for a coarse measurement; None: everything was measured, or nothing better turned up."""
+        for point in self._starts:
+            if point.key not in self._measured:
+                return point
+        if self._since_better >= PATIENCE:
+            return None
+        unseen = [point for point in self.space.points() if point.key not in self._measured]
+        if not unseen:
+            return None
+        self._turn += 1
+        asked = self._model.best(self._measured.values(), unseen) if self._turn % 3 else None
+        return asked or self._by_tpe() or unseen[0]
+
+    def finalists(self) -> Iterator[Point]:
+        """The points that coarse windows can't tell from the best, best first, for a long measurement."""
+        ranked = sorted(self._measured.values(), key=lambda one: -self.goal.worth(one[1]))
+        top = self.goal.worth(ranked[0][1]) if ranked else -math.inf
+        for point, trial in ranked[:FINALISTS]:
+            if math.isfinite(self.goal.worth(trial)) and self.goal.worth(trial) >= top - _CLOSE:
+                yield point
+
+    def hopeless(self, trial: Trial) -> bool:
+        """Whether a trial over its limits can be cut short: a lower concurrency gives no more throughput than this."""
+        best = self._best_of(self._measured)
+        return best is not None and best[1].within_slo and trial.throughput_per_s < best[1].throughput_per_s
+
+    # --- telling ---
+
+    def tell(self, point: Point, trial: Trial) -> None:
+        """Takes a coarse trial in."""
+        before = self._best_of(self._measured)
+        self.trials.append(trial)
+        self._measured[point.key] = (point, trial)
+        worth = self.goal.worth(trial)
+        better = math.isfinite(worth) and (before is None or worth > self.goal.worth(before[1]) + math.log(NOISE))
+        self._since_better = 0 if better else self._since_better + 1
+        self._teach(point, trial)
+
+    def tell_final(self, point: Point, trial: Trial) -> None:
+        """Takes a long trial of a finalist in."""
+        self.trials.append(trial)
+        self._finals[point.key] = (point, trial)
+
+    def best(self) -> tuple[Package, Trial]:
+        """The best package and trial: of the finalists that were measured for long, else of all.
+
+        Raises:
+            MeasurementFailed: every trial failed.
+        """
+        found = self._best_of(self._finals) or self._best_of(self._measured)
+        if found is None:
+            last = self.trials[-1].error if self.trials else "nothing was tried"
+            raise MeasurementFailed(f"no serving configuration could be measured: {last}", do="See the release's log.")
+        return found[0].package, found[1]
+
+    def _best_of(self, among: dict[tuple[str, ServingConfig], tuple[Point, Trial]]) -> tuple[Point, Trial] | None:
+        """The earliest that no other beats by more than noise."""
+        best: tuple[Point, Trial] | None = None
+        for point, trial in among.values():
+            worth = self.goal.worth(trial)
+            if math.isfinite(worth) and (best is None or worth > self.goal.worth(best[1]) + math.log(NOISE)):
+                best = (point, trial)
+        return best
+
+    # --- where to begin ---
+
+    def _starting_points(self) -> list[Point]:
+        """Each package as packaged (Triton's documentation: dynamic batching, one instance), what was best before, and
+
+        the two ways to fill a machine: a full batch on as many instances as cores, or on one with as many threads.
+        """
+        space = self.space
+        given = [Point(package, package.config) for package in space.packages]
+        by_precision = {package.precision: package for package in space.packages}
+        known = [Point(by_precision[p], config) for p, config in self._remembered if p in by_precision]
+        largest, widest = len(space.max_batch) - 1, max(i * t for i, t in space.placements)
+        full = min(space.cores, widest)
+        filling = [at for at, (i, t) in enumerate(space.placements) if i * t == full and 1 in (i, t)]
+        rules = [space.point(0, largest, 0, at) for at in sorted(filling, key=lambda at: -space.placements[at][0])]
+        kept = [one for one in (*known, *rules[:2]) if space.indices(one) is not None]
+        return list({one.key: one for one in (*given, *kept)}.values())
+
+    # --- Optuna ---
+
+    def _by_tpe(self) -> Point | None:
+        for _ in range(_ASKS):
+            trial = self._study.ask(self._distributions())
+            point = self.space.point(**trial.params)
+            seen = self._measured.get(point.key)
+            self._study.tell(trial, state=_state("FAIL"))  # what is measured is taught by `_teach`, seen or not
+            if seen is None:
+                return point
+        return None
+
+    def _distributions(self) -> dict[str, Any]:
+        from optuna.distributions import CategoricalDistribution, IntDistribution  # noqa: PLC0415 - see `_study`
+
+        unordered = {"package", "placement"}
+        return {
+            name: CategoricalDistribution(tuple(axis)) if name in unordered else IntDistribution(0, len(axis) - 1)
+            for name, axis in self.space.axes.items()
+        }
+
+    def _teach(self, point: Point, trial: Trial) -> None:
+        from optuna.trial import create_trial  # noqa: PLC0415 - see `_study`
+
+        at, worth = self.space.indices(point), self.goal.worth(trial)
+        if at is None or not math.isfinite(worth):
+            return
+        self._study.add_trial(create_trial(params=at, distributions=self._distributions(), value=worth))
+
+
+def _study() -> Any:
+    import optuna  # noqa: PLC0415 - 0.4 s, where a search is made
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=4, multivariate=True)
+    return optuna.create_study(direction="maximize", sampler=sampler)
+
+
+def _state(name: str) -> Any:
+    from optuna.trial import TrialState  # noqa: PLC0415
+
+    return getattr(TrialState, name)

@@ -1,0 +1,95 @@
+"""The points of a search: every precision under every configuration that a machine of so many cores can use.
+
+Instances and threads are one choice, since only their product matters to the cores: more than twice as many threads as
+cores only wait for each other.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from runtime.records import Package, ServingConfig
+from runtime.spec import SearchSpace, Serving
+from runtime.triton.config import least_instances
+
+
+@dataclass(frozen=True)
+class Point:
+    """One thing to measure: a package under a configuration."""
+
+    package: Package
+    config: ServingConfig
+
+    @property
+    def key(self) -> tuple[str, ServingConfig]:
+        """What tells it from every other point."""
+        return self.package.precision, self.config
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """Every point, as axes."""
+
+    packages: tuple[Package, ...]
+    max_batch: tuple[int, ...]
+    queue_delay_us: tuple[int, ...]
+    placements: tuple[tuple[int, int], ...]  # instances, threads
+    cores: int
+
+    def point(self, package: int, max_batch: int, queue_delay_us: int, placement: int) -> Point:
+        """The point at these indices."""
+        instances, threads = self.placements[placement]
+        config = ServingConfig(
+            max_batch=self.max_batch[max_batch],
+            queue_delay_us=self.queue_delay_us[queue_delay_us],
+            instances=instances,
+            threads=threads,
+        )
+        return Point(self.packages[package], config)
+
+    @property
+    def axes(self) -> dict[str, range]:
+        """The indices that `point` takes, by name."""
+        return {
+            "package": range(len(self.packages)),
+            "max_batch": range(len(self.max_batch)),
+            "queue_delay_us": range(len(self.queue_delay_us)),
+            "placement": range(len(self.placements)),
+        }
+
+    def indices(self, point: Point) -> dict[str, int] | None:
+        """Where a point is; None: it is not in the space."""
+        config = point.config
+        try:
+            return {
+                "package": [package.precision for package in self.packages].index(point.package.precision),
+                "max_batch": self.max_batch.index(config.max_batch),
+                "queue_delay_us": self.queue_delay_us.index(config.queue_delay_us),
+                "placement": self.placements.index((config.instances, config.threads)),
+            }
+        except ValueError:
+            return None
+
+    def points(self) -> Iterator[Point]:
+        """Every point."""
+        for at in product(*self.axes.values()):
+            yield self.point(*at)
+
+
+def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: Serving) -> Space:
+    """The space on this machine; a policed queue has at least the instances it needs."""
+    cores = len(os.sched_getaffinity(0))
+    least = least_instances(serving, packages[0].server)
+    placements = {
+        (max(instances, least), threads)
+        for instances, threads in product(search_space.instances, search_space.threads)
+        if max(instances, least) * threads <= max(2 * cores, least)
+    }
+    return Space(
+        packages=packages,
+        max_batch=tuple(sorted(set(search_space.max_batch))),
+        queue_delay_us=tuple(sorted(set(search_space.queue_delay_us))),
+        placements=tuple(sorted(placements or {(least, 1)})),
+        cores=cores,
+    )
