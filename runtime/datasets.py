@@ -13,15 +13,16 @@ from runtime.tensors import Arrays, as_input, load_npz
 
 
 def load_samples(
-    body: bytes, name: str, inputs: tuple[TensorSpec, ...], label: str
+    body: bytes, name: str, inputs: tuple[TensorSpec, ...], label: str, aside: str = ""
 ) -> tuple[Arrays, NDArray[Any] | None]:
-    """The inputs by name, in the model's dtypes, and the labels (None where the file has none).
+    """The inputs by name, in the model's dtypes, and the labels (None where the file has none). `aside` is no input.
 
     Raises:
         DataInvalid: the file can't be read, or its arrays do not fit the model's inputs.
     """
     arrays = _read(body, name)
     labels = arrays.pop(label, None)
+    arrays.pop(aside, None)
     if labels is not None:
         _check_labels(labels, label, name)
     matched = _match(arrays, inputs, name)
@@ -30,6 +31,19 @@ def load_samples(
     if len(counts) != 1:
         raise DataInvalid(f"{name} has arrays of different lengths: {sorted(counts)}", do="Log one row per sample.")
     return samples, labels
+
+
+def load_slices(body: bytes, name: str, column: str, count: int) -> NDArray[Any]:
+    """Which part of the data each of `count` samples belongs to, as text.
+
+    Raises:
+        DataInvalid: there is no such array or column, or it does not have one value a sample.
+    """
+    arrays = _read(body, name)
+    if column not in arrays or arrays[column].size != count:
+        there = f"has {arrays[column].size} values of" if column in arrays else "has no array or column"
+        raise DataInvalid(f"{name} {there} {column!r} for {count} samples", do="Change or leave out `data.slice`.")
+    return arrays[column].reshape(-1).astype(str)
 
 
 def _read(body: bytes, name: str) -> Arrays:

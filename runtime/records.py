@@ -629,3 +629,4 @@ class ReleaseReport(Record):
     overhead_seconds: float
     report: str = ""
     trigger: str = ""
+    commit: str = ""

@@ -76,6 +76,7 @@ def package(
                     samples=candidate.samples,
                     metric=candidates.metric,
                     validation=candidates.validation,
+                    slices=candidate.slices,
                 )
             )
     return Packages(target=target.name, packages=tuple(packages), checks=checks)

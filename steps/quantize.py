@@ -15,10 +15,10 @@ import numpy as np
 
 from runtime import metrics, onnx_models, quantization
 from runtime.artifacts import ArtifactStore
-from runtime.datasets import load_samples
+from runtime.datasets import load_samples, load_slices
 from runtime.errors import DataInvalid, QuantizeFailed
 from runtime.progress import measuring, progress
-from runtime.records import Artifact, Candidate, Candidates, Datasets, Exported, Precision, Site
+from runtime.records import Artifact, Candidate, Candidates, Datasets, Exported, Precision, Site, SliceScore
 from runtime.spec import Data, Quantization, Target
 from runtime.tensors import Arrays, batch_of, load_npz
 
@@ -33,6 +33,7 @@ class _Samples:
 
     validation: Arrays | None
     labels: Any
+    slices: Any
     calibration: Arrays | None
     notes: tuple[str, ...]
 
@@ -66,6 +67,7 @@ def quantize(
                 latency_batch=_TIMED_BATCH,
                 size_bytes=path.stat().st_size,
                 dropped=scored[name].nan,
+                slices=scored[name].slices,
             )
             for name, path in built.items()
         )
@@ -80,11 +82,14 @@ def quantize(
 
 def _samples(store: ArtifactStore, exported: Exported, datasets: Datasets, data: Data) -> _Samples:
     notes: list[str] = []
-    validation, labels, calibration = None, None, None
+    validation, labels, slices, calibration = None, None, None, None
     inputs = exported.signature.inputs
     if datasets.validation:
         body = store.read(datasets.validation)
-        validation, labels = load_samples(body, datasets.validation_name, inputs, data.label)
+        validation, labels = load_samples(body, datasets.validation_name, inputs, data.label, data.slice)
+        if data.slice:
+            count = len(next(iter(validation.values())))
+            slices = load_slices(body, datasets.validation_name, data.slice, count)
         if labels is None:
             notes.append(f"{datasets.validation_name} has no {data.label!r}: nothing can be scored")
     else:
@@ -97,7 +102,7 @@ def _samples(store: ArtifactStore, exported: Exported, datasets: Datasets, data:
     if calibration is not None and len(next(iter(calibration.values()))) < 2:
         raise DataInvalid("the calibration data have fewer than 2 samples", do="Log at least 2, better 256.")
     picked = quantization.pick(calibration, data.calibration_samples) if calibration is not None else None
-    return _Samples(validation=validation, labels=labels, calibration=picked, notes=tuple(notes))
+    return _Samples(validation=validation, labels=labels, slices=slices, calibration=picked, notes=tuple(notes))
 
 
 def _build(
@@ -127,6 +132,7 @@ class _Score:
     error: float | None = None
     count: int = 0
     nan: str = ""
+    slices: tuple[SliceScore, ...] = ()
 
 
 def _score(name: Precision, running: Any, samples: _Samples, data: Data) -> _Score:
@@ -141,7 +147,20 @@ def _score(name: Precision, running: Any, samples: _Samples, data: Data) -> _Sco
     if samples.labels is None:
         return _Score()
     value, error = metrics.score(data.metric, outputs, samples.labels)
-    return _Score(value=value, error=error, count=len(samples.labels))
+    parts = _parts(outputs, samples, data) if samples.slices is not None else ()
+    return _Score(value=value, error=error, count=len(samples.labels), slices=parts)
+
+
+def _parts(outputs: Arrays, samples: _Samples, data: Data) -> tuple[SliceScore, ...]:
+    """The metric on each part of the validation set, in the order of their names."""
+    found = []
+    for name in sorted(set(samples.slices)):
+        inside = samples.slices == name
+        value, error = metrics.score(
+            data.metric, {key: array[inside] for key, array in outputs.items()}, samples.labels[inside]
+        )
+        found.append(SliceScore(name=name, score=value, error=error, samples=int(inside.sum())))
+    return tuple(found)
 
 
 def _answers(running: Any, samples: Arrays) -> Arrays:
