@@ -110,7 +110,7 @@ class Search:
     # --- where to begin ---
 
     def _starting_points(self) -> list[Point]:
-        """Each package as packaged (Triton's documentation: dynamic batching, one instance), and what was best before."""
+        """Each package as packaged (as Triton's documentation says to begin), and what was best before."""
         given = [Point(package, package.config) for package in self.space.packages]
         by_precision = {package.precision: package for package in self.space.packages}
         known = [Point(by_precision[p], config) for p, config in self._remembered if p in by_precision]
