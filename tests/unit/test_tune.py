@@ -8,11 +8,12 @@ import pytest
 
 from runtime.errors import MeasurementFailed
 from runtime.records import Package, Packages, ServingConfig, Trial
+from runtime.search.bench import short
 from runtime.search.search import PATIENCE, Search
 from runtime.search.space import space_of
 from runtime.search.worth import Goal
 from runtime.spec import LatencyTarget, Load, Queue, SearchSpace, Serving
-from steps.tune import _digest, _short, _trial_key
+from steps.tune import _digest, _trial_key
 
 from .examples import artifact, config, package, trial
 
@@ -236,7 +237,7 @@ def test_a_trial_is_found_again_by_its_package_and_its_configuration() -> None:
     one, other = package(), package(repository=artifact("9", kind="tree"))
     keys = {_trial_key(a, at) for a in (one, other) for at in (config(1), config(8), config(8, 500), config(8, 0, 2))}
     assert len(keys) == 8
-    assert _short(config(8, 500, 2, 1)) == "batch 8, delay 500 us, 2 x 1 thread"
+    assert short(config(8, 500, 2, 1)) == "batch 8, delay 500 us, 2 x 1 thread"
 
 
 @pytest.mark.parametrize(

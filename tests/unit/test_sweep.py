@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from runtime.records import LoadPoint
-from steps.load_test import compressed, knee, rates_to_try
+from runtime.sweep import compressed, knee, rates_to_try
 
 from .examples import point
 
