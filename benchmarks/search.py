@@ -24,8 +24,9 @@ from runtime import onnx_models, quantization
 from runtime.artifacts import ArtifactStore
 from runtime.processes import inherited
 from runtime.records import Artifact, Package, Packages, Precision, Signature, Site, TensorSpec
+from runtime.search.bench import Workbench, measure_point, workbench
 from runtime.search.search import Search
-from runtime.search.space import Point, Space, space_of
+from runtime.search.space import Point, Space, first_config, space_of
 from runtime.search.worth import Goal
 from runtime.settings import Settings
 from runtime.spec import LatencyTarget, Load, Quantization, SearchSpace, Serving, Target
@@ -33,8 +34,7 @@ from runtime.tensors import Arrays
 from runtime.triton.config import ModelDescription
 from runtime.triton.environment import ServerEnvironment, default_root, ensure
 from runtime.triton.repository import golden_arrays, install, reconfigure, write_package
-from steps.package import first_config
-from steps.tune import Workbench, measure_point, tune, workbench
+from steps.tune import tune
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
 ANALYZER = "triton-model-analyzer==1.58"
@@ -103,7 +103,7 @@ def _int8(model: Path, samples: Arrays, folder: Path) -> Path:
 def _package(name: str, precision: Precision, file: Path, example: Arrays, site: Site, space: SearchSpace) -> Package:
     answers = onnx_models.answer(onnx_models.session(file), example)
     signature = Signature(inputs=_specs(example), outputs=_specs(answers))
-    first = space_of_axes(space)
+    first = first_config(space, Serving(), "bundled")
     description = ModelDescription(name=name, version=1, signature=signature, config=first, serving=Serving())
     with tempfile.TemporaryDirectory(dir=site.home) as folder:
         tree = Path(folder) / "package"
@@ -115,11 +115,6 @@ def _package(name: str, precision: Precision, file: Path, example: Arrays, site:
         target="local-cpu", server="bundled", model=name, version=1, precision=precision, config=first,
         repository=kept, signature=signature,
     )  # fmt: skip
-
-
-def space_of_axes(space: SearchSpace) -> Any:
-    """Where the search begins: what `steps.package` would choose."""
-    return first_config(space, Serving(), "bundled")
 
 
 def _specs(arrays: Arrays) -> tuple[TensorSpec, ...]:

@@ -194,14 +194,23 @@ def rollback(model: Model, engine: Engine = None, namespace: Namespace = None, a
 
 @app.command()
 def report(
-    name: ModelVersion,
+    name: Annotated[str, typer.Argument(help="A registered model and its version.", metavar="[MODEL/VERSION]")] = "",
+    compare: Annotated[str, typer.Option(help="Another MODEL/VERSION to show beside it.")] = "",
+    index: Annotated[bool, typer.Option("--index", help="Show all models: champion, limits, verdicts.")] = False,
     open_page: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show how a version's release went, and where its page is. Example: `shiplift report digits/3 --open`"""
-    from pipelines import console, control
+    """Show how a version's release went, and where its page is; or two side by side, or a page of all models.
 
-    found = control.report_of(_home(), *_version_of(name))
+    Examples: `shiplift report digits/3 --open`, `shiplift report digits/3 --compare digits/1`,
+    `shiplift report --index`
+    """
+    from pipelines import console, control, pages
+
+    if index or compare:
+        _page(pages.index(_home()) if index else pages.comparison(_home(), compare, _named(name)), open_page=open_page)
+        return
+    found = control.report_of(_home(), *_version_of(_named(name)))
     _print(found, console.show_report, as_json=as_json)
     if open_page:
         typer.launch(Path(found.report).as_uri())
@@ -515,6 +524,20 @@ def _version_of(name: str) -> tuple[str, int]:
     if version is None:
         raise UsageError(f"{name!r} names no version", do="Write MODEL/VERSION, such as digits/3.")
     return model, version
+
+
+def _named(name: str) -> str:
+    from runtime.errors import UsageError
+
+    if not name:
+        raise UsageError("no version was named", do="Write MODEL/VERSION, such as digits/3, or `--index`.")
+    return name
+
+
+def _page(path: Path, *, open_page: bool) -> None:
+    typer.echo(str(path))
+    if open_page:
+        typer.launch(path.as_uri())
 
 
 def _read(path: Path) -> str:

@@ -10,7 +10,7 @@ from typing import TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from pipelines import console, control, stack
+from pipelines import console, control, pages, stack
 from pipelines.releases import Releases
 from runtime import policy
 from runtime.admitted import Admitted
@@ -27,7 +27,6 @@ from runtime.records import (
     ReleaseReport,
     Request,
     Scored,
-    Site,
     Verdict,
 )
 from runtime.registry import Registry
@@ -111,7 +110,7 @@ def _all(home: Path, model: str) -> list[ReleaseReport]:
 
 
 def _one(home: Path, report: ReleaseReport, changed: ReleaseSpec) -> Replayed | None:
-    ledger = Ledger(_site(home), Request(model=report.model, version=report.version))
+    ledger = Ledger(pages.site_of(home), Request(model=report.model, version=report.version))
     keys = {run.name: run.key for run in report.stages if run.key}
 
     def kept(stage: str, kind: type[R]) -> R | None:
@@ -154,13 +153,6 @@ def _early(report: ReleaseReport, exported: Exported | None, candidates: Candida
         slices=best.slices,
     )
     return Evidence(parity=exported.parity, challenger=scored)
-
-
-def _site(home: Path) -> Site:
-    running = stack.read(home)
-    if running is not None:
-        return stack.site(home, running)
-    return stack.site(home, stack.require(home))  # says how to start one
 
 
 def _flips(before: Verdict, after: Verdict) -> tuple[Flip, ...]:

@@ -36,8 +36,8 @@ def load_samples(
     return samples, labels
 
 
-def load_columns(body: bytes, name: str, columns: tuple[str, ...]) -> Arrays:
-    """Named arrays of a data file, one value a sample.
+def load_columns(body: bytes, name: str, columns: tuple[str, ...], count: int) -> Arrays:
+    """Named arrays of a data file, one value for each of `count` samples.
 
     Raises:
         DataInvalid: one is not there, or has not one value a sample.
@@ -50,9 +50,10 @@ def load_columns(body: bytes, name: str, columns: tuple[str, ...]) -> Arrays:
         )
     found = {column: arrays[column] for column in columns}
     for column, array in found.items():
-        if array.size != len(array):
+        if array.size != count:
             raise DataInvalid(
-                f"{name}: slice {column!r} has shape {array.shape}", do="Log one value per sample to slice by."
+                f"{name} has {array.size} values of {column!r} for {count} samples",
+                do="Log one value a sample to slice by, or change `data.slices`.",
             )
     return found
 

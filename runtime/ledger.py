@@ -34,6 +34,11 @@ class Ledger:
         self._folder = Path(site.home) / "records"
         self._given = registry
 
+    @property
+    def model(self) -> str:
+        """The model of the request."""
+        return self._request.model
+
     @cached_property
     def registry(self) -> Registry:
         """The registry, connected on first use."""

@@ -681,6 +681,7 @@ class ReleaseReport(Record):
     overhead_seconds: float
     report: str = ""
     trigger: str = ""
+    commit: str = ""
 
     @property
     def outcome(self) -> str:

@@ -88,7 +88,22 @@ def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
         package=package,
         load_report=kept("load_test", LoadReport),
         config=config,
+        champion_config=_champion_config(site, ledger, kept("gate", Verdict)),
     )
+
+
+def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str:
+    """The configuration of the version it was compared with; empty where there is none to be had."""
+    evidence = verdict.evidence if verdict else None
+    if evidence is None or evidence.champion is None:
+        return ""
+    with _registry_may_be_down():
+        version = evidence.champion.version
+        before = Ledger(site, Request(model=ledger.model, version=version), registry=ledger.registry).promotion()
+        if before:
+            path = f"{serving_name(before.package.model)}/config.pbtxt"
+            return ArtifactStore(site.artifacts_uri).read_from_tree(before.package.repository, path).decode()
+    return ""
 
 
 def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, story: Story) -> ReleaseReport:
@@ -115,6 +130,7 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
         since_request_seconds=round(now - since, 3),
         overhead_seconds=round(now - since - measured, 3),
         trigger=trigger.kind,
+        commit=trigger.commit,
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runtime import comparing, perf, requests
+from runtime import comparing, perf, requests, sweep
 from runtime.artifacts import ArtifactStore, json_lines
 from runtime.errors import ArtifactCorrupt, MeasurementFailed, ServerFailed
 from runtime.names import serving_name
@@ -37,7 +37,6 @@ from runtime.triton.repository import GOLDEN
 
 _SHORT_MS = 100
 _ENOUGH = 30  # requests a window, for a percentile to mean something
-_SETTLED = 1.05  # the search for the highest rate ends when its bounds are this close
 _NEVER_ABOVE = 1.0  # of the closed loop's throughput: beyond it a queue grows without end, in the client's memory too
 
 
@@ -129,19 +128,11 @@ def _alone(
         points=points,
         open_points=rates,
         max_rate_per_s=highest,
-        knee=knee(points),
+        knee=sweep.knee(points),
         failures=failures,
         memory_mb=place.memory_mb(deployment),
         protocol=generator.load.protocol,
     )
-
-
-def knee(points: tuple[LoadPoint, ...]) -> int:
-    """The concurrency with the highest power, throughput over latency: past it, waiting grows faster than work done.
-
-    (Kleinrock, "Power and deterministic rules of thumb for probabilistic problems in computer communications", 1979.)
-    """
-    return max(points, key=lambda point: point.throughput_per_s / max(point.p50_ms, 1e-6)).concurrency
 
 
 def _warm_up(generator: _Generator, side: _Side) -> None:
@@ -168,7 +159,7 @@ def _open_loop(
     best = max(point.throughput_per_s for point in points)
     limit = latency_target.p99_ms
     found: list[LoadPoint] = []
-    for rate in rates_to_try(best * _NEVER_ABOVE, limit, found):
+    for rate in sweep.rates_to_try(best * _NEVER_ABOVE, limit, found):
         window_ms = max(_SHORT_MS, generator.load.window_ms // 2, int(_ENOUGH / rate * 1000))
         if time.monotonic() + window_ms * 3 / 1000 > deadline:
             break
@@ -177,27 +168,8 @@ def _open_loop(
             found.append(generator.measure(side, Demand(rate_per_s=rate), "open loop", window_ms=window_ms))
         except MeasurementFailed:  # a rate it can't take is an answer of the search, not an end of the release
             break
-    within = [point.rate_per_s for point in found if limit is not None and _holds(point, limit)]
+    within = [point.rate_per_s for point in found if limit is not None and sweep.holds(point, limit)]
     return tuple(sorted(found, key=lambda point: point.rate_per_s)), max(within, default=None)
-
-
-def rates_to_try(most: float, limit: float | None, found: list[LoadPoint]) -> Iterator[float]:
-    """The next rate, given what was `found` by then: half and 80 % of the most without a limit, else the bisection."""
-    if limit is None:
-        yield from (round(most * 0.5, 1), round(most * 0.8, 1))
-        return
-    low, high = 0.0, most
-    while high > 1 and (not low or high / low > _SETTLED):
-        rate = round((low + high) / 2 if found else 0.7 * most, 1)
-        yield rate
-        if _holds(found[-1], limit):
-            low = rate
-        else:
-            high = rate
-
-
-def _holds(point: LoadPoint, limit: float) -> bool:
-    return point.p99_ms <= limit and not point.client_saturated
 
 
 def _incomparable(champion: Champion) -> tuple[str, ...]:

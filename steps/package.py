@@ -19,13 +19,12 @@ from runtime.records import (
     Package,
     Packages,
     Precision,
-    ServerKind,
-    ServingConfig,
     Site,
 )
+from runtime.search.space import first_config
 from runtime.spec import Data, Quality, SearchSpace, Serving, Target
 from runtime.tensors import Arrays, batch_of, load_npz
-from runtime.triton.config import ModelDescription, least_instances
+from runtime.triton.config import ModelDescription
 from runtime.triton.repository import golden_arrays, write_package
 
 _GOLDEN_SAMPLES = 8
@@ -95,16 +94,6 @@ def package(
                 )
             )
     return Packages(target=target.name, packages=tuple(packages), checks=checks)
-
-
-def first_config(space: SearchSpace, serving: Serving, server: ServerKind) -> ServingConfig:
-    """Where Triton's documentation says to start: dynamic batching without delay, one instance, one thread."""
-    return ServingConfig(
-        max_batch=sorted(space.max_batch)[len(space.max_batch) // 2],
-        queue_delay_us=min(space.queue_delay_us),
-        instances=max(min(space.instances), least_instances(serving, server)),
-        threads=min(space.threads),
-    )
 
 
 def _quality(exported: Exported, candidates: Candidates, quality: Quality, data: Data) -> tuple[Check, ...]:

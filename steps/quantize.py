@@ -103,7 +103,7 @@ def _samples(
     if datasets.validation:
         body, name = store.read(datasets.validation), datasets.validation_name
         inputs, labels = load_samples(body, name, specs, data.label, data.slices)
-        columns = load_columns(body, name, data.slices)
+        columns = load_columns(body, name, data.slices, len(next(iter(inputs.values()))))
         if labels is None:
             notes.append(f"{name} has no {data.label!r}: nothing can be scored")
     else:

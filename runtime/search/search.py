@@ -34,6 +34,7 @@ class Search:
         self._finals: dict[tuple[str, ServingConfig], tuple[Point, Trial]] = {}
         self._remembered = list(remembered)[:_REMEMBERED]
         self._starts = self._starting_points()
+        self._ruled: tuple[Point, ...] | None = None
         self._study = _study()
         self._turn = 0
         self._since_better = 0
@@ -42,9 +43,10 @@ class Search:
 
     def ask(self) -> Point | None:
         """The next point for a coarse measurement; None: everything was measured, or nothing better turned up."""
-        for point in self._starts:
-            if point.key not in self._measured:
-                return point
+        first = next((point for point in self._starts if point.key not in self._measured), None)
+        first = first or next((point for point in self._rules() if point.key not in self._measured), None)
+        if first:
+            return first
         if self._since_better >= PATIENCE:
             return None
         unseen = [point for point in self.space.points() if point.key not in self._measured]
@@ -96,6 +98,11 @@ class Search:
             raise MeasurementFailed(f"no serving configuration could be measured: {last}", do="See the release's log.")
         return found[0].package, found[1]
 
+    def best_trials(self, count: int) -> tuple[Trial, ...]:
+        """The best `count` trials, in the order they were made."""
+        order = sorted(range(len(self.trials)), key=lambda at: -self.goal.worth(self.trials[at]))
+        return tuple(self.trials[at] for at in sorted(order[:count]))
+
     def _best_of(self, among: dict[tuple[str, ServingConfig], tuple[Point, Trial]]) -> tuple[Point, Trial] | None:
         """The earliest that no other beats by more than noise."""
         best: tuple[Point, Trial] | None = None
@@ -108,20 +115,27 @@ class Search:
     # --- where to begin ---
 
     def _starting_points(self) -> list[Point]:
-        """Each package as packaged (Triton's documentation: dynamic batching, one instance), what was best before, and
-
-        the two ways to fill a machine: a full batch on as many instances as cores, or on one with as many threads.
-        """
-        space = self.space
-        given = [Point(package, package.config) for package in space.packages]
-        by_precision = {package.precision: package for package in space.packages}
+        """Each package as packaged (as Triton's documentation says to begin), and what was best before."""
+        given = [Point(package, package.config) for package in self.space.packages]
+        by_precision = {package.precision: package for package in self.space.packages}
         known = [Point(by_precision[p], config) for p, config in self._remembered if p in by_precision]
-        largest, widest = len(space.max_batch) - 1, max(i * t for i, t in space.placements)
-        full = min(space.cores, widest)
-        filling = [at for at, (i, t) in enumerate(space.placements) if i * t == full and 1 in (i, t)]
-        rules = [space.point(0, largest, 0, at) for at in sorted(filling, key=lambda at: -space.placements[at][0])]
-        kept = [one for one in (*known, *rules[:2]) if space.indices(one) is not None]
+        kept = [one for one in known if self.space.indices(one) is not None]
         return list({one.key: one for one in (*given, *kept)}.values())
+
+    def _rules(self) -> tuple[Point, ...]:
+        """The two ways to fill a machine: a full batch on as many instances as cores, or on one with as many threads;
+
+        of the precision that was better by then.
+        """
+        if self._ruled is None:
+            space, best = self.space, self._best_of(self._measured)
+            package = space.packages.index(best[0].package) if best else 0
+            full = min(space.cores, max(i * t for i, t in space.placements))
+            filling = [at for at, (i, t) in enumerate(space.placements) if i * t == full and 1 in (i, t)]
+            most_instances_first = sorted(filling, key=lambda at: -space.placements[at][0])[:2]
+            largest = len(space.max_batch) - 1
+            self._ruled = tuple(space.point(package, largest, 0, at) for at in most_instances_first)
+        return self._ruled
 
     # --- Optuna ---
 

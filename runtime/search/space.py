@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from runtime.records import Package, ServingConfig
+from runtime.records import Package, ServerKind, ServingConfig
 from runtime.spec import SearchSpace, Serving
 from runtime.triton.config import least_instances
 
@@ -92,4 +92,14 @@ def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: 
         queue_delay_us=tuple(sorted(set(search_space.queue_delay_us))),
         placements=tuple(sorted(placements or {(least, 1)})),
         cores=cores,
+    )
+
+
+def first_config(space: SearchSpace, serving: Serving, server: ServerKind) -> ServingConfig:
+    """Where Triton's documentation says to start: dynamic batching without delay, one instance, one thread."""
+    return ServingConfig(
+        max_batch=sorted(space.max_batch)[len(space.max_batch) // 2],
+        queue_delay_us=min(space.queue_delay_us),
+        instances=max(min(space.instances), least_instances(serving, server)),
+        threads=min(space.threads),
     )

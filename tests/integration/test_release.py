@@ -1,12 +1,16 @@
 """The main job: a registration, and nothing else, leads to a champion or to a refusal with reasons."""
 
+import gzip
 import json
+from pathlib import Path
 
 import httpx
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+from pipelines import pages, replay
+from runtime.artifacts import ArtifactStore
 from runtime.keys import load_secrets, sign
 from runtime.ledger import PROMOTION
 from runtime.records import Outcome
@@ -85,6 +89,43 @@ def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(la
     assert refused.exit_code == 20
     assert [check.name for check in refused.checks if check.verdict is Outcome.FAIL] == ["memory"]
     assert lab.registry.alias("again", CHAMPION) == version
+
+
+def test_a_past_release_is_judged_again_by_another_policy_without_running_it(
+    lab: Lab,
+) -> None:
+    spec = FAST.replace("slo: {", "slo: {p99_ms: 5000, ").replace("load: {", "load: {open_loop_s: 2, ")
+    first = lab.log_classifier("judged", spec=spec)
+    assert lab.wait("judged", first).exit_code == 0
+    second = lab.log_classifier("judged", spec=spec)
+    report = lab.wait("judged", second)
+    assert report.exit_code == 0
+
+    found = replay.replay(lab.home, "judged", "same.yaml", "")
+    assert [(one.version, one.after, one.flips) for one in found.releases] == [
+        (second, Outcome.PASS, ()), (first, Outcome.PASS, ()),
+    ]  # fmt: skip
+    assert found.releases[0].checks == report.checks
+    rules = "policy: {rules: [{metric: memory_mb, comparison: <=, limit: 1 MiB}, {metric: max_rate_per_s, "
+    stricter = replay.replay(lab.home, f"judged/{second}", "stricter.yaml", rules + "comparison: '>=', limit: 1/s}]}")
+    assert {flip.name: flip.after for flip in stricter.releases[0].flips} == {
+        "memory_mb": "fail", "max_rate_per_s": "pass",
+    }  # fmt: skip
+
+    story = pages.story_of(lab.site, report)
+    load = story.load_report
+    assert load is not None
+    assert load.raw is not None
+    lines = gzip.decompress(ArtifactStore(lab.site.artifacts_uri).read(load.raw)).decode().splitlines()
+    phases = {json.loads(line)["phase"] for line in lines}
+    assert phases == {"warm-up", "sweep", "open loop", "comparison", "champion's sweep"}
+    assert all(len(json.loads(line)["windows"]) == 3 for line in lines)
+    assert load.comparison is not None
+    assert len(load.comparison.noise_p99_ratios) == 2
+    page = Path(report.report).read_text()
+    assert "Latency by arrival rate" in page
+    assert pages.comparison(lab.home, f"judged/{first}", f"judged/{second}").is_file()
+    assert "judged" in pages.index(lab.home).read_text()
 
 
 def test_a_worse_version_is_refused_with_its_reason_and_the_champion_stays(lab: Lab) -> None:

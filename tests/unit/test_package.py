@@ -7,11 +7,12 @@ import pytest
 from runtime import onnx_models
 from runtime.artifacts import ArtifactStore
 from runtime.records import Candidate, Candidates, Exported, ModelVersion, Outcome, Packages, ParityCase, Slice
+from runtime.search.space import first_config
 from runtime.spec import Data, Priorities, Quality, Queue, SearchSpace, Serving, Target
 from runtime.tensors import dump_npz, load_npz
 from runtime.triton.config import parse
 from runtime.triton.repository import GOLDEN
-from steps.package import first_config, package
+from steps.package import package
 
 from .examples import artifact, case, config, exported, perceptron, site
 

@@ -36,6 +36,34 @@ def judged(*candidates: Candidate, target: Target = BOTH, metric: Any = "accurac
     return [(one.precision, one.dropped) for one in found]
 
 
+def test_each_part_of_the_data_has_a_score_of_its_own(tmp_path: Path) -> None:
+    store = ArtifactStore(site(tmp_path).artifacts_uri)
+    model = perceptron(tmp_path / "model" / "model.onnx")
+    inputs = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    answers = onnx_models.answer(onnx_models.session(model), {"input": inputs})["output"].argmax(axis=1)
+    labels = np.where(np.arange(40) < 30, answers, (answers + 1) % 3)  # the last ten are all wrong
+    parts = np.where(np.arange(40) < 30, "north", "south")
+    body = dump_npz({"input": inputs, "label": labels, "region": parts, "few": np.arange(3)})
+    given = exported(
+        model=store.put_tree(model.parent),
+        reference=store.put_bytes(dump_npz({"input/input": inputs[:8]})),
+    )
+    datasets = Datasets(validation=store.put_bytes(body), validation_name="validation.npz")
+
+    def scored(data: Data) -> Candidates:
+        return quantize(site(tmp_path), Target(precisions=("fp32",)), given, datasets, data, Quantization())
+
+    (found,) = scored(Data(slices=("region",))).candidates
+    assert [(one.name, one.score, one.samples) for one in found.slices][:2] == [
+        ("region=north", 1.0, 30), ("region=south", 0.0, 10),
+    ]  # fmt: skip
+    assert all(one.name.startswith("label=") for one in scored(Data()).candidates[0].slices)
+    with pytest.raises(DataInvalid, match=r"has no 'colour', which `data\.slices` names"):
+        scored(Data(slices=("colour",)))
+    with pytest.raises(DataInvalid, match=r"has 3 values of 'few' for 40 samples"):
+        scored(Data(slices=("few",)))
+
+
 def test_a_faster_candidate_that_is_as_good_comes_first() -> None:
     assert judged(candidate("fp32", 2.0), candidate("int8", 1.0)) == [("int8", ""), ("fp32", "")]
 

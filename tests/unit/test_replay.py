@@ -19,7 +19,7 @@ from .test_report import admitted, report
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(replay, "_site", site)
+    monkeypatch.setattr("pipelines.pages.site_of", site)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     return tmp_path
 

@@ -1,5 +1,8 @@
 import math
 import re
+import subprocess
+from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -16,10 +19,11 @@ from runtime.records import (
     Outcome,
     ReleaseReport,
     Scan,
+    Slice,
     StageRun,
     Tuned,
 )
-from runtime.report import Story, render
+from runtime.report import Standing, Story, config_changes, pareto, render, render_comparison, render_index
 from runtime.spec import (
     Conversion,
     Data,
@@ -34,7 +38,7 @@ from runtime.spec import (
     Wanted,
 )
 
-from .examples import artifact, case, check, comparison, exported, load_report, package, point, signature, trial
+from .examples import artifact, case, check, comparison, config, exported, load_report, package, point, signature, trial
 
 EVIL = "<script>alert('x')</script>&\"'"
 ESCAPED = "&lt;script&gt;alert("
@@ -158,6 +162,116 @@ def test_what_an_author_wrote_is_text_and_never_markup(changes: dict[str, Any], 
     page = render(report(**changes), Story(**story))
     assert "<script" not in page
     assert ESCAPED in page
+
+
+def everything() -> Story:
+    """A story with whatever a page can show."""
+    load = load_report(
+        point(1), point(4, client_saturated=True), point(16, 3000, 40), comparison=comparison(p99_ratio=1.2),
+        champion_points=(point(1), point(4, 900, 12)), open_points=(point(0, 500, 30, rate_per_s=500.0),), knee=4,
+        max_rate_per_s=500.0, notes=("a note on load",), raw=artifact("9"),
+    )  # fmt: skip
+    parts = (Slice(name="north <b>", score=0.9, error=0.01, samples=200),)
+    candidate = Candidate(precision="fp32", model=artifact(), score=0.95, samples=500, slices=parts)
+    trials = tuple(
+        trial(config=config(batch), throughput_per_s=100.0 * batch, p99_ms=2.0 * batch, cost_per_million=1.0 / batch)
+        for batch in (1, 8, 32)
+    )
+    return whole_story(
+        load_report=load, candidates=Candidates(target="t", metric="accuracy", candidates=(candidate,)),
+        tuned=Tuned(target="t", package=package(), best=trials[2], trials=trials),
+        config="a: 1\nb: 2\nc: 3", champion_config="a: 1\nb: 7\nc: 3",
+    )  # fmt: skip
+
+
+def test_a_page_shows_whatever_was_measured() -> None:
+    checks = (check(severity="warn"), check(Outcome.FAIL, "memory", "too much"))
+    page = render(report(checks=checks), everything())
+    for words in (
+        "Latency by arrival rate", "Pareto front", "Highest arrival rate within the p99 limit: 500", "warning",
+        "the client was the limit", "north &lt;b&gt;", '<span class="removed">-b: 7</span>',
+        '<span class="added">+b: 2</span>', "cost per million", "95 % interval",
+        "9" * 64, "shiplift gate digits/3 --policy",
+    ):  # fmt: skip
+        assert words in page, words
+    assert page.count("<svg") == 4
+
+
+def test_the_pareto_front_is_what_nothing_beats_in_both() -> None:
+    given = [(100, 5), (200, 9), (150, 9), (300, 20), (50, 4), (60, 6)]
+    trials = [trial(throughput_per_s=float(rate), p99_ms=float(p99)) for rate, p99 in given]
+    assert [(t.throughput_per_s, t.p99_ms) for t in pareto([*trials, trial(error="died", throughput_per_s=1e9)])] == [
+        (50, 4), (100, 5), (200, 9), (300, 20),
+    ]  # fmt: skip
+
+
+def test_the_same_configuration_has_no_changes() -> None:
+    assert config_changes("a\n", "a\n") == config_changes("", "a") == []
+    assert [kind for kind, _ in config_changes("a\nb", "a\nc")] == ["soft", "same", "removed", "added"]
+
+
+def test_two_releases_are_shown_side_by_side() -> None:
+    older, newer = report(version=1, checks=(check(),)), report(version=3, model=EVIL)
+    page = render_comparison((older, whole_story()), (newer, everything()))
+    assert "digits 1" in page
+    assert ESCAPED in page
+    assert "<script" not in page
+    assert page.count("<svg") == 2
+    assert render_comparison((older, Story()), (newer, Story())).count("<svg") == 0
+
+
+def test_the_index_tells_each_models_standing_and_trend() -> None:
+    releases = (report(version=1), report(version=2, verdict=Outcome.FAIL, reason="too slow"))
+    page = render_index(
+        (
+            Standing(model="digits", champion=1, limits="p99 within 40 ms", releases=releases),
+            Standing(model=EVIL, champion=0, limits="none", releases=()),
+        )
+    )
+    for words in ("2 models", "p99 within 40 ms", "too slow", '<span class="fail"', ESCAPED):
+        assert words in page
+    assert page.count("<svg") == 1
+    assert "Nothing was released yet" in render_index(())
+
+
+CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := which(name))), None)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look at the page with")
+@pytest.mark.parametrize("which_page", ["release", "comparison", "index"])
+def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: Path) -> None:
+    """At 390 pixels nothing sticks out sideways, and the screenshot has ink and colour on it."""
+    made = {
+        "release": lambda: render(report(), everything()),
+        "comparison": lambda: render_comparison((report(), whole_story()), (report(version=4), everything())),
+        "index": lambda: render_index((Standing(model="digits", champion=3, limits="none", releases=(report(),)),)),
+    }[which_page]()
+    (tmp_path / "page.html").write_text(made)
+    # Headless Chromium has no window narrower than 500 pixels: a frame is as narrow as it is told to be.
+    frame = '<iframe id="f" src="page.html" width="390" height="1600" style="border:0"></iframe>'
+    script = (
+        "<script>onload = () => { const e = document.getElementById('f').contentDocument.documentElement;"
+        "document.title = e.scrollWidth + ' of ' + e.clientWidth; }</script>"
+    )
+    (tmp_path / "frame.html").write_text(f"<!doctype html><body style='margin:0'>{frame}{script}</body>")
+    words = [
+        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+        f"--user-data-dir={tmp_path / 'profile'}", "--hide-scrollbars",
+    ]  # fmt: skip
+    at = (tmp_path / "frame.html").as_uri()
+    shot = tmp_path / "shot.png"
+    subprocess.run(
+        [*words, "--window-size=600,1600", f"--screenshot={shot}", at], capture_output=True, check=True, timeout=120
+    )
+    dom = subprocess.run([*words, "--dump-dom", at], capture_output=True, text=True, check=True, timeout=120).stdout
+    found = re.search(r"<title>(\d+) of (\d+)</title>", dom)
+    assert found is not None
+    assert int(found[1]) <= int(found[2])
+    from matplotlib.image import imread
+
+    pixels = imread(shot)[:, :390, :3]
+    assert pixels.std() > 0.05
+    assert len({tuple(pixel) for pixel in pixels[::7, ::7].reshape(-1, 3).round(2)}) > 10
 
 
 def test_the_page_is_complete_html() -> None:

@@ -8,11 +8,12 @@ import pytest
 
 from runtime.errors import MeasurementFailed
 from runtime.records import Package, Packages, ServingConfig, Trial
+from runtime.search.bench import short
 from runtime.search.search import PATIENCE, Search
 from runtime.search.space import space_of
 from runtime.search.worth import Goal
 from runtime.spec import LatencyTarget, Load, Queue, SearchSpace, Serving
-from steps.tune import _digest, _short, _trial_key, reported
+from steps.tune import _digest, _trial_key
 
 from .examples import artifact, config, package, trial
 
@@ -237,19 +238,19 @@ def test_a_record_names_the_best_of_very_many_trials_in_the_order_they_were_made
     found = Search(space_of((package(),), space, Serving()), Goal())
     for point in found.space.points():
         found.tell(point, trial(config=point.config, throughput_per_s=grows(point.config)))
-    kept = reported(found)
-    assert len(found.trials) > 100 > len(kept)
+    kept = found.best_trials(64)
+    assert (len(found.trials), len(kept)) == (128, 64)
     assert list(kept) == [one for one in found.trials if one in kept]
     worst = min(one.throughput_per_s for one in kept)
     assert all(one in kept for one in found.trials if one.throughput_per_s > worst)
-    assert reported(told(trial(), trial(error="died"))) != ()
+    assert [one.error for one in told(trial(error="died"), trial()).best_trials(1)] == [""]
 
 
 def test_a_trial_is_found_again_by_its_package_and_its_configuration() -> None:
     one, other = package(), package(repository=artifact("9", kind="tree"))
     keys = {_trial_key(a, at) for a in (one, other) for at in (config(1), config(8), config(8, 500), config(8, 0, 2))}
     assert len(keys) == 8
-    assert _short(config(8, 500, 2, 1)) == "batch 8, delay 500 us, 2 x 1 thread"
+    assert short(config(8, 500, 2, 1)) == "batch 8, delay 500 us, 2 x 1 thread"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from runtime.artifacts import json_lines
 from runtime.records import LoadPoint
-from steps.load_test import knee, rates_to_try
+from runtime.sweep import knee, rates_to_try
 
 from .examples import point
 
