@@ -301,8 +301,8 @@ def first(samples: Arrays, count: int) -> Arrays:
 
 def weight_of(model: Path) -> int:
     """The bytes of a model file and of what lies beside it: its external data."""
-    return sum(file.stat().st_size for file in model.parent.iterdir() if file.name.startswith(model.name))
+    return sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
 
 
 def _large(model: Path) -> bool:
-    return sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file()) > _INLINE_BYTES
+    return weight_of(model) > _INLINE_BYTES

@@ -208,8 +208,9 @@ def _dynamic(job: Job, arrays: _Arrays) -> Rung:
 
 def _fp8(job: Job, _arrays: _Arrays) -> Rung:
     raise MissingTool(
-        f"{job.kind} can't be built here: it needs NVIDIA's modelopt, which has an image of its own",
-        do="Run quantize in the image of Containerfile.modelopt, or leave fp8 out.",
+        f"{job.kind} can't be built here: its Q/DQ graphs are made by NVIDIA's modelopt, which needs an environment "
+        "of its own",
+        do="Leave fp8 out of the target's precisions, or log an ONNX model that modelopt has quantized.",
     )
 
 

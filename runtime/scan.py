@@ -21,6 +21,7 @@ _FRAMEWORKS = {
     "cloudpickle",
     "collections",
     "joblib",
+    "lightgbm",
     "numpy",
     "pandas",
     "scipy",

@@ -238,7 +238,7 @@ def _time(sessions: dict[int, Any], inputs: Arrays) -> dict[int, float]:
 def _footprint(model: Path, inputs: Path) -> float:
     """What a session of the model takes, in MiB; 0 where it could not be measured."""
     program = Path(rungs.__file__).with_name("footprint.py")
-    said = subprocess.run([sys.executable, program, model, inputs], capture_output=True, text=True, check=False)
+    said = subprocess.run([sys.executable, "-P", program, model, inputs], capture_output=True, text=True, check=False)
     return float(said.stdout) if said.returncode == 0 else 0.0
 
 

@@ -15,6 +15,7 @@ from runtime.errors import ExportFailed
 from runtime.records import TensorSpec
 from runtime.tensors import Arrays, as_input, batch_of
 
+_BOOSTING_OPSET = 15  # the newest that onnxmltools writes
 _SAMPLE = 2  # torch.export specialises a batch of 0 or 1: trace with two
 
 
@@ -45,6 +46,8 @@ def load(
             return _torch(folder, inputs, tuple(spec.name for spec in outputs))
         if flavor == "sklearn":
             return Sklearn(folder, inputs, tabular=tabular)
+        if flavor == "lightgbm":
+            return LightGbm(folder, inputs, tabular=tabular)
         return Onnx(folder)
     except ExportFailed:
         raise
@@ -263,6 +266,52 @@ class Sklearn(Original):
             "INT64": kinds.Int64TensorType,
         }
         return table.get(spec.datatype, kinds.FloatTensorType)(shape)
+
+
+# --- gradient boosting ----------------------------------------------------------------------------------------------
+
+
+class LightGbm(Original):
+    """A LightGBM booster or estimator on one matrix of features, converted by onnxmltools."""
+
+    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
+        import mlflow.lightgbm  # noqa: PLC0415 - only for LightGBM models
+
+        if tabular or len(inputs) != 1:
+            raise ExportFailed(
+                "LightGBM models are served with their features as one tensor, this one was logged with columns",
+                do="Log it with a signature and an input example that are numpy arrays of shape (-1, features).",
+            )
+        self.model = mlflow.lightgbm.load_model(str(folder))
+        self.spec = inputs[0]
+
+    def answer(self, inputs: Arrays) -> Arrays:
+        """Classes and their probabilities, or the value of a regression."""
+        given = next(iter(inputs.values()))
+        predict = getattr(self.model, "predict_proba", self.model.predict)
+        scores = np.asarray(predict(given))
+        if not self._classifies():
+            return {"variable": scores.reshape(-1, 1).astype(np.float32)}
+        chances = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
+        named = np.asarray(getattr(self.model, "classes_", np.arange(chances.shape[1])))
+        return {"label": named[chances.argmax(axis=1)], "probabilities": chances.astype(np.float32)}
+
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """Through `onnxmltools.convert_lightgbm`; features are served as FP32."""
+        import onnxmltools  # noqa: PLC0415 - only for LightGBM models
+        from onnxmltools.convert.common.data_types import FloatTensorType  # noqa: PLC0415
+
+        types = [(self.spec.name, FloatTensorType([None, *self.spec.shape[1:]]))]
+        try:
+            return onnxmltools.convert_lightgbm(
+                self.model, initial_types=types, zipmap=False, target_opset=min(opset, _BOOSTING_OPSET)
+            )
+        except Exception as error:
+            raise _failed("onnxmltools can't convert the model", error) from error
+
+    def _classifies(self) -> bool:
+        objective = getattr(self.model, "params", {}).get("objective") or getattr(self.model, "objective_", "")
+        return str(objective).startswith(("binary", "multiclass"))
 
 
 # --- ONNX -----------------------------------------------------------------------------------------------------------

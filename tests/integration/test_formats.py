@@ -207,3 +207,125 @@ def test_a_pickle_that_carries_its_authors_code_needs_the_specs_consent(lab: Lab
         admit(lab.site, request("by-value", version))
     _, made = exported(lab, "by-value", log, spec=TRUSTED)
     assert max(case.max_abs for case in made.parity) == 0
+
+
+# --- shapes and types beyond one float tensor, each trained -----------------------------------------------------------
+
+
+def boosted(lab: Lab, how: str) -> Log:
+    import lightgbm
+
+    rows, labels = digits()
+    if how == "estimator":
+        model: Any = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1).fit(rows[:300], labels[:300])
+        answers: Any = model.predict_proba(rows[:3])
+    else:
+        told = {"objective": "multiclass", "num_class": 10, "verbose": -1} if how == "classes" else {"verbose": -1}
+        model = lightgbm.train(told, lightgbm.Dataset(rows[:300], labels[:300]), 5)
+        answers = model.predict(rows[:3])
+    given = {"signature": infer_signature(rows[:3], answers), "input_example": rows[:3]}
+    return lambda **words: lab.mlflow.lightgbm.log_model(model, **given, **words)
+
+
+@pytest.mark.parametrize(
+    ("how", "outputs", "spec"),
+    [
+        ("classes", ["label", "probabilities"], FAST),
+        ("value", ["variable"], FAST),
+        ("estimator", ["label", "probabilities"], TRUSTED),
+    ],
+)
+def test_gradient_boosting_is_exported_with_parity(lab: Lab, how: str, outputs: list[str], spec: str) -> None:
+    _, made = exported(lab, f"boosted-{how}", boosted(lab, how), spec=spec)
+    assert [one.name for one in made.signature.outputs] == outputs
+    assert all(case.max_abs < 1e-4 and not case.problem for case in made.parity), made.parity
+
+
+class Reader(torch.nn.Module):  # type: ignore[misc]
+    """Text as token numbers of any length, with a mask: two inputs, two outputs, two dynamic axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 2)
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        seen = mask.unsqueeze(-1).to(torch.float32)
+        pooled = (self.embedding(tokens) * seen).sum(1) / seen.sum(1).clamp(min=1)
+        return self.head(pooled), pooled
+
+
+def reader(to: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
+    """A trained reader as ONNX, with inputs and what it answers: does a text hold token 7?"""
+    import onnx
+
+    torch.manual_seed(0)
+    tokens, mask = torch.randint(0, 50, (256, 12)), torch.rand(256, 12) > 0.2
+    wanted = ((tokens == 7) & mask).any(1).long()
+    model = Reader()
+    optimiser = torch.optim.Adam(model.parameters(), 0.05)
+    for _ in range(150):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(model(tokens, mask)[0], wanted).backward()
+        optimiser.step()
+    model.eval()
+    assert (model(tokens, mask)[0].argmax(1) == wanted).float().mean() > 0.95
+    length = torch.export.Dim("length", max=64)
+    axes = {0: torch.export.Dim("batch"), 1: length}
+    program = torch.onnx.export(
+        model, (tokens[:4], mask[:4]), dynamo=True, input_names=["tokens", "mask"], output_names=["scores", "pooled"],
+        dynamic_shapes=(axes, axes), verbose=False,
+    )  # fmt: skip
+    assert program is not None
+    program.save(str(to / "reader.onnx"))
+    inputs = {"tokens": tokens[:4].numpy(), "mask": mask[:4].numpy()}
+    with torch.inference_mode():
+        scores, pooled = model(tokens[:4], mask[:4])
+    return onnx.load(to / "reader.onnx"), inputs, {"scores": scores.numpy(), "pooled": pooled.numpy()}
+
+
+def any_length(signature: Any) -> Any:
+    """MLflow infers a fixed length: the author says that it is free."""
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    def free(schema: Any) -> Any:
+        return Schema([TensorSpec(one.type, (-1, -1), one.name) for one in schema.inputs])
+
+    return ModelSignature(inputs=free(signature.inputs), outputs=signature.outputs)
+
+
+def test_several_inputs_outputs_and_dynamic_axes_are_served(lab: Lab, tmp_path: Path) -> None:
+    model, inputs, answers = reader(tmp_path)
+    given = {"signature": any_length(infer_signature(inputs, answers)), "input_example": inputs}
+    version = lab.log("reader", lambda **words: lab.mlflow.onnx.log_model(model, **given, **words))
+    report = lab.wait("reader", version)
+    assert report.exit_code == 0, report.reason
+    for length in (12, 5):
+        short = {name: array[:, :length] for name, array in inputs.items()}
+        answer = lab.ask("reader", short)["outputs"]
+        assert np.asarray(answer["scores"]).shape == (4, 2)
+        assert np.asarray(answer["pooled"]).shape == (4, 8)
+    whole = lab.ask("reader", inputs)["outputs"]
+    np.testing.assert_allclose(np.asarray(whole["scores"]), answers["scores"], atol=0.05)
+
+
+def test_weights_in_a_file_of_their_own_are_followed_and_verified(lab: Lab, tmp_path: Path) -> None:
+    """As models over 2 GB must be; here a small one is forced to."""
+    import onnx
+
+    model, inputs, answers = reader(tmp_path)
+    folder = tmp_path / "logged"
+    given = {"signature": any_length(infer_signature(inputs, answers)), "input_example": inputs}
+    lab.mlflow.onnx.save_model(model, str(folder), save_as_external_data=False, pip_requirements=[], **given)
+    onnx.save(
+        onnx.load(folder / "model.onnx"), folder / "model.onnx", save_as_external_data=True, location="weights.bin",
+        size_threshold=128,
+    )  # fmt: skip
+    assert (folder / "weights.bin").stat().st_size > 1000
+
+    from tests.integration.test_bad_input import log_folder
+
+    version = log_folder(lab, "reader-apart", folder)
+    admitted = admit(lab.site, request("reader-apart", version))
+    made = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
+    assert max(case.max_abs for case in made.parity) < 1e-5

@@ -184,7 +184,7 @@ def test_an_mlmodel_file_that_is_no_text_is_refused(logged: Logged, tmp_path: Pa
 )
 def test_an_unknown_flavor_is_told_with_the_known_ones(logged: Logged, flavors: Any, said: str) -> None:
     logged.meta["flavors"] = flavors
-    assert logged.refused() == f"the version's flavors are {said}; known ones are onnx, pytorch, sklearn"
+    assert logged.refused() == f"the version's flavors are {said}; known ones are onnx, pytorch, sklearn, lightgbm"
 
 
 @pytest.mark.parametrize("signature", [None, {}])

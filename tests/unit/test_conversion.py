@@ -178,3 +178,27 @@ def test_arrays_are_fed_by_name_and_else_in_their_order() -> None:
     assert (by_name["a"].tolist(), by_name["b"].tolist(), by_name["b"].dtype) == ([1], [0], np.dtype(np.int64))
     by_order = loaders.feeds({"x": one, "y": two}, specs)
     assert (by_order["a"].tolist(), by_order["b"].tolist()) == ([1], [0])
+
+
+@pytest.mark.parametrize("objective", ["multiclass", "binary", "regression"])
+def test_a_booster_answers_in_onnx_as_it_does_itself(tmp_path: Path, objective: str) -> None:
+    import lightgbm
+    import mlflow.lightgbm
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    rows, labels = (data.data / 16).astype(np.float32)[:300], data.target[:300]
+    wanted = labels % 2 if objective == "binary" else labels
+    told = {"objective": objective, "verbose": -1} | ({"num_class": 10} if objective == "multiclass" else {})
+    model = lightgbm.train(told, lightgbm.Dataset(rows, wanted), 5)
+    mlflow.lightgbm.save_model(model, str(tmp_path / "model"), pip_requirements=[])
+    promised = (tensor("input", -1, 64),)
+    original = loaders.load(tmp_path / "model", "lightgbm", promised, (), tabular=False)
+    onnx.save(original.to_onnx({"input": rows}, 20, tmp_path), tmp_path / "made.onnx")
+    answers = original.answer({"input": rows})
+    got = onnx_models.answer(onnx_models.session(tmp_path / "made.onnx"), {"input": rows})
+    assert list(got) == list(answers) == (["variable"] if objective == "regression" else ["label", "probabilities"])
+    for name, wanted_ in answers.items():
+        np.testing.assert_allclose(got[name], wanted_, atol=1e-5)
+    with pytest.raises(ExportFailed, match="their features as one tensor"):
+        loaders.load(tmp_path / "model", "lightgbm", promised, (), tabular=True)

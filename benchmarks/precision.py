@@ -1,0 +1,299 @@
+"""What lower precision is worth on this processor: `make bench-precision`, a JSON file and a short table.
+
+Each model goes up the ladder as a release's quantize stage does it. Then fp32, the ladder's best and what
+`onnxruntime.quantization` makes by its own defaults are served by the bundled Triton, one server, the sides in turn,
+and measured with perf_analyzer; accuracy is told where the model is trained. Where Olive has an environment of its own
+(`--olive PYTHON`), its quantization of the same file joins.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+
+from benchmarks.architectures import LARGE, digits_cnn, seeded
+from runtime import evaluation, onnx_models, perf, targets
+from runtime.artifacts import ArtifactStore
+from runtime.onnx_models import signature_of
+from runtime.processes import memory_mb
+from runtime.records import Candidates, Datasets, Exported, Isolation, ServingConfig, Signature, Site
+from runtime.spec import Data, Quantization, Serving, Target
+from runtime.tensors import Arrays, dump_npz
+from runtime.triton.client import TritonClient
+from runtime.triton.config import ModelDescription
+from runtime.triton.environment import default_root, ensure
+from runtime.triton.repository import golden_arrays, install, write_package
+from runtime.triton.server import Features, private_server
+from steps.quantize import quantize
+
+RESULTS = Path(__file__).parent / "results" / "precision.json"
+ROUNDS, _WINDOW_MS, _CONCURRENCY = 5, 1000, 4
+_CALIBRATION = 64
+_CONFIG = ServingConfig(max_batch=8, queue_delay_us=0, instances=1, threads=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model under measurement: its ONNX file, samples to calibrate on, and labelled ones where it is trained."""
+
+    name: str
+    file: Path
+    calibration: Arrays
+    validation: Arrays
+    labels: Any
+    trained: bool
+
+
+# --- subjects -------------------------------------------------------------------------------------------------------
+
+
+def subjects(folder: Path, names: set[str]) -> Iterator[Subject]:
+    """Each model as ONNX with a dynamic batch. An untrained one is labelled by itself: how far does it drift?"""
+    if "digits-cnn" in names:
+        yield _digits(folder / "digits-cnn")
+    for one in LARGE:
+        if one.name in names:
+            model = seeded(one)
+            samples = one.inputs(_CALIBRATION)
+            with torch.inference_mode():
+                labels = torch.cat([model(part) for part in samples.split(8)]).argmax(1).numpy()
+            given = {"input": samples.numpy()}
+            file = _onnx(model, one.inputs(2), folder / one.name)
+            yield Subject(
+                name=one.name, file=file, calibration=given, validation=given, labels=labels, trained=False
+            )  # fmt: skip
+
+
+def _digits(folder: Path) -> Subject:
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    images, labels = (data.images / 16).astype(np.float32)[:, None], data.target
+    torch.manual_seed(0)
+    model = digits_cnn()
+    optimiser = torch.optim.Adam(model.parameters(), 2e-3)
+    x, y = torch.from_numpy(images[:1200]), torch.from_numpy(labels[:1200])
+    for _ in range(12):
+        for at in torch.randperm(1200).split(64):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[at]), y[at]).backward()
+            optimiser.step()
+    file = _onnx(model.eval(), torch.from_numpy(images[:2]), folder)
+    return Subject(
+        name="digits-cnn", file=file, calibration={"input": images[:256]}, validation={"input": images[1200:]},
+        labels=labels[1200:], trained=True,
+    )  # fmt: skip
+
+
+def _onnx(model: Any, example: Any, folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    program = torch.onnx.export(
+        model, (example,), dynamo=True, input_names=["input"], output_names=["output"], opset_version=20,
+        dynamic_shapes=({0: torch.export.Dim("batch")},), verbose=False,
+    )  # fmt: skip
+    if program is None:
+        raise SystemExit("torch exported nothing")
+    program.save(str(folder / "model.onnx"), external_data=False)
+    return folder / "model.onnx"
+
+
+# --- who quantizes --------------------------------------------------------------------------------------------------
+
+
+def ladder(subject: Subject, site: Site) -> tuple[Path, dict[str, Any]]:
+    """The best candidate of the quantize stage that is not fp32, else the lower one it came nearest with."""
+    store = ArtifactStore(site.artifacts_uri)
+    found = _candidates(subject, site, store)
+    lower = [one for one in found.candidates if one.model is not None and one.precision != "fp32"]
+    best = min(lower, key=lambda one: (bool(one.dropped), one.latency_ms))
+    assert best.model is not None
+    to = store.fetch(best.model, Path(site.home) / "best" / subject.name)
+    said = {
+        one.method: one.model_dump(mode="json", exclude={"model", "slices"}) for one in found.candidates
+    }  # fmt: skip
+    chosen = {"precision": best.precision, "method": best.method, "float_layers": len(best.float_layers)}
+    return to / "model.onnx", {"chosen": chosen, "rungs": said}
+
+
+def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidates:
+    signature = signature_of(onnx.load(subject.file))
+    example = {f"input/{name}": array[:4] for name, array in subject.validation.items()}
+    exported = Exported(
+        model=store.put_tree(subject.file.parent), signature=signature, opset=20, parity=(),
+        reference=store.put_bytes(dump_npz(example)),
+        isolation=Isolation(network="none", files="none", memory_limit_mb=0, timeout_s=0),
+    )  # fmt: skip
+    datasets = Datasets(
+        validation=store.put_bytes(dump_npz(subject.validation | {"label": subject.labels})),
+        validation_name="validation.npz",
+        calibration=store.put_bytes(dump_npz(subject.calibration)),
+        calibration_name="calibration.npz",
+    )
+    kind = targets.accelerator_of(targets.this_machine())
+    target = Target(name=kind, accelerator=kind, precisions=("fp32", "fp16", "int8"))
+    return quantize(site, target, exported, datasets, Data(), Quantization())
+
+
+def defaults(subject: Subject, folder: Path) -> Path:
+    """`onnxruntime.quantization.quantize_static` as it comes, on the same samples."""
+    from onnxruntime.quantization import CalibrationDataReader, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    size = len(next(iter(subject.calibration.values())))
+    batches = iter([{n: a[at : at + 8] for n, a in subject.calibration.items()} for at in range(0, size, 8)])
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        """The calibration samples by eights."""
+
+        def get_next(self) -> Arrays | None:
+            """The next batch."""
+            return next(batches, None)
+
+    folder.mkdir(parents=True)
+    quant_pre_process(str(subject.file), str(folder / "prepared.onnx"))
+    quantize_static(str(folder / "prepared.onnx"), str(folder / "model.onnx"), Reader())
+    (folder / "prepared.onnx").unlink()
+    return folder / "model.onnx"
+
+
+def olive(subject: Subject, folder: Path, python: Path) -> Path:
+    """Olive's own quantization pass for ONNX files, in its own environment, on the same samples."""
+    folder.mkdir(parents=True)
+    np.savez(folder / "samples.npz", **subject.calibration)  # type: ignore[arg-type]
+    words = [str(python), str(Path(__file__).with_name("olive_run.py")), str(subject.file), str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=1800)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1][:300] if done.stderr.strip() else "it said nothing")
+    return folder / "model.onnx"
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def accuracy(subject: Subject, file: Path) -> float:
+    """The share of samples whose first choice is the label."""
+    outputs = evaluation.answers(onnx_models.session(file), subject.validation)
+    return float((next(iter(outputs.values())).argmax(1) == subject.labels).mean())
+
+
+def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, dict[str, float]]:
+    """Throughput and latency of each file through one bundled server, the sides in turn; medians over the rounds."""
+    environment = ensure(default_root())
+    signature = signature_of(onnx.load(subject.file))
+    asked = {name: array[:16] for name, array in subject.validation.items()}
+    requests = perf.write_requests(work / "requests.json", signature, asked)
+    with (
+        private_server(environment, work / "models", Features(), log=work / "triton.log") as server,
+        TritonClient(server.grpc) as client,
+    ):
+        taken = {}
+        for name, file in files.items():
+            _package(name, file, signature, asked, work)
+            before = memory_mb(server.process.pid)
+            client.load(name)
+            taken[name] = round(memory_mb(server.process.pid) - before, 1)
+        window = perf.Window(window_ms=_WINDOW_MS, stability_percent=1000, attempts=1, protocol="grpc")
+        points: dict[str, list[Any]] = {name: [] for name in files}
+        for round_ in range(ROUNDS):
+            for name in list(files)[:: 1 if round_ % 2 else -1]:
+                target = perf.Target(model=name, address=server.grpc, requests=requests)
+                points[name].append(perf.measure(environment, target, _CONCURRENCY, window, work))
+    return {
+        name: {
+            "throughput_per_s": round(median(p.throughput_per_s for p in found), 1),
+            "p50_ms": round(median(p.p50_ms for p in found), 3),
+            "p99_ms": round(median(p.p99_ms for p in found), 3),
+            "memory_mb": taken[name],
+        }
+        for name, found in points.items()
+    }
+
+
+def _package(name: str, file: Path, signature: Signature, asked: Arrays, work: Path) -> None:
+    made = work / f"{name}-package"
+    made.mkdir()
+    description = ModelDescription(name=name, version=1, signature=signature, config=_CONFIG, serving=Serving())
+    golden = golden_arrays({}, {})
+    write_package(made, description, file.parent, "bundled", example=asked, golden=golden)
+    install(made, work / "models", source=name, name=name)
+
+
+def measure(subject: Subject, work: Path, olive_python: Path | None) -> dict[str, Any]:
+    """Everything about one subject."""
+    site = Site(
+        home=str(work / "home"), registry_uri="", artifacts_uri=(work / "artifacts").as_uri(), server_environment="",
+        http="", grpc="", metrics="",
+    )  # fmt: skip
+    Path(site.home).mkdir(parents=True, exist_ok=True)
+    files, seconds, notes = {"fp32": subject.file}, {}, {}
+    makers: dict[str, Callable[[], Path]] = {"ort-defaults": lambda: defaults(subject, work / "defaults")}
+    if olive_python:
+        makers["olive"] = lambda: olive(subject, work / "olive", olive_python)
+    started = time.monotonic()
+    files["shiplift"], story = ladder(subject, site)
+    seconds["shiplift"] = round(time.monotonic() - started, 2)
+    for name, make in makers.items():
+        started = time.monotonic()
+        try:
+            files[name] = make()
+            seconds[name] = round(time.monotonic() - started, 2)
+        except Exception as error:
+            notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    figures = served(subject, files, work)
+    base = figures["fp32"]
+    for name, row in figures.items():
+        row["throughput_ratio"] = round(row["throughput_per_s"] / base["throughput_per_s"], 3)
+        row["p99_ratio"] = round(row["p99_ms"] / base["p99_ms"], 3)
+        row["agreement" if not subject.trained else "accuracy"] = round(accuracy(subject, files[name]), 4)
+        row["seconds"] = seconds.get(name, 0.0)
+    return {"figures": figures, "notes": notes, **story}
+
+
+def table(found: dict[str, Any]) -> str:
+    """The figures as a person reads them."""
+    lines = [f"{'model':<16}{'by':<14}{'infer/s':>9}{'x':>7}{'p99 ms':>9}{'x':>7}{'accuracy':>10}{'seconds':>9}"]
+    for model, one in found["models"].items():
+        for name, row in one["figures"].items():
+            score = row.get("accuracy", row.get("agreement"))
+            lines.append(
+                f"{model:<16}{name:<14}{row['throughput_per_s']:>9.0f}{row['throughput_ratio']:>7.2f}"
+                f"{row['p99_ms']:>9.2f}{row['p99_ratio']:>7.2f}{score:>10.4f}{row['seconds']:>9.1f}"
+            )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures the chosen models, writes the JSON and prints the table."""
+    every = ["digits-cnn", *(one.name for one in LARGE)]
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--models", nargs="*", default=every, choices=every)
+    options.add_argument("--olive", type=Path, help="the Python of an environment with olive-ai")
+    options.add_argument("--out", type=Path, default=RESULTS)
+    given = options.parse_args()
+    machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    kind = targets.accelerator_of(targets.this_machine())
+    found: dict[str, Any] = {"machine": {**machine, "accelerator": kind}, "models": {}}
+    with TemporaryDirectory(prefix="shiplift-precision-") as folder:
+        for subject in subjects(Path(folder), set(given.models)):
+            work = Path(folder) / f"{subject.name}-work"
+            work.mkdir()
+            found["models"][subject.name] = measure(subject, work, given.olive)
+            given.out.parent.mkdir(parents=True, exist_ok=True)
+            given.out.write_text(json.dumps(found, indent=1) + "\n")
+    print(table(found))
+
+
+if __name__ == "__main__":
+    main()
