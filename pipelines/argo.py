@@ -109,10 +109,18 @@ def git_push(setting: Setting) -> str:
     words = ["--config", f"{CONFIG}/config/config.json"]
     for name in ("repository", "before", "after"):
         words += [f"--{name}", f"{{{{workflow.parameters.{name}}}}}"]
+    shape = _shape(setting, Placement(), "git-push", account=RECEIVER)
+    kept = [mount for mount in shape["volume_mounts"] if mount.name != "ledger"]  # it signs nothing
     with _template(setting, "git-push", entrypoint="git-push", asked=("repository", "before", "after")) as template:
+        for number, secret in enumerate(setting.git_secrets):
+            name = f"git-{number}"
+            template.volumes.append(
+                m.Volume(name=name, secret=m.SecretVolumeSource(secret_name=secret, default_mode=0o440))
+            )
+            kept.append(m.VolumeMount(name=name, mount_path=f"{CONFIG}/git/{secret}", read_only=True))
         Container(
             name="git-push",
-            **_shape(setting, Placement(), "git-push", account=RECEIVER),
+            **{**shape, "volume_mounts": kept},
             command=["python", "-m", "pipelines.git_push"],
             args=words,
         )

@@ -8,6 +8,7 @@ say that it was released. Nothing is kept here: any number of these work beside 
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 
 from pipelines.releases import Accepted, final
 from pipelines.workflows import (
@@ -19,6 +20,7 @@ from pipelines.workflows import (
     OF_RELEASE,
     PUSH,
     RELEASE,
+    STOPPED_AT,
     STOPPED_BECAUSE,
     Run,
     as_parameter,
@@ -204,9 +206,10 @@ class ArgoReleases:
         self._shut(name, "Terminate", because)
 
     def _shut(self, name: str, how: str, because: str) -> None:
-        note = {"metadata": {"annotations": {STOPPED_BECAUSE: because[:2000]}}} if because else {}
         if self.get(name).active:
-            self._api.merge("Workflow", name, {"spec": {"shutdown": how}, **note})
+            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            notes = {STOPPED_AT: now} | ({STOPPED_BECAUSE: because[:2000]} if because else {})
+            self._api.merge("Workflow", name, {"spec": {"shutdown": how}, "metadata": {"annotations": notes}})
 
     def mark_concluded(self, run: Run) -> None:
         """Notes that the registry knows how a release ended."""

@@ -85,9 +85,17 @@ def _template(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    return Environment(  # noqa: S701 - YAML, not HTML; values are checked by their types, text is written as JSON
+    made = Environment(  # noqa: S701 - YAML, not HTML; whatever is text is quoted with `q`
         loader=FunctionLoader(_template), undefined=StrictUndefined, keep_trailing_newline=True
     )
+    made.filters["q"] = _quoted
+    return made
+
+
+def _quoted(value: str | dict[str, str]) -> str:
+    """A text, or a mapping of texts, as YAML in one line that nothing in it can get out of."""
+    return yaml.safe_dump(dict(value) if isinstance(value, dict) else str(value), default_style='"',
+                          default_flow_style=True, width=10**9).strip()  # fmt: skip
 
 
 def _context(values: Values) -> dict[str, object]:

@@ -111,14 +111,14 @@ class Reconciler:
         )  # fmt: skip
         for name, one in late.items():
             run = runs.get(name)
-            if run is None or not run.active:
+            if run is None or not run.active or run.shutdown == "Terminate":
                 continue
-            self._log.warning("stuck", workflow=name, because=str(one))
-            if run.shutdown:  # its exit handler can't start either
+            if not (run.shutdown and run.stopped_at):
+                self._log.warning("stuck", workflow=name, because=str(one))
+                self._releases.cancel(name, str(one))
+            elif self._clock() - run.stopped_at > given.stuck_s:  # its exit handler can't start either
                 self._releases.terminate(name, run.stopped_because or str(one))
                 self._tell(run, None)
-            else:
-                self._releases.cancel(name, str(one))
 
     def _conclude(self, run: Run, runs: dict[str, Run]) -> None:
         """Sees to it that the registry knows how an ended release ended, and counts it once it does."""

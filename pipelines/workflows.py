@@ -26,6 +26,7 @@ OF_PUSH = f"{LABEL}push"
 CONCLUDED = f"{LABEL}concluded"
 COUNTED = f"{LABEL}counted"
 STOPPED_BECAUSE = f"{LABEL}stopped-because"
+STOPPED_AT = f"{LABEL}stopped-at"
 _RESUBMITTED = "workflows.argoproj.io/resubmitted-from-workflow"
 _ENDED = ("Succeeded", "Failed", "Error")
 _MAX_NODES_BYTES = 64 * 2**20
@@ -57,6 +58,7 @@ class Run:
     concluded: bool
     counted: bool
     stopped_because: str
+    stopped_at: float
     refused_pod: tuple[str, float] | None
 
     @property
@@ -95,6 +97,7 @@ def read(body: Object) -> Run:
         concluded=report is not None or _marked_concluded(meta),
         counted=bool(finished) and notes.get(COUNTED) == counted_mark(seconds(finished)),
         stopped_because=notes.get(STOPPED_BECAUSE, ""),
+        stopped_at=seconds(notes.get(STOPPED_AT)),
         refused_pod=next(_refused_pods(found), None),
     )
 

@@ -1,6 +1,5 @@
 """What can be said of the registry without one: names, and what happens when nobody answers."""
 
-import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -11,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.errors import NotAdmitted, Temporary
+from runtime.errors import NotAdmitted, Temporary, UsageError
 from runtime.processes import free_port
 from runtime.registry import Registry, check_name
-from runtime.registry_rest import version_exists
+from runtime.registry_rest import RestRegistry, version_exists
 
 
 @pytest.mark.parametrize("name", ["digits", "My Model", "模型", "a" * 256, "..", "a.b-c_d", "x@y"])
@@ -44,13 +43,18 @@ class Answers(BaseHTTPRequestHandler):
     """Answers with the status that the test set, and keeps what it was asked."""
 
     status: ClassVar[int] = 200
+    body: ClassVar[bytes] = b"{}"
     asked: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
 
     def do_GET(self) -> None:
         self.asked.append((self.path, self.headers.get("Authorization")))
         self.send_response(self.status)
         self.end_headers()
-        self.wfile.write(json.dumps({}).encode())
+        self.wfile.write(self.body)
 
     def log_message(self, *words: Any) -> None:
         """Says nothing."""
@@ -61,6 +65,7 @@ def uri(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     for name in ("TOKEN", "USERNAME", "PASSWORD"):
         monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
     Answers.asked.clear()
+    Answers.body = b"{}"
     server = HTTPServer(("127.0.0.1", 0), Answers)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -116,3 +121,26 @@ class Files(Registry):
 def test_a_text_that_an_author_wrote_as_bytes_is_read_all_the_same() -> None:
     assert Files("größe".encode()).read_text("run", "a") == "größe"
     assert Files(b"\xff{}").read_text("run", "a") == "\ufffd{}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"<html>Bad gateway</html>", b"", b"[]", b"null", b'{"model_version": {"name": "a"}}',
+        b'{"model_version": {"name": "a", "version": "x"}}',
+        b'{"model_version": {"name": "a", "version": "1", "tags": 3}}',
+    ],
+)  # fmt: skip
+def test_an_odd_answer_is_temporary(uri: str, said: bytes) -> None:
+    Answers.status, Answers.body = 200, said
+    with pytest.raises(Temporary, match="the registry"):
+        RestRegistry(uri).version("a", 1)
+
+
+def test_a_registry_s_refusal_is_said_with_its_reason(uri: str) -> None:
+    Answers.status, Answers.body = 400, b'{"error_code": "INVALID_PARAMETER_VALUE", "message": "no private addresses"}'
+    with pytest.raises(UsageError, match="no private addresses"):
+        RestRegistry(uri).tag("a", 1, release="x")
+    Answers.status = 503
+    with pytest.raises(Temporary, match="it answered 503 no private addresses"):
+        RestRegistry(uri).tag("a", 1, release="x")

@@ -1,0 +1,221 @@
+"""A real cluster for the session: the one KUBECONFIG names, or the development cluster beside the repository.
+
+There the images are built from the working tree; a cluster of yours must have them already (their names are the
+values' defaults, or SHIPLIFT_PIPELINE_IMAGE and SHIPLIFT_SERVER_IMAGE). What is tested is the path, on two cores: all
+of a release's pods are small.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from numpy.typing import NDArray
+
+from pipelines.values import Values, parse
+from runtime.registry import Registry, prepare_environment
+
+from ..integration.conftest import FAST, digits, until
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(os.environ.get("SHIPLIFT_CLUSTER_SCRIPT", ROOT.parent / "shared" / "cluster" / "cluster"))
+NAMESPACE = os.environ.get("SHIPLIFT_TEST_NAMESPACE", "shiplift")
+USER = 10001  # of the images
+_BUILD_S = 900
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "tests/cluster" in str(item.path):
+            item.add_marker(pytest.mark.cluster)
+
+
+@dataclass(frozen=True)
+class Kube:
+    """The cluster as kubectl sees it. `here`: it runs on this machine, so that pods and this process share folders."""
+
+    kubeconfig: Path
+    here: bool
+
+    def run(self, *words: str, given: str = "", check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """kubectl with these words; what it may not do is its exit code and stderr, with `check=False`."""
+        done = subprocess.run(
+            ["kubectl", "--request-timeout=30s", *words], input=given, capture_output=True, text=True, check=False,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)}, timeout=200,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+        return done
+
+    def __call__(self, *words: str, given: str = "") -> str:
+        return self.run(*words, given=given).stdout
+
+    def get(self, kind: str, namespace: str, name: str = "", selector: str = "") -> Any:
+        """An object, or the list of those whose labels match."""
+        words = ["-n", namespace, "get", kind, *([name] if name else []), *(["-l", selector] if selector else [])]
+        found = json.loads(self(*words, "-o", "json"))
+        return found if name else found["items"]
+
+    def exists(self, kind: str, namespace: str, name: str) -> bool:
+        return self.run("-n", namespace, "get", kind, name, check=False).returncode == 0
+
+    def apply(self, body: Any) -> None:
+        bodies = body if isinstance(body, list) else [body]
+        self("apply", "--server-side", "-f", "-", given=yaml.safe_dump_all(bodies))
+
+    def shiplift(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """The command of this working tree."""
+        done = subprocess.run(
+            [sys.executable, "-m", "pipelines.cli", *words], capture_output=True, text=True, check=False, cwd=ROOT,
+            env={**os.environ, "KUBECONFIG": str(self.kubeconfig)}, timeout=400,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    def service(self, namespace: str, name: str) -> str:
+        """A Service's address, reachable from here where the cluster is here."""
+        return str(self.get("service", namespace, name)["spec"]["clusterIP"])
+
+
+@dataclass
+class Lab:
+    """Shiplift on the cluster, and what authors of models do with it."""
+
+    kube: Kube
+    values: Values
+    registry: Registry
+    mlflow: Any
+    folder: Path
+    fitted: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def namespace(self) -> str:
+        return self.values.namespace
+
+    @property
+    def serving(self) -> str:
+        return self.values.serving_namespace
+
+    def log(
+        self, name: str, log_model: Callable[..., Any], *, spec: str = FAST, data: dict[str, NDArray[Any]] | None = None
+    ) -> int:
+        """Runs `log_model(registered_model_name=...)` in a run with a spec and data; gives the version's number."""
+        with self.mlflow.start_run():
+            if spec:
+                self.mlflow.log_text(spec, "shiplift/shiplift.yaml")
+            if data is not None:
+                file = self.folder / "validation.npz"
+                np.savez(file, **data)  # type: ignore[arg-type]
+                self.mlflow.log_artifact(str(file), "shiplift")
+            info = log_model(name="model", registered_model_name=name, pip_requirements=[])
+        return int(info.registered_model_version)
+
+    def log_classifier(self, name: str, *, samples: int = 1200, spec: str = FAST, **how: Any) -> int:
+        """Registers a logistic regression on digits with signature, example and validation set."""
+        from mlflow.models import infer_signature
+        from sklearn.linear_model import LogisticRegression
+
+        images, labels = digits()
+        if samples not in self.fitted:
+            self.fitted[samples] = LogisticRegression(max_iter=200).fit(images[:samples], labels[:samples])
+        model, example = self.fitted[samples], images[:4]
+        given = {"signature": infer_signature(example, model.predict(example)), "input_example": example} | how
+
+        def log_model(**words: Any) -> Any:
+            return self.mlflow.sklearn.log_model(model, **given, **words)
+
+        return self.log(name, log_model, spec=spec, data={"input": images[1200:], "label": labels[1200:]})
+
+    def workflows(self, model: str = "") -> list[Any]:
+        """The Workflows there are, the oldest first."""
+        found = self.kube.get("workflow", self.namespace)
+        found = [one for one in found if not model or f"-{model}-" in f"-{one['metadata']['name']}-"]
+        return sorted(found, key=lambda one: str(one["metadata"]["creationTimestamp"]))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def kube() -> Kube:
+    """A cluster with Argo Workflows, and on the development cluster with a Gateway and the project's images."""
+    given = os.environ.get("KUBECONFIG", "")
+    if not SCRIPT.is_file():
+        if not given:
+            pytest.skip("no cluster: set KUBECONFIG")
+        return Kube(Path(given.split(os.pathsep)[0]), here=False)
+    if shutil.which("kubectl") is None or os.geteuid() != 0:
+        pytest.skip("the development cluster needs kubectl and root")
+    started = time.monotonic()
+    if not given:
+        _script("up")
+    _script("addon", "gateway")
+    if "SHIPLIFT_SKIP_BUILD" not in os.environ:
+        for name in ("server", "pipeline"):
+            _script("build", str(ROOT), f"localhost/shiplift-{name}:dev", "--target", name)
+    os.environ["KUBECONFIG"] = given or _script("kubeconfig").strip()  # for what connects from this process
+    print(f"cluster and images: {time.monotonic() - started:.0f} s")
+    return Kube(Path(os.environ["KUBECONFIG"]), here=True)
+
+
+def _script(*words: str) -> str:
+    done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, check=False, timeout=_BUILD_S)
+    assert done.returncode == 0, f"cluster {' '.join(words)}: {(done.stdout + done.stderr)[-3000:]}"
+    return done.stdout
+
+
+def small_values(namespace: str, folder: Path | None, *, gateway: bool) -> dict[str, Any]:
+    """Values for two cores: nothing asks for more than a small node has."""
+    storage = (
+        {"kind": "hostPath", "path": str(folder), "size": "5Gi"} if folder else {"kind": "emptyDir", "size": "5Gi"}
+    )
+    images = {name: os.environ.get(f"SHIPLIFT_{name.upper()}_IMAGE") for name in ("pipeline", "server")}
+    small = {"cpu": "50m", "memory": "512Mi"}
+    large = {"cpu": "100m", "memory": "2Gi"}
+    stages = dict.fromkeys(("admit", "export", "quantize", "package", "tune", "load_test"), large)
+    stages |= dict.fromkeys(
+        ("find_targets", "find_champion", "deploy", "gate", "promote", "rollback", "conclude"), small
+    )
+    return {
+        "namespace": namespace,
+        "images": {name: image for name, image in images.items() if image},
+        "mlflow": {"storage": storage, "resources": {"cpu": "50m", "memory": "256Mi", "memory_limit": "2Gi"}},
+        "gateway": {"class_name": "eg"} if gateway else None,
+        "serving": {"cpu": "50m", "memory_limit": "1Gi", "ready_timeout_s": 90},
+        "stages": stages,
+        "reconciler": {"every_s": 5, "stuck_s": 30, "unschedulable_s": 30},
+        "keep": {"workflows_s": 3600, "pods_s": 600},
+    }
+
+
+@pytest.fixture(scope="session")
+def lab(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    """Shiplift installed for the session, its MLflow reached at its Service's address."""
+    folder = tmp_path_factory.mktemp("lab")
+    data = folder / "mlflow" if kube.here else None
+    if data:
+        data.mkdir()
+        os.chown(data, USER, USER)
+    given = yaml.safe_dump(small_values(NAMESPACE, data, gateway=kube.here))
+    file = folder / "values.yaml"
+    file.write_text(given)
+    if kube.exists("namespace", "default", NAMESPACE):  # what an interrupted run left
+        kube.shiplift("uninstall", "--namespace", NAMESPACE, "--data")
+    kube.shiplift("install", "--values", str(file))
+    prepare_environment()
+    uri = f"http://{kube.service(NAMESPACE, 'mlflow')}:5000"
+    os.environ |= {"MLFLOW_TRACKING_URI": uri, "NO_PROXY": "*", "no_proxy": "*"}
+    import mlflow
+
+    mlflow.set_tracking_uri(uri)
+    mlflow.set_registry_uri(uri)
+    registry = Registry(uri)
+    client = mlflow.MlflowClient()
+    until(lambda: any(one.name == "shiplift" for one in client.list_webhooks(max_results=100)), seconds=60)
+    yield Lab(kube=kube, values=parse(given), registry=registry, mlflow=mlflow, folder=folder)
+    kube.shiplift("uninstall", "--namespace", NAMESPACE, "--data")

@@ -1,0 +1,335 @@
+"""`shiplift install` and `uninstall` on a real cluster, in namespaces of their own beside the session's."""
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from runtime.errors import ClusterUnreachable, NotFound, ServerFailed
+from runtime.processes import free_port
+
+from ..integration.conftest import until
+from .conftest import Kube, small_values
+
+NAME = "shiplift-install"
+SERVING = f"{NAME}-serving"
+
+
+@dataclass
+class Place:
+    """An installation that these tests may do anything to."""
+
+    kube: Kube
+    folder: Path
+    given: dict[str, Any]
+
+    def install(self, *words: str, check: bool = True, **change: Any) -> "subprocess.CompletedProcess[str]":
+        file = self.folder / "values.yaml"
+        file.write_text(yaml.safe_dump(self.given | change))
+        return self.kube.shiplift("install", "--values", str(file), "--timeout", "200", *words, check=check)
+
+    def changes(self, *words: str, **change: Any) -> dict[str, str]:
+        """What an installation says became of each object that is not as it was."""
+        done = json.loads(self.install("--json", *words, **change).stdout)
+        return {one["object"]: one["change"] for one in done["objects"] if one["change"] != "unchanged"}
+
+    def versions(self) -> dict[str, str]:
+        """The version of every object of ours; status alone makes new ones, so pods and the like are left out."""
+        kinds = "configmap,secret,service,serviceaccount,role,rolebinding,networkpolicy,workflowtemplate"
+        found = [one for space in (NAME, SERVING) for one in self.kube.get(kinds, space)]
+        return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"] for one in found}
+
+    def mlflow(self, path: str, **how: Any) -> httpx.Response:
+        at = f"http://{self.kube.service(NAME, 'mlflow')}:5000{path}"
+        return httpx.get(at, trust_env=False, timeout=30, **how)
+
+    def can(self, account: str, verb: str, what: str, namespace: str) -> bool:
+        who = f"system:serviceaccount:{NAME}:{account}"
+        return self.kube.run("auth", "can-i", verb, what, "-n", namespace, "--as", who, check=False).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def place(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    if kube.exists("namespace", "default", NAME):  # what an interrupted run left
+        kube.shiplift("uninstall", "--namespace", NAME, "--data")
+    made = Place(kube, tmp_path_factory.mktemp("install"), small_values(NAME, None, gateway=False))
+    made.install()
+    yield made
+    kube.shiplift("uninstall", "--namespace", NAME, "--data", check=False)
+
+
+def test_everything_runs_when_install_returns(place: Place) -> None:
+    for name, replicas in (("mlflow", 1), ("receiver", 2), ("reconciler", 1)):
+        status = place.kube.get("deployment", NAME, name)["status"]
+        assert (status["availableReplicas"], status["updatedReplicas"]) == (replicas, replicas)
+    names = {one["metadata"]["name"] for one in place.kube.get("workflowtemplate", NAME)}
+    assert {"release", "rollback", "conclude", "git-push"} <= names
+    receiver = f"http://{place.kube.service(NAME, 'receiver')}"
+    for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/webhooks/mlflow", 405)):
+        assert httpx.get(receiver + path, trust_env=False).status_code == status
+    assert httpx.post(f"{receiver}/webhooks/mlflow", json={}, trust_env=False).status_code == 401
+
+
+def test_mlflow_announces_new_versions_to_the_receiver(place: Place) -> None:
+    def webhooks() -> list[Any]:
+        return list(place.mlflow("/api/2.0/mlflow/webhooks").json().get("webhooks", []))
+
+    (webhook,) = until(webhooks, seconds=60)
+    assert webhook["url"] == f"http://receiver.{NAME}.svc/webhooks/mlflow"
+    at = f"http://{place.kube.service(NAME, 'mlflow')}:5000/api/2.0/mlflow/webhooks/{webhook['webhook_id']}/test"
+    said = until(lambda: _passed(at), seconds=60)  # its secret may reach the receivers' files a minute later
+    assert said["response_status"] == 200
+
+
+def _passed(at: str) -> Any:
+    said = httpx.post(at, json={}, trust_env=False, timeout=30).json().get("result", {})
+    return said if said.get("success") else None
+
+
+def test_another_host_s_name_is_refused_by_mlflow(place: Place) -> None:
+    assert place.mlflow("/api/2.0/mlflow/webhooks", headers={"Host": "evil.example.org"}).status_code == 403
+    assert place.mlflow("/api/2.0/mlflow/webhooks", headers={"Host": f"mlflow.{NAME}.svc:5000"}).status_code == 200
+
+
+def test_a_second_installation_changes_nothing(place: Place) -> None:
+    before = place.versions()
+    assert place.changes() == {}
+    assert place.versions() == before
+
+
+def test_a_dry_run_says_what_would_change_and_changes_nothing(place: Place) -> None:
+    before = place.versions()
+    assert place.changes("--dry-run", receiver={"replicas": 3}) == {f"Deployment {NAME}/receiver": "configured"}
+    done = place.install("--dry-run", receiver={"replicas": 3})
+    printed = list(yaml.safe_load_all(done.stdout))
+    (receiver,) = (one for one in printed if (one["kind"], one["metadata"]["name"]) == ("Deployment", "receiver"))
+    assert receiver["spec"]["replicas"] == 3
+    assert f"would be configured: Deployment {NAME}/receiver" in done.stderr
+    assert place.versions() == before
+    assert place.kube.get("deployment", NAME, "receiver")["spec"]["replicas"] == 2
+
+
+def test_rendered_files_are_what_the_cluster_has(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(place.given))
+    place.kube.shiplift("render", str(tmp_path / "out"), "--values", str(tmp_path / "values.yaml"))
+    place.kube("apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f", str(tmp_path / "out"))
+    assert "Opaque" not in "".join(file.read_text() for file in (tmp_path / "out").iterdir())
+
+
+def test_no_secret_is_told_and_none_is_made_anew(place: Place) -> None:
+    names = ("shiplift-ledger", "shiplift-webhooks", "shiplift-mlflow")
+    before = {name: place.kube.get("secret", NAME, name)["data"] for name in names}
+    done = place.install(repositories=[{"name": "team/models", "host": "github", "url": "https://git.example.org/x"}])
+    after = {name: place.kube.get("secret", NAME, name)["data"] for name in names}
+    assert set(after["shiplift-webhooks"]) == {"mlflow", "github"}  # a key that was missing
+    assert all(after[name].items() >= before[name].items() for name in names)
+    import base64
+
+    told = done.stdout + done.stderr + "".join(str(one["spec"]) for one in place.kube.get("deployment", NAME))
+    assert not any(base64.b64decode(value).decode() in told for kept in after.values() for value in kept.values())
+
+
+def test_pods_have_no_privileges_and_write_nowhere_but_to_their_volumes(place: Place) -> None:
+    pods = place.kube.get("pods", NAME, selector="app.kubernetes.io/part-of=shiplift")
+    assert len(pods) >= 4
+    for pod in pods:
+        assert pod["spec"]["securityContext"]["runAsNonRoot"]
+        for one in pod["spec"]["containers"]:
+            context = one["securityContext"]
+            assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
+            assert context["capabilities"] == {"drop": ["ALL"]}
+    inside = ("-n", NAME, "exec", "deploy/mlflow", "--")
+    assert place.kube(*inside, "id", "-u").strip() == "10001"
+    for path in ("/x", "/opt/shiplift/x", "/etc/x"):
+        refused = place.kube.run(*inside, "touch", path, check=False)
+        assert refused.returncode != 0
+        assert "Read-only file system" in refused.stderr
+    place.kube(*inside, "touch", "/tmp/x", "/data/x")
+    token = "/var/run/secrets/kubernetes.io/serviceaccount/token"
+    assert place.kube.run(*inside, "test", "-e", token, check=False).returncode == 1
+
+
+@pytest.mark.parametrize("namespace", [NAME, SERVING])
+def test_a_pod_with_privileges_is_not_admitted(place: Place, namespace: str) -> None:
+    body = {
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root", "namespace": namespace},
+        "spec": {"containers": [{"name": "x", "image": "x", "securityContext": {"privileged": True}}]},
+    }  # fmt: skip
+    done = place.kube.run("apply", "-f", "-", given=yaml.safe_dump(body), check=False)
+    assert "violates PodSecurity" in done.stderr
+
+
+def test_each_account_may_do_what_its_part_needs_and_no_more(place: Place) -> None:
+    may = [
+        ("shiplift-executor", "patch", "workflowtaskresults", NAME),
+        ("shiplift-release", "create", "deployments", SERVING),
+        ("shiplift-release", "patch", "httproutes.gateway.networking.k8s.io", SERVING),
+        ("shiplift-release", "get", "workflows", NAME),
+        ("shiplift-receiver", "create", "workflows", NAME),
+        ("shiplift-reconciler", "list", "pods", NAME),
+    ]
+    never = [
+        ("shiplift-step", "get", "pods", NAME),
+        ("shiplift-step", "create", "deployments", SERVING),
+        ("shiplift-mlflow", "get", "secrets", NAME),
+        ("shiplift-executor", "get", "secrets", NAME),
+        ("shiplift-release", "get", "secrets", SERVING),
+        ("shiplift-release", "create", "deployments", NAME),
+        ("shiplift-release", "create", "pods", SERVING),
+        ("shiplift-receiver", "create", "deployments", SERVING),
+        ("shiplift-receiver", "delete", "workflows", NAME),
+        ("shiplift-receiver", "get", "secrets", NAME),
+        ("shiplift-reconciler", "create", "deployments", SERVING),
+        ("shiplift-reconciler", "list", "pods", SERVING),
+    ]
+    assert [one for one in may if not place.can(*one)] == []
+    assert [one for one in never if place.can(*one)] == []
+
+
+def test_what_is_no_longer_wanted_goes(place: Place) -> None:
+    assert place.changes(serving=place.given["serving"] | {"quota": {"pods": "50"}}) == {
+        f"ResourceQuota {SERVING}/shiplift": "created"
+    }
+    assert place.changes() == {f"ResourceQuota {SERVING}/shiplift": "deleted"}
+    assert not place.kube.exists("resourcequota", SERVING, "shiplift")
+
+
+def test_an_image_that_does_not_exist_is_told_within_the_timeout(place: Place) -> None:
+    images = {**place.given["images"], "pipeline": "localhost/nowhere:none"}
+    file = place.folder / "values.yaml"
+    file.write_text(yaml.safe_dump(place.given | {"images": images, "mlflow": place.given["mlflow"]}))
+    done = place.kube.shiplift("install", "--values", str(file), "--timeout", "15", check=False)
+    assert done.returncode == ServerFailed.exit_code
+    assert "is not ready after 15 s" in done.stderr
+    assert "localhost/nowhere:none" in done.stderr
+    place.install()
+
+
+def test_a_cluster_that_is_not_there_has_its_own_exit_code(kube: Kube, tmp_path: Path) -> None:
+    body = yaml.safe_load(kube.kubeconfig.read_text())
+    body["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
+    (tmp_path / "config").write_text(yaml.safe_dump(body))
+    nowhere = Kube(tmp_path / "config", here=False)
+    for words in (("install",), ("uninstall",)):
+        assert nowhere.shiplift(*words, check=False).returncode == ClusterUnreachable.exit_code
+
+
+def test_what_is_not_installed_can_not_be_removed(kube: Kube) -> None:
+    done = kube.shiplift("uninstall", "--namespace", "nowhere", check=False)
+    assert done.returncode == NotFound.exit_code
+    assert "is not in the namespace 'nowhere'" in done.stderr
+
+
+# --- PostgreSQL -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def postgresql(kube: Kube, tmp_path: Path) -> Iterator[str]:
+    """A database of this machine's own PostgreSQL, reached from pods by the node's address; gives its URI."""
+    address = kube("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}")
+    if not kube.here:
+        pytest.skip("pods of another machine don't reach a database here")
+    programs = _postgresql_programs()
+    folder, port, password = tmp_path / "pg", free_port(), secrets.token_hex(16)
+    folder.mkdir()
+    for part in (*reversed(tmp_path.parents[:3]), tmp_path):
+        part.chmod(part.stat().st_mode | 0o011)  # the database's own user goes through
+    shutil.chown(folder, "postgres", "postgres")
+    (tmp_path / "password").write_text(password)
+    (tmp_path / "password").chmod(0o644)
+    _as_postgres(programs / "initdb", "-D", str(folder), "-A", "scram-sha-256", "--pwfile", str(tmp_path / "password"))
+    with (folder / "pg_hba.conf").open("a") as rules:
+        rules.write("host all all 0.0.0.0/0 scram-sha-256\n")
+    listens = f"-h {address} -p {port} -k {folder}"
+    control = (programs / "pg_ctl", "-D", str(folder), "-l", str(folder / "log"), "-w", "-t", "60")
+    _as_postgres(*control, "-o", listens, "start")
+    try:
+        environment = {**os.environ, "PGPASSWORD": password}
+        where = ["-h", address, "-p", str(port), "-U", "postgres"]
+        subprocess.run([programs / "createdb", *where, "mlflow"], check=True, env=environment, timeout=60)
+        yield f"postgresql://postgres:{password}@{address}:{port}/mlflow"
+    finally:
+        _as_postgres(*control, "-m", "immediate", "stop")
+
+
+def _as_postgres(*words: str | Path) -> None:
+    done = subprocess.run(
+        ["runuser", "-u", "postgres", "--", *words], stdout=subprocess.DEVNULL, check=False, timeout=90, cwd="/"
+    )
+    assert done.returncode == 0, f"{words[0]} failed"
+
+
+def _postgresql_programs() -> Path:
+    def found() -> list[Path]:
+        return sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+
+    if not found() and shutil.which("apt-get"):
+        with contextlib.suppress(subprocess.SubprocessError, OSError):
+            quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            subprocess.run(
+                ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"], env=quiet, check=False,
+                timeout=180, capture_output=True,
+            )  # fmt: skip
+    if not found():
+        pytest.skip("PostgreSQL is not here and can't be installed")
+    return found()[-1]
+
+
+def test_mlflow_on_postgresql_outlives_its_pod(place: Place, postgresql: str) -> None:
+    host, _, port = postgresql.rpartition("@")[2].split("/")[0].partition(":")
+    with socket.create_connection((host, int(port)), timeout=5):
+        pass
+    body = {
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": "pg", "namespace": NAME},
+        "stringData": {"uri": postgresql},
+    }  # fmt: skip
+    place.kube.apply(body)
+    database = {"kind": "postgresql", "secret": "pg", "port": int(port)}
+    mlflow = place.given["mlflow"] | {"database": database}
+    assert place.changes(mlflow=mlflow)[f"Deployment {NAME}/mlflow"] == "configured"
+    created = httpx.post(
+        f"http://{place.kube.service(NAME, 'mlflow')}:5000/api/2.0/mlflow/registered-models/create",
+        json={"name": "kept"}, trust_env=False, timeout=60,
+    )  # fmt: skip
+    assert created.status_code == 200
+    place.kube("-n", NAME, "delete", "pod", "-l", "app.kubernetes.io/name=mlflow", "--wait=true")
+    place.kube("-n", NAME, "rollout", "status", "deployment/mlflow", "--timeout=150s")
+    found = until(lambda: _model(place, "kept"), seconds=60)
+    assert found["name"] == "kept"
+    password = httpx.URL(postgresql).password
+    assert password not in str(place.kube.get("pods", NAME))
+    assert password not in place.kube("-n", NAME, "logs", "deployment/mlflow")
+
+
+def _model(place: Place, name: str) -> Any:
+    with contextlib.suppress(httpx.HTTPError):
+        return place.mlflow("/api/2.0/mlflow/registered-models/get", params={"name": name}).json()["registered_model"]
+    return None
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+
+def test_uninstall_keeps_what_the_data_need_and_with_data_removes_all(place: Place) -> None:
+    secret = place.kube.get("secret", NAME, "shiplift-ledger")["data"]
+    gone = json.loads(place.kube.shiplift("uninstall", "--namespace", NAME, "--json").stdout)
+    assert f"Secret {NAME}/shiplift-ledger" in gone["kept"]
+    assert not place.kube.exists("namespace", "default", SERVING)
+    left = place.kube.get("all,configmap,role,rolebinding,networkpolicy,workflowtemplate", NAME)
+    assert [one["metadata"]["name"] for one in left if one["metadata"]["name"] != "kube-root-ca.crt"] == []
+    place.install()
+    assert place.kube.get("secret", NAME, "shiplift-ledger")["data"] == secret
+    place.kube.shiplift("uninstall", "--namespace", NAME, "--data")
+    for name in (NAME, SERVING):
+        assert not place.kube.exists("namespace", "default", name)

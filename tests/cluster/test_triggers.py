@@ -1,0 +1,249 @@
+"""What starts and ends releases, against a real API server and a real Argo, with a pipeline of one short step.
+
+The templates have the names and parameters of the real ones; their pods sleep and tell. So each test takes seconds, and
+what is tested is what the API server and Argo's controller do: names claimed once, shutdowns, exit handlers, quotas.
+"""
+
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from pipelines import stuck
+from pipelines.argo_releases import ArgoReleases, concluding
+from pipelines.reconciler import Reconciler
+from pipelines.releases import Accepted
+from pipelines.trigger_settings import Reconciling, TriggerSettings
+from pipelines.workflows import Run
+from runtime.kubernetes.api import Api
+from runtime.records import Outcome, ReleaseReport, Request, Trigger
+from tests.unit.test_reconciler import Registry
+
+pytestmark = pytest.mark.cluster
+IMAGE = os.environ.get("SHIPLIFT_TEST_IMAGE", "localhost/shiplift-pipeline:dev")
+WEBHOOK, MANUAL = Trigger(kind="webhook"), Trigger(kind="manual")
+
+
+def kubectl(*words: str, given: Any = None) -> str:
+    body = json.dumps(given) if given is not None else None
+    return subprocess.run(["kubectl", *words], input=body, check=True, capture_output=True, text=True).stdout
+
+
+def until(what: Callable[[], Any], *, seconds: float = 120) -> Any:
+    """Waits for a condition and gives its value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := what():
+            return value
+        time.sleep(0.2)
+    raise AssertionError(f"still waiting after {seconds} s")
+
+
+class Place:
+    """A namespace with small templates, and what acts on it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.api = Api(name)
+        self.registry = Registry()
+        self.releases = ArgoReleases(self.api, self._tags)
+        registry: Any = self.registry
+        self.reconciler = Reconciler(
+            TriggerSettings(
+                namespace=name, registry_uri="http://nowhere",
+                reconciler=Reconciling(stuck_s=3, unschedulable_s=3, since=0),
+            ),
+            self.releases, registry, lambda: self.api.each("Pod", stuck.OF_WORKFLOW),
+        )  # fmt: skip
+
+    def _tags(self, model: str, version: int) -> dict[str, str]:
+        info = self.registry.version(model, version)
+        return info.tags if info else {}
+
+    def templates(self, *, seconds: float = 0, image: str = IMAGE, last_image: str = IMAGE, **pod: Any) -> None:
+        """Installs `release`, `conclude` and `git-push`; a step takes `seconds` and keeps its parameter."""
+        said = ReleaseReport(
+            model="m", version=1, verdict=Outcome.PASS, alias="", endpoint=None, stages=(), checks=(), release="r",
+            reason="it said so", exit_code=0, seconds=1, since_request_seconds=1, overhead_seconds=0,
+        ).model_dump_json()  # fmt: skip
+        step = container(image, f"import sys, time; open('/tmp/out', 'w').write(sys.argv[1]); time.sleep({seconds})",
+                         "{{workflow.parameters.request}}", "request_seen")  # fmt: skip
+        last = container(last_image, "import sys; open('/tmp/out', 'w').write(sys.argv[1])", said, "release_report")
+        shared: dict[str, Any] = {"serviceAccountName": "default", "podGC": {"strategy": "OnWorkflowSuccess"}}
+        asked = {"parameters": [{"name": name} for name in ("request", "trigger")]}
+        steps = [{"name": "step", **step, **pod}, {"name": "conclude", **last}]
+        made: dict[str, dict[str, Any]] = {
+            "release": {"entrypoint": "step", "onExit": "conclude", "templates": steps, "arguments": asked},
+            "conclude": {"entrypoint": "conclude", "templates": steps, "arguments": asked},
+            "git-push": {"entrypoint": "conclude", "templates": steps[1:]},
+        }
+        for name, spec in made.items():
+            kubectl("apply", "-n", self.name, "-f", "-", given={
+                "apiVersion": "argoproj.io/v1alpha1", "kind": "WorkflowTemplate", "metadata": {"name": name},
+                "spec": {**shared, **spec},
+            })  # fmt: skip
+
+    def start(self, model: str = "digits") -> str:
+        self.registry.add(model, 1)
+        self.registry.tag(model, 1, release="none")  # so that the sweep leaves it to us
+        return self.releases.accept(Request(model=model, version=1), MANUAL, again=True).name
+
+    def reconciled(self, what: Callable[[], Any], *, seconds: float = 180) -> Any:
+        def turned() -> Any:
+            self.reconciler.turn()
+            return what()
+
+        return until(turned, seconds=seconds)
+
+    def ended(self, name: str) -> Run | None:
+        run = self.releases.get(name)
+        return None if run.active else run
+
+
+def container(image: str, script: str, given: str, output: str) -> dict[str, Any]:
+    return {
+        "container": {
+            "image": image, "imagePullPolicy": "IfNotPresent", "command": ["python", "-c", script], "args": [given],
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
+        },
+        "outputs": {"parameters": [{"name": output, "valueFrom": {"path": "/tmp/out", "default": ""}}]},
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def namespace() -> Iterator[str]:
+    name = f"triggers-{uuid.uuid4().hex[:6]}"
+    kubectl("create", "namespace", name)
+    rules = [{"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}]
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "executor", "namespace": name}}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "executor"}
+    who = [{"kind": "ServiceAccount", "name": "default", "namespace": name}]
+    kubectl("apply", "-f", "-", given={**rbac, "kind": "Role", "rules": rules})
+    kubectl("apply", "-f", "-", given={**rbac, "kind": "RoleBinding", "roleRef": role, "subjects": who})
+    yield name
+    kubectl("delete", "namespace", name, "--wait=false")
+
+
+@pytest.fixture
+def place(namespace: str) -> Iterator[Place]:
+    yield Place(namespace)
+    kubectl("delete", "workflows,pods", "-n", namespace, "--all", "--wait=true", "--grace-period=1")
+
+
+def test_fifty_at_once_over_two_replicas_are_one_workflow(place: Place) -> None:
+    place.templates()
+    replicas = [place.releases, ArgoReleases(Api(place.name), place._tags)]
+    with ThreadPoolExecutor(50) as pool:
+        found = list(pool.map(lambda n: replicas[n % 2].accept(Request(model="digits", version=1), WEBHOOK), range(50)))
+    assert {one.name for one in found} == {run.name for run in place.releases.runs()}
+    assert [one.created for one in found].count(True) == 1
+
+
+@pytest.mark.parametrize("model", ["模型", "x" * 256, "a {{workflow.name}} {{=1+1}} \"'\\ b", "-rf", "A_b.C"])
+def test_any_model_s_name_reaches_the_step_as_it_is(place: Place, model: str) -> None:
+    place.templates()
+    request = Request(model=model, version=1, spec=f"# {{{{workflow.name}}}} {model}")
+    name = place.releases.accept(request, WEBHOOK).name
+    assert place.releases.get(name).request == request
+    assert [run.name for run in place.releases.active(model)] == [name]
+    run = until(lambda: place.ended(name))
+    assert run.succeeded
+    body = place.api.get("Workflow", name)
+    assert body is not None
+    seen = [
+        one["value"] for node in body["status"]["nodes"].values()
+        for one in node.get("outputs", {}).get("parameters", []) if one["name"] == "request_seen"
+    ]  # fmt: skip
+    assert Request.model_validate_json(seen[0]) == request
+
+
+def test_an_ended_release_has_its_report_and_runs_again_only_if_asked(place: Place) -> None:
+    place.templates()
+    name = place.start()
+    run = until(lambda: place.ended(name))
+    assert (run.succeeded, run.concluded, run.report.reason) == (True, True, "it said so")
+    assert run.created_at <= run.first_pod_at <= run.finished_at
+    request = Request(model="digits", version=1)
+    assert place.releases.accept(request, WEBHOOK) == Accepted(name=name, created=False, queued=False)
+    assert place.releases.accept(request, MANUAL) == Accepted(name=name, created=False, queued=False)
+    assert place.releases.accept(request, MANUAL, again=True).name == f"{name}-2"
+    place.reconciler.turn()
+    place.reconciler.turn()
+    counted = place.reconciler.metrics.registry.get_sample_value
+    assert counted("shiplift_releases_active") == 1
+
+
+def test_a_cancelled_release_still_tells(place: Place) -> None:
+    place.templates(seconds=600)
+    name = place.start()
+    until(lambda: place.releases.get(name).first_pod_at)
+    place.releases.cancel(name, "somebody asked")
+    run = until(lambda: place.ended(name))
+    assert (run.succeeded, run.concluded, run.stopped_because) == (False, True, "somebody asked")
+
+
+def test_a_terminated_release_is_concluded(place: Place) -> None:
+    place.templates(seconds=600)
+    name = place.start()
+    until(lambda: place.releases.get(name).first_pod_at)
+    place.releases.terminate(name, "")
+    run = until(lambda: place.ended(name))
+    assert not run.concluded
+    place.reconciled(lambda: place.releases.get(name).concluded)
+    assert place.releases.get(concluding(name)).succeeded
+    result = place.releases.result(name)
+    assert result is not None
+    assert result.reason == "it said so"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"image": "localhost/none:such"}, "ErrImagePull|ImagePullBackOff"),
+        ({"image": "UPPER//case"}, "InvalidImageName"),
+        ({"nodeSelector": {"shiplift.dev/none": "such"}}, "Unschedulable"),
+    ],
+)
+def test_a_release_whose_pod_can_t_start_is_stopped_and_tells(place: Place, change: dict[str, Any], why: str) -> None:
+    place.templates(**change)
+    name = place.start()
+    run = place.reconciled(lambda: place.ended(name))
+    assert run.stopped_because.split(":")[0] in why.split("|")
+    assert (run.concluded, run.report.reason) == (True, "it said so")
+
+
+def test_a_pipeline_image_that_is_nowhere_still_ends_in_the_registry(place: Place) -> None:
+    place.templates(image="localhost/none:such", last_image="localhost/none:such")
+    name = place.start()
+    place.reconciled(lambda: place.releases.get(name).concluded, seconds=300)
+    told = place.registry.versions["digits", 1].tags
+    assert (told["shiplift.release"], told["shiplift.outcome"]) == (name, "failed")
+    assert "localhost/none:such" in told["shiplift.reason"]
+
+
+def test_a_quota_that_allows_no_pod_is_said(place: Place) -> None:
+    place.templates()
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
+    kubectl("apply", "-n", place.name, "-f", "-", given=quota)
+    until(lambda: "used" in kubectl("get", "quota", "none", "-n", place.name, "-o", "json"))
+    try:
+        name = place.start()
+        place.reconciled(lambda: place.releases.get(name).concluded, seconds=300)
+        told = place.registry.versions["digits", 1].tags
+        assert "exceeded quota" in told["shiplift.reason"]
+    finally:
+        kubectl("delete", "quota", "none", "-n", place.name)
+
+
+def test_a_push_is_looked_into_once(place: Place) -> None:
+    place.templates()
+    first, second = (place.releases.push("acme/models", "a" * 40, "b" * 40) for _ in range(2))
+    assert (first.created, second.created, second.name) == (True, False, first.name)
+    assert until(lambda: place.ended(first.name)).succeeded
+    assert not place.releases.push("acme/models", "a" * 40, "b" * 40).created
