@@ -194,7 +194,7 @@ def _charts(story: Story, p99_ms: float | None) -> list[tuple[str, str]]:
         found.append(("Latency by arrival rate (Poisson)", _svg(lambda axes: _rates(axes, load, p99_ms))))
     if story.tuned and story.tuned.trials:
         tuned = story.tuned
-        found.append(("Every configuration tried, and the Pareto front", _svg(lambda a: _trials(a, tuned, p99_ms))))
+        found.append(("The best configurations tried, and the Pareto front", _svg(lambda a: _trials(a, tuned, p99_ms))))
     return found
 
 
