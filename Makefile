@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+BUILD ?= docker build
 
-.PHONY: setup demo test check unit integration golden bench bench-precision bench-search check-gpu constraints clean
+.PHONY: setup demo test check unit integration test-cluster images golden bench bench-precision bench-search check-gpu \
+	constraints clean
 
 setup: $(READY)
 
@@ -30,6 +32,13 @@ unit: setup
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -q
+
+test-cluster: setup  ## on a real Kubernetes: KUBECONFIG's, or the development cluster beside the repository
+	$(BIN)/pytest tests/cluster -q --durations=20
+
+images:  ## both images; BUILD is what builds them: docker build, podman build, buildah build
+	$(BUILD) --target server -t localhost/shiplift-server:dev .
+	$(BUILD) --target pipeline -t localhost/shiplift-pipeline:dev .
 
 golden: setup  ## write the golden files anew; read the diff before you commit it
 	$(BIN)/pytest tests/unit -q --update-golden

@@ -174,7 +174,6 @@ def _shape(setting: Setting, at: Placement, name: str, *, account: str = "") -> 
     return {
         "image": setting.image,
         "image_pull_policy": setting.pull_policy,
-        "working_dir": "/",
         "env": [Env(name="HOME", value="/tmp"), Env(name="PYTHONUNBUFFERED", value="1")],  # noqa: S108
         "env_from": [
             m.EnvFromSource(secret_ref=m.SecretEnvSource(name=secret, optional=True))
@@ -188,7 +187,6 @@ def _shape(setting: Setting, at: Placement, name: str, *, account: str = "") -> 
             allow_privilege_escalation=False, read_only_root_filesystem=True,
             capabilities=m.Capabilities(drop=["ALL"]),
         ),
-        "termination_message_policy": "FallbackToLogsOnError",
         "labels": {f"{LABEL}stage": name, **({f"{LABEL}sandbox": "true"} if at.sandbox else {})},
         **({"service_account_name": who, "automount_service_account_token": True} if who else {}),
         "active_deadline_seconds": at.deadline_s,

@@ -1,5 +1,6 @@
 """`shiplift install` and `uninstall` on a real cluster, in namespaces of their own beside the session's."""
 
+import base64
 import contextlib
 import json
 import os
@@ -7,6 +8,7 @@ import secrets
 import shutil
 import socket
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,10 +36,13 @@ class Place:
     folder: Path
     given: dict[str, Any]
 
-    def install(self, *words: str, check: bool = True, **change: Any) -> "subprocess.CompletedProcess[str]":
+    def write(self, **change: Any) -> Path:
         file = self.folder / "values.yaml"
         file.write_text(yaml.safe_dump(self.given | change))
-        return self.kube.shiplift("install", "--values", str(file), "--timeout", "200", *words, check=check)
+        return file
+
+    def install(self, *words: str, **change: Any) -> "subprocess.CompletedProcess[str]":
+        return self.kube.shiplift("install", "--values", str(self.write(**change)), "--timeout", "200", *words)
 
     def changes(self, *words: str, **change: Any) -> dict[str, str]:
         """What an installation says became of each object that is not as it was."""
@@ -127,19 +132,6 @@ def test_rendered_files_are_what_the_cluster_has(place: Place, tmp_path: Path) -
     assert "Opaque" not in "".join(file.read_text() for file in (tmp_path / "out").iterdir())
 
 
-def test_no_secret_is_told_and_none_is_made_anew(place: Place) -> None:
-    names = ("shiplift-ledger", "shiplift-webhooks", "shiplift-mlflow")
-    before = {name: place.kube.get("secret", NAME, name)["data"] for name in names}
-    done = place.install(repositories=[{"name": "team/models", "host": "github", "url": "https://git.example.org/x"}])
-    after = {name: place.kube.get("secret", NAME, name)["data"] for name in names}
-    assert set(after["shiplift-webhooks"]) == {"mlflow", "github"}  # a key that was missing
-    assert all(after[name].items() >= before[name].items() for name in names)
-    import base64
-
-    told = done.stdout + done.stderr + "".join(str(one["spec"]) for one in place.kube.get("deployment", NAME))
-    assert not any(base64.b64decode(value).decode() in told for kept in after.values() for value in kept.values())
-
-
 def test_pods_have_no_privileges_and_write_nowhere_but_to_their_volumes(place: Place) -> None:
     pods = place.kube.get("pods", NAME, selector="app.kubernetes.io/part-of=shiplift")
     assert len(pods) >= 4
@@ -197,25 +189,6 @@ def test_each_account_may_do_what_its_part_needs_and_no_more(place: Place) -> No
     assert [one for one in never if place.can(*one)] == []
 
 
-def test_what_is_no_longer_wanted_goes(place: Place) -> None:
-    assert place.changes(serving=place.given["serving"] | {"quota": {"pods": "50"}}) == {
-        f"ResourceQuota {SERVING}/shiplift": "created"
-    }
-    assert place.changes() == {f"ResourceQuota {SERVING}/shiplift": "deleted"}
-    assert not place.kube.exists("resourcequota", SERVING, "shiplift")
-
-
-def test_an_image_that_does_not_exist_is_told_within_the_timeout(place: Place) -> None:
-    images = {**place.given["images"], "pipeline": "localhost/nowhere:none"}
-    file = place.folder / "values.yaml"
-    file.write_text(yaml.safe_dump(place.given | {"images": images, "mlflow": place.given["mlflow"]}))
-    done = place.kube.shiplift("install", "--values", str(file), "--timeout", "15", check=False)
-    assert done.returncode == ServerFailed.exit_code
-    assert "is not ready after 15 s" in done.stderr
-    assert "localhost/nowhere:none" in done.stderr
-    place.install()
-
-
 def test_a_cluster_that_is_not_there_has_its_own_exit_code(kube: Kube, tmp_path: Path) -> None:
     body = yaml.safe_load(kube.kubeconfig.read_text())
     body["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{free_port()}"
@@ -231,29 +204,62 @@ def test_what_is_not_installed_can_not_be_removed(kube: Kube) -> None:
     assert "is not in the namespace 'nowhere'" in done.stderr
 
 
+# --- upgrades: each goes on from the one before, since each replaces pods --------------------------------------------
+
+
+def secrets_of(place: Place) -> dict[str, dict[str, str]]:
+    names = ("shiplift-ledger", "shiplift-webhooks", "shiplift-mlflow")
+    return {name: place.kube.get("secret", NAME, name)["data"] for name in names}
+
+
+def test_an_upgrade_changes_what_it_says_and_no_secret_is_told_or_made_anew(place: Place) -> None:
+    before = secrets_of(place)
+    file = place.write(
+        repositories=[{"name": "team/models", "host": "github", "url": "https://git.example.org/x"}],
+        serving=place.given["serving"] | {"quota": {"pods": "50"}},
+    )
+    done = place.kube.shiplift("install", "--values", str(file), "--timeout", "200")
+    assert f"created: ResourceQuota {SERVING}/shiplift" in done.stderr
+    assert f"configured: Deployment {NAME}/receiver" in done.stderr
+    assert f"Deployment {NAME}/mlflow" not in done.stderr
+    after = secrets_of(place)
+    assert set(after["shiplift-webhooks"]) == {"mlflow", "github"}  # a key that was missing
+    assert all(after[name].items() >= before[name].items() for name in before)
+    told = done.stdout + done.stderr + "".join(str(one["spec"]) for one in place.kube.get("deployment", NAME))
+    assert not any(base64.b64decode(value).decode() in told for kept in after.values() for value in kept.values())
+
+
+def test_an_image_that_does_not_exist_is_told_and_what_is_no_longer_wanted_goes(place: Place) -> None:
+    file = place.write(images={**place.given["images"], "pipeline": "localhost/nowhere:none"})
+    done = place.kube.shiplift("install", "--values", str(file), "--timeout", "15", check=False)
+    assert done.returncode == ServerFailed.exit_code
+    assert "is not ready after 15 s" in done.stderr
+    assert "localhost/nowhere:none" in done.stderr
+    assert f"deleted: ResourceQuota {SERVING}/shiplift" in done.stderr
+    assert not place.kube.exists("resourcequota", SERVING, "shiplift")
+    assert place.kube.get("deployment", NAME, "receiver")["status"]["availableReplicas"] == 2  # the old ones
+
+
 # --- PostgreSQL -----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def postgresql(kube: Kube, tmp_path: Path) -> Iterator[str]:
+def postgresql(kube: Kube) -> Iterator[str]:
     """A database of this machine's own PostgreSQL, reached from pods by the node's address; gives its URI."""
     address = kube("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}")
     if not kube.here:
         pytest.skip("pods of another machine don't reach a database here")
     programs = _postgresql_programs()
-    folder, port, password = tmp_path / "pg", free_port(), secrets.token_hex(16)
-    folder.mkdir()
-    for part in (*reversed(tmp_path.parents[:3]), tmp_path):
-        part.chmod(part.stat().st_mode | 0o011)  # the database's own user goes through
-    shutil.chown(folder, "postgres", "postgres")
-    (tmp_path / "password").write_text(password)
-    (tmp_path / "password").chmod(0o644)
-    _as_postgres(programs / "initdb", "-D", str(folder), "-A", "scram-sha-256", "--pwfile", str(tmp_path / "password"))
+    at, port, password = Path(tempfile.mkdtemp()), free_port(), secrets.token_hex(16)
+    shutil.chown(at, "postgres", "postgres")
+    (at / "password").write_text(password)
+    (at / "password").chmod(0o644)
+    folder = at / "data"
+    _as_postgres(programs / "initdb", "-D", folder, "-A", "scram-sha-256", "--pwfile", at / "password")
     with (folder / "pg_hba.conf").open("a") as rules:
         rules.write("host all all 0.0.0.0/0 scram-sha-256\n")
-    listens = f"-h {address} -p {port} -k {folder}"
-    control = (programs / "pg_ctl", "-D", str(folder), "-l", str(folder / "log"), "-w", "-t", "60")
-    _as_postgres(*control, "-o", listens, "start")
+    control = (programs / "pg_ctl", "-D", folder, "-l", at / "log", "-w", "-t", "60")
+    _as_postgres(*control, "-o", f"-h {address} -p {port} -k {at}", "start")
     try:
         environment = {**os.environ, "PGPASSWORD": password}
         where = ["-h", address, "-p", str(port), "-U", "postgres"]
@@ -261,6 +267,7 @@ def postgresql(kube: Kube, tmp_path: Path) -> Iterator[str]:
         yield f"postgresql://postgres:{password}@{address}:{port}/mlflow"
     finally:
         _as_postgres(*control, "-m", "immediate", "stop")
+        shutil.rmtree(at)
 
 
 def _as_postgres(*words: str | Path) -> None:
@@ -328,7 +335,8 @@ def test_uninstall_keeps_what_the_data_need_and_with_data_removes_all(place: Pla
     assert not place.kube.exists("namespace", "default", SERVING)
     left = place.kube.get("all,configmap,role,rolebinding,networkpolicy,workflowtemplate", NAME)
     assert [one["metadata"]["name"] for one in left if one["metadata"]["name"] != "kube-root-ca.crt"] == []
-    place.install()
+    again = json.loads(place.install("--dry-run", "--json").stdout)["objects"]
+    assert {"object": f"Secret {NAME}/shiplift-ledger", "change": "unchanged"} in again
     assert place.kube.get("secret", NAME, "shiplift-ledger")["data"] == secret
     place.kube.shiplift("uninstall", "--namespace", NAME, "--data")
     for name in (NAME, SERVING):

@@ -1,0 +1,344 @@
+"""A registration leads to a served champion on a real cluster, whatever is taken away on the way.
+
+The tests share one model and its history, in order: what one promoted, the next one disturbs.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import subprocess
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from pipelines.remote import Remote
+from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS
+
+from ..integration.conftest import FAST, digits, until
+from .conftest import Kube, Lab
+from .traffic import Traffic, row
+
+MODEL = "plain"
+SPEC = FAST + "rollout: {canary_percent: [50], hold_s: 1}\n"
+_RELEASE_S = 420
+
+
+def ended(lab: Lab, name: str, *, seconds: float = _RELEASE_S) -> Any:
+    """A Workflow that has ended and told the registry."""
+
+    def look() -> Any:
+        found = lab.kube.get("workflow", lab.namespace, name)
+        told = "shiplift.dev/concluded" in found["metadata"].get("labels", {})
+        return found if found.get("status", {}).get("phase") in ("Succeeded", "Failed", "Error") and told else None
+
+    return until(look, seconds=seconds)
+
+
+def promoted(lab: Lab, model: str, version: int) -> None:
+    """Waits until a version is the champion and its Workflow is through."""
+    until(lambda: lab.registry.alias(model, CHAMPION) == version, seconds=_RELEASE_S)
+    until(lambda: tag(lab, model, version, "outcome") == "promoted", seconds=60)
+
+
+def tag(lab: Lab, model: str, version: int, name: str) -> str:
+    return lab.registry.version(model, version).tags.get(f"shiplift.{name}", "")
+
+
+def workflow_of(lab: Lab, model: str, version: int) -> str:
+    """The name of the newest Workflow of a version."""
+    found = lab.kube.get(
+        "workflow", lab.namespace, selector=f"shiplift.dev/model={model},shiplift.dev/version={version}"
+    )
+    names = [one for one in found if one["spec"]["workflowTemplateRef"]["name"] == "release"]
+    return str(max(names, key=lambda one: one["metadata"]["creationTimestamp"])["metadata"]["name"])
+
+
+def pod_of(lab: Lab, name: str, stage: str) -> Any:
+    """A stage's running pod, once there is one."""
+
+    def look() -> Any:
+        found = lab.kube.get(
+            "pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={name},shiplift.dev/stage={stage}"
+        )
+        return next((one for one in found if one["status"].get("phase") == "Running"), None)
+
+    return until(look, seconds=_RELEASE_S)
+
+
+def serving(lab: Lab, model: str = MODEL) -> set[str]:
+    """The versions that have pods."""
+    found = lab.kube.get("deployment", lab.serving, selector=f"shiplift.dev/model={model}")
+    return {one["metadata"]["labels"]["shiplift.dev/version"] for one in found}
+
+
+def traffic(lab: Lab, model: str = MODEL) -> Traffic:
+    gateway = lab.kube.get("gateway", lab.serving, "shiplift")["status"]["addresses"][0]["value"]
+    return Traffic(model=model, gateway=gateway, authority=f"{model}.{lab.serving}.svc", row=row(digits()[0]))
+
+
+@contextmanager
+def scaled(kube: Kube, namespace: str, name: str, replicas: int) -> Iterator[None]:
+    """A Deployment with another number of replicas for a while."""
+    before = kube.get("deployment", namespace, name)["spec"]["replicas"]
+    kube("-n", namespace, "scale", "deployment", name, f"--replicas={replicas}")
+    kube(
+        "-n", namespace, "wait", "--for=jsonpath={.status.replicas}=" + str(replicas), f"deployment/{name}"
+    ) if replicas else (
+        until(lambda: not kube.get("deployment", namespace, name)["status"].get("replicas"), seconds=60)
+    )
+    try:
+        yield
+    finally:
+        kube("-n", namespace, "scale", "deployment", name, f"--replicas={before}")
+
+
+def argo(lab: Lab, *words: str) -> str:
+    program = lab.kube.kubeconfig.parents[1] / "bin" / "argo"
+    if not program.is_file():
+        pytest.skip("there is no `argo` beside this cluster")
+    done = subprocess.run(
+        [program, "-n", lab.namespace, *words], capture_output=True, text=True, check=False, timeout=120,
+        env={**os.environ, "KUBECONFIG": str(lab.kube.kubeconfig)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def stage_seconds(workflow: Any) -> dict[str, float]:
+    runs = [
+        json.loads(one["value"])
+        for node in workflow["status"]["nodes"].values()
+        for one in (node.get("outputs") or {}).get("parameters", [])
+        if one["name"] == "stage_run" and one.get("value")
+    ]
+    return {run["name"]: run["seconds"] for run in runs}
+
+
+def test_a_registration_alone_leads_to_a_served_champion(lab: Lab) -> None:
+    started = time.time()
+    version = lab.log_classifier(MODEL, spec=SPEC)
+    promoted(lab, MODEL, version)
+    took = time.time() - started
+    workflow = ended(lab, workflow_of(lab, MODEL, version))
+    assert workflow["status"]["phase"] == "Succeeded"
+    assert workflow["metadata"]["name"].startswith(f"release-{MODEL}-{version}-")
+    names = {node["displayName"].removesuffix("(0)") for node in workflow["status"]["nodes"].values()}
+    assert {"admit", "export", "each-target(0:local-cpu)", "quantize", "load-test", "gate", "promote"} <= names
+    with traffic(lab) as client:
+        until(lambda: client.sent > 20, seconds=60)
+    assert (client.failures, client.versions) == ([], {str(version)})
+    seconds = stage_seconds(workflow)
+    print(f"registered to served: {took:.0f} s, of which stages {sum(seconds.values()):.0f} s: {seconds}")
+
+
+def test_nothing_fails_while_pods_controller_and_webhook_are_lost_on_the_way(lab: Lab) -> None:
+    with traffic(lab) as client:
+        with scaled(lab.kube, lab.namespace, "receiver", 0):
+            version = lab.log_classifier(MODEL, samples=1100, spec=SPEC)
+            name = until(
+                lambda: [w for w in lab.workflows(MODEL) if f"-{version}-" in w["metadata"]["name"]], seconds=90
+            )
+            name = name[0]["metadata"]["name"]
+        lab.kube("-n", lab.namespace, "delete", "pod", pod_of(lab, name, "export")["metadata"]["name"], "--wait=false")
+        pod_of(lab, name, "quantize")
+        lab.kube("-n", "argo", "delete", "pod", "-l", "app=workflow-controller", "--force", "--grace-period=0")
+        promoted(lab, MODEL, version)
+        workflow = ended(lab, name)
+        until(lambda: client.versions >= {"1", str(version)}, seconds=30)
+        assert serving(lab) == {str(version)}
+        promotion = json.loads(
+            lab.kube.shiplift("rollback", MODEL, "--engine", "argo", "--namespace", lab.namespace, "--json").stdout
+        )
+        assert (promotion["version"], lab.registry.alias(MODEL, CHAMPION)) == (1, 1)
+        until(lambda: serving(lab) == {"1"}, seconds=60)
+    assert client.failures == []
+    print(f"{client.sent} requests through a promotion and a rollback, none failed")
+    exports = [
+        n for n in workflow["status"]["nodes"].values() if n.get("templateName") == "export" and n["type"] == "Pod"
+    ]
+    assert len(exports) == 2
+    assert json.loads(workflow["spec"]["arguments"]["parameters"][1]["value"])["kind"] == "sweep"
+
+
+def test_a_registry_that_goes_away_during_a_stage_only_delays_it(lab: Lab) -> None:
+    selector = lab.kube.get("service", lab.namespace, "mlflow")["spec"]["selector"]
+    name = json.loads(rerun(lab, f"{MODEL}/2"))["name"]
+    pod_of(lab, name, "admit")
+    nobody = {"spec": {"selector": {**selector, "shiplift.dev/away": "true"}}}
+    lab.kube("-n", lab.namespace, "patch", "service", "mlflow", "--type=merge", "-p", json.dumps(nobody))
+    try:
+        time.sleep(15)  # how long it is away is what is tested
+    finally:
+        back = [{"op": "remove", "path": "/spec/selector/shiplift.dev~1away"}]
+        lab.kube("-n", lab.namespace, "patch", "service", "mlflow", "--type=json", "-p", json.dumps(back))
+    assert ended(lab, name)["status"]["phase"] == "Succeeded"
+    promoted(lab, MODEL, 2)
+    assert lab.registry.alias(MODEL, PREVIOUS) == 1
+
+
+def rerun(lab: Lab, name: str, *more: str) -> str:
+    return lab.kube.shiplift("rerun", name, "--engine", "argo", "--namespace", lab.namespace, "--json", *more).stdout
+
+
+def test_fifty_deliveries_over_two_replicas_one_of_which_is_killed_make_one_release(lab: Lab) -> None:
+    secret = lab.kube.get("secret", lab.namespace, "shiplift-webhooks")["data"]["mlflow"]
+    key = base64.b64decode(secret).decode().split()[0]
+    pods = until(lambda: ready_receivers(lab), seconds=90)
+    version = lab.log_classifier("many", spec=SPEC)
+    body = json.dumps(
+        {"entity": "model_version", "action": "created", "data": {"name": "many", "version": str(version)}}
+    ).encode()
+
+    def deliver(number: int) -> int:
+        delivery, sent = str(uuid.uuid4()), str(int(time.time()))
+        signed = hmac.new(key.encode(), f"{delivery}.{sent}.".encode() + body, hashlib.sha256).digest()
+        headers = {
+            "X-MLflow-Signature": f"v1,{base64.b64encode(signed).decode()}", "X-MLflow-Delivery-Id": delivery,
+            "X-MLflow-Timestamp": sent,
+        }  # fmt: skip
+        to = pods[number % 2]["status"]["podIP"]
+        try:
+            url = f"http://{to}:8080/webhooks/mlflow"
+            return httpx.post(url, content=body, headers=headers, timeout=20, trust_env=False).status_code
+        except httpx.HTTPError:
+            return 0  # that replica is gone: MLflow would deliver it again
+
+    with ThreadPoolExecutor(10) as pool:
+        answers = [pool.submit(deliver, number) for number in range(50)]
+        lab.kube("-n", lab.namespace, "delete", "pod", pods[0]["metadata"]["name"], "--force", "--grace-period=0")
+    codes = [answer.result() for answer in answers]
+    assert set(codes) <= {202, 0, 503}, codes
+    assert codes[1::2].count(202) == 25, codes
+    assert len(lab.workflows("many")) == 1
+
+
+def ready_receivers(lab: Lab) -> Any:
+    found = lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=receiver")
+    ready = [
+        one for one in found if "deletionTimestamp" not in one["metadata"]
+        and any(c["type"] == "Ready" and c["status"] == "True" for c in one["status"].get("conditions", []))
+    ]  # fmt: skip
+    return ready if len(ready) == 2 else None
+
+
+def test_two_versions_registered_together_end_with_the_newer_one(lab: Lab) -> None:
+    promoted(lab, "many", 1)
+    older, newer = lab.log_classifier("many", samples=1150, spec=SPEC), lab.log_classifier("many", spec=SPEC)
+    for version in (older, newer):
+        until(lambda version=version: tag(lab, "many", version, "outcome"), seconds=2 * _RELEASE_S)  # type: ignore[misc]
+    assert lab.registry.alias("many", CHAMPION) == newer
+    assert serving(lab, "many") == {str(newer)}
+
+
+def submitted(lab: Lab, version: int, **site: Any) -> str:
+    """A Workflow of a version with another site, as a hand-written one would be."""
+    remote = Remote(lab.namespace)
+    given = remote.site.model_copy(update={"cluster": remote.site.cluster.model_copy(update=site)})  # type: ignore[union-attr]
+    parameters = {
+        "request": json.dumps({"model": MODEL, "version": version}), "trigger": "{}", "model": MODEL,
+        "site": given.model_dump_json(),
+    }  # fmt: skip
+    body = {
+        "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow",
+        "metadata": {
+            "name": f"release-{MODEL}-{version}-{uuid.uuid4().hex[:6]}",
+            "labels": {"shiplift.dev/model": MODEL, "shiplift.dev/version": str(version)},
+        },
+        "spec": {
+            "workflowTemplateRef": {"name": "release"},
+            "arguments": {"parameters": [{"name": key, "value": value} for key, value in parameters.items()]},
+        },
+    }  # fmt: skip
+    lab.kube.apply(body)
+    return str(body["metadata"]["name"])  # type: ignore[index]
+
+
+@pytest.fixture
+def kube_env(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(lab.kube.kubeconfig))
+
+
+@pytest.mark.usefixtures("kube_env")
+def test_a_challenger_that_never_becomes_ready_leaves_the_champion_alone(lab: Lab) -> None:
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    other = 1 if champion == 2 else 2
+    with traffic(lab) as client:
+        name = submitted(lab, other, server_image="localhost/nobody-has-this:1", ready_timeout_s=40)
+        workflow = ended(lab, name)
+    assert workflow["status"]["phase"] == "Failed"
+    reason = tag(lab, MODEL, other, "reason")
+    assert "did not become ready" in reason
+    assert "nobody-has-this" in reason
+    assert tag(lab, MODEL, other, "outcome") == "failed"
+    messages = [node.get("message", "") for node in workflow["status"]["nodes"].values()]
+    assert any("did not become ready" in message for message in messages)
+    assert (client.failures, client.versions) == ([], {str(champion)})
+    assert serving(lab) == {str(champion)}
+    assert lab.registry.alias(MODEL, CHALLENGER) == 0
+
+
+def test_a_quota_that_is_spent_is_said_and_nothing_is_left(lab: Lab) -> None:
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    other = 1 if champion == 2 else 2
+    pods = len(lab.kube.get("pod", lab.serving))
+    quota = {
+        "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full", "namespace": lab.serving},
+        "spec": {"hard": {"pods": str(pods)}},
+    }  # fmt: skip
+    lab.kube.apply(quota)
+    try:
+        until(lambda: "hard" in lab.kube.get("resourcequota", lab.serving, "full").get("status", {}), seconds=30)
+        name = json.loads(rerun(lab, f"{MODEL}/{other}", "--allow-older"))["name"]
+        assert ended(lab, name)["status"]["phase"] == "Failed"
+    finally:
+        lab.kube("-n", lab.serving, "delete", "resourcequota", "full")
+    assert "exceeded quota" in tag(lab, MODEL, other, "reason")
+    assert serving(lab) == {str(champion)}
+
+
+@pytest.mark.parametrize("stage", ["admit", "tune", "deploy", "load_test"])
+def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, stage: str) -> None:
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    other = 1 if champion == 2 else 2
+    name = json.loads(rerun(lab, f"{MODEL}/{other}", "--allow-older"))["name"]
+    pod_of(lab, name, stage)
+    lab.kube.shiplift("cancel", f"{MODEL}/{other}", "--engine", "argo", "--namespace", lab.namespace)
+    assert ended(lab, name)["status"]["phase"] == "Failed"
+    assert tag(lab, MODEL, other, "outcome") == "cancelled"
+    assert lab.registry.alias(MODEL, CHAMPION) == champion
+    until(lambda: serving(lab) == {str(champion)}, seconds=60)
+
+
+def test_argos_own_commands_double_no_effect(lab: Lab) -> None:
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    before = {one["metadata"]["name"] for one in lab.kube.get("deployment", lab.serving)}
+    request = json.dumps({"model": MODEL, "version": champion})
+    made = argo(
+        lab, "submit", "--from", "workflowtemplate/release", "-p", f"request={request}", "-p", "trigger={}", "-p",
+        f"model={MODEL}", "-o", "name",
+    ).strip()  # fmt: skip
+    first = ended(lab, made.rsplit("/", 1)[-1])
+    assert first["status"]["phase"] == "Succeeded"
+    again = argo(lab, "resubmit", first["metadata"]["name"], "-o", "name").strip()
+    assert ended(lab, again.rsplit("/", 1)[-1])["status"]["phase"] == "Succeeded"
+    assert {one["metadata"]["name"] for one in lab.kube.get("deployment", lab.serving)} == before
+    assert lab.registry.alias(MODEL, CHAMPION) == champion
+
+
+def test_pods_of_steps_have_no_more_rights_than_they_need(lab: Lab) -> None:
+    name = workflow_of(lab, MODEL, lab.registry.alias(MODEL, CHAMPION))
+    for pod in lab.kube.get("pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={name}"):
+        (main,) = [one for one in pod["spec"]["containers"] if one["name"] == "main"]
+        token = any("serviceaccount" in mount["mountPath"] for mount in main["volumeMounts"])
+        assert token == (
+            pod["metadata"]["labels"]["shiplift.dev/stage"] in ("deploy", "load_test", "promote", "conclude")
+        )
+        assert main["securityContext"]["readOnlyRootFilesystem"]
