@@ -228,8 +228,10 @@ def quantize_dynamic(prepared: Path, how: Scheme, to: Path) -> Path:
     from onnxruntime import quantization as q  # noqa: PLC0415
 
     with _explained("dynamic int8"):
+        made = onnx.load(prepared)
+        del made.graph.value_info[:]  # it turns Gemm's weights round, and would find their old shapes there
         q.quantize_dynamic(
-            str(prepared),
+            made,
             str(to),
             op_types_to_quantize=["MatMul", "Gemm", "LSTM", "Attention"],
             per_channel=how.per_channel,

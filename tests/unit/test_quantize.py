@@ -12,14 +12,23 @@ from runtime import onnx_models, rungs, sensitivity
 from runtime.artifacts import ArtifactStore
 from runtime.errors import DataInvalid, ExportFailed, QuantizeFailed, Temporary
 from runtime.evaluation import over_budget
-from runtime.quantization import has_attention, pick, prepare, quantize_static, ranges, scheme, to_half
+from runtime.quantization import (
+    has_attention,
+    pick,
+    prepare,
+    quantize_dynamic,
+    quantize_static,
+    ranges,
+    scheme,
+    to_half,
+)
 from runtime.records import Candidate, Candidates, Datasets, Evaluation, Exported, Site, Slice
 from runtime.spec import Data, Quantization, Target, Versions
 from runtime.targets import require_operators
 from runtime.tensors import dump_npz
 from steps.quantize import _judged, quantize
 
-from .examples import artifact, exported, perceptron, site
+from .examples import artifact, exported, perceptron, save, site
 
 BOTH, INT8_ONLY = Target(), Target(precisions=("int8",))
 
@@ -390,6 +399,28 @@ def test_dynamic_int8_is_tried_where_attention_or_recurrence_is(tmp_path: Path) 
     found = [one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates if one.precision == "int8"]
     assert sorted(one.method.split()[0].rstrip(",") for one in found) == ["dynamic", "static"]
     assert sum(not one.dropped for one in found) <= 1
+
+
+def test_dynamic_int8_takes_a_gemm_whose_weights_are_transposed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(3, 8)), "b": np.zeros(3), "scale": np.ones(8)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("LayerNormalization", ["input", "scale"], ["normed"], axis=-1),
+            helper.make_node("Gemm", ["normed", "w", "b"], ["output"], transB=1),
+        ],
+        "head",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 3])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+        value_info=[helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 8])],
+    )
+    file = save(graph, tmp_path / "model.onnx")
+    made = quantize_dynamic(prepare(file, tmp_path / "prepared.onnx"), scheme(file, Target(), Quantization()),
+                            tmp_path / "dynamic.onnx")  # fmt: skip
+    given = {"input": rng.normal(size=(5, 8)).astype(np.float32)}
+    wanted, got = (onnx_models.answer(onnx_models.session(one), given)["output"] for one in (file, made))
+    np.testing.assert_allclose(got, wanted, atol=0.1)
 
 
 def test_a_job_in_a_process_of_its_own_gives_what_it_gives_here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
