@@ -35,6 +35,7 @@ _US = 1000.0
 _WINDOWS = 3
 _ANY = "1000000"  # a stability in percent that every three windows reach
 _SLACK_S = 30
+_CRASHES = 2  # that many are forgiven
 _PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec(?:\. p99 latency: (\d+) usec)?")
 _SENT = re.compile(r"Avg send request rate: ([\d.]+) infer/sec")
 _LATE = re.compile(r"([\d.]+)% of the requests were delayed")
@@ -150,8 +151,20 @@ def measured(
     """Like `measure`, in a closed or an open loop, with every run it took; the point is that of the last one."""
     runs: list[Run] = []
     while not runs or (len(runs) < window.attempts and runs[-1].spread_percent > window.stability_percent):
-        runs.append(_once(environment, target, demand, window, work))
+        runs.append(_survived(environment, target, demand, window, work))
     return _point(runs[-1], demand, window), tuple(runs)
+
+
+class _Crashed(MeasurementFailed):
+    """A signal ended perf_analyzer: its gRPC library aborts now and then while it shuts down on a busy machine."""
+
+
+def _survived(environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path) -> Run:
+    """A run that was not ended by a crash of the client, which says nothing of the server."""
+    for _ in range(_CRASHES):
+        with contextlib.suppress(_Crashed):
+            return _once(environment, target, demand, window, work)
+    return _once(environment, target, demand, window, work)
 
 
 def _once(environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path) -> Run:
@@ -167,7 +180,7 @@ def _once(environment: ServerEnvironment, target: Target, demand: Demand, window
     said = log.read_text(errors="replace") if log.is_file() else ""
     row = _row(out)
     if row is None or code:
-        raise MeasurementFailed(
+        raise (_Crashed if code < 0 else MeasurementFailed)(
             f"perf_analyzer ended with {code} at {demand}: {_last(said)}",
             do="Run the same command again; if it stays, send a request with `shiplift infer`.",
         )

@@ -189,3 +189,23 @@ def test_a_measurement_that_dies_says_where_and_with_which_words(
     (tmp_path / "digits-4-0.csv").write_text("Inferences/Second\n99\n")  # of an earlier run: must not be taken for this
     with pytest.raises(MeasurementFailed, match="ended with 99 at concurrency 4: loading / failed: connection refused"):
         measure(environment, target, 4, Window(window_ms=100), tmp_path)
+
+
+def test_a_crash_of_the_client_is_forgiven_twice_and_no_more(environment: ServerEnvironment, tmp_path: Path) -> None:
+    count, row = tmp_path / "count", ",".join(ROW) + "\\n" + ",".join(ROW.values())
+    environment.perf_analyzer.write_text(
+        f"#!/bin/sh\necho x >> {count}\n[ $(wc -l < {count}) -gt $CRASHES ] || kill -ABRT $$\n"
+        f'for out; do :; done; printf "{row}\\n" > "$out"\n'
+        'for n in 1 2 3; do echo "Pass [$n] throughput: 1282.5 infer/sec. p99 latency: 2300 usec"; done\n'
+    )
+    script = environment.perf_analyzer.read_text()
+    target = Target(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    for crashes, survives in ((0, True), (2, True), (3, False)):
+        count.unlink(missing_ok=True)
+        environment.perf_analyzer.write_text(script.replace("$CRASHES", str(crashes)))
+        if survives:
+            assert measure(environment, target, 4, Window(window_ms=100), tmp_path).throughput_per_s == 1282.5
+        else:
+            with pytest.raises(MeasurementFailed, match="ended with -6"):
+                measure(environment, target, 4, Window(window_ms=100), tmp_path)
+        assert len(count.read_text().splitlines()) == min(crashes, 2) + 1
