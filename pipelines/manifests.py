@@ -138,11 +138,15 @@ def _hosts(values: Values) -> Iterator[str]:
 
 def _outside(values: Values) -> set[int]:
     """Ports outside the cluster's own MLflow on which the registry and the artifact store are reached."""
-    found = set()
-    for uri in (values.mlflow.uri, values.artifacts_uri):
+    found: set[int] = set()
+    for uri in filter(None, (values.mlflow.uri, values.artifacts_uri)):
         parts = urlsplit(uri)
-        if uri:
-            found.add(parts.port or (80 if parts.scheme == "http" else 443))
+        if parts.port:
+            found.add(parts.port)
+        elif parts.scheme in ("http", "https"):
+            found.add(80 if parts.scheme == "http" else 443)
+        else:
+            found.update(values.network.store_ports)
     return found
 
 

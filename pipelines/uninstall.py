@@ -110,7 +110,8 @@ def _wait_gone(cluster: Manifests, body: Object, deadline: float) -> None:
 
 
 def _wait_no_pods(cluster: Manifests, namespace: str, deadline: float) -> None:
-    while pods := cluster.find("v1", "Pod", namespace, "app.kubernetes.io/part-of=shiplift"):
-        if time.monotonic() > deadline:
-            raise ServerFailed(f"{name_of(pods[0])} has not gone", do="See `kubectl describe`, then try again.")
-        time.sleep(0.5)
+    for selector in ("app.kubernetes.io/part-of=shiplift", "workflows.argoproj.io/workflow"):
+        while pods := cluster.find("v1", "Pod", namespace, selector):
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"{name_of(pods[0])} has not gone", do="See `kubectl describe`, then try again.")
+            time.sleep(0.5)

@@ -213,9 +213,11 @@ class Network(Record):
 
     `api_server` are the networks (CIDR) of the API server's addresses: `kubectl get endpoints kubernetes`. `install`
     asks the cluster where none is given; without one, pods that run models may reach ports 443 and 6443 anywhere.
+    `store_ports` are those of an object store, where one is used.
     """
 
     policies: bool = True
+    store_ports: tuple[Annotated[int, Field(ge=1, le=65535)], ...] = (443,)
     api_server: tuple[Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")], ...] = ()
 
 

@@ -119,6 +119,15 @@ def test_without_an_mlflow_of_ours_its_objects_are_not_there() -> None:
     assert "shiplift-mlflow" not in manifests.secret_keys(found)
 
 
+def test_an_object_store_is_reached_on_its_own_ports_alone() -> None:
+    found = values.parse("{artifacts_uri: 's3://bucket/x', network: {store_ports: [9000]}}")
+    policies = {one["metadata"]["name"]: one for one in manifests.documents(found) if one["kind"] == "NetworkPolicy"}
+    for name in ("models", "sandbox"):
+        assert {"ports": [{"port": 9000}]} in policies[name]["spec"]["egress"]
+    usual = [one for one in manifests.documents(Values()) if one["metadata"]["name"] == "models"]
+    assert all("9000" not in str(one) for one in usual)
+
+
 def test_render_writes_one_file_a_part_and_removes_what_is_no_longer_there(tmp_path: Path) -> None:
     written = manifests.render(values.parse("gateway: {class_name: x}"), tmp_path / "out")
     assert [path.name for path in written][:2] == ["10-namespaces.yaml", "20-access.yaml"]
