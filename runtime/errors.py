@@ -228,8 +228,9 @@ class Cancelled(ShipliftError):
 
 
 def every_error(root: type[ShipliftError] = ShipliftError) -> Iterator[type[ShipliftError]]:
-    """Each error class once, the root included."""
-    yield root
+    """Each error class with an exit code of its own, the root included."""
+    if "exit_code" in vars(root):
+        yield root
     for kind in root.__subclasses__():
         yield from every_error(kind)
 
