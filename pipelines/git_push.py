@@ -6,6 +6,7 @@ comes late, or once more, never brings back what it says. One bad file does not 
 """
 
 import argparse
+import contextlib
 import json
 import re
 import sys
@@ -110,7 +111,7 @@ def read_spec(commits: Commits, entry: Entry) -> Spec:
 def release(
     specs: Iterator[Spec | ShipliftError], commit: str, newest: Newest, accept: Accept, tell: Tell
 ) -> ShipliftError | None:
-    """Accepts a release for each spec; gives the error to end with, one that may pass before one that won't."""
+    """Accepts a release for each spec; gives the error to end with: all of them, as one that may pass if one may."""
     errors: list[ShipliftError] = []
     seen: dict[str, str] = {}
     for spec in specs:
@@ -128,7 +129,10 @@ def release(
         else:
             said = "release started" if accepted.created else "already there"
             tell(said, file=spec.path, model=spec.model, version=request.version, release=accepted.name)
-    return next((e for e in errors if isinstance(e, Temporary)), errors[0] if errors else None)
+    if len(errors) < 2:
+        return errors[0] if errors else None
+    kind = next((type(error) for error in errors if isinstance(error, Temporary)), type(errors[0]))
+    return kind("; ".join(error.what for error in errors), do="See the pod's log for each.")
 
 
 def specs_of(commits: Commits, entries: list[Entry]) -> Iterator[Spec | ShipliftError]:
@@ -195,4 +199,6 @@ if __name__ == "__main__":
         main()
     except ShipliftError as error:
         print(f"{error.title}: {error}", file=sys.stderr)
+        with contextlib.suppress(OSError):  # by hand there is none
+            Path("/dev/termination-log").write_bytes(str(error).encode()[:4000])
         raise SystemExit(error.exit_code) from error

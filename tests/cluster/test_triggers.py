@@ -4,10 +4,7 @@ The templates have the names and parameters of the real ones; their pods sleep a
 what is tested is what the API server and Argo's controller do: names claimed once, shutdowns, exit handlers, quotas.
 """
 
-import json
 import os
-import subprocess
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,35 +17,24 @@ from pipelines.argo_releases import ArgoReleases, concluding
 from pipelines.reconciler import Reconciler
 from pipelines.releases import Accepted
 from pipelines.trigger_settings import Reconciling, TriggerSettings
+from pipelines.values import Images
 from pipelines.workflows import Run
 from runtime.kubernetes.api import Api
 from runtime.records import Outcome, ReleaseReport, Request, Trigger
 from tests.unit.test_reconciler import Registry
 
-pytestmark = pytest.mark.cluster
-IMAGE = os.environ.get("SHIPLIFT_TEST_IMAGE", "localhost/shiplift-pipeline:dev")
+from ..integration.conftest import until
+from .conftest import Kube
+
+IMAGE = os.environ.get("SHIPLIFT_PIPELINE_IMAGE", Images().pipeline)
 WEBHOOK, MANUAL = Trigger(kind="webhook"), Trigger(kind="manual")
-
-
-def kubectl(*words: str, given: Any = None) -> str:
-    body = json.dumps(given) if given is not None else None
-    return subprocess.run(["kubectl", *words], input=body, check=True, capture_output=True, text=True).stdout
-
-
-def until(what: Callable[[], Any], *, seconds: float = 120) -> Any:
-    """Waits for a condition and gives its value."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := what():
-            return value
-        time.sleep(0.2)
-    raise AssertionError(f"still waiting after {seconds} s")
 
 
 class Place:
     """A namespace with small templates, and what acts on it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, kube: Kube, name: str) -> None:
+        self.kube = kube
         self.name = name
         self.api = Api(name)
         self.registry = Registry()
@@ -84,9 +70,9 @@ class Place:
             "git-push": {"entrypoint": "conclude", "templates": steps[1:]},
         }
         for name, spec in made.items():
-            kubectl("apply", "-n", self.name, "-f", "-", given={
-                "apiVersion": "argoproj.io/v1alpha1", "kind": "WorkflowTemplate", "metadata": {"name": name},
-                "spec": {**shared, **spec},
+            self.kube.apply({
+                "apiVersion": "argoproj.io/v1alpha1", "kind": "WorkflowTemplate",
+                "metadata": {"name": name, "namespace": self.name}, "spec": {**shared, **spec},
             })  # fmt: skip
 
     def start(self, model: str = "digits") -> str:
@@ -94,7 +80,7 @@ class Place:
         self.registry.tag(model, 1, release="none")  # so that the sweep leaves it to us
         return self.releases.accept(Request(model=model, version=1), MANUAL, again=True).name
 
-    def reconciled(self, what: Callable[[], Any], *, seconds: float = 180) -> Any:
+    def reconciled(self, what: Callable[[], Any], *, seconds: float = 240) -> Any:
         def turned() -> Any:
             self.reconciler.turn()
             return what()
@@ -117,23 +103,24 @@ def container(image: str, script: str, given: str, output: str) -> dict[str, Any
 
 
 @pytest.fixture(scope="module")
-def namespace() -> Iterator[str]:
+def namespace(kube: Kube) -> Iterator[str]:
     name = f"triggers-{uuid.uuid4().hex[:6]}"
-    kubectl("create", "namespace", name)
+    kube("create", "namespace", name)
     rules = [{"apiGroups": ["argoproj.io"], "resources": ["workflowtaskresults"], "verbs": ["create", "patch"]}]
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "executor", "namespace": name}}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "executor"}
     who = [{"kind": "ServiceAccount", "name": "default", "namespace": name}]
-    kubectl("apply", "-f", "-", given={**rbac, "kind": "Role", "rules": rules})
-    kubectl("apply", "-f", "-", given={**rbac, "kind": "RoleBinding", "roleRef": role, "subjects": who})
+    kube.apply(
+        [{**rbac, "kind": "Role", "rules": rules}, {**rbac, "kind": "RoleBinding", "roleRef": role, "subjects": who}]
+    )
     yield name
-    kubectl("delete", "namespace", name, "--wait=false")
+    kube("delete", "namespace", name, "--wait=false")
 
 
 @pytest.fixture
-def place(namespace: str) -> Iterator[Place]:
-    yield Place(namespace)
-    kubectl("delete", "workflows,pods", "-n", namespace, "--all", "--wait=true", "--grace-period=1")
+def place(kube: Kube, namespace: str) -> Iterator[Place]:
+    yield Place(kube, namespace)
+    kube("delete", "workflows,pods", "-n", namespace, "--all", "--wait=true", "--grace-period=1")
 
 
 def test_fifty_at_once_over_two_replicas_are_one_workflow(place: Place) -> None:
@@ -152,7 +139,7 @@ def test_any_model_s_name_reaches_the_step_as_it_is(place: Place, model: str) ->
     name = place.releases.accept(request, WEBHOOK).name
     assert place.releases.get(name).request == request
     assert [run.name for run in place.releases.active(model)] == [name]
-    run = until(lambda: place.ended(name))
+    run = until(lambda: place.ended(name), seconds=180)
     assert run.succeeded
     body = place.api.get("Workflow", name)
     assert body is not None
@@ -166,7 +153,7 @@ def test_any_model_s_name_reaches_the_step_as_it_is(place: Place, model: str) ->
 def test_an_ended_release_has_its_report_and_runs_again_only_if_asked(place: Place) -> None:
     place.templates()
     name = place.start()
-    run = until(lambda: place.ended(name))
+    run = until(lambda: place.ended(name), seconds=180)
     assert (run.succeeded, run.concluded, run.report.reason) == (True, True, "it said so")
     assert run.created_at <= run.first_pod_at <= run.finished_at
     request = Request(model="digits", version=1)
@@ -184,7 +171,7 @@ def test_a_cancelled_release_still_tells(place: Place) -> None:
     name = place.start()
     until(lambda: place.releases.get(name).first_pod_at)
     place.releases.cancel(name, "somebody asked")
-    run = until(lambda: place.ended(name))
+    run = until(lambda: place.ended(name), seconds=180)
     assert (run.succeeded, run.concluded, run.stopped_because) == (False, True, "somebody asked")
 
 
@@ -193,7 +180,7 @@ def test_a_terminated_release_is_concluded(place: Place) -> None:
     name = place.start()
     until(lambda: place.releases.get(name).first_pod_at)
     place.releases.terminate(name, "")
-    run = until(lambda: place.ended(name))
+    run = until(lambda: place.ended(name), seconds=180)
     assert not run.concluded
     place.reconciled(lambda: place.releases.get(name).concluded)
     assert place.releases.get(concluding(name)).succeeded
@@ -229,21 +216,21 @@ def test_a_pipeline_image_that_is_nowhere_still_ends_in_the_registry(place: Plac
 
 def test_a_quota_that_allows_no_pod_is_said(place: Place) -> None:
     place.templates()
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}, "spec": {"hard": {"pods": "0"}}}
-    kubectl("apply", "-n", place.name, "-f", "-", given=quota)
-    until(lambda: "used" in kubectl("get", "quota", "none", "-n", place.name, "-o", "json"))
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "0"}}}
+    place.kube.apply({**quota, "metadata": {"name": "none", "namespace": place.name}})
+    until(lambda: "used" in place.kube.get("quota", place.name, "none").get("status", {}))
     try:
         name = place.start()
         place.reconciled(lambda: place.releases.get(name).concluded, seconds=300)
         told = place.registry.versions["digits", 1].tags
         assert "exceeded quota" in told["shiplift.reason"]
     finally:
-        kubectl("delete", "quota", "none", "-n", place.name)
+        place.kube("delete", "quota", "none", "-n", place.name)
 
 
 def test_a_push_is_looked_into_once(place: Place) -> None:
     place.templates()
     first, second = (place.releases.push("acme/models", "a" * 40, "b" * 40) for _ in range(2))
     assert (first.created, second.created, second.name) == (True, False, first.name)
-    assert until(lambda: place.ended(first.name)).succeeded
+    assert until(lambda: place.ended(first.name), seconds=180).succeeded
     assert not place.releases.push("acme/models", "a" * 40, "b" * 40).created

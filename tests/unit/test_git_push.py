@@ -176,7 +176,9 @@ def test_a_bad_file_does_not_keep_the_others_from_being_released(author: Author,
 
 def test_what_may_pass_is_the_error_to_end_with(author: Author, desk: Desk) -> None:
     after = author.commit(a="{", b="model: away", c="model: unknown", d="model: d")
-    assert isinstance(desk.push(NO_COMMIT, after), Temporary)
+    error = desk.push(NO_COMMIT, after)
+    assert isinstance(error, Temporary)
+    assert all(said in str(error) for said in ("releases/a.yaml", "is away", "has no versions"))
     assert desk.models == ["d"]
 
 

@@ -1,0 +1,122 @@
+"""A push to a repository of specs, from the host's signed delivery to the release with the commit in the registry."""
+
+import base64
+import hashlib
+import hmac
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from pipelines.argo_releases import ArgoReleases
+from pipelines.pushes import NO_COMMIT
+from runtime.kubernetes.api import Api
+from runtime.processes import free_port, start_child
+
+from ..integration.conftest import FAST, until
+from .conftest import Lab, small_values
+
+NAME = "team/models"
+
+
+@dataclass
+class Host:
+    """A git server on this machine that pods reach, and what it would announce."""
+
+    lab: Lab
+    folder: Path
+    port: int
+
+    def commit(self, **specs: str) -> str:
+        for name, text in specs.items():
+            (self.folder / "releases").mkdir(exist_ok=True)
+            (self.folder / "releases" / f"{name}.yaml").write_text(text)
+        self.git("add", "--all")
+        self.git("commit", "--quiet", "-m", "change")
+        return self.git("rev-parse", "HEAD")
+
+    def git(self, *words: str) -> str:
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        done = subprocess.run(["git", *identity, *words], cwd=self.folder, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    def announce(self, before: str, after: str) -> httpx.Response:
+        body = json.dumps(
+            {"ref": "refs/heads/main", "before": before, "after": after, "repository": {"full_name": NAME}}
+        ).encode()
+        held = self.lab.kube.get("secret", self.lab.namespace, "shiplift-webhooks")["data"]["github"]
+        mac = hmac.new(base64.b64decode(held), body, hashlib.sha256).hexdigest()
+        return httpx.post(
+            f"http://{self.lab.kube.service(self.lab.namespace, 'receiver')}/webhooks/github", content=body,
+            headers={"X-Hub-Signature-256": f"sha256={mac}", "X-GitHub-Event": "push"}, trust_env=False, timeout=30,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
+    if not lab.kube.here or shutil.which("git") is None:
+        pytest.skip("pods reach a git server of this machine only on the development cluster")
+    folder, port = tmp_path / "models", free_port()
+    folder.mkdir()
+    made = Host(lab=lab, folder=folder, port=port)
+    made.git("init", "--quiet", "--initial-branch=main")
+    daemon = start_child(
+        ["git", "-c", "safe.directory=*", "daemon", "--export-all", "--reuseaddr", f"--port={port}",
+         f"--base-path={tmp_path}", str(tmp_path)],
+        environment={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, log=tmp_path / "daemon.log",
+    )  # fmt: skip
+    (node,) = lab.kube.get("node", "default")
+    address = next(one["address"] for one in node["status"]["addresses"] if one["type"] == "InternalIP")
+    data = Path(lab.values.mlflow.storage.path)
+    values = small_values(lab.namespace, data, gateway=True) | {
+        "repositories": [{"name": NAME, "host": "github", "url": f"git://{address}:{port}/models"}]
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    lab.kube.shiplift("install", "--values", str(file))
+    yield made
+    daemon.kill()
+    daemon.wait()
+
+
+def test_a_push_releases_the_model_whose_spec_changed_with_its_commit(lab: Lab, host: Host) -> None:
+    version = lab.log_classifier("pushed", spec=FAST)
+    releases = ArgoReleases(Api(lab.namespace), lambda *_: {})
+    (first,) = until(lambda: releases.active("pushed"))  # what its registration began: not this test's business
+    releases.cancel(first.name)
+    until(lambda: not releases.active("pushed"), seconds=120)
+
+    before = host.commit(other="model: nobody\n")
+    after = host.commit(pushed=f"model: pushed\n{FAST}")
+    answers = [host.announce(before, after) for _ in range(3)]
+    assert [answer.status_code for answer in answers] == [202] * 3
+    assert [answer.text.split(":")[0] for answer in answers] == ["accepted", "already there", "already there"]
+    push = answers[0].text.split(": ")[1].strip()
+    until(lambda: releases.get(push).succeeded, seconds=180)
+
+    (run,) = releases.active("pushed")
+    assert run.request is not None
+    assert run.trigger is not None
+    assert (run.request.version, run.trigger.kind, run.trigger.commit) == (version, "git", after)
+    until(lambda: not releases.active("pushed"), seconds=420)
+    tags = lab.registry.version("pushed", version).tags
+    assert tags["shiplift.commit"] == after
+    assert tags["shiplift.outcome"] == "promoted", tags["shiplift.reason"]
+
+
+def test_a_push_of_a_spec_for_nobody_says_so_at_its_node(lab: Lab, host: Host) -> None:
+    after = host.commit(other="model: nobody\n")
+    push = host.announce(NO_COMMIT, after).text.split(": ")[1].strip()
+    releases = ArgoReleases(Api(lab.namespace), lambda *_: {})
+    until(lambda: not releases.get(push).active, seconds=180)
+    assert not releases.get(push).succeeded
+    found = lab.kube.get("workflow", lab.namespace, push)
+    messages = " ".join(node.get("message", "") for node in found["status"]["nodes"].values())
+    assert "the registry has no versions of model 'nobody'" in messages
