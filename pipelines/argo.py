@@ -29,7 +29,11 @@ LEDGER_SECRET, TARGETS, CONFIG_MAP, LIMITS = (
 )
 STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shiplift-executor", "shiplift-receiver"
 _RETRIES = 8
-_AGAIN = "lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143]"  # temporary; ended by a signal
+# A lost pod; a temporary error; ended by a signal, unless that was for its memory.
+_AGAIN = (
+    "lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143] or "
+    "(asInt(lastRetry.exitCode) == 137 and not (lastRetry.message contains 'OOMKilled'))"
+)
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 

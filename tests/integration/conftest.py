@@ -21,7 +21,7 @@ from runtime.settings import Settings
 # One small configuration and short windows: what is tested is the path, not the numbers.
 FAST = """
 search: {time_budget_s: 2, max_batch: [8], queue_delay_us: [0], instances: [1], threads: [1], window_ms: 100}
-load: {concurrency: [1, 4], window_ms: 100, attempts: 1, comparison_rounds: 1}
+load: {concurrency: [1, 4], window_ms: 100, attempts: 1, comparison_rounds: 1, open_loop_s: 0}
 slo: {regression: {p99_percent: 1000, throughput_percent: 1000, score: 1}}
 """
 

@@ -196,7 +196,7 @@ def test_nan_outputs_are_refused(lab: Lab, tmp_path: Path) -> None:
     meta = (folder / "input_example.json").read_text()
     (folder / "input_example.json").write_text(meta.replace("1.0", "-1.0"))
     report = refused(lab, "nan", log_folder(lab, "nan", folder), 20, "gives NaN in 'y'")
-    assert [(check.name, check.verdict) for check in report.checks] == [("parity", Outcome.FAIL)]
+    assert (report.checks[0].name, report.checks[0].verdict) == ("parity", Outcome.FAIL)
 
 
 def test_data_of_another_dtype_or_shape_are_refused_by_name(lab: Lab) -> None:
@@ -358,7 +358,7 @@ def _by_hand() -> Any:
 
 
 def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
-    slow = FAST.replace("window_ms: 100, attempts", "window_ms: 2000, attempts")
+    slow = FAST.replace("window_ms: 100, attempts", "window_ms: 1000, attempts")
     version = lab.log_classifier("at-command", spec=slow)
     release = release_name("at-command", version, "")
     until(lambda: lab.releases.folder(release).is_dir())
@@ -368,7 +368,7 @@ def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
     )  # fmt: skip
     reached(lab, "at-command", version, "load_test")
     command.send_signal(signal.SIGINT)
-    _, said = command.communicate(timeout=60)
+    _, said = command.communicate(timeout=150)
     assert command.returncode == 130
     assert "cancelled" in said
     assert lab.registry.alias("at-command", CHAMPION) == 0
