@@ -358,7 +358,7 @@ def _by_hand() -> Any:
 
 
 def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
-    slow = FAST.replace("window_ms: 100, attempts", "window_ms: 1000, attempts")
+    slow = FAST.replace("window_ms: 100, attempts", "window_ms: 2000, attempts")
     version = lab.log_classifier("at-command", spec=slow)
     release = release_name("at-command", version, "")
     until(lambda: lab.releases.folder(release).is_dir())
@@ -367,6 +367,8 @@ def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     reached(lab, "at-command", version, "load_test")
+    assert command.stderr is not None
+    assert command.stderr.readline()  # it follows the release by now
     command.send_signal(signal.SIGINT)
     _, said = command.communicate(timeout=150)
     assert command.returncode == 130
