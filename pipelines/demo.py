@@ -31,7 +31,7 @@ _SCRIPT = Path(__file__).parents[1] / "templates" / "train.py"
 _SPEC = """\
 quality: {min_score: 0.9}
 slo: {p99_ms: 100, throughput_per_s: 200, regression: {p99_percent: 100, throughput_percent: 40}}
-search: {time_budget_s: 15}
+search: {time_budget_s: 8}
 load: {concurrency: [1, 8, 32]}
 """
 _WEBHOOK_S = 30
