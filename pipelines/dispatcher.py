@@ -172,6 +172,7 @@ def _preload() -> None:
     import matplotlib.figure  # noqa: F401, PLC0415
     import mlflow  # noqa: F401, PLC0415
     import onnxruntime.quantization  # noqa: F401, PLC0415
+    import optuna  # noqa: F401, PLC0415
 
 
 def main() -> None:
