@@ -32,10 +32,6 @@ _STYLES = {
     "skipped": "dim",
 }
 _MARKS = {"ok": "✓", "skipped": "-"}
-ORDER = (
-    "admit", "find_champion", "find_targets", "export", "quantize", "package", "tune", "deploy", "load_test", "gate",
-    "promote",
-)  # fmt: skip
 
 stderr = Console(stderr=True, highlight=False)
 stdout = Console(highlight=False, soft_wrap=True)

@@ -145,13 +145,6 @@ class TritonClient:
         result = self._client.infer(serving_name(package.model), given, client_timeout=_ASK_S)
         return int(result.get_response().model_version)
 
-    def served_version(self, model: str, signature: Signature, inputs: Arrays) -> int:
-        """Which version answers a request that names none."""
-        given = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in signature.inputs]
-        with self._translated(model):
-            result = self._client.infer(model, given, client_timeout=_ASK_S)
-        return int(result.get_response().model_version)
-
     def failures(self, model: str) -> int:
         """How many requests of a model failed since it was loaded."""
         return self.counts(model).failed
