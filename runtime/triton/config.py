@@ -220,5 +220,7 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
     host = model.serving.host_policy
     if host and host.cpu_cores:
         values["cpu_cores"] = host.cpu_cores
+    if host and host.numa_node is not None:
+        values["numa_node"] = str(host.numa_node)
     for key, value in values.items():
         config.parameters[key].string_value = value

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
+from runtime.errors import ServerFailed
 from runtime.records import ServingConfig, Signature, TensorSpec
 from runtime.spec import HostPolicy, Priorities, Queue, RateLimiter, Serving
 from runtime.triton.client import TritonClient, check_golden
@@ -210,12 +211,23 @@ def test_the_rate_limiter_is_honoured_by_a_server_started_with_it(tmp_path: Path
         assert config.instance_group[0].rate_limiter.resources[0].name == "slot"
 
 
-def test_instances_stay_on_the_cores_they_were_given(tmp_path: Path) -> None:
-    with served(tmp_path, Serving(host_policy=HostPolicy(cpu_cores="0"))) as (server, _):
+@pytest.mark.parametrize("policy", [HostPolicy(cpu_cores="0"), HostPolicy(cpu_cores="0", numa_node=0)])
+def test_instances_stay_on_the_cores_they_were_given(tmp_path: Path, policy: HostPolicy) -> None:
+    if policy.numa_node is not None and not Path("/sys/devices/system/node/node0").is_dir():
+        pytest.skip("this kernel tells of no NUMA nodes")
+    with served(tmp_path, Serving(host_policy=policy)) as (server, _):
         infer(server, X)
         stubs = psutil.Process(server.process.pid).children(recursive=True)
         assert stubs
         assert all(stub.cpu_affinity() == [0] for stub in stubs if "stub" in stub.name())
+
+
+def test_a_numa_node_that_is_not_there_is_an_error_at_load(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ServerFailed, match="node99"),
+        served(tmp_path, Serving(host_policy=HostPolicy(numa_node=99))),
+    ):
+        pass
 
 
 def test_the_shared_memory_api_is_closed(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
         values = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        if "numa_node" in values:  # first, so that memory is allocated there
+            with open(f"/sys/devices/system/node/node{values['numa_node']}/cpulist") as cores:
+                os.sched_setaffinity(0, _cores(cores.read().strip()))
         if "cpu_cores" in values:
             os.sched_setaffinity(0, _cores(values["cpu_cores"]))
         options = ort.SessionOptions()
