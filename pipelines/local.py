@@ -19,6 +19,7 @@ from typing import Any, Literal, Protocol
 import tenacity
 
 from pipelines.graph import Each, Pipeline, Placement, Stage
+from pipelines.interruption import Interrupted, as_error
 from pipelines.keys import key
 from runtime import sandbox
 from runtime.errors import Cancelled, DeadlineExceeded, NoMatchingTarget, ShipliftError, Temporary
@@ -43,14 +44,6 @@ class Kept(Protocol):
         """Keeps a record."""
 
 
-class _Interrupted(BaseException):
-    """What signal handlers raise: no `except Exception` in a step may take it for an error of its own."""
-
-    def __init__(self, error: ShipliftError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
 @dataclass
 class _Run:
     """One walk: what is known so far, how each stage went, and which effects would have to be set up again."""
@@ -62,7 +55,7 @@ class _Run:
     pending: list[tuple[Stage, str]] = field(default_factory=list)
     verdict: Verdict | None = None
     warm: dict[str, Path] = field(default_factory=dict)
-    stopped: list[_Interrupted] = field(default_factory=list)
+    stopped: list[Interrupted] = field(default_factory=list)
 
     def stop_if_asked(self) -> None:
         """Raises a signal's exception again: Python drops one that comes inside a callback of the interpreter's."""
@@ -273,18 +266,15 @@ def _cancellable(walk: _Run, on_signal: Callable[[int], None]) -> Iterator[None]
             signal.signal(one, signal.SIG_IGN)
         on_signal(number)
         name = signal.Signals(number).name
-        walk.stopped.append(
-            _Interrupted(Cancelled(f"stopped by {name}", do="`shiplift release` goes on where it was."))
-        )
+        walk.stopped.append(Interrupted(Cancelled(f"stopped by {name}", do="`shiplift release` goes on where it was.")))
         raise walk.stopped[0]
 
     before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
     for one in before:
         signal.signal(one, cancel)
     try:
-        yield
-    except _Interrupted as stopped:
-        raise stopped.error from None
+        with as_error():
+            yield
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
@@ -299,14 +289,13 @@ def _deadline(placement: Placement, name: str) -> Iterator[None]:
 
     def late(_number: int, _frame: FrameType | None) -> None:
         error = DeadlineExceeded(f"stage {name} took over {placement.deadline_s} s", do="See the release's log.")
-        raise _Interrupted(error)
+        raise Interrupted(error)
 
     before = signal.signal(signal.SIGALRM, late)
     signal.setitimer(signal.ITIMER_REAL, placement.deadline_s)
     try:
-        yield
-    except _Interrupted as stopped:
-        raise stopped.error from None
+        with as_error():
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

@@ -20,6 +20,7 @@ from typing import Any
 from pipelines.argo import CONFIG
 from pipelines.ending import ending_of
 from pipelines.graph import Stage, load
+from pipelines.interruption import Interrupted, as_error
 from pipelines.keys import key
 from pipelines.release import RELEASE, ROLLBACK
 from pipelines.workflows import CONCLUDED, as_parameter
@@ -183,11 +184,14 @@ def _ended_by_signal(*, shielded: bool) -> Iterator[None]:
     """SIGTERM ends a stage as cancelled, after it has cleaned up; a shielded one is finished instead."""
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        raise Cancelled("the pod was told to end", do="It is tried again, unless the release was cancelled.")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is told once
+        error = Cancelled("the pod was told to end", do="It is tried again, unless the release was cancelled.")
+        raise Interrupted(error)
 
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN if shielded else stop)
     try:
-        yield
+        with as_error():
+            yield
     finally:
         signal.signal(signal.SIGTERM, before)
 

@@ -143,12 +143,15 @@ def test_nothing_fails_while_pods_controller_and_webhook_are_lost_on_the_way(lab
                 lambda: [w for w in lab.workflows(MODEL) if f"-{version}-" in w["metadata"]["name"]], seconds=90
             )
             name = name[0]["metadata"]["name"]
-        lost = pod_of(lab, name, "export")["metadata"]["name"]
-        lab.kube("-n", lab.namespace, "delete", "pod", lost, "--force", "--grace-period=0")
+        lost = pod_of(lab, name, "export")["metadata"]
+        lab.kube("-n", lab.namespace, "delete", "pod", lost["name"], "--force", "--grace-period=0")
         pod_of(lab, name, "quantize")
         lab.kube("-n", "argo", "delete", "pod", "-l", "app=workflow-controller", "--force", "--grace-period=0")
         promoted(lab, MODEL, version)
         workflow = ended(lab, name)
+        exports = lab.kube.get(
+            "pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={name},shiplift.dev/stage=export"
+        )
         until(lambda: client.versions >= {"1", str(version)}, seconds=30)
         assert serving(lab) == {str(version)}
         promotion = json.loads(
@@ -158,10 +161,9 @@ def test_nothing_fails_while_pods_controller_and_webhook_are_lost_on_the_way(lab
         until(lambda: serving(lab) == {"1"}, seconds=60)
     assert client.failures == []
     print(f"{client.sent} requests through a promotion and a rollback, none failed")
-    exports = [
-        n for n in workflow["status"]["nodes"].values() if n.get("templateName") == "export" and n["type"] == "Pod"
-    ]
-    assert len(exports) > 1
+    finished = [one["metadata"]["uid"] for one in exports if one["status"]["phase"] == "Succeeded"]
+    assert finished
+    assert lost["uid"] not in finished
     assert workflow["metadata"]["annotations"]["shiplift.dev/trigger"] == "sweep"
 
 

@@ -1,8 +1,11 @@
 """The Argo side of RELEASE: what is rendered, and that a pod obeys the same rules as engine 1."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any, cast
 
@@ -113,6 +116,16 @@ def answer(asked: Asked) -> Answered:
     return Answered(text=asked.text * (200_000 if asked.text == "long" else 2))
 
 
+def deaf(asked: Asked) -> Answered:
+    """A step with a library in it that catches every `Exception`."""
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    except Exception:
+        return Answered(text="as if nothing had been")
+    return Answered(text="not told")
+
+
 def judge(asked: Asked) -> Verdict:
     return Verdict.of((check(Outcome.FAIL if asked.text == "bad" else Outcome.INCONCLUSIVE, reason="slow"),))
 
@@ -167,6 +180,17 @@ def test_an_error_is_its_exit_code_and_told(tmp_path: Path, runs: Runs, text: st
     assert pod.run(call(tmp_path, answer, text)) == code
     assert told(tmp_path).outcome == word
     assert json.loads((tmp_path / "out" / "failure.json").read_text())["exit_code"] == code
+
+
+def test_a_pod_that_is_told_to_end_ends_whatever_its_step_catches(tmp_path: Path, runs: Runs) -> None:
+    assert pod.run(call(tmp_path, deaf)) == 130
+    assert (told(tmp_path).outcome, runs.texts) == ("cancelled", {})
+
+
+def test_a_shielded_stage_is_finished_instead(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    assert pod.run(call(tmp_path, deaf, shielded=True)) == 0
+    assert json.loads((tmp_path / "out" / "answered.json").read_text()) == {"text": "not told"}
 
 
 def test_a_record_over_the_limit_fails_before_argo_sees_it(tmp_path: Path, runs: Runs) -> None:
