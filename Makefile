@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUILD ?= docker build
 
-.PHONY: setup demo test check unit integration test-cluster images golden bench bench-precision bench-search check-gpu \
+.PHONY: setup demo test check unit integration test-cluster images golden bench bench-precision bench-search bench-cluster check-gpu \
 	constraints clean
 
 setup: $(READY)
@@ -42,6 +42,9 @@ images:  ## both images; BUILD is what builds them: docker build, podman build, 
 
 golden: setup  ## write the golden files anew; read the diff before you commit it
 	$(BIN)/pytest tests/unit -q --update-golden
+
+bench-cluster: setup  ## a release on Kubernetes, webhooks, thirty models at once: on the Shiplift installed in KUBECONFIG's cluster
+	$(BIN)/python -m benchmarks.cluster
 
 check-gpu:  ## what a machine with an NVIDIA GPU can show; needs torch and numpy alone
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m benchmarks.check_gpu; else $(PYTHON) -m benchmarks.check_gpu; fi
