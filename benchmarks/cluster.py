@@ -29,8 +29,8 @@ from kubernetes import watch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from pipelines.argo import LIMITS
 from pipelines.ending import attempts, stage_run
+from pipelines.layout import LIMITS
 from pipelines.release import RELEASE
 from pipelines.values import Values
 from pipelines.workflows import seconds

@@ -14,20 +14,24 @@ from hera.workflows import DAG, Container, Env, Parameter, Task, WorkflowTemplat
 from hera.workflows import models as m
 
 from pipelines.graph import Each, Pipeline, Placement, Stage
+from pipelines.layout import (
+    CONFIG,
+    CONFIG_MAP,
+    EXECUTOR,
+    HOME,
+    LEDGER_SECRET,
+    LIMITS,
+    OUT,
+    RECEIVER,
+    RELEASER,
+    STEP,
+    TARGETS,
+    dashed,
+)
 from pipelines.release import RELEASE, ROLLBACK
 from runtime.kubernetes.objects import LABEL, USER
 from runtime.records import Bundle, Failure, Site, StageRun
 
-OUT = "/tmp/out"  # noqa: S108 - in the pod
-HOME = "/work"
-CONFIG = "/etc/shiplift"
-LEDGER_SECRET, TARGETS, CONFIG_MAP, LIMITS = (
-    "shiplift-ledger",
-    "shiplift-targets",
-    "shiplift-config",
-    "shiplift-limits",
-)
-STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shiplift-executor", "shiplift-receiver"
 _RETRIES = 8
 # A lost pod; a temporary error; ended by a signal, unless that was for its memory.
 _AGAIN = (
@@ -283,11 +287,6 @@ def _wire(stages: Sequence[Stage | Each], made: Mapping[str, Container | DAG], s
         for name in gives:
             giver[name] = task
             source[name] = f"{{{{tasks.{task.name}.outputs.parameters.{name}}}}}"
-
-
-def dashed(name: str) -> str:
-    """A stage's name as Argo's templates and tasks have it: `load_test` is `load-test`."""
-    return name.replace("_", "-")
 
 
 def _bracketed(reference: str) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from pipelines.argo import dashed
 from pipelines.graph import Each, Pipeline, Stage
+from pipelines.layout import dashed
 from pipelines.workflows import STOPPED_BECAUSE, nodes, outputs
 from runtime.errors import (
     Cancelled,

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-from pipelines import argo
+from pipelines import argo, layout
 from pipelines.values import GATEWAY, MLFLOW_PORT, WEBHOOKS, Values
 from runtime.kubernetes.api import Object
 from runtime.kubernetes.objects import LABEL, USER
@@ -103,14 +103,14 @@ def _context(values: Values) -> dict[str, object]:
     return {
         "values": values,
         "accounts": {
-            "step": argo.STEP, "release": argo.RELEASER, "executor": argo.EXECUTOR, "receiver": argo.RECEIVER,
+            "step": layout.STEP, "release": layout.RELEASER, "executor": layout.EXECUTOR, "receiver": layout.RECEIVER,
             "reconciler": "shiplift-reconciler", "mlflow": "shiplift-mlflow",
         },
         "names": {
-            "config": argo.CONFIG_MAP, "limits": argo.LIMITS, "targets": argo.TARGETS, "webhooks": _WEBHOOK_SECRET,
-            "mlflow": _MLFLOW_SECRET, "artifacts": _ARTIFACTS_SECRET, "gateway": GATEWAY,
+            "config": layout.CONFIG_MAP, "limits": layout.LIMITS, "targets": layout.TARGETS,
+            "webhooks": _WEBHOOK_SECRET, "mlflow": _MLFLOW_SECRET, "artifacts": _ARTIFACTS_SECRET, "gateway": GATEWAY,
         },
-        "paths": {"config": f"{argo.CONFIG}/config", "webhooks": WEBHOOKS},
+        "paths": {"config": f"{layout.CONFIG}/config", "webhooks": WEBHOOKS},
         "user": USER,
         "port": MLFLOW_PORT,
         "allowed_hosts": list(_hosts(values)),
@@ -175,7 +175,7 @@ def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
     """The Secrets by name: their keys, and what makes each value."""
     hosts = ["mlflow", *sorted({one.host for one in values.repositories})]
     wanted = {
-        argo.LEDGER_SECRET: {"secrets.json": _ledger},
+        layout.LEDGER_SECRET: {"secrets.json": _ledger},
         _WEBHOOK_SECRET: dict.fromkeys(hosts, lambda: secrets.token_urlsafe(32)),
     }
     return wanted | ({_MLFLOW_SECRET: {"encryption-key": _fernet}} if values.mlflow.enabled else {})

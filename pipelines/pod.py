@@ -17,11 +17,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pipelines.argo import CONFIG
 from pipelines.ending import ending_of
 from pipelines.graph import Stage, load
 from pipelines.interruption import Interrupted, as_error
 from pipelines.keys import key
+from pipelines.layout import CONFIG
 from pipelines.release import RELEASE, ROLLBACK
 from pipelines.workflows import CONCLUDED, as_parameter
 from runtime.errors import Cancelled, RecordTooLarge, ShipliftError, UsageError

@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
-from pipelines.argo import CONFIG, HOME, Setting, Size
+from pipelines.argo import Setting, Size
+from pipelines.layout import CONFIG, HOME
 from pipelines.release import RELEASE, ROLLBACK
 from pipelines.trigger_settings import Limits, Listening, Reconciling, Repository, SecretFiles, TriggerSettings
 from runtime.errors import SpecInvalid, UsageError

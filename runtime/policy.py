@@ -74,7 +74,7 @@ def judge(evidence: Evidence, limits: Limits) -> tuple[Check, ...]:
     checks += [score] if score else []
     if load is not None:
         checks += load_checks(load, limits.slo)
-        checks += champion_checks(load.comparison, theirs, mine, limits.slo)
+        checks += champion_checks(load.comparison, theirs, mine, limits.slo, load.uncompared)
     checks += rule_checks(evidence, limits)
     return tuple(checks)
 
@@ -279,14 +279,15 @@ def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
 
 
 def champion_checks(
-    comparison: Comparison | None, champion: Scored | None, challenger: Scored, slo: Slo
+    comparison: Comparison | None, champion: Scored | None, challenger: Scored, slo: Slo, uncompared: str = ""
 ) -> Iterator[Check]:
     """The challenger against the champion: its score on the same samples, and its speed as measured in alternation."""
     if champion is None:
         return
     yield from _score_regression(champion, challenger, slo)
     if comparison is None:
-        yield _check("champion", None, None, "", Outcome.INCONCLUSIVE, "the champion was not measured beside it")
+        reason = uncompared or "the champion was not measured beside it"
+        yield _check("champion", None, None, "", Outcome.INCONCLUSIVE, reason)
         return
     yield from speed_checks(comparison, slo.regression)
 

@@ -505,7 +505,7 @@ class LoadReport(Record):
     `points` are the challenger's closed loop, `champion_points` the champion's, `open_points` the challenger under
     arrivals that do not wait for answers. `knee` is the concurrency beyond which latency buys no more throughput.
     `max_rate_per_s` is the highest arrival rate found within the p99 limit (None: not searched for, or no limit).
-    `raw` is every window as measured: gzipped JSON lines.
+    `uncompared` is why there is no `comparison`. `raw` is every window as measured: gzipped JSON lines.
     """
 
     points: tuple[LoadPoint, ...]
@@ -513,6 +513,7 @@ class LoadReport(Record):
     memory_mb: float | None
     protocol: Literal["grpc", "http"]
     comparison: Comparison | None = None
+    uncompared: str = ""
     notes: tuple[str, ...] = ()
     champion_points: tuple[LoadPoint, ...] = ()
     open_points: tuple[LoadPoint, ...] = ()

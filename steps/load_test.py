@@ -103,16 +103,17 @@ def load_test(
         staged = Staged(model=serving_name(package.model), endpoint=deployment.endpoint)
         challenger = side("challenger", package, staged)
         report = _alone(generator, challenger, place, deployment, latency_target)
-        rival, notes = None, _incomparable(champion)
+        rival, uncompared = None, _incomparable(champion)
         if champion.package is not None:
             try:
                 rival = side("champion", champion.package, place.beside(deployment, champion.package))
             except (ArtifactCorrupt, ServerFailed) as error:
-                notes = (f"champion {champion.version} can't be measured beside the challenger: {error.what}",)
+                uncompared = f"champion {champion.version} can't be measured beside the challenger: {error.what}"
         if rival is not None:
             report = _compared(generator, challenger, rival, champion.version, report, comparison_target)
-    notes = (*notes, *_notes(report, recorded_requests))
-    return report.model_copy(update={"notes": notes, "raw": store.put_bytes(json_lines(generator.raw))})
+    raw = store.put_bytes(json_lines(generator.raw))
+    notes = tuple(_notes(report, uncompared, recorded_requests))
+    return report.model_copy(update={"uncompared": uncompared, "notes": notes, "raw": raw})
 
 
 def _alone(
@@ -172,12 +173,12 @@ def _open_loop(
     return tuple(sorted(found, key=lambda point: point.rate_per_s)), max(within, default=None)
 
 
-def _incomparable(champion: Champion) -> tuple[str, ...]:
+def _incomparable(champion: Champion) -> str:
     if champion.package is not None:
-        return ()
+        return ""
     if not champion.version:
-        return ("there is no champion to compare with",)
-    return (f"version {champion.version} was not promoted by Shiplift: there is nothing to compare with",)
+        return "there is no champion to compare with"
+    return f"version {champion.version} was not promoted by Shiplift: there is nothing to compare with"
 
 
 def _compared(
@@ -203,7 +204,9 @@ def _compared(
     return report.model_copy(update={"comparison": comparison, "champion_points": points})
 
 
-def _notes(report: LoadReport, recorded_requests: RecordedRequests) -> Iterator[str]:
+def _notes(report: LoadReport, uncompared: str, recorded_requests: RecordedRequests) -> Iterator[str]:
+    if uncompared:
+        yield uncompared
     if recorded_requests.file:
         yield f"requests were those logged at {recorded_requests.name}"
     if any(point.client_saturated for point in (*report.points, *report.open_points)):

@@ -190,6 +190,14 @@ def test_a_champion_that_was_not_measured_beside_it_decides_nothing() -> None:
     assert against(None)["champion"].verdict is INCONCLUSIVE
 
 
+def test_why_it_was_not_measured_is_the_checks_reason() -> None:
+    why = "champion 1 can't be measured beside the challenger: its pods exceed the quota"
+    report = load_report().model_copy(update={"uncompared": why})
+    evidence = policy.evidence_of(exported(), package(), report, champion())
+    found = named(policy.judge(evidence, LIMITS))["champion"]
+    assert (found.verdict, found.reason) == (INCONCLUSIVE, why)
+
+
 @pytest.mark.parametrize(
     ("p99_ratio", "spread", "verdict"),
     [
