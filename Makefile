@@ -34,7 +34,7 @@ integration: setup  ## against the real MLflow, Triton and perf_analyzer on loop
 	$(BIN)/pytest tests/integration -q
 
 test-cluster: setup  ## on a real Kubernetes: KUBECONFIG's, or the development cluster beside the repository
-	$(BIN)/pytest tests/cluster -q --durations=20
+	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20
 
 images:  ## both images; BUILD is what builds them: docker build, podman build, buildah build
 	$(BUILD) --target server -t localhost/shiplift-server:dev .

@@ -2,7 +2,7 @@
 
 There the images are built from the working tree; a cluster of yours must have them already (their names are the
 values' defaults, or SHIPLIFT_PIPELINE_IMAGE and SHIPLIFT_SERVER_IMAGE). What is tested is the path, on two cores: all
-of a release's pods are small.
+of a release's pods are small. Workers of pytest-xdist share the cluster, each with a namespace of its own.
 """
 
 import json
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from filelock import FileLock
 from numpy.typing import NDArray
 
 from pipelines.values import Values, parse
@@ -28,7 +29,8 @@ from ..integration.conftest import FAST, digits, until
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(os.environ.get("SHIPLIFT_CLUSTER_SCRIPT", ROOT.parent / "shared" / "cluster" / "cluster"))
-NAMESPACE = os.environ.get("SHIPLIFT_TEST_NAMESPACE", "shiplift")
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
+NAMESPACE = os.environ.get("SHIPLIFT_TEST_NAMESPACE", f"shiplift-{WORKER}" if WORKER else "shiplift")
 USER = 10001  # of the images
 _BUILD_S = 900
 
@@ -142,7 +144,7 @@ class Lab:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def kube() -> Kube:
+def kube(tmp_path_factory: pytest.TempPathFactory) -> Kube:
     """A cluster with Argo Workflows, and on the development cluster with a Gateway and the project's images."""
     given = os.environ.get("KUBECONFIG", "")
     if not SCRIPT.is_file():
@@ -152,15 +154,23 @@ def kube() -> Kube:
     if shutil.which("kubectl") is None or os.geteuid() != 0:
         pytest.skip("the development cluster needs kubectl and root")
     started = time.monotonic()
-    if not given:
+    shared = tmp_path_factory.getbasetemp().parent if WORKER else tmp_path_factory.getbasetemp()
+    with FileLock(shared / "cluster.lock"):
+        if not (shared / "cluster.ready").exists():
+            _prepare(start=not given)
+            (shared / "cluster.ready").touch()
+    os.environ["KUBECONFIG"] = given or _script("kubeconfig").strip()  # for what connects from this process
+    print(f"cluster and images: {time.monotonic() - started:.0f} s")
+    return Kube(Path(os.environ["KUBECONFIG"]), here=True)
+
+
+def _prepare(*, start: bool) -> None:
+    if start:
         _script("up")
     _script("addon", "gateway")
     if "SHIPLIFT_SKIP_BUILD" not in os.environ:
         for name in ("server", "pipeline"):
             _script("build", str(ROOT), f"localhost/shiplift-{name}:dev", "--target", name)
-    os.environ["KUBECONFIG"] = given or _script("kubeconfig").strip()  # for what connects from this process
-    print(f"cluster and images: {time.monotonic() - started:.0f} s")
-    return Kube(Path(os.environ["KUBECONFIG"]), here=True)
 
 
 def _script(*words: str) -> str:
