@@ -36,6 +36,7 @@ from pipelines.values import Values
 from pipelines.workflows import seconds
 from runtime.kubernetes.api import connect
 from runtime.kubernetes.objects import LABEL
+from runtime.names import dns_name
 from runtime.registry import CHAMPION, Registry, prepare_environment
 
 RESULTS = Path(__file__).parent / "results" / "cluster.json"
@@ -124,7 +125,9 @@ class Place:
 
     def of(self, name: str) -> list[Any]:
         """A model's Workflows."""
-        return [one for one in self.workflows() if one["metadata"].get("labels", {}).get(f"{LABEL}model") == name]
+        return [
+            one for one in self.workflows() if one["metadata"].get("labels", {}).get(f"{LABEL}model") == dns_name(name)
+        ]
 
     def clean(self) -> None:
         """Removes what this benchmark registered, its Workflows and what serves."""
@@ -135,7 +138,7 @@ class Place:
         serving = Values(namespace=self.namespace).serving_namespace
         apps = kubernetes.AppsV1Api(self._api)
         for name in self.made:
-            apps.delete_collection_namespaced_deployment(serving, label_selector=f"{LABEL}model={name}")
+            apps.delete_collection_namespaced_deployment(serving, label_selector=f"{LABEL}model={dns_name(name)}")
         self.made.clear()
 
 
@@ -148,6 +151,11 @@ def until(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
             return found
         time.sleep(0.05)
     raise SystemExit(f"waited {timeout_s} s for {what}")
+
+
+def stamp() -> str:
+    """What tells the names of one run from those of another."""
+    return f"{int(time.time()) % 10**6:06d}"
 
 
 # --- registration to served ---------------------------------------------------------------------------------------
@@ -193,7 +201,7 @@ def nothing_starts(place: Place) -> Iterator[None]:
 
 def webhooks(place: Place, count: int) -> dict[str, Any]:
     """Milliseconds from before a registration to its Workflow being seen, one registration at a time."""
-    name = f"bench-webhook-{int(time.time())}"
+    name = f"bench-webhook-{stamp()}"
     logged = place.log(name, 200)
     seen: dict[str, float] = {}
     stream = watch.Watch()
@@ -205,7 +213,7 @@ def webhooks(place: Place, count: int) -> dict[str, Any]:
             resource_version=version["resourceVersion"],
         ):  # fmt: skip
             labels = event["object"]["metadata"].get("labels", {})
-            if event["type"] == "ADDED" and labels.get(f"{LABEL}model") == name:
+            if event["type"] == "ADDED" and labels.get(f"{LABEL}model") == dns_name(name):
                 seen.setdefault(labels[f"{LABEL}version"], time.time())
 
     with nothing_starts(place):
@@ -255,7 +263,7 @@ def memory(place: Place) -> Iterator[dict[str, float]]:
 
 def many(place: Place, count: int) -> dict[str, Any]:
     """Registers models at once: how long until all are champions, and what is not."""
-    names = [f"bench-many-{number:02d}-{int(time.time())}" for number in range(count)]
+    names = [f"bench-{stamp()}-{number:02d}" for number in range(count)]
     logged = [place.log(name, 300 + 20 * number) for number, name in enumerate(names)]
     with memory(place) as used:
         started = time.time()
@@ -304,9 +312,8 @@ def main() -> None:
     }
     parts: dict[str, Callable[[], Any]] = {}
     if asked.releases:
-        stamp = int(time.time())
         parts["release"] = lambda: [
-            one_release(place, f"bench-release-{number}-{stamp}", 600 + 50 * number) for number in range(asked.releases)
+            one_release(place, f"bench-release-{stamp()}", 600 + 50 * number) for number in range(asked.releases)
         ]
     if asked.webhooks:
         parts["webhook_to_workflow"] = lambda: webhooks(place, asked.webhooks)
