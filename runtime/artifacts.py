@@ -8,7 +8,6 @@ is shorter than it should be is what a killed upload left where uploads are not 
 import gzip
 import hashlib
 import json
-import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -218,12 +217,3 @@ def _corrupt(sha256: str) -> ArtifactCorrupt:
     return ArtifactCorrupt(
         f"artifact {sha256[:12]} does not have the bytes its name promises", do="Delete it and rerun the release."
     )
-
-
-def replace_tree(new: Path, at: Path) -> None:
-    """Puts the folder `new` at `at`; what was there is removed after the new one is in place."""
-    old = at.with_name(f".old-{at.name}-{uuid.uuid4().hex[:8]}")
-    if at.exists():
-        at.rename(old)
-    new.rename(at)
-    shutil.rmtree(old, ignore_errors=True)

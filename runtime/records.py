@@ -340,6 +340,13 @@ class Nodes(Record):
     image: str = ""
 
 
+class ServerNeeds(Record):
+    """What a server must be started with for a package's configuration to mean what it says."""
+
+    rate_limiter: bool = False
+    flags: tuple[str, ...] = ()
+
+
 class Package(Record):
     """A Triton model repository (a tree) of one model version in one precision, with its golden requests beside it."""
 
@@ -357,6 +364,7 @@ class Package(Record):
     validation: str = ""
     slices: tuple[Slice, ...] = ()
     nodes: Nodes = volatile(Nodes())
+    needs: ServerNeeds = volatile(ServerNeeds())
 
 
 class Packages(Record):

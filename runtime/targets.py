@@ -51,6 +51,11 @@ class Machine:
     flags: frozenset[str]
     gpus: tuple[Gpu, ...] = ()
 
+    @property
+    def capability(self) -> str:
+        """The compute capability of its first GPU, as `9.0`; empty: it has none."""
+        return _dotted(self.gpus[0].capability) if self.gpus else ""
+
 
 @functools.cache
 def this_machine() -> Machine:

@@ -24,7 +24,7 @@ from runtime.records import (
 from runtime.search.space import first_config
 from runtime.spec import Data, Quality, SearchSpace, Serving, Target
 from runtime.tensors import Arrays, batch_of, load_npz
-from runtime.triton.config import ModelDescription
+from runtime.triton.config import ModelDescription, server_needs
 from runtime.triton.repository import golden_arrays, write_package
 
 _GOLDEN_SAMPLES = 8
@@ -91,6 +91,7 @@ def package(
                     validation=candidates.validation,
                     slices=candidate.slices,
                     nodes=target.nodes,
+                    needs=server_needs(serving, target.server),
                 )
             )
     return Packages(target=target.name, packages=tuple(packages), checks=checks)

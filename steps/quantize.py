@@ -196,7 +196,10 @@ def _with_plans(
         progress(f"building the TensorRT plan of {one.precision}")
         with TemporaryDirectory(prefix="shiplift-plan-", dir=site.home) as folder, measuring():
             at = store.fetch(one.model, Path(folder) / "model")
-            tensorrt_plans.build_plan(at / "model.onnx", exported.signature, target, Path(site.home) / "timing", trt)
+            kept = Path(site.home) / "timing"
+            tensorrt_plans.build_plan(
+                at / "model.onnx", exported.signature, target, kept, trt, built_on=targets.this_machine().capability
+            )
             given.append(one.model_copy(update={"model": store.put_tree(at)}))
     return tuple(given)
 

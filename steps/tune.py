@@ -36,15 +36,15 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Searches the space within its time budget and packages the best configuration.
 
+    For NVIDIA's image, which is started by the cluster alone, nothing is searched: the fastest package keeps the
+    configuration that Triton's documentation suggests, and the load test measures that.
+
     Raises:
         MissingTool: perf_analyzer, or the target's server, is not on this machine.
         MeasurementFailed: not one configuration could be measured.
     """
     if target.server != "bundled":
-        raise MissingTool(
-            f"target {target.name} is for NVIDIA's Triton image, this machine has the bundled server",
-            do="Release it on a cluster, or use `server: bundled`.",
-        )
+        return _suggested(site, target, packages)
     journal = Journal(
         Path(site.home) / "journal" / f"{_digest(packages, load, search_space, latency_target)}.jsonl", Trial
     )
@@ -63,6 +63,20 @@ def tune(
         configurations=len({(trial.precision, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
     )  # fmt: skip
+
+
+def _suggested(site: Site, target: Target, packages: Packages) -> Tuned:
+    if site.cluster is None:
+        raise MissingTool(
+            f"target {target.name} is for NVIDIA's Triton image, this machine has the bundled server",
+            do="Release it on a cluster, or use `server: bundled`.",
+        )
+    first = packages.packages[0]
+    unmeasured = Trial(
+        precision=first.precision, config=first.config, concurrency=0, throughput_per_s=0, p50_ms=0, p99_ms=0,
+        memory_mb=0, within_slo=False, error="not searched: NVIDIA's image runs in pods of its own",
+    )  # fmt: skip
+    return Tuned(target=target.name, package=first, best=unmeasured)
 
 
 def _coarse(bench: Workbench, search: Search, journal: Journal[Trial]) -> bool:

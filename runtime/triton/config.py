@@ -11,11 +11,11 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from runtime.records import Precision, ServerKind, ServingConfig, Signature, TensorSpec
+from runtime.records import Precision, ServerKind, ServerNeeds, ServingConfig, Signature, TensorSpec
 from runtime.spec import Engine, Profile, Serving
 
 _US_PER_MS = 1000
-_CACHE = "/var/cache/shiplift/tensorrt"
+TENSORRT_CACHE = "/var/cache/shiplift/tensorrt"
 _MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
 _THREADS: dict[ServerKind, str] = {"bundled": "intra_op_threads", "nvidia": "intra_op_thread_count"}
 _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic
@@ -149,6 +149,15 @@ def host_policy_name(serving: Serving) -> str:
     return f"numa_{node}_cores_{cores}"
 
 
+def server_needs(serving: Serving, server: ServerKind) -> ServerNeeds:
+    """What a server must be started with for a model's configuration to mean what it says.
+
+    The bundled server's own `model.py` pins its instances.
+    """
+    flags = host_policy_flags(serving) if server == "nvidia" else []
+    return ServerNeeds(rate_limiter=serving.rate_limiter is not None, flags=tuple(flags))
+
+
 def host_policy_flags(serving: Serving) -> list[str]:
     """What NVIDIA's server must be started with for the host policy to mean anything."""
     host = serving.host_policy
@@ -190,9 +199,9 @@ def _accelerate(config: pb.ModelConfig, model: ModelDescription) -> None:
     values = {
         "precision_mode": _MODES[model.precision],
         "trt_engine_cache_enable": "true",
-        "trt_engine_cache_path": f"{_CACHE}/{model.name}/{model.version}",
+        "trt_engine_cache_path": f"{TENSORRT_CACHE}/{model.name}/{model.version}",
         "trt_timing_cache_enable": "true",
-        "trt_timing_cache_path": _CACHE,
+        "trt_timing_cache_path": TENSORRT_CACHE,
     }
     for bound in ("min", "opt", "max") if model.profiles else ():
         shapes = [f"{n}:{'x'.join(map(str, getattr(p, bound)))}" for n, p in sorted(model.profiles.items())]

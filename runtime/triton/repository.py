@@ -89,15 +89,6 @@ def retire(repository: Path, name: str) -> None:
             entry.unlink()
 
 
-def installed_version(repository: Path, name: str) -> int:
-    """The version that a model's configuration names; 0: the model is not in the repository."""
-    file = repository / name / "config.pbtxt"
-    if not file.is_file():
-        return 0
-    versions = parse(file.read_text()).version_policy.specific.versions
-    return int(versions[0]) if versions else 0
-
-
 def _replace(entry: Path, to: Path) -> None:
     partial = to.with_name(f".{to.name}.new")
     if entry.is_dir() and entry.name == "warmup":
