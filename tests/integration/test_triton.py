@@ -133,7 +133,16 @@ def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_ano
     ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
     words = nvidia_command(tmp_path / "models", "m", ports, needs)
     folders = [f"--backend-directory={ENVIRONMENT.backends}", f"--cache-directory={ENVIRONMENT.caches}"]
-    line = [sys.executable, "-I", guard.__file__, "--model", tmp_path / "models" / "m", "--", *words, *folders]
+    line: list[str | Path] = [
+        sys.executable,
+        "-I",
+        str(guard.__file__),
+        "--model",
+        tmp_path / "models" / "m",
+        "--",
+        *words,
+        *folders,
+    ]
     path = f"{ENVIRONMENT.tritonserver.parent}{os.pathsep}{os.environ['PATH']}"
     child = start_child(line, environment={**variables(ENVIRONMENT), "PATH": path}, log=tmp_path / "log")
     address = f"127.0.0.1:{ports.grpc}"

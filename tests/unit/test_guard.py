@@ -59,7 +59,13 @@ def started(container: Path) -> "subprocess.Popen[str]":
     """As in the pod: a copy of the file, run by a Python without our packages."""
     copied = container / "guard.py"
     copied.write_text(Path(guard.__file__).read_text())
-    words = ["--model", container / "models" / "digits", "--", "tritonserver", "--model-repository=/models"]
+    words: list[str | Path] = [
+        "--model",
+        container / "models" / "digits",
+        "--",
+        "tritonserver",
+        "--model-repository=/models",
+    ]
     environment = {"PATH": f"{container / 'bin'}:{os.environ['PATH']}", "LD_LIBRARY_PATH": str(container / "lib")}
     return subprocess.Popen(
         [sys.executable, "-I", copied, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
