@@ -5,7 +5,7 @@ took, who asked) are left out of it, so the same work is found again from anothe
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -648,6 +648,27 @@ class StageRun(Record):
     message: str = ""
     key: str = ""
     measured_seconds: float = 0.0
+
+
+def stage_keys(stages: Iterable[StageRun], target: str = "") -> dict[str, str]:
+    """Under which key each stage's record is kept.
+
+    Of a stage that ran once per target it is that of `target`, where it ran for that one; else of the target that ended
+    the release; else of the first.
+    """
+    runs = [run for run in stages if run.key]
+    ended = next((run.target for run in runs if run.target and run.outcome not in ("ok", "skipped")), "")
+    wanted = [one for one in (target, ended) if one]
+    found: dict[str, StageRun] = {}
+    for run in runs:
+        before = found.get(run.name)
+        if before is None or run.target == before.target or _rank(run, wanted) < _rank(before, wanted):
+            found[run.name] = run
+    return {name: run.key for name, run in found.items()}
+
+
+def _rank(run: StageRun, wanted: list[str]) -> int:
+    return wanted.index(run.target) if run.target in wanted else len(wanted)
 
 
 class Failure(Record):

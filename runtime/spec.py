@@ -27,6 +27,7 @@ from runtime.rules import Policy
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
 MAX_SPEC_BYTES = 256 * 1024
+NEWEST_OPSET = 23  # that models are exported with
 
 
 def _finite(value: float) -> float:
@@ -175,7 +176,7 @@ class Admission(Record):
 class Conversion(Record):
     """How the model becomes ONNX. `outputs` keeps only the named outputs; `postprocess` is appended to the graph."""
 
-    opset: int = Field(20, ge=17, le=23)
+    opset: int = Field(20, ge=17, le=NEWEST_OPSET)
     postprocess: tuple[Postprocess, ...] = ()
     top_k: int = Field(5, ge=1, le=100_000)
     outputs: tuple[str, ...] = ()
