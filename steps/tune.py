@@ -26,7 +26,7 @@ from runtime.triton.repository import reconfigure
 
 _COARSE = 3  # a search's windows are this many times shorter than a finalist's
 _LEAST_MS = 100
-_REPORTED = 32  # trials: one record per target is handed on, all of them in one argument of a pod
+_REPORTED = 32  # trials in the record; `raw` has all of them
 _FINAL_SHARE = 0.3  # of the time, at most, is the finalists'
 
 
