@@ -5,12 +5,14 @@ import warnings
 import zipfile
 from abc import ABC, abstractmethod
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnx
 import yaml
 
+from runtime.conversion import graphs
 from runtime.errors import ExportFailed
 from runtime.records import TensorSpec
 from runtime.tensors import Arrays, as_input, batch_of
@@ -30,7 +32,7 @@ class Original(ABC):
 
     @abstractmethod
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """The model as ONNX with a dynamic batch; `path` is where it may keep files of its own."""
+        """The model as ONNX with a dynamic batch; large weights are left in the folder `path`, where it is written."""
 
 
 def load(
@@ -147,11 +149,12 @@ class TorchModule(Original):
                     model, sample, dynamo=True, opset_version=opset, verbose=False,
                     input_names=names, output_names=outputs, **how,
                 )  # fmt: skip
-                file = path / "torch.onnx"
-                program.save(str(file), external_data=True)
         except Exception as error:
             raise _failed("torch can't export the model to ONNX", error) from error
-        return onnx.load(file)
+        with TemporaryDirectory(dir=path.parent) as folder:
+            program.save(f"{folder}/torch.onnx", external_data=True)
+            del program
+            return graphs.load(Path(folder) / "torch.onnx", path, ours=True)
 
     def answer_names(self, sample: tuple[Any, ...]) -> list[str]:
         """Output names, found by running the model once."""
@@ -196,7 +199,7 @@ class TorchScript(TorchModule):
         outputs = self.answer_names(sample)
         names = [spec.name for spec in self.specs]
         free = {s.name: {at: _axis(s.name, at) for at, n in enumerate(s.shape) if n == -1} for s in self.specs}
-        file = path / "torch.onnx"
+        file = path.parent / "torch.onnx"
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -206,7 +209,7 @@ class TorchScript(TorchModule):
                 )  # fmt: skip
         except Exception as error:
             raise _failed("torch can't export the TorchScript model to ONNX", error) from error
-        return onnx.load(file)
+        return graphs.load(file, path)
 
 
 def _axis(name: str, at: int) -> str:
@@ -336,7 +339,7 @@ class Onnx(Original):
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The logged graph, with its external data."""
-        return onnx.load(self.file)
+        return graphs.load(self.file, path)
 
 
 def feeds(inputs: Arrays, specs: tuple[TensorSpec, ...]) -> Arrays:
