@@ -245,11 +245,13 @@ class Exported(Record):
     """The ONNX model (a tree holding `model.onnx`), proven against the original.
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`.
+    `torchscript` is the original itself (a tree holding `model.pt`), where the spec asks for it.
     """
 
     model: Artifact
     signature: Signature
     opset: int
+    torchscript: Artifact | None = None
     parity: tuple[ParityCase, ...]
     reference: Artifact
     isolation: Isolation = volatile()

@@ -121,7 +121,7 @@ def _remembered(history: Journal[Trial]) -> list[tuple[Precision, ServingConfig]
 def _packaged(store: ArtifactStore, bench: Workbench, best: tuple[Package, Trial]) -> Package:
     package, trial = best
     tree = bench.trees[package.precision]
-    reconfigure(tree, serving_name(package.model), trial.config, package.server)
+    reconfigure(tree, serving_name(package.model), trial.config)
     return package.model_copy(update={"config": trial.config, "repository": store.put_tree(tree)})
 
 

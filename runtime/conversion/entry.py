@@ -28,6 +28,8 @@ def convert(
 ) -> dict[str, Any]:  # fmt: skip
     """Writes `out/model/model.onnx` and `out/answers.npz` (arrays named `SET/input/NAME` and `SET/output/NAME`).
 
+    Where the spec asks for it, `out/torchscript/model.pt` too.
+
     Raises:
         ExportFailed: the model does not load, convert or take a dynamic batch.
     """
@@ -44,6 +46,9 @@ def convert(
     model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
     graphs.save(_tidy(model), work / "model" / "model.onnx")
     served = signature_of(model)
+    if conversion.torchscript:
+        (work / "torchscript").mkdir(exist_ok=True)
+        original.to_torchscript(sets, answers, work / "torchscript" / "model.pt")
     (work / "answers.npz").write_bytes(dump_npz(_named(sets, answers, served)))
     return {"signature": served.model_dump(mode="json"), "sets": list(sets), "notes": list(original.notes)}
 

@@ -34,6 +34,14 @@ class Original(ABC):
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The model as ONNX with a dynamic batch; large weights are left in the folder `path`, where it is written."""
 
+    def to_torchscript(self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path) -> None:
+        """Writes the model as TorchScript that gives these answers to these sets of inputs.
+
+        Raises:
+            ExportFailed: it can't be written, or answers otherwise.
+        """
+        raise ExportFailed("only PyTorch models have a TorchScript form", do="Leave out `export.torchscript`.")
+
 
 def load(
     folder: Path, flavor: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
@@ -156,6 +164,28 @@ class TorchModule(Original):
             del program
             return graphs.load(Path(folder) / "torch.onnx", path, ours=True)
 
+    def to_torchscript(self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path) -> None:
+        """Scripts stay what they are; modules and programs are traced. What is traced may know one batch size alone,
+        so what was written is asked every set."""
+        import torch  # noqa: PLC0415
+
+        try:
+            with warnings.catch_warnings(), torch.inference_mode():
+                warnings.simplefilter("ignore")
+                torch.jit.save(self._scripted(self.arguments(batch_of(sets["example"], _SAMPLE))), str(file))
+                written = torch.jit.load(str(file), map_location="cpu")
+                for name, inputs in sets.items():
+                    flat = torch.utils._pytree.tree_leaves(written(*self.arguments(inputs)))
+                    for got, wanted in zip(flat, answers[name].values(), strict=True):
+                        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-3, atol=1e-4)
+        except Exception as error:
+            raise _failed("torch can't write the model as TorchScript for any batch size", error) from error
+
+    def _scripted(self, sample: tuple[Any, ...]) -> Any:
+        import torch  # noqa: PLC0415
+
+        return torch.jit.trace(self.callable(), sample, check_trace=False)
+
     def answer_names(self, sample: tuple[Any, ...]) -> list[str]:
         """Output names, found by running the model once."""
         import torch  # noqa: PLC0415
@@ -190,6 +220,9 @@ class TorchScript(TorchModule):
         import torch  # noqa: PLC0415
 
         return tuple(torch.from_numpy(inputs[spec.name]) for spec in self.specs)
+
+    def _scripted(self, sample: tuple[Any, ...]) -> Any:
+        return self.module
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Through `torch.onnx.export(dynamo=False)`."""

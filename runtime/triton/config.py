@@ -17,7 +17,7 @@ from runtime.spec import Engine, Profile, Serving
 _US_PER_MS = 1000
 TENSORRT_CACHE = "/var/cache/shiplift/tensorrt"
 _MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
-_THREADS: dict[ServerKind, str] = {"bundled": "intra_op_threads", "nvidia": "intra_op_thread_count"}
+_THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
 _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic
 
 
@@ -85,18 +85,32 @@ def renamed(text: str, name: str) -> str:
     return render(config)
 
 
-def retuned(text: str, config: ServingConfig, server: ServerKind) -> str:
+def retuned(text: str, config: ServingConfig) -> str:
     """The same model under another serving configuration: what tuning varies, and nothing else."""
     model = parse(text)
     model.max_batch_size = config.max_batch
     model.dynamic_batching.max_queue_delay_microseconds = config.queue_delay_us
     model.instance_group[0].count = config.instances
-    if model.backend != "tensorrt":  # which has no threads to give
-        model.parameters[_THREADS[server]].string_value = str(config.threads)
+    if model.backend in _THREADS:  # TensorRT has no threads to give
+        model.parameters[_THREADS[model.backend]].string_value = str(config.threads)
     for warmup in model.model_warmup[1:]:
         warmup.batch_size = config.max_batch
         warmup.name = f"example-batch-{config.max_batch}"
     return render(model)
+
+
+def positional(signature: Signature) -> tuple[Signature, dict[str, str]]:
+    """The signature as PyTorch's backend addresses tensors, by position, and the new names by the old ones."""
+    names = {spec.name: f"INPUT__{at}" for at, spec in enumerate(signature.inputs)}
+    outputs = {spec.name: f"OUTPUT__{at}" for at, spec in enumerate(signature.outputs)}
+
+    def renamed_(specs: tuple[TensorSpec, ...], new: Mapping[str, str]) -> tuple[TensorSpec, ...]:
+        return tuple(spec.model_copy(update={"name": new[spec.name]}) for spec in specs)
+
+    made = Signature(inputs=renamed_(signature.inputs, names), outputs=renamed_(signature.outputs, outputs))
+    return made, {f"input/{old}": f"input/{new}" for old, new in names.items()} | {
+        f"output/{old}": f"output/{new}" for old, new in outputs.items()
+    }
 
 
 def datatype_value(name: str) -> int:
@@ -215,21 +229,22 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
     if model.engine == "tensorrt":
         config.backend, config.default_model_filename = "tensorrt", "model.plan"
         return
-    if server == "nvidia":
-        config.backend = "onnxruntime"
+    config.backend = "python" if server == "bundled" else "pytorch" if model.engine == "pytorch" else "onnxruntime"
+    config.parameters[_THREADS[config.backend]].string_value = threads
+    if config.backend == "pytorch":
+        config.platform, config.default_model_filename = "pytorch_libtorch", "model.pt"
+        config.parameters["INTER_OP_THREAD_COUNT"].string_value = "1"
+    elif config.backend == "onnxruntime":
         config.default_model_filename = "model.onnx"
         if model.engine == "onnxruntime-tensorrt":
             _accelerate(config, model)
         config.optimization.graph.level = _GRAPH_LEVELS[graph]
-        config.parameters[_THREADS[server]].string_value = threads
         config.parameters["inter_op_thread_count"].string_value = "1"
-        return
-    config.backend = "python"
-    values = {"FORCE_CPU_ONLY_INPUT_TENSORS": "yes", _THREADS[server]: threads, "graph_optimization": graph}
-    host = model.serving.host_policy
-    if host and host.cpu_cores:
-        values["cpu_cores"] = host.cpu_cores
-    if host and host.numa_node is not None:
-        values["numa_node"] = str(host.numa_node)
-    for key, value in values.items():
-        config.parameters[key].string_value = value
+    else:
+        config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
+        config.parameters["graph_optimization"].string_value = graph
+        host = model.serving.host_policy
+        if host and host.cpu_cores:
+            config.parameters["cpu_cores"].string_value = host.cpu_cores
+        if host and host.numa_node is not None:
+            config.parameters["numa_node"].string_value = str(host.numa_node)

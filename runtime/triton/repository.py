@@ -68,10 +68,10 @@ def install(package: Path, repository: Path, *, source: str, name: str) -> None:
     written.replace(to / "config.pbtxt")
 
 
-def reconfigure(package: Path, model: str, config: ServingConfig, server: ServerKind) -> None:
+def reconfigure(package: Path, model: str, config: ServingConfig) -> None:
     """Gives a fetched package another serving configuration."""
     file = package / model / "config.pbtxt"
-    file.write_text(retuned(file.read_text(), config, server))
+    file.write_text(retuned(file.read_text(), config))
 
 
 def retire(repository: Path, name: str) -> None:

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from runtime.admitted import Admitted
+from runtime.artifacts import ArtifactStore
 from runtime.errors import ExportFailed, NotAdmitted, SandboxLimit
 from runtime.records import Exported
 from runtime.spec import Conversion, Quality
@@ -139,6 +140,20 @@ def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) ->
     made = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
     assert max(case.max_abs for case in made.parity) < 1e-4
     assert "older exporter" in made.notes[0]
+
+
+@pytest.mark.parametrize(("how", "spec"), [("pt2", ""), ("pickle", "admission: {pickle: sandbox}")])
+def test_a_torch_model_is_kept_as_torchscript_that_takes_any_batch(
+    lab: Lab, tmp_path: Path, how: str, spec: str
+) -> None:
+    """What NVIDIA's PyTorch backend loads, from a `torch.export` program and from a module."""
+    wanted = f"{FAST}\nexport: {{torchscript: true}}\n{spec}"
+    _, made = exported(lab, f"native-{how}", torch_as(lab, how), spec=wanted)
+    assert made.torchscript is not None
+    script = torch.jit.load(str(ArtifactStore(lab.site.artifacts_uri).fetch(made.torchscript, tmp_path) / "model.pt"))
+    for size in (1, 3, 7):
+        x = torch.rand(size, 1, 8, 8)
+        torch.testing.assert_close(script(x), network()(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])

@@ -109,6 +109,11 @@ def test_postprocessing_is_in_the_graph_and_in_the_answers(logged: Logged) -> No
     assert logged.answers["example/output/top_labels"].shape == (3, 2)
 
 
+def test_only_a_pytorch_model_has_a_torchscript_form(logged: Logged) -> None:
+    with pytest.raises(ExportFailed, match="only PyTorch models have a TorchScript form"):
+        logged.convert(torchscript=True)
+
+
 def branching(logged: Logged) -> None:
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 4]) for n in ("input", "same", "twice")]
     nodes = [helper.make_node("Identity", ["input"], ["same"]), helper.make_node("Add", ["input", "input"], ["twice"])]

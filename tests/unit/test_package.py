@@ -6,7 +6,7 @@ import pytest
 
 from runtime import onnx_models
 from runtime.artifacts import ArtifactStore
-from runtime.errors import QuantizeFailed
+from runtime.errors import QuantizeFailed, SpecInvalid
 from runtime.records import (
     Candidate,
     Candidates,
@@ -70,10 +70,10 @@ class Bench:
     def package(self, given: Candidates | None = None, *parity: ParityCase, **changes: Any) -> Packages:
         arguments: dict[str, Any] = {
             "target": Target(), "quality": Quality(), "data": Data(), "search_space": SearchSpace(),
-            "serving": Serving(),
+            "serving": Serving(), "exported": self.exported(*parity),
         }  # fmt: skip
         return package(
-            site(self.home), model_version=MODEL, exported=self.exported(*parity),
+            site(self.home), model_version=MODEL,
             candidates=given or candidates(self.model, 0.95, 0.94), **arguments | changes,
         )  # fmt: skip
 
@@ -142,6 +142,31 @@ def test_a_plan_for_another_place_is_refused_before_anything_is_scheduled(bench:
     with pytest.raises(QuantizeFailed, match=f"target local-cpu: {why}"):
         bench.package(given, target=Target(**{**fits, **changes}))
     assert len(bench.package(given, target=Target(**fits)).packages) == 1
+
+
+NATIVE = Target(server="nvidia", engine="pytorch", precisions=("fp32",))
+
+
+def test_torchscript_is_packaged_for_pytorch_itself_with_names_by_position(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "script").mkdir()
+    (tmp_path / "script" / "model.pt").write_bytes(b"script")
+    native = bench.exported().model_copy(update={"torchscript": bench.store.put_tree(tmp_path / "script")})
+    (one,) = bench.package(candidates(bench.model, 0.95), target=NATIVE, exported=native).packages
+    tree = bench.store.fetch(one.repository, tmp_path / "tree")
+    (name,) = (path.name for path in tree.iterdir() if path.is_dir())
+    assert sorted(path.name for path in (tree / name / "7").iterdir()) == ["model.pt"]
+    made = parse((tree / name / "config.pbtxt").read_text())
+    assert (made.backend, made.platform, made.input[0].name) == ("pytorch", "pytorch_libtorch", "INPUT__0")
+    assert set(made.model_warmup[0].inputs) == {"INPUT__0"}
+    assert [spec.name for spec in (*one.signature.inputs, *one.signature.outputs)] == ["INPUT__0", "OUTPUT__0"]
+    golden = load_npz(tree / GOLDEN)
+    wanted = onnx_models.answer(onnx_models.session(bench.file), {"input": golden["input/INPUT__0"]})["output"]
+    np.testing.assert_allclose(golden["output/OUTPUT__0"], wanted, rtol=1e-5)
+
+
+def test_without_a_torchscript_form_pytorch_has_nothing_to_serve(bench: Bench) -> None:
+    with pytest.raises(SpecInvalid, match="exported to ONNX alone"):
+        bench.package(candidates(bench.model, 0.95), target=NATIVE)
 
 
 def test_the_same_candidate_makes_the_same_package(bench: Bench) -> None:

@@ -259,7 +259,7 @@ def serves(folder: Path, version: int) -> None:
 
 def test_a_fetched_package_takes_another_configuration(tmp_path: Path) -> None:
     package = make(tmp_path / "package", 3)
-    reconfigure(package, "digits", config(32, 500, 2, 4), "bundled")
+    reconfigure(package, "digits", config(32, 500, 2, 4))
     made = parse((package / "digits" / "config.pbtxt").read_text())
     assert (made.max_batch_size, made.dynamic_batching.max_queue_delay_microseconds) == (32, 500)
     assert (made.instance_group[0].count, made.parameters["intra_op_threads"].string_value) == (2, "4")
