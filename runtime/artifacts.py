@@ -18,7 +18,7 @@ from fsspec.core import url_to_fs
 
 from runtime.errors import ArtifactCorrupt
 from runtime.records import Artifact
-from runtime.storage import room_for
+from runtime.storage import room_for, write_atomically
 
 _CHUNK = 1 << 20
 for _protocol in ("mlflow-artifacts", "mlflow-artifacts+https"):  # imported when first used
@@ -129,6 +129,27 @@ class ArtifactStore:
             return all(self._whole(sha256, size) for sha256, size in self._entries(artifact).values())
         except ArtifactCorrupt:  # half a manifest is none
             return False
+
+    def named(self, name: str) -> bytes | None:
+        """The bytes last put under a name; None: there are none. Nothing about them is verified."""
+        try:
+            return bytes(self._fs.cat_file(self._name(name)))
+        except FileNotFoundError:
+            return None
+
+    def put_named(self, name: str, body: bytes) -> None:
+        """Puts bytes under a name (letters, digits), over those that were there.
+
+        Raises:
+            StorageFull: no space is left.
+        """
+        if self._local:
+            write_atomically(Path(self._name(name)), body)
+        else:
+            self._fs.pipe_file(self._name(name), body)
+
+    def _name(self, name: str) -> str:
+        return f"{self._root}/named/{name}"
 
     def _entries(self, artifact: Artifact) -> dict[str, tuple[str, int | None]]:
         """The digest and size of a tree's files by relative path; see `manifest`."""

@@ -134,6 +134,12 @@ def _config(builder: Any, target: Target, profiles: Mapping[str, Profile], trt: 
     return config
 
 
+def lesson_of(target: Target) -> str:
+    """The name under which kernel timings are shared: those of every version and kind of GPU lie in files of their own,
+    and a target that names no GPU has its own."""
+    return f"TensorRT timings {target.compute_capability or target.name}"
+
+
 def _timing_cache(config: Any, target: Target, kept: Path, trt: Any) -> tuple[Any, Path]:
     """What earlier builds on this kind of GPU, by this version, learned: a new version of a model builds faster."""
     file = kept / f"tensorrt-{trt.__version__}-sm{target.compute_capability.replace('.', '')}.cache"

@@ -1,7 +1,8 @@
 """Tuning: the best serving configuration within the budgets, measured on a private server.
 
 `runtime.search` says what to measure; here it is measured, first in short windows, finalists in long ones. Every trial
-is kept as it is made, so a killed search goes on where it was, and the best ones are where the next version begins.
+is kept as it is made, so a killed search goes on where it was, and the best ones are where the next version begins: on
+a cluster too, where a pod's home is empty.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from pathlib import Path
 from runtime.artifacts import ArtifactStore, json_lines
 from runtime.errors import MissingTool
 from runtime.journal import Journal
+from runtime.lessons import lessons
 from runtime.names import serving_name
 from runtime.onnx_models import cpu_flags
 from runtime.progress import progress
@@ -48,16 +50,18 @@ def tune(
     journal = Journal(
         Path(site.home) / "journal" / f"{_digest(packages, load, search_space, latency_target)}.jsonl", Trial
     )
-    history = Journal(Path(site.home) / "journal" / f"{_machine(packages, target)}.best.jsonl", Trial)
-    space = space_of(packages.packages, search_space, serving)
-    search = Search(space, goal_of(search_space, latency_target), remembered=_remembered(history))
-    with workbench(site, packages, serving, search_space, load) as bench:
-        exhausted = _coarse(bench, search, journal)
-        _final(bench, search, journal)
-        best = search.best()
-        store = ArtifactStore(site.artifacts_uri)
-        chosen = _packaged(store, bench, best)
-    history.add(chosen.repository.sha256, best[1])
+    learned = Path(site.home) / "journal" / _machine(packages, target)
+    with lessons(site, f"best configurations of {learned.name}", learned):
+        history = Journal(learned / "best.jsonl", Trial)
+        space = space_of(packages.packages, search_space, serving)
+        search = Search(space, goal_of(search_space, latency_target), remembered=_remembered(history))
+        with workbench(site, packages, serving, search_space, load) as bench:
+            exhausted = _coarse(bench, search, journal)
+            _final(bench, search, journal)
+            best = search.best()
+            store = ArtifactStore(site.artifacts_uri)
+            chosen = _packaged(store, bench, best)
+        history.add(chosen.repository.sha256, best[1])
     return Tuned(
         target=target.name, package=chosen, best=best[1], trials=search.best_trials(_REPORTED), exhausted=exhausted,
         configurations=len({(trial.precision, trial.config) for trial in search.trials}),

@@ -13,6 +13,8 @@ from runtime import onnx_models, rungs, sensitivity
 from runtime.artifacts import ArtifactStore
 from runtime.errors import DataInvalid, ExportFailed, QuantizeFailed, Temporary
 from runtime.evaluation import over_budget
+from runtime.keys import load_secrets
+from runtime.lessons import lessons
 from runtime.quantization import (
     has_attention,
     pick,
@@ -259,6 +261,7 @@ def test_data_that_do_not_fit_are_refused(bench: Bench) -> None:
 
 
 def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
+    load_secrets(bench.home)
     before = set(bench.home.iterdir())
     bench.quantize(bench.datasets())
     assert set(bench.home.iterdir()) == before
@@ -357,12 +360,14 @@ def test_a_layer_whose_output_needs_more_than_8_bits_is_left_in_float(tmp_path: 
     assert found["int8"].float_layers != ()
     assert found["int8"].score is not None
     assert found["int8"].score >= 0.98
-    (kept,) = (tmp_path / "sensitivities").iterdir()
-    noise = json.loads(kept.read_text())
-    assert list(found["int8"].float_layers) == noise["layers"][: len(found["int8"].float_layers)]
-    kept.write_text(json.dumps(noise | {"layers": noise["layers"][::-1]}))  # what is kept is used, not measured again
+    name = f"layers of {sensitivity.graph_digest(bench.file)}"
+    with lessons(bench.site, name, tmp_path / "learned") as learned:
+        (kept,) = learned.iterdir()
+        noise = json.loads(kept.read_text())
+        assert list(found["int8"].float_layers) == noise["layers"][: len(found["int8"].float_layers)]
+        kept.write_text(json.dumps(noise | {"layers": noise["layers"][::-1]}))
     again = {one.precision: one for one in bench.quantize(bench.datasets(), **how).candidates}
-    assert again["int8"].float_layers[0] == noise["layers"][-1]
+    assert again["int8"].float_layers[0] == noise["layers"][-1]  # what is kept is used, not measured again
 
 
 def test_the_same_graph_with_other_weights_has_the_same_digest(tmp_path: Path) -> None:
