@@ -50,7 +50,9 @@ def class_f1(outputs: Arrays, labels: NDArray[Any], of: Any) -> tuple[float, flo
 def _f1_of(counts: NDArray[Any]) -> NDArray[np.float64]:
     """F1 from rows of hits, misses (of either kind) and the rest; 1 where there was nothing to find."""
     twice, misses = 2.0 * counts[:, 0], counts[:, 1]
-    return np.divide(twice, twice + misses, out=np.ones(len(counts)), where=twice + misses > 0)
+    found: NDArray[np.float64] = np.ones(len(counts))
+    np.divide(twice, twice + misses, out=found, where=twice + misses > 0)
+    return found
 
 
 def better(metric: Metric) -> int:

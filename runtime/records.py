@@ -167,7 +167,7 @@ class ModelVersion(Record):
     name: str
     version: int
     digest: str
-    flavor: Literal["pytorch", "sklearn", "lightgbm", "onnx"]
+    flavor: Literal["pytorch", "sklearn", "lightgbm", "xgboost", "tensorflow", "keras", "onnx"]
     files: Artifact
     run_id: str = volatile("")
     registered_at: float = volatile(0.0)
