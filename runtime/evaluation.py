@@ -15,7 +15,7 @@ from runtime.records import Evaluation, Metric, Slice
 from runtime.spec import Quantization
 from runtime.tensors import Arrays
 
-_BATCH = 256
+_BATCH = 16  # one thread is no faster with more, and activations grow with it
 _BATCH_BYTES = 32 << 20
 _MOST_SLICES = 100  # of all columns together: they travel in records
 _LONGEST = 40

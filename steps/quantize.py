@@ -69,11 +69,13 @@ def quantize(
         folder = Path(name)
         base = store.fetch(exported.model, folder / "fp32") / "model.onnx"
         targets.require_operators(base, target)
-        running = onnx_models.session(base, gpu=target.gpu)
+        running = onnx_models.session(base, gpu=target.gpu, lean=True)
         validation, calibration, notes = _samples(store, exported, datasets, data, running)
         progress("scoring fp32")
         with measuring():
             found = validation.evaluate(running)
+        del running  # each rung may hold as much
+        onnx_models.give_back_memory()
         top = Candidate(precision="fp32", method="as exported", model=exported.model, **_scores(found))
         jobs, more = _jobs(folder, base, exported, target, quantization, validation, calibration, found)
         with measuring(), lessons(site, f"layers of {graph_digest(base)}", folder / _SENSITIVITIES):

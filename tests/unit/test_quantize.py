@@ -288,6 +288,7 @@ def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Benc
         assert (got.argmax(axis=1) == bench.labels).mean() > 0.9
     assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [
         "entropy", "entropy.json", "minmax", "minmax.json", "percentile", "percentile.json", "prepared.onnx",
+        "weights.bin",
     ]  # fmt: skip
 
 
