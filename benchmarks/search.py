@@ -154,7 +154,7 @@ def analyzer(bench: Workbench, package: Package, work: Path) -> tuple[float, flo
         return 0.0, 0.0, why
     work.mkdir()
     tree = bench.trees[package.precision]
-    reconfigure(tree, package.model, package.config, package.server)
+    reconfigure(tree, package.model, package.config)
     install(tree, bench.repository, source=package.model, name=package.model)  # it loads this with other settings
     config = _analyzer_config(bench, package.model, work)
     started = time.monotonic()

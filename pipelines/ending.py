@@ -77,6 +77,8 @@ def stage_run(stage: Stage, node: Node) -> StageRun:
 
 
 def _verdict(stage: Stage, node: Node) -> Verdict | None:
+    if not issubclass(stage.gives, Verdict) and stage.gives.objection is Record.objection:
+        return None  # it never objects
     text = outputs(node).get(stage.gives.parameter())
     record: Record | None = stage.gives.model_validate_json(text) if text else None
     if isinstance(record, Verdict):

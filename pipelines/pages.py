@@ -10,7 +10,7 @@ from runtime.artifacts import ArtifactStore
 from runtime.errors import NotFound, ShipliftError, StackDown
 from runtime.ledger import Ledger
 from runtime.names import release_name, serving_name
-from runtime.records import Deployment, LoadReport, Record, ReleaseReport, Request, Site, Tuned
+from runtime.records import Deployment, LoadReport, Record, ReleaseReport, Request, Site, Tuned, stage_keys
 from runtime.registry import CHAMPION, Registry
 from runtime.report import Standing, Story, render_comparison, render_index
 from runtime.spec import Slo
@@ -58,12 +58,14 @@ def index(home: Path) -> Path:
 def story_of(site: Site, report: ReleaseReport) -> Story:
     """What is still known of a release."""
     ledger = Ledger(site, Request(model=report.model, version=report.version))
-    keys = {run.name: run.key for run in report.stages if run.key}
+    keys = stage_keys(report.stages)
 
     def kept(stage: str, kind: type[R]) -> R | None:
         return ledger.recall(keys[stage], stage, kind) if stage in keys else None
 
     deployment = kept("deploy", Deployment)
+    if deployment:
+        keys = stage_keys(report.stages, deployment.package.target)
     return Story(
         admitted=kept("admit", Admitted),
         tuned=kept("tune", Tuned),

@@ -1,8 +1,9 @@
 """One stage in a pod, or by hand: `python -m pipelines.pod gate --out DIR --slo '{...}' --load_report '{...}' ...`.
 
 The same rules as engine 1: a finished stage is found by its key in the ledger and not run again; what it gives is
-written where the engine looks. How it ended is the exit code, why is the pod's termination message, and both stand in
-`stage_run.json` and `failure.json`, from which the last stage tells the whole story.
+written where the engine looks. What all targets give goes to one stage in one argument: such a record goes into the
+artifact store, and its digest into the argument. How a stage ended is the exit code, why is the pod's termination
+message, and both stand in `stage_run.json` and `failure.json`, from which the last stage tells the whole story.
 """
 
 import contextlib
@@ -18,19 +19,22 @@ from types import FrameType
 from typing import Any
 
 from pipelines.ending import ending_of
-from pipelines.graph import Stage, load
+from pipelines.graph import Each, Stage, load
 from pipelines.interruption import Interrupted, as_error
 from pipelines.keys import key
 from pipelines.layout import CONFIG
 from pipelines.release import RELEASE, ROLLBACK
 from pipelines.workflows import CONCLUDED, as_parameter
+from runtime.artifacts import ArtifactStore
 from runtime.errors import Cancelled, RecordTooLarge, ShipliftError, UsageError
 from runtime.kubernetes.api import Api
 from runtime.ledger import Ledger
 from runtime.progress import listening
-from runtime.records import Bundle, Ending, Failure, Outcome, Record, Request, Site, StageRun
+from runtime.records import Artifact, Bundle, Ending, Failure, Outcome, Record, Request, Site, StageRun
 
 MAX_RECORD_BYTES = 96 * 1024  # the kernel takes 128 KiB of one argument, and Argo's escaping needs room
+_GATHERED = tuple(stage.gives for stage in RELEASE if isinstance(stage, Each))
+_STORED = "$stored"  # the key of a record's artifact, in its place
 _MESSAGE = Path("/dev/termination-log")
 _MESSAGE_BYTES = 4000
 _EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 20, Outcome.INCONCLUSIVE: 21}
@@ -63,6 +67,7 @@ def parse(words: Sequence[str]) -> Call:
 
     Raises:
         UsageError: there is no such stage, or a record is missing or not one.
+        ArtifactCorrupt: a stored record is gone or altered.
     """
     stages = {stage.name: stage for stage in (*RELEASE.flat(), ROLLBACK, RELEASE.on_exit) if stage is not None}
     stage = stages.get(words[0] if words else "")
@@ -70,8 +75,9 @@ def parse(words: Sequence[str]) -> Call:
         raise UsageError(f"there is no stage {' '.join(words[:1])!r}", do=f"Stages are: {', '.join(stages)}.")
     pairs = dict(zip((word.removeprefix("--") for word in words[1::2]), words[2::2], strict=False))
     try:
+        site = load(Site, json.loads(pairs[Site.parameter()])) if Site.parameter() in pairs else None
         given = {
-            name: pairs[name] if kind is str else load(kind, json.loads(pairs[name]))
+            name: pairs[name] if kind is str else load(kind, _resolved(json.loads(pairs[name]), site))
             for name, kind in stage.takes.items()
             if kind is not Ending
         }
@@ -86,6 +92,15 @@ def parse(words: Sequence[str]) -> Call:
         raise UsageError(f"{stage.name}: {' '.join(str(error).split())[:1000]}", do="Mend that record.") from error
 
 
+def _resolved(value: Any, site: Site | None) -> Any:
+    """Decoded JSON with stored records in place of their digests. Argo hands lists over as lists of JSON texts."""
+    if isinstance(value, list):
+        return [_resolved(json.loads(one) if isinstance(one, str) else one, site) for one in value]
+    if site is not None and isinstance(value, dict) and set(value) == {_STORED}:
+        return json.loads(ArtifactStore(site.artifacts_uri).read(Artifact.model_validate(value[_STORED])))
+    return value
+
+
 def run(call: Call) -> int:
     """Runs a stage, or finds it done; writes what it gives; gives the exit code."""
     started = time.monotonic()
@@ -93,7 +108,7 @@ def run(call: Call) -> int:
     try:
         with _ended_by_signal(shielded=call.stage.at.shielded), listening(_say) as measured:
             record, cached, name = _found_or_made(call)
-        _write(call.out, record)
+        _write(call, record)
     except ShipliftError as error:
         failure = Failure(kind=type(error).__name__, exit_code=error.exit_code, what=error.what, do=error.do)
         outcome: Any = "cancelled" if isinstance(error, Cancelled) else "failed"
@@ -144,13 +159,17 @@ def _stage_run(call: Call, started: float, measured: list[float], *, outcome: An
     )  # fmt: skip
 
 
-def _write(out: Path, record: Record) -> None:
+def _write(call: Call, record: Record) -> None:
+    out, site = call.out, call.given.get(Site.parameter())
     parts: dict[str, Record] = {record.parameter(): record}
     if isinstance(record, Bundle):
         parts |= {name: getattr(record, name) for name in record.parts()}
     out.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():
         text = as_parameter(part)
+        if isinstance(part, _GATHERED) and site is not None:
+            stored = ArtifactStore(site.artifacts_uri).put_bytes(part.model_dump_json().encode())
+            text = json.dumps({_STORED: stored.model_dump(mode="json", exclude={"uri"})})
         if len(text.encode()) > MAX_RECORD_BYTES:
             raise RecordTooLarge(
                 f"the record {name!r} has {len(text.encode())} bytes, {MAX_RECORD_BYTES} may pass between pods",
@@ -209,7 +228,7 @@ def main() -> int:
     """Runs the stage that the command line names."""
     try:
         call = parse(sys.argv[1:])
-    except UsageError as error:
+    except ShipliftError as error:  # also a stored record that can't be had
         print(error, file=sys.stderr)
         with contextlib.suppress(OSError):
             _MESSAGE.write_text(str(error))

@@ -28,6 +28,7 @@ from runtime.records import (
     Request,
     Scored,
     Verdict,
+    stage_keys,
 )
 from runtime.registry import Registry
 from runtime.spec import ReleaseSpec, parse
@@ -111,7 +112,7 @@ def _all(home: Path, model: str) -> list[ReleaseReport]:
 
 def _one(home: Path, report: ReleaseReport, changed: ReleaseSpec) -> Replayed | None:
     ledger = Ledger(pages.site_of(home), Request(model=report.model, version=report.version))
-    keys = {run.name: run.key for run in report.stages if run.key}
+    keys = stage_keys(report.stages)
 
     def kept(stage: str, kind: type[R]) -> R | None:
         return ledger.recall(keys[stage], stage, kind) if stage in keys else None

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pipelines.workflows import Run, seconds
 from runtime.kubernetes.api import Object
+from runtime.kubernetes.objects import LABEL
 
 HOPELESS = (
     "ImagePullBackOff", "ErrImagePull", "ErrImageNeverPull", "InvalidImageName", "CreateContainerConfigError",
@@ -39,13 +40,22 @@ def of_pod(pod: Object) -> Stuck | None:
     scheduled: Object = next((c for c in status.get("conditions", []) if c.get("type") == "PodScheduled"), {})
     since = seconds(scheduled.get("lastTransitionTime") or meta.get("creationTimestamp"))
     if scheduled.get("reason") == UNSCHEDULABLE:
-        return Stuck(workflow=workflow, reason=UNSCHEDULABLE, said=scheduled.get("message", ""), since=since)
+        said = f"{_asked(pod)}{scheduled.get('message', '')}"
+        return Stuck(workflow=workflow, reason=UNSCHEDULABLE, said=said, since=since)
     for container in (*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason") in HOPELESS:
             said = waiting.get("message") or f"image {container.get('image', '')}"
             return Stuck(workflow=workflow, reason=waiting["reason"], said=said, since=since)
     return None
+
+
+def _asked(pod: Object) -> str:
+    """What a pod asks of a node: a target's labels, which a person may have mistyped or taken away."""
+    stage = pod["metadata"].get("labels", {}).get(f"{LABEL}stage", "a pod")
+    labels = pod.get("spec", {}).get("nodeSelector") or {}
+    wanted = ", ".join(f"{name}={value}" for name, value in sorted(labels.items()))
+    return f"{stage} asks for a node with {wanted}: " if wanted else ""
 
 
 def of_run(run: Run) -> Stuck | None:

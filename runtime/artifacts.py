@@ -8,7 +8,6 @@ is shorter than it should be is what a killed upload left where uploads are not 
 import gzip
 import hashlib
 import json
-import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
@@ -19,7 +18,7 @@ from fsspec.core import url_to_fs
 
 from runtime.errors import ArtifactCorrupt
 from runtime.records import Artifact
-from runtime.storage import room_for
+from runtime.storage import room_for, write_atomically
 
 _CHUNK = 1 << 20
 for _protocol in ("mlflow-artifacts", "mlflow-artifacts+https"):  # imported when first used
@@ -131,6 +130,27 @@ class ArtifactStore:
         except ArtifactCorrupt:  # half a manifest is none
             return False
 
+    def named(self, name: str) -> bytes | None:
+        """The bytes last put under a name; None: there are none. Nothing about them is verified."""
+        try:
+            return bytes(self._fs.cat_file(self._name(name)))
+        except FileNotFoundError:
+            return None
+
+    def put_named(self, name: str, body: bytes) -> None:
+        """Puts bytes under a name (letters, digits), over those that were there.
+
+        Raises:
+            StorageFull: no space is left.
+        """
+        if self._local:
+            write_atomically(Path(self._name(name)), body)
+        else:
+            self._fs.pipe_file(self._name(name), body)
+
+    def _name(self, name: str) -> str:
+        return f"{self._root}/named/{name}"
+
     def _entries(self, artifact: Artifact) -> dict[str, tuple[str, int | None]]:
         """The digest and size of a tree's files by relative path; see `manifest`."""
         try:
@@ -218,12 +238,3 @@ def _corrupt(sha256: str) -> ArtifactCorrupt:
     return ArtifactCorrupt(
         f"artifact {sha256[:12]} does not have the bytes its name promises", do="Delete it and rerun the release."
     )
-
-
-def replace_tree(new: Path, at: Path) -> None:
-    """Puts the folder `new` at `at`; what was there is removed after the new one is in place."""
-    old = at.with_name(f".old-{at.name}-{uuid.uuid4().hex[:8]}")
-    if at.exists():
-        at.rename(old)
-    new.rename(at)
-    shutil.rmtree(old, ignore_errors=True)

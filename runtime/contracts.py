@@ -18,8 +18,8 @@ from runtime.errors import NotAdmitted
 from runtime.records import Signature, TensorSpec
 from runtime.tensors import Arrays, as_input, datatype, fits, numpy_type
 
-Flavor = Literal["pytorch", "sklearn", "lightgbm", "onnx"]
-FLAVORS: tuple[Flavor, ...] = ("onnx", "pytorch", "sklearn", "lightgbm")
+Flavor = Literal["pytorch", "sklearn", "lightgbm", "xgboost", "tensorflow", "keras", "onnx"]
+FLAVORS: tuple[Flavor, ...] = ("onnx", "pytorch", "sklearn", "lightgbm", "xgboost", "tensorflow", "keras")
 _COLUMN_TYPES = {
     "boolean": "BOOL",
     "integer": "INT32",

@@ -15,10 +15,11 @@ from runtime.records import Evaluation, Metric, Slice
 from runtime.spec import Quantization
 from runtime.tensors import Arrays
 
-_BATCH = 256
+_BATCH = 16  # one thread is no faster with more, and activations grow with it
 _BATCH_BYTES = 32 << 20
 _MOST_SLICES = 100  # of all columns together: they travel in records
 _LONGEST = 40
+_CLASSES = "label"  # the name of the slices by class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,29 +69,33 @@ class Validation:
         return max(_relative(wanted, array) for wanted, array in floats), ""
 
     def _slices(self, outputs: Arrays) -> tuple[Slice, ...]:
-        """By column, and by class where the labels are classes (scored by accuracy: F1 of one class says nothing).
+        """By the spec's metric: per column, and per class where the labels are classes.
 
         A column with more values than there is room for, or with texts for values, is none to slice by.
         """
         if self.labels is None or self.metric is None:
             return ()
-        by = [(name, column.reshape(-1), self.metric) for name, column in self.columns.items()]
+        by = {name: column.reshape(-1) for name, column in self.columns.items()}
         if self.metric in ("accuracy", "f1"):
-            by.append(("label", self.labels.reshape(-1), "accuracy"))
+            by[_CLASSES] = self.labels.reshape(-1)
         found: list[Slice] = []
-        for name, values, metric in by:
-            found += self._by(name, values, outputs, metric, room=_MOST_SLICES - len(found))
+        for name, values in by.items():
+            found += self._by(name, values, outputs, room=_MOST_SLICES - len(found))
         return tuple(found)
 
-    def _by(self, name: str, values: NDArray[Any], outputs: Arrays, metric: Metric, *, room: int) -> Iterator[Slice]:
+    def _by(self, name: str, values: NDArray[Any], outputs: Arrays, *, room: int) -> Iterator[Slice]:
         labels: NDArray[Any] = self.labels  # type: ignore[assignment]
+        metric: Metric = self.metric  # type: ignore[assignment]
         values = values.astype(str) if values.dtype.kind == "O" else values
         found = np.unique(values)
         if len(found) > room or any(len(str(one)) > _LONGEST for one in found):
             return
         for one in found:
             at = np.flatnonzero(values == one)
-            score, error = metrics.score(metric, {key: array[at] for key, array in outputs.items()}, labels[at])
+            if name == _CLASSES and metric == "f1":
+                score, error = metrics.class_f1(outputs, labels, one)
+            else:
+                score, error = metrics.score(metric, {key: array[at] for key, array in outputs.items()}, labels[at])
             yield Slice(name=f"{name}={one}", score=score, error=error, samples=len(at))
 
 

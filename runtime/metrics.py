@@ -34,6 +34,27 @@ def score(metric: Metric, outputs: Arrays, labels: NDArray[Any]) -> tuple[float,
     return _mean_and_error(_VALUES[metric](left, right))
 
 
+def class_f1(outputs: Arrays, labels: NDArray[Any], of: Any) -> tuple[float, float]:
+    """The F1 of the class that the label `of` names, as macro F1 averages it, and its standard error.
+
+    All samples count, not the class's own alone: those wrongly taken for it are its errors too.
+    """
+    given, wanted = (_comparable(one) for one in _classes("f1", predicted(outputs), labels))
+    one = _comparable(np.asarray([of]))[0]
+    said, true = given == one, wanted == one
+    counts = np.array([(said & true).sum(), (said ^ true).sum(), (~said & ~true).sum()])
+    drawn = np.random.default_rng(0).multinomial(len(given), counts / len(given), size=_RESAMPLES)
+    return float(_f1_of(counts[None])[0]), float(np.std(_f1_of(drawn)))
+
+
+def _f1_of(counts: NDArray[Any]) -> NDArray[np.float64]:
+    """F1 from rows of hits, misses (of either kind) and the rest; 1 where there was nothing to find."""
+    twice, misses = 2.0 * counts[:, 0], counts[:, 1]
+    found: NDArray[np.float64] = np.ones(len(counts))
+    np.divide(twice, twice + misses, out=found, where=twice + misses > 0)
+    return found
+
+
 def better(metric: Metric) -> int:
     """1 where a larger score is better, -1 where a smaller one is."""
     return -1 if metric == "mae" else 1

@@ -1,5 +1,7 @@
 """ONNX models in this process: their signature, sessions, answers, and how far two sets of answers differ."""
 
+import contextlib
+import ctypes
 import math
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -58,8 +60,10 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     return TensorSpec(name=value.name, datatype=_DATATYPES[kind.elem_type], shape=shape or (-1,))
 
 
-def session(path: Path, *, threads: int = 1, gpu: bool = False) -> ort.InferenceSession:
+def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = False) -> ort.InferenceSession:
     """A session of the model file, on the processor or on the machine's GPU.
+
+    A `lean` one gives activations back after each run instead of keeping room for the largest: to score, not to time.
 
     Raises:
         ExportFailed: ONNX Runtime does not take the model.
@@ -74,6 +78,8 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False) -> ort.Inference
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 3
+    if lean:
+        options.enable_cpu_mem_arena, options.enable_mem_pattern = False, False
     try:
         return ort.InferenceSession(path, options, providers=_PROVIDERS[gpu])
     except Exception as error:
@@ -81,6 +87,30 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False) -> ort.Inference
             f"ONNX Runtime {ort.__version__} does not load the model: {' '.join(str(error).split())[:400]}",
             do="Check its operators and opset.",
         ) from error
+
+
+def observing_session(graph: onnx.ModelProto, beside: Path) -> ort.InferenceSession:
+    """A session of a graph that gives more tensors than the model did; its weights lie beside the file `beside`.
+
+    Nothing is fused, so that every tensor is computed as the graph says.
+    """
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    options.enable_cpu_mem_arena, options.enable_mem_pattern = False, False
+    file = beside.with_name(f"{beside.stem}-observed.onnx")
+    try:
+        onnx.save(graph, file)
+        return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def give_back_memory() -> None:
+    """Returns what was freed to the system: glibc keeps a heap that large models leave full of holes."""
+    with contextlib.suppress(OSError, AttributeError):  # another libc has its own ways
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> Arrays:

@@ -3,7 +3,8 @@
 Calibration runs the model once: the ranges of every method come from the same streamed histograms, so that another
 method, or another layer left in float, costs a graph rewrite and no inference. Settings follow ONNX Runtime's
 quantization guide: on x86 activations are unsigned and weights signed 8 bit; without VNNI the products saturate in 16
-bits, so weights keep 7 bits (`reduce_range`); TensorRT takes symmetric Q/DQ alone.
+bits, so weights keep 7 bits (`reduce_range`); TensorRT takes symmetric Q/DQ alone. A prepared model keeps its weights
+in a file beside it, so that graphs are read and rewritten without them, and sessions map them instead of copying.
 """
 
 import contextlib
@@ -24,8 +25,9 @@ from runtime.spec import Method, Quantization, Target
 from runtime.tensors import Arrays, batch_of
 
 _BATCH = 32
-_OBSERVED_BYTES = 64 << 20  # activations held at once while calibrating; a larger model may use its own size
+_OBSERVED_BYTES = 32 << 20  # activations held at once while calibrating
 _FINE_BINS, _COARSE_BINS = 2048, 128  # what ONNX Runtime takes for percentiles and for entropy
+_WEIGHTS = "weights.bin"
 _INLINE_BYTES = 1 << 30  # protobuf stops at 2 GiB: larger weights go into a file of their own
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _RECURRENT_OR_ATTENTIVE = {
@@ -78,7 +80,7 @@ def layers(prepared: Path) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """ONNX Runtime's tools raise anything and print as they go."""
+    """ONNX Runtime's tools raise anything, print as they go, and leave a heap full of holes behind."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.ERROR)
@@ -94,6 +96,7 @@ def _explained(what: str) -> Iterator[None]:
         ) from error
     finally:
         root.setLevel(before)
+        onnx_models.give_back_memory()
 
 
 # --- INT8 -----------------------------------------------------------------------------------------------------------
@@ -105,19 +108,42 @@ def prepare(model: Path, to: Path) -> Path:
     Raises:
         QuantizeFailed: ONNX Runtime can't read it.
     """
-    from onnxruntime.quantization.shape_inference import quant_pre_process  # noqa: PLC0415 - 0.2 s
-
-    large = _large(model)
     with _explained("int8"):
-        quant_pre_process(str(model), str(to), skip_symbolic_shape=True, save_as_external_data=large)
+        _optimise(model, to)
         made = onnx.load(to, load_external_data=False)
-        if _untyped(made.graph):  # symbolic inference knows more operators; it imports all of torch, 3 s
-            quant_pre_process(str(model), str(to), save_as_external_data=large)
+        if _untyped(made.graph):
+            _infer_symbolically(model, to)
             made = onnx.load(to, load_external_data=False)
         for at, node in enumerate(made.graph.node):
             node.name = node.name or f"{node.op_type}_{at}"
         onnx.save(made, to)
     return to
+
+
+def _optimise(model: Path, to: Path) -> None:
+    """What `quant_pre_process` does first, without holding the model thrice: the optimised graph's weights go straight
+    into a file of their own, and shapes are inferred without them."""
+    import onnxruntime as ort  # noqa: PLC0415 - loaded by now
+
+    graph = to.with_name("optimized.onnx")
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(graph)
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", _WEIGHTS)
+    ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    onnx.shape_inference.infer_shapes_path(str(graph), str(to))
+    graph.unlink()
+
+
+def _infer_symbolically(model: Path, to: Path) -> None:
+    """Knows more operators; imports all of torch, 3 s."""
+    from onnxruntime.quantization.shape_inference import quant_pre_process  # noqa: PLC0415
+
+    (to.parent / _WEIGHTS).unlink(missing_ok=True)
+    quant_pre_process(
+        str(model), str(to), save_as_external_data=True, all_tensors_to_one_file=True, external_data_location=_WEIGHTS
+    )
 
 
 def _untyped(graph: onnx.GraphProto) -> bool:
@@ -139,7 +165,7 @@ def ranges(
     with _explained("int8"):
         fine = HistogramCollector("percentile", False, _FINE_BINS, _COARSE_BINS, how.percentile, "same")
         coarse = HistogramCollector("entropy", False, _COARSE_BINS, _COARSE_BINS, how.percentile, "same")
-        for seen in _observe(prepared, samples, op_types, folder):
+        for seen in _observe(prepared, samples, op_types):
             fine.collect_value(seen)
             if "entropy" in how.methods:
                 coarse.collect_value(seen)
@@ -163,28 +189,34 @@ def _write_ranges(found: dict[str, Any], to: Path) -> Path:
     return to
 
 
-def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...], folder: Path) -> Iterator[Arrays]:
+def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iterator[Arrays]:
     """Every float tensor around the given operators, a few samples at a time: as many as memory is meant to hold."""
-    from onnxruntime.quantization import CalibrationMethod  # noqa: PLC0415
-    from onnxruntime.quantization.calibrate import create_calibrator  # noqa: PLC0415
-
-    size = len(next(iter(samples.values())))
-    observed = folder / "observed.onnx"
-    made = create_calibrator(
-        prepared, list(op_types), str(observed), CalibrationMethod.Entropy, use_external_data_format=_large(prepared)
-    )
-    names = [node.name for node in made.infer_session.get_outputs()]
-    wanted = [name for name in names if name in made.tensors_to_calibrate]
-    at, step = 0, 1
+    made = onnx.load(prepared, load_external_data=False)
+    wanted = _floats_around(made.graph, op_types)
+    given = {value.name for value in made.graph.output}
+    made.graph.output.extend(value for name, value in wanted.items() if name not in given)
+    running = onnx_models.observing_session(made, prepared)
+    size, at, step = len(next(iter(samples.values()))), 0, 1
     while at < size:
         batch = {name: array[at : at + step] for name, array in samples.items()}
-        values = dict(zip(wanted, made.infer_session.run(wanted, batch), strict=True))
-        yield values
-        at += step
+        values = dict(zip(wanted, running.run(list(wanted), batch), strict=True))
         held = sum(array.nbytes for array in values.values()) / step
-        step = max(1, min(_BATCH, int(max(_OBSERVED_BYTES, weight_of(prepared)) // max(held, 1))))
-    for file in folder.glob("observed.onnx*"):
-        file.unlink()
+        yield values
+        del values
+        at += step
+        step = max(1, min(_BATCH, int(_OBSERVED_BYTES // max(held, 1))))
+
+
+def _floats_around(graph: onnx.GraphProto, op_types: tuple[str, ...]) -> dict[str, onnx.ValueInfoProto]:
+    """What operators of these types take and give, where it is known to be floats and is no constant."""
+    constants = {tensor.name for tensor in graph.initializer}
+    floats = {
+        value.name: value
+        for value in (*graph.value_info, *graph.output, *graph.input)
+        if value.type.tensor_type.elem_type in (TensorProto.FLOAT, TensorProto.FLOAT16)
+    }
+    around = [name for node in graph.node if node.op_type in op_types for name in (*node.input, *node.output)]
+    return {name: floats[name] for name in around if name in floats and name not in constants}
 
 
 def quantize_static(prepared: Path, given: Path, how: Scheme, to: Path, excluded: tuple[str, ...] = ()) -> Path:

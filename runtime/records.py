@@ -5,7 +5,7 @@ took, who asked) are left out of it, so the same work is found again from anothe
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Any, Literal, Self
 
@@ -167,7 +167,7 @@ class ModelVersion(Record):
     name: str
     version: int
     digest: str
-    flavor: Literal["pytorch", "sklearn", "lightgbm", "onnx"]
+    flavor: Literal["pytorch", "sklearn", "lightgbm", "xgboost", "tensorflow", "keras", "onnx"]
     files: Artifact
     run_id: str = volatile("")
     registered_at: float = volatile(0.0)
@@ -245,11 +245,13 @@ class Exported(Record):
     """The ONNX model (a tree holding `model.onnx`), proven against the original.
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`.
+    `torchscript` is the original itself (a tree holding `model.pt`), where the spec asks for it.
     """
 
     model: Artifact
     signature: Signature
     opset: int
+    torchscript: Artifact | None = None
     parity: tuple[ParityCase, ...]
     reference: Artifact
     isolation: Isolation = volatile()
@@ -340,6 +342,13 @@ class Nodes(Record):
     image: str = ""
 
 
+class ServerNeeds(Record):
+    """What a server must be started with for a package's configuration to mean what it says."""
+
+    rate_limiter: bool = False
+    flags: tuple[str, ...] = ()
+
+
 class Package(Record):
     """A Triton model repository (a tree) of one model version in one precision, with its golden requests beside it."""
 
@@ -357,6 +366,7 @@ class Package(Record):
     validation: str = ""
     slices: tuple[Slice, ...] = ()
     nodes: Nodes = volatile(Nodes())
+    needs: ServerNeeds = volatile(ServerNeeds())
 
 
 class Packages(Record):
@@ -641,6 +651,27 @@ class StageRun(Record):
     message: str = ""
     key: str = ""
     measured_seconds: float = 0.0
+
+
+def stage_keys(stages: Iterable[StageRun], target: str = "") -> dict[str, str]:
+    """Under which key each stage's record is kept.
+
+    Of a stage that ran once per target it is that of `target`, where it ran for that one; else of the target that ended
+    the release; else of the first.
+    """
+    runs = [run for run in stages if run.key]
+    ended = next((run.target for run in runs if run.target and run.outcome not in ("ok", "skipped")), "")
+    wanted = [one for one in (target, ended) if one]
+    found: dict[str, StageRun] = {}
+    for run in runs:
+        before = found.get(run.name)
+        if before is None or run.target == before.target or _rank(run, wanted) < _rank(before, wanted):
+            found[run.name] = run
+    return {name: run.key for name, run in found.items()}
+
+
+def _rank(run: StageRun, wanted: list[str]) -> int:
+    return wanted.index(run.target) if run.target in wanted else len(wanted)
 
 
 class Failure(Record):

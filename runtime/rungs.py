@@ -267,7 +267,7 @@ def _relieved(
 
 def _rung(job: Job, arrays: _Arrays, file: Path, method: str, float_layers: tuple[str, ...] = ()) -> Rung:
     try:
-        found = arrays.validation.evaluate(onnx_models.session(file, gpu=job.target.gpu))
+        found = arrays.validation.evaluate(onnx_models.session(file, gpu=job.target.gpu, lean=True))
     except ShipliftError:
         raise
     except Exception as error:

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper
 
+from runtime import onnx_models
 from runtime.errors import QuantizeFailed
 from runtime.storage import write_atomically
 from runtime.tensors import Arrays
 
-_BATCH = 4
+_BATCH = 1  # of samples: both sides give every layer's output at once
 
 
 def ranking(kept: Path, prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays) -> tuple[str, ...]:
@@ -85,20 +85,12 @@ class _Observed:
         for name in self.outputs.values():
             if name not in known:
                 loaded.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 3
-        beside = model.with_name(f"{model.stem}-observed.onnx")  # its external data are found beside it
         try:
-            onnx.save(loaded, beside)
-            self._session = ort.InferenceSession(beside, options, providers=["CPUExecutionProvider"])
+            self._session = onnx_models.observing_session(loaded, model)
         except Exception as error:
             raise QuantizeFailed(
                 f"the layers' errors can't be measured: {' '.join(str(error).split())[:300]}", do="Report the model."
             ) from error
-        finally:
-            beside.unlink(missing_ok=True)
 
     def run(self, names: Sequence[str], batch: Arrays) -> list[Any]:
         """The outputs of the nodes of these names."""

@@ -27,6 +27,7 @@ from runtime.rules import Policy
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
 MAX_SPEC_BYTES = 256 * 1024
+NEWEST_OPSET = 23  # that models are exported with
 
 
 def _finite(value: float) -> float:
@@ -42,7 +43,7 @@ Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 
 Accelerator = Literal["cpu", "cpu-vnni", "cpu-avx2", "cpu-arm64", "nvidia"]
-Engine = Literal["onnxruntime", "onnxruntime-tensorrt", "tensorrt"]
+Engine = Literal["onnxruntime", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
 VersionText = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+){0,3})?$")]
 Method = Literal["minmax", "entropy", "percentile"]
 Dims = tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...]
@@ -85,7 +86,8 @@ class Target(Record):
     """One place the model will serve: hardware, how a node with it is found, and what runs there.
 
     `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` is what executes the model there: ONNX Runtime
-    (on a GPU with its CUDA provider, or TensorRT through it), or a TensorRT plan.
+    (on a GPU with its CUDA provider, or TensorRT through it), a TensorRT plan, or PyTorch itself (TorchScript, in
+    NVIDIA's server, with its inputs and outputs named by position: `INPUT__0`, `OUTPUT__0`).
     """
 
     name: Name = "local-cpu"
@@ -114,10 +116,15 @@ class Target(Record):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        if not self.gpu and (self.compute_capability or self.memory_mb or self.engine != "onnxruntime"):
+        of_gpus = self.engine not in ("onnxruntime", "pytorch")
+        if not self.gpu and (self.compute_capability or self.memory_mb or of_gpus):
             raise ValueError("compute_capability, memory_mb and other engines are for `accelerator: nvidia`")
         if self.gpu and self.server != "nvidia":
             raise ValueError("a GPU needs `server: nvidia`: the bundled server runs on the processor alone")
+        if self.engine == "pytorch" and (self.server != "nvidia" or self.precisions != ("fp32",)):
+            raise ValueError(
+                "`engine: pytorch` needs `server: nvidia` and `precisions: [fp32]`: it runs the model as is"
+            )
         if "fp8" in self.precisions and not (self.gpu and capability(self.compute_capability) >= (8, 9)):
             raise ValueError("fp8 needs an NVIDIA GPU with `compute_capability: 8.9` or higher")
         return self
@@ -173,9 +180,13 @@ class Admission(Record):
 
 
 class Conversion(Record):
-    """How the model becomes ONNX. `outputs` keeps only the named outputs; `postprocess` is appended to the graph."""
+    """How the model becomes ONNX. `outputs` keeps only the named outputs; `postprocess` is appended to the graph.
 
-    opset: int = Field(20, ge=17, le=23)
+    `torchscript` also keeps it as TorchScript, for targets with `engine: pytorch`: whole, so it excludes both.
+    """
+
+    opset: int = Field(20, ge=17, le=NEWEST_OPSET)
+    torchscript: bool = False
     postprocess: tuple[Postprocess, ...] = ()
     top_k: int = Field(5, ge=1, le=100_000)
     outputs: tuple[str, ...] = ()
@@ -186,6 +197,12 @@ class Conversion(Record):
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.torchscript and (self.postprocess or self.outputs):
+            raise ValueError("`torchscript` keeps the model whole: leave out `postprocess` and `outputs`")
+        return self
 
 
 class Data(Record):
@@ -442,6 +459,9 @@ class ReleaseSpec(Record):
             raise ValueError(f"quality.min_score {lowest} can't be reached: {self.data.metric} is at most 1")
         if lowest is not None and self.data.metric == "mae" and lowest < 0:
             raise ValueError(f"quality.min_score {lowest} can't be reached: mae is at least 0")
+        native = [one.name for one in self.targets if isinstance(one, Target) and one.engine == "pytorch"]
+        if native and not self.export.torchscript:
+            raise ValueError(f"target {native[0]} has `engine: pytorch`: set `export.torchscript: true`")
         return self
 
 

@@ -21,7 +21,17 @@ from pydantic import ValidationError
 from runtime.errors import ExportFailed, SpecInvalid
 from runtime.onnx_models import cpu_flags
 from runtime.records import Precision
-from runtime.spec import Accelerator, Fleet, Target, Toleration, Versions, capability, load_mapping, problems
+from runtime.spec import (
+    NEWEST_OPSET,
+    Accelerator,
+    Fleet,
+    Target,
+    Toleration,
+    Versions,
+    capability,
+    load_mapping,
+    problems,
+)
 from runtime.storage import write_atomically
 from runtime.triton.environment import REQUIREMENTS
 
@@ -50,6 +60,11 @@ class Machine:
     architecture: str
     flags: frozenset[str]
     gpus: tuple[Gpu, ...] = ()
+
+    @property
+    def capability(self) -> str:
+        """The compute capability of its first GPU, as `9.0`; empty: it has none."""
+        return _dotted(self.gpus[0].capability) if self.gpus else ""
 
 
 @functools.cache
@@ -260,17 +275,26 @@ def _tolerations(node: Mapping[str, Any]) -> Iterator[Toleration]:
 
 # --- what the target's ONNX Runtime knows ---------------------------------------------------------------------------
 
-# The first release of ONNX Runtime with each opset of the ONNX domain (ONNX Runtime's compatibility table). A release
-# takes a model of a newer opset only by chance.
-_OPSETS = ((12, 17), (14, 18), (15, 19), (17, 20), (18, 21), (21, 22), (23, 23))
+# The first release of ONNX Runtime that loads models of each opset of the ONNX domain: from 1.19 on measured, before by
+# ONNX Runtime's compatibility table. A release takes a model of a newer opset only by chance.
+_OPSETS = ((12, 17), (14, 18), (15, 19), (17, 20), (18, 21), (21, 22), (23, 23), (24, 25), (25, 26))
 _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "com.microsoft", "com.microsoft.nchwc"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """The newest of everything that a version of ONNX Runtime loads: opsets by domain, and the format of the file."""
+
+    opset: int
+    ml_opset: int
+    ir: int
 
 
 def require_operators(model: Path, target: Target) -> None:
     """Checks a graph against the ONNX Runtime that the target runs, before anything is built for it.
 
     Raises:
-        ExportFailed: it has an operator, or an opset, that this version does not know.
+        ExportFailed: it has an operator, an opset, or a file format that this version does not know.
     """
     import onnx  # noqa: PLC0415 - 0.1 s
 
@@ -283,19 +307,37 @@ def require_operators(model: Path, target: Target) -> None:
                 do="Export the model with standard operators.",
             )
     version = target.versions.onnxruntime or (bundled_onnxruntime() if target.server == "bundled" else "")
-    newest = newest_opset(version)
+    known = known_to(version)
+    if known is None:
+        return
+    runs = f"target {target.name} runs ONNX Runtime {version}, which knows"
     for entry in loaded.opset_import:
-        if newest and entry.domain in ("", "ai.onnx") and entry.version > newest:
+        if entry.domain in ("", "ai.onnx") and entry.version > known.opset:
             raise ExportFailed(
-                f"the model has opset {entry.version}; target {target.name} runs ONNX Runtime {version}, which knows "
-                f"opsets up to {newest}",
-                do=f"Set `export.opset: {newest}`, or serve it with a newer ONNX Runtime.",
+                f"the model has opset {entry.version}; {runs} opsets up to {known.opset}",
+                do=f"Set `export.opset: {min(known.opset, NEWEST_OPSET)}`, or serve it with a newer ONNX Runtime.",
             )
+        if entry.domain == "ai.onnx.ml" and entry.version > known.ml_opset:
+            raise ExportFailed(
+                f"the model has opset {entry.version} of ai.onnx.ml; {runs} those up to {known.ml_opset}",
+                do="Convert the model with an older opset and log it as ONNX, or serve it with a newer ONNX Runtime.",
+            )
+    if loaded.ir_version > known.ir:
+        raise ExportFailed(
+            f"the model's file has IR version {loaded.ir_version}; {runs} those up to {known.ir}",
+            do="Save it with an older `ir_version`, or serve it with a newer ONNX Runtime.",
+        )
 
 
-def newest_opset(version: str) -> int:
-    """The newest opset that a version of ONNX Runtime knows; 0: nothing is known of that version."""
+def known_to(version: str) -> Known | None:
+    """What a version of ONNX Runtime loads, by the release of ONNX that it is built with; None: nobody can say."""
+    import onnx  # noqa: PLC0415
+
     numbers = _numbers(version)
     if len(numbers) < 2 or numbers[0] != 1:
-        return 0
-    return max((opset for minor, opset in _OPSETS if minor <= numbers[1]), default=0)
+        return None
+    opset = max((opset for minor, opset in _OPSETS if minor <= numbers[1]), default=0)
+    rows = [row for row in onnx.helper.VERSION_TABLE if row[2] <= opset]
+    if not rows:
+        return None
+    return Known(opset=opset, ml_opset=max(row[3] for row in rows), ir=max(row[1] for row in rows))

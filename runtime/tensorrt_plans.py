@@ -1,8 +1,9 @@
 """TensorRT plans from ONNX graphs: strongly typed, for given shapes, and stamped with what they can run on.
 
 A plan belongs to one TensorRT version and one kind of GPU. Both are written beside it and are compared with the target
-before anything is scheduled, and with the machine before it is loaded. Precisions are the graph's own (FP16 and BF16
-by conversion, INT8 and FP8 by Q/DQ). What TensorRT learned about kernels is kept, and used for the next version.
+before anything is scheduled, and by `runtime.kubernetes.guard` with the node's GPU and library before it is loaded.
+Precisions are the graph's own (FP16 and BF16 by conversion, INT8 and FP8 by Q/DQ). What TensorRT learned about kernels
+is kept, and used for the next version.
 """
 
 import hashlib
@@ -75,10 +76,10 @@ def _default(name: str, shape: tuple[int, ...]) -> Profile:
     return Profile(min=low, opt=best, max=high)
 
 
-def build_plan(model: Path, signature: Signature, target: Target, kept: Path, trt: Any) -> Stamp:
+def build_plan(model: Path, signature: Signature, target: Target, kept: Path, trt: Any, *, built_on: str = "") -> Stamp:
     """Writes `model.plan` and its stamp beside the ONNX file `model`; the timing cache lies in the folder `kept`.
 
-    `trt` is TensorRT's module (`library()`).
+    `trt` is TensorRT's module (`library()`), `built_on` this machine's compute capability, where the target says none.
 
     Raises:
         QuantizeFailed: TensorRT does not take the graph, or finds no way to run it.
@@ -107,7 +108,7 @@ def build_plan(model: Path, signature: Signature, target: Target, kept: Path, tr
     (model.parent / PLAN).write_bytes(bytes(plan))
     stamp = Stamp(
         tensorrt=str(trt.__version__),
-        compute_capability=target.compute_capability,
+        compute_capability=target.compute_capability or built_on,
         profiles=profiles,
         timing_cache=hashlib.sha256(learned).hexdigest(),
     )
@@ -131,6 +132,12 @@ def _config(builder: Any, target: Target, profiles: Mapping[str, Profile], trt: 
         profile.set_shape(name, shapes.min, shapes.opt, shapes.max)
     config.add_optimization_profile(profile)
     return config
+
+
+def lesson_of(target: Target) -> str:
+    """The name under which kernel timings are shared: those of every version and kind of GPU lie in files of their own,
+    and a target that names no GPU has its own."""
+    return f"TensorRT timings {target.compute_capability or target.name}"
 
 
 def _timing_cache(config: Any, target: Target, kept: Path, trt: Any) -> tuple[Any, Path]:

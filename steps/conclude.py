@@ -31,6 +31,7 @@ from runtime.records import (
     Trigger,
     Tuned,
     Verdict,
+    stage_keys,
 )
 from runtime.registry import CHALLENGER, CHAMPION, FOLDER
 from runtime.report import Story, render
@@ -57,16 +58,18 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
 
 
 def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
-    keys = {run.name: run.key for run in ending.stages if run.key}
+    keys = stage_keys(ending.stages)
 
     def kept(stage: str, kind: type[R]) -> R | None:
         with _registry_may_be_down():
             return ledger.get(keys[stage], stage, kind) if stage in keys else None
         return None
 
+    deployment = kept("deploy", Deployment)
+    if deployment:
+        keys = stage_keys(ending.stages, deployment.package.target)
     tuned = kept("tune", Tuned)
     packages = kept("package", Packages)
-    deployment = kept("deploy", Deployment)
     package = (
         deployment.package if deployment else tuned.package if tuned else packages.packages[0]
         if packages and packages.packages else None

@@ -60,6 +60,7 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
         return Exported(
             model=store.put_tree(work / "model"),
             signature=signature,
+            torchscript=store.put_tree(work / "torchscript") if conversion.torchscript else None,
             opset=_opset(work / "model" / "model.onnx"),
             parity=cases,
             reference=store.put_bytes(dump_npz(_part(answers, "example/"))),

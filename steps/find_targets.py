@@ -12,7 +12,7 @@ def find_targets(site: Site, wanted: Wanted) -> Fleet:
     """The release's targets, each in full.
 
     Raises:
-        SpecInvalid: the catalogue has no target of a name, or can't be read.
+        SpecInvalid: the catalogue has no target of a name, or can't be read; or a target lacks what a cluster needs.
     """
     listed = catalogue(Path(site.home))
     missing = [one for one in wanted.targets if isinstance(one, str) and one not in listed]
@@ -21,4 +21,11 @@ def find_targets(site: Site, wanted: Wanted) -> Fleet:
             f"targets: the catalogue has no {', '.join(map(repr, missing))}; it has {', '.join(listed)}",
             do="`shiplift targets` lists it, `shiplift targets detect` adds to it.",
         )
-    return Fleet(targets=tuple(listed[one] if isinstance(one, str) else one for one in wanted.targets))
+    found = tuple(listed[one] if isinstance(one, str) else one for one in wanted.targets)
+    bare = [one.name for one in found if one.server == "nvidia" and not one.image]
+    if site.cluster is not None and bare:
+        raise SpecInvalid(
+            f"targets: {', '.join(bare)} has `server: nvidia` and no `image`, so nothing could serve it on the cluster",
+            do="Give the target the Triton image to run, such as your mirror of NVIDIA's.",
+        )
+    return Fleet(targets=found)

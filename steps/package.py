@@ -3,13 +3,17 @@
 The quality gates are judged here too: what can't pass is not worth measuring, so the release ends with the reason.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from runtime import onnx_models, policy, tensorrt_plans
 from runtime.artifacts import ArtifactStore
+from runtime.errors import SpecInvalid
 from runtime.names import serving_name
 from runtime.records import (
+    Artifact,
     Candidate,
     Candidates,
     Check,
@@ -19,12 +23,14 @@ from runtime.records import (
     Package,
     Packages,
     Precision,
+    ServingConfig,
+    Signature,
     Site,
 )
 from runtime.search.space import first_config
 from runtime.spec import Data, Quality, SearchSpace, Serving, Target
 from runtime.tensors import Arrays, batch_of, load_npz
-from runtime.triton.config import ModelDescription
+from runtime.triton.config import ModelDescription, positional, server_needs
 from runtime.triton.repository import golden_arrays, write_package
 
 _GOLDEN_SAMPLES = 8
@@ -41,59 +47,107 @@ def package(
         StorageFull: no space is left.
         ArtifactCorrupt: a model is missing or altered.
         QuantizeFailed: a TensorRT plan is not one for this target.
+        SpecInvalid: the target wants TorchScript, and the export made none.
     """
     checks = _quality(exported, candidates, quality, data)
     if any(check.verdict is not Outcome.PASS for check in checks):
         return Packages(target=target.name, packages=(), checks=checks)
     store = ArtifactStore(site.artifacts_uri)
-    config = first_config(search_space, serving, target.server)
-    arrays = load_npz(store.read(exported.reference))
-    inputs = {spec.name: arrays[f"input/{spec.name}"] for spec in exported.signature.inputs}
-    packages = []
-    for candidate in candidates.kept:
-        if candidate.model is None:  # one that was not built is never kept
-            continue
-        with TemporaryDirectory(prefix="shiplift-package-", dir=site.home) as folder:
-            model = store.fetch(candidate.model, Path(folder) / "model")
-            description = ModelDescription(
-                name=serving_name(model_version.name),
-                version=model_version.version,
-                signature=exported.signature,
-                config=config,
-                serving=serving,
-                gpu=target.gpu,
-                engine=target.engine,
-                precision=candidate.precision,
-                profiles=target.profiles,
-            )
+    maker = _Maker(
+        site=site, store=store, target=target, version=model_version, exported=exported, serving=serving,
+        config=first_config(search_space, serving, target.server),
+        reference=load_npz(store.read(exported.reference)),
+    )  # fmt: skip
+    described = {"metric": candidates.metric, "validation": candidates.validation}
+    made = tuple(maker.make(one, described) for one in candidates.kept if one.model is not None)
+    return Packages(target=target.name, packages=made, checks=checks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Maker:
+    """What all packages of one target have in common."""
+
+    site: Site
+    store: ArtifactStore
+    target: Target
+    version: ModelVersion
+    exported: Exported
+    serving: Serving
+    config: ServingConfig
+    reference: Arrays
+
+    def make(self, candidate: Candidate, described: dict[str, Any]) -> Package:
+        """The package of one candidate, with golden requests that ONNX Runtime answered."""
+        with TemporaryDirectory(prefix="shiplift-package-", dir=self.site.home) as folder:
+            model = self.store.fetch(self._model(candidate), Path(folder) / "model")
             if stamp := tensorrt_plans.read_stamp(model):
-                tensorrt_plans.require_match(stamp, target)
+                tensorrt_plans.require_match(stamp, self.target)
             asked = model
-            if candidate.precision in _GPU_ALONE:  # no processor runs it: fp32's answers are what it has to come near
-                asked = store.fetch(exported.model, Path(folder) / "fp32")
+            if candidate.precision in _GPU_ALONE or self.native:  # no processor, or not ONNX Runtime, runs it: fp32's
+                asked = self.store.fetch(self.exported.model, Path(folder) / "fp32")  # answers are what it must give
+            inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in self.exported.signature.inputs}
             golden = _golden(asked / "model.onnx", batch_of(inputs, _GOLDEN_SAMPLES))
+            signature, golden, inputs = self._named(golden, inputs)
             tree = Path(folder) / "package"
             tree.mkdir()
-            write_package(tree, description, model, target.server, example=inputs, golden=golden)
-            packages.append(
-                Package(
-                    target=target.name,
-                    server=target.server,
-                    model=model_version.name,
-                    version=model_version.version,
-                    precision=candidate.precision,
-                    config=config,
-                    repository=store.put_tree(tree),
-                    signature=exported.signature,
-                    score=candidate.score,
-                    samples=candidate.samples,
-                    metric=candidates.metric,
-                    validation=candidates.validation,
-                    slices=candidate.slices,
-                    nodes=target.nodes,
-                )
+            description = self._description(candidate, signature)
+            write_package(tree, description, model, self.target.server, example=inputs, golden=golden)
+            return Package(
+                target=self.target.name,
+                server=self.target.server,
+                model=self.version.name,
+                version=self.version.version,
+                precision=candidate.precision,
+                config=self.config,
+                repository=self.store.put_tree(tree),
+                signature=signature,
+                score=candidate.score,
+                samples=candidate.samples,
+                slices=candidate.slices,
+                nodes=self.target.nodes,
+                needs=server_needs(self.serving, self.target.server),
+                **described,
             )
-    return Packages(target=target.name, packages=tuple(packages), checks=checks)
+
+    @property
+    def native(self) -> bool:
+        """Whether PyTorch itself serves it."""
+        return self.target.engine == "pytorch"
+
+    def _model(self, candidate: Candidate) -> Artifact:
+        if not self.native:
+            assert candidate.model is not None  # noqa: S101 - one that was not built is never kept
+            return candidate.model
+        if self.exported.torchscript is None:
+            raise SpecInvalid(
+                f"target {self.target.name} has `engine: pytorch`, and the model was exported to ONNX alone",
+                do="Set `export.torchscript: true`.",
+            )
+        return self.exported.torchscript
+
+    def _named(self, golden: Arrays, inputs: Arrays) -> tuple[Signature, Arrays, Arrays]:
+        """The signature, the golden requests and the inputs under the names that clients of the server use."""
+        if not self.native:
+            return self.exported.signature, golden, inputs
+        signature, names = positional(self.exported.signature)
+        return (
+            signature,
+            {names[name]: array for name, array in golden.items()},
+            {names[f"input/{name}"].removeprefix("input/"): array for name, array in inputs.items()},
+        )
+
+    def _description(self, candidate: Candidate, signature: Signature) -> ModelDescription:
+        return ModelDescription(
+            name=serving_name(self.version.name),
+            version=self.version.version,
+            signature=signature,
+            config=self.config,
+            serving=self.serving,
+            gpu=self.target.gpu,
+            engine=self.target.engine,
+            precision=candidate.precision,
+            profiles=self.target.profiles,
+        )
 
 
 def _quality(exported: Exported, candidates: Candidates, quality: Quality, data: Data) -> tuple[Check, ...]:

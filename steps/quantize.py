@@ -19,6 +19,7 @@ from runtime.artifacts import ArtifactStore
 from runtime.datasets import load_columns, load_samples
 from runtime.errors import DataInvalid, Temporary
 from runtime.evaluation import Validation, answers, over_budget
+from runtime.lessons import lessons
 from runtime.progress import measuring, progress
 from runtime.records import (
     Artifact,
@@ -31,6 +32,7 @@ from runtime.records import (
     Precision,
     Site,
 )
+from runtime.sensitivity import graph_digest
 from runtime.spec import Data, Quantization, Target
 from runtime.tensors import Arrays, batch_of, dump_npz, load_npz
 
@@ -38,6 +40,7 @@ _TIMED_BATCH = 8
 _ROUNDS = 15
 _LEAST_S = 0.05  # of timing a rung: a fast model takes more rounds than that
 _ASKED = 64
+_SENSITIVITIES = "sensitivities"
 _KINDS: dict[Precision, tuple[rungs.Kind, ...]] = {
     "fp32": (),
     "fp16": ("fp16",),
@@ -66,14 +69,16 @@ def quantize(
         folder = Path(name)
         base = store.fetch(exported.model, folder / "fp32") / "model.onnx"
         targets.require_operators(base, target)
-        running = onnx_models.session(base, gpu=target.gpu)
+        running = onnx_models.session(base, gpu=target.gpu, lean=True)
         validation, calibration, notes = _samples(store, exported, datasets, data, running)
         progress("scoring fp32")
         with measuring():
             found = validation.evaluate(running)
+        del running  # each rung may hold as much
+        onnx_models.give_back_memory()
         top = Candidate(precision="fp32", method="as exported", model=exported.model, **_scores(found))
-        jobs, more = _jobs(folder, base, site, exported, target, quantization, validation, calibration, found)
-        with measuring():
+        jobs, more = _jobs(folder, base, exported, target, quantization, validation, calibration, found)
+        with measuring(), lessons(site, f"layers of {graph_digest(base)}", folder / _SENSITIVITIES):
             built = rungs.build_all(jobs)
         files = {at: Path(rung.file) for at, rung in enumerate(built, 1) if rung.file} | {0: base}
         with measuring():
@@ -134,7 +139,7 @@ def _example(store: ArtifactStore, exported: Exported) -> Arrays:
 
 
 def _jobs(
-    folder: Path, base: Path, site: Site, exported: Exported, target: Target, how: Quantization,
+    folder: Path, base: Path, exported: Exported, target: Target, how: Quantization,
     validation: Validation, calibration: Arrays | None, found: Evaluation,
 ) -> tuple[list[rungs.Job], list[str]]:  # fmt: skip
     kinds = [kind for precision in _LADDER if precision in target.precisions for kind in _KINDS[precision]]
@@ -154,7 +159,7 @@ def _jobs(
         jobs.append(
             rungs.Job(
                 kind=kind, model=str(base), folder=str(work), arrays=str(arrays), signature=exported.signature,
-                kept=str(Path(site.home) / "sensitivities"), metric=validation.metric, base=found, target=target,
+                kept=str(folder / _SENSITIVITIES), metric=validation.metric, base=found, target=target,
                 how=how,
             )
         )  # fmt: skip
@@ -196,7 +201,10 @@ def _with_plans(
         progress(f"building the TensorRT plan of {one.precision}")
         with TemporaryDirectory(prefix="shiplift-plan-", dir=site.home) as folder, measuring():
             at = store.fetch(one.model, Path(folder) / "model")
-            tensorrt_plans.build_plan(at / "model.onnx", exported.signature, target, Path(site.home) / "timing", trt)
+            with lessons(site, tensorrt_plans.lesson_of(target), Path(folder) / "timing") as kept:
+                tensorrt_plans.build_plan(
+                    at / "model.onnx", exported.signature, target, kept, trt, built_on=targets.this_machine().capability
+                )
             given.append(one.model_copy(update={"model": store.put_tree(at)}))
     return tuple(given)
 

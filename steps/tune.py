@@ -1,7 +1,8 @@
 """Tuning: the best serving configuration within the budgets, measured on a private server.
 
 `runtime.search` says what to measure; here it is measured, first in short windows, finalists in long ones. Every trial
-is kept as it is made, so a killed search goes on where it was, and the best ones are where the next version begins.
+is kept as it is made, so a killed search goes on where it was, and the best ones are where the next version begins: on
+a cluster too, where a pod's home is empty.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from pathlib import Path
 from runtime.artifacts import ArtifactStore, json_lines
 from runtime.errors import MissingTool
 from runtime.journal import Journal
+from runtime.lessons import lessons
 from runtime.names import serving_name
 from runtime.onnx_models import cpu_flags
 from runtime.progress import progress
@@ -26,7 +28,7 @@ from runtime.triton.repository import reconfigure
 
 _COARSE = 3  # a search's windows are this many times shorter than a finalist's
 _LEAST_MS = 100
-_REPORTED = 32  # trials: one record per target is handed on, all of them in one argument of a pod
+_REPORTED = 32  # trials in the record; `raw` has all of them
 _FINAL_SHARE = 0.3  # of the time, at most, is the finalists'
 
 
@@ -36,33 +38,49 @@ def tune(
 ) -> Tuned:  # fmt: skip
     """Searches the space within its time budget and packages the best configuration.
 
+    For NVIDIA's image, which is started by the cluster alone, nothing is searched: the fastest package keeps the
+    configuration that Triton's documentation suggests, and the load test measures that.
+
     Raises:
         MissingTool: perf_analyzer, or the target's server, is not on this machine.
         MeasurementFailed: not one configuration could be measured.
     """
     if target.server != "bundled":
-        raise MissingTool(
-            f"target {target.name} is for NVIDIA's Triton image, this machine has the bundled server",
-            do="Release it on a cluster, or use `server: bundled`.",
-        )
+        return _suggested(site, target, packages)
     journal = Journal(
         Path(site.home) / "journal" / f"{_digest(packages, load, search_space, latency_target)}.jsonl", Trial
     )
-    history = Journal(Path(site.home) / "journal" / f"{_machine(packages, target)}.best.jsonl", Trial)
-    space = space_of(packages.packages, search_space, serving)
-    search = Search(space, goal_of(search_space, latency_target), remembered=_remembered(history))
-    with workbench(site, packages, serving, search_space, load) as bench:
-        exhausted = _coarse(bench, search, journal)
-        _final(bench, search, journal)
-        best = search.best()
-        store = ArtifactStore(site.artifacts_uri)
-        chosen = _packaged(store, bench, best)
-    history.add(chosen.repository.sha256, best[1])
+    learned = Path(site.home) / "journal" / _machine(packages, target)
+    with lessons(site, f"best configurations of {learned.name}", learned):
+        history = Journal(learned / "best.jsonl", Trial)
+        space = space_of(packages.packages, search_space, serving)
+        search = Search(space, goal_of(search_space, latency_target), remembered=_remembered(history))
+        with workbench(site, packages, serving, search_space, load) as bench:
+            exhausted = _coarse(bench, search, journal)
+            _final(bench, search, journal)
+            best = search.best()
+            store = ArtifactStore(site.artifacts_uri)
+            chosen = _packaged(store, bench, best)
+        history.add(chosen.repository.sha256, best[1])
     return Tuned(
         target=target.name, package=chosen, best=best[1], trials=search.best_trials(_REPORTED), exhausted=exhausted,
         configurations=len({(trial.precision, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
     )  # fmt: skip
+
+
+def _suggested(site: Site, target: Target, packages: Packages) -> Tuned:
+    if site.cluster is None:
+        raise MissingTool(
+            f"target {target.name} is for NVIDIA's Triton image, this machine has the bundled server",
+            do="Release it on a cluster, or use `server: bundled`.",
+        )
+    first = packages.packages[0]
+    unmeasured = Trial(
+        precision=first.precision, config=first.config, concurrency=0, throughput_per_s=0, p50_ms=0, p99_ms=0,
+        memory_mb=0, within_slo=False, error="not searched: NVIDIA's image runs in pods of its own",
+    )  # fmt: skip
+    return Tuned(target=target.name, package=first, best=unmeasured)
 
 
 def _coarse(bench: Workbench, search: Search, journal: Journal[Trial]) -> bool:
@@ -107,7 +125,7 @@ def _remembered(history: Journal[Trial]) -> list[tuple[Precision, ServingConfig]
 def _packaged(store: ArtifactStore, bench: Workbench, best: tuple[Package, Trial]) -> Package:
     package, trial = best
     tree = bench.trees[package.precision]
-    reconfigure(tree, serving_name(package.model), trial.config, package.server)
+    reconfigure(tree, serving_name(package.model), trial.config)
     return package.model_copy(update={"config": trial.config, "repository": store.put_tree(tree)})
 
 

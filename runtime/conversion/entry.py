@@ -4,13 +4,14 @@ Everything it returns is files and JSON; the parent trusts none of it and compar
 """
 
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from runtime.conversion import loaders, postprocess
+from runtime.conversion import graphs, loaders, postprocess
 from runtime.errors import ExportFailed
 from runtime.onnx_models import signature_of
 from runtime.records import Signature
@@ -19,7 +20,6 @@ from runtime.spec import Conversion
 from runtime.tensors import Arrays, dump_npz, load_npz
 
 PRELOAD = ("torch", "torch.export", "torch.onnx", "torch.onnx._internal.exporter._core", "onnxscript")
-_INLINE_BYTES = 1 << 30  # protobuf stops at 2 GiB: larger weights go into a file of their own
 
 
 def convert(
@@ -27,6 +27,8 @@ def convert(
     tabular: bool, seed: int,
 ) -> dict[str, Any]:  # fmt: skip
     """Writes `out/model/model.onnx` and `out/answers.npz` (arrays named `SET/input/NAME` and `SET/output/NAME`).
+
+    Where the spec asks for it, `out/torchscript/model.pt` too.
 
     Raises:
         ExportFailed: the model does not load, convert or take a dynamic batch.
@@ -36,13 +38,17 @@ def convert(
     given = load_npz(Path(example))
     original = loaders.load(Path(folder), flavor, promised.inputs, promised.outputs, tabular=tabular)
     work = Path(out)
-    (work / "model").mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(work / "model", ignore_errors=True)
+    (work / "model").mkdir(parents=True)
     sets = input_sets(_restored(given, promised), promised.inputs, seed=seed)
     answers = {name: _answer(original, inputs, conversion) for name, inputs in sets.items()}
-    model = original.to_onnx(sets["example"], conversion.opset, work)
+    model = original.to_onnx(sets["example"], conversion.opset, work / "model")
     model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
-    _save(_tidy(model), work / "model" / "model.onnx")
+    graphs.save(_tidy(model), work / "model" / "model.onnx")
     served = signature_of(model)
+    if conversion.torchscript:
+        (work / "torchscript").mkdir(exist_ok=True)
+        original.to_torchscript(sets, answers, work / "torchscript" / "model.pt")
     (work / "answers.npz").write_bytes(dump_npz(_named(sets, answers, served)))
     return {"signature": served.model_dump(mode="json"), "sets": list(sets), "notes": list(original.notes)}
 
@@ -101,12 +107,6 @@ def _tidy(model: onnx.ModelProto) -> onnx.ModelProto:
         node.doc_string = ""
         del node.metadata_props[:]
     return model
-
-
-def _save(model: onnx.ModelProto, path: Path) -> None:
-    large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > _INLINE_BYTES
-    onnx.save(model, path, save_as_external_data=large, location="weights.bin" if large else None)
-    onnx.checker.check_model(str(path))
 
 
 def _named(sets: dict[str, Arrays], answers: dict[str, Arrays], served: Signature) -> Arrays:

@@ -2,11 +2,13 @@
 
     python -m runtime.kubernetes.fetch --artifacts-uri URI --sha256 DIGEST --to /models --name digits
 
+For a server in NVIDIA's image, which has nothing of ours, `--guard DIR` also leaves there what it is started through.
 Every byte is verified on the way. A store that is away for a moment is waited for here, since a pod that fails is only
 started again after a growing pause.
 """
 
 import argparse
+import shutil
 import sys
 import tempfile
 from pathlib import Path
@@ -15,6 +17,7 @@ import tenacity
 
 from runtime.artifacts import ArtifactStore
 from runtime.errors import ArtifactCorrupt, ShipliftError, Temporary
+from runtime.kubernetes import guard
 from runtime.records import Artifact
 from runtime.triton.repository import install
 
@@ -53,9 +56,12 @@ def main() -> None:
     parser.add_argument("--sha256", required=True)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--guard", type=Path, help="A folder for what NVIDIA's server is started through.")
     words = parser.parse_args()
     try:
         fetch(words.artifacts_uri, words.sha256, words.to, words.name)
+        if words.guard:
+            shutil.copyfile(guard.__file__, words.guard / "guard.py")
     except ShipliftError as error:
         print(f"{error.title}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

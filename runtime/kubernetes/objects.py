@@ -5,8 +5,10 @@ is ever changed under traffic; and per model one front Service, whose name clien
 traffic out by weight (Gateway API v1).
 """
 
+from pathlib import Path
 from typing import Any
 
+from runtime.errors import SpecInvalid
 from runtime.names import dns_name, serving_name
 from runtime.records import Cluster, GatewayRef, Package
 
@@ -16,6 +18,8 @@ HTTP, GRPC, METRICS = 8000, 8001, 8002
 USER = 10001
 DRAIN_S = 8  # between a pod's end being announced and its server being told: proxies then know
 _GRACE_S = 45
+_MODELS, _GUARD = "/models", "/shiplift"
+_TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - in the container
 
 
 def package_name(package: Package) -> str:
@@ -37,7 +41,11 @@ def labels(package: Package, name: str) -> dict[str, str]:
 def deployment(
     cluster: Cluster, package: Package, artifacts_uri: str, *, name: str, replicas: int, extra: dict[str, str]
 ) -> Object:
-    """Triton with one model, fetched by digest before it starts; replaced without a gap, drained before it ends."""
+    """Triton with one model, fetched by digest before it starts; replaced without a gap, drained before it ends.
+
+    Raises:
+        SpecInvalid: the package is for NVIDIA's server, and its target names no image of it.
+    """
     marks = labels(package, name)
     pod = {
         "automountServiceAccountToken": False,
@@ -61,6 +69,7 @@ def deployment(
             {"name": "models", "emptyDir": {}},
             {"name": "tmp", "emptyDir": {}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+            *([{"name": "guard", "emptyDir": {}}, {"name": "engines", "emptyDir": {}}] if _nvidia(package) else []),
         ],
     }  # fmt: skip
     scrape = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS)}
@@ -78,19 +87,24 @@ def deployment(
     }
 
 
+def _nvidia(package: Package) -> bool:
+    return package.server == "nvidia"
+
+
 def _fetch(cluster: Cluster, package: Package, artifacts_uri: str) -> Object:
+    guard = {"guard": _GUARD} if _nvidia(package) else {}
     return {
         "name": "fetch",
-        **_image(cluster),
+        **_image(cluster, cluster.server_image),
         "command": ["python", "-m", "runtime.kubernetes.fetch"],
         "args": [
-            "--artifacts-uri", artifacts_uri, "--sha256", package.repository.sha256, "--to", "/models", "--name",
-            serving_name(package.model),
+            "--artifacts-uri", artifacts_uri, "--sha256", package.repository.sha256, "--to", _MODELS, "--name",
+            serving_name(package.model), *(["--guard", _GUARD] if guard else []),
         ],
         "envFrom": [{"secretRef": {"name": "shiplift-artifacts", "optional": True}}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-        "volumeMounts": [{"name": "models", "mountPath": "/models"}, {"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108
+        "volumeMounts": _mounts({"models": _MODELS, "tmp": _TMP} | guard),
     }  # fmt: skip
 
 
@@ -99,9 +113,7 @@ def _triton(cluster: Cluster, package: Package) -> Object:
     gpus = {"nvidia.com/gpu": str(package.nodes.gpus)} if package.nodes.gpus else {}
     return {
         "name": "triton",
-        **_image(cluster),
-        "command": ["python", "-m", "runtime.kubernetes.serve"],
-        "args": ["--repository", "/models", "--model", model],
+        **(_nvidia_server(cluster, package, model) if _nvidia(package) else _bundled_server(cluster, package, model)),
         "ports": [
             {"name": "http", "containerPort": HTTP},
             {"name": "grpc", "containerPort": GRPC},
@@ -116,17 +128,50 @@ def _triton(cluster: Cluster, package: Package) -> Object:
             "requests": {"cpu": cluster.server_cpu_request, "memory": "256Mi"},
             "limits": {"memory": cluster.server_memory_limit, **gpus},
         },
-        "volumeMounts": [
-            {"name": "models", "mountPath": "/models"},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - in the container
-            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108
-        ],
     }
 
 
-def _image(cluster: Cluster) -> Object:
+def _bundled_server(cluster: Cluster, package: Package, model: str) -> Object:
+    """The Triton of our own image."""
+    limiter = ["--rate-limiter"] if package.needs.rate_limiter else []
     return {
-        "image": cluster.server_image,
+        **_image(cluster, cluster.server_image),
+        "command": ["python", "-m", "runtime.kubernetes.serve"],
+        "args": ["--repository", _MODELS, "--model", model, *limiter],
+        "volumeMounts": _mounts({"models": _MODELS, "tmp": _TMP, "shm": _SHM}),
+    }
+
+
+def _nvidia_server(cluster: Cluster, package: Package, model: str) -> Object:
+    """The target's own image, through `runtime.kubernetes.guard`."""
+    from runtime.kubernetes.serve import PORTS  # noqa: PLC0415 - these import gRPC
+    from runtime.triton.config import TENSORRT_CACHE  # noqa: PLC0415
+    from runtime.triton.server import nvidia_command  # noqa: PLC0415
+
+    if not package.nodes.image:
+        raise SpecInvalid(
+            f"target {package.target} has `server: nvidia` and names no `image` to run on a cluster",
+            do="Give the target its Triton image, such as your mirror of NVIDIA's.",
+        )
+    server = nvidia_command(Path(_MODELS), model, PORTS, package.needs)
+    home = [{"name": "HOME", "value": _TMP}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}]
+    folders = {"models": _MODELS, "tmp": _TMP, "shm": _SHM, "guard": _GUARD, "engines": TENSORRT_CACHE}
+    return {
+        **_image(cluster, package.nodes.image),
+        "command": ["python3", f"{_GUARD}/guard.py", "--model", f"{_MODELS}/{model}", "--"],
+        "args": server,
+        "env": home,
+        "volumeMounts": _mounts(folders),
+    }
+
+
+def _mounts(folders: dict[str, str]) -> list[Object]:
+    return [{"name": name, "mountPath": path} for name, path in folders.items()]
+
+
+def _image(cluster: Cluster, image: str) -> Object:
+    return {
+        "image": image,
         "imagePullPolicy": cluster.pull_policy,
         "securityContext": {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},

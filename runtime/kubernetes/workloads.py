@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from runtime.artifacts import ArtifactStore
 from runtime.errors import ServerFailed
+from runtime.kubernetes import guard
 from runtime.kubernetes.api import Api, Object
 from runtime.kubernetes.objects import GRPC, LABEL, deployment, disruption_budget, package_name, service
 from runtime.names import serving_name
@@ -129,7 +130,7 @@ def _pod_problem(pod: Object, limit: float) -> tuple[str, float]:
         ended = one["state"].get("terminated") or last
         if ended and ended.get("exitCode"):
             said = " ".join(str(ended.get("message", "")).split())[-500:]
-            crashed = one.get("restartCount", 0) >= 2
+            crashed = one.get("restartCount", 0) >= 2 or ended["exitCode"] == guard.MISMATCH  # which no restart mends
             return f"{one['name']} ended with exit code {ended['exitCode']}: {said}", 0.0 if crashed else limit
         reason = waiting.get("reason", "")
         if reason in _HOPELESS or reason in _PATIENCE:

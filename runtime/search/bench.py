@@ -74,7 +74,7 @@ def measure_point(bench: Workbench, search: Search, point: Point, window_ms: int
     name = serving_name(package.model)
     concurrency = min(bench.space.max_concurrency, max(4, 2 * config.max_batch * config.instances))
     try:
-        reconfigure(bench.trees[package.precision], name, config, package.server)
+        reconfigure(bench.trees[package.precision], name, config)
         install(bench.trees[package.precision], bench.repository, source=name, name=name)
         bench.client.load(name)
         while True:

@@ -11,13 +11,13 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from runtime.records import Precision, ServerKind, ServingConfig, Signature, TensorSpec
+from runtime.records import Precision, ServerKind, ServerNeeds, ServingConfig, Signature, TensorSpec
 from runtime.spec import Engine, Profile, Serving
 
 _US_PER_MS = 1000
-_CACHE = "/var/cache/shiplift/tensorrt"
+TENSORRT_CACHE = "/var/cache/shiplift/tensorrt"
 _MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
-_THREADS: dict[ServerKind, str] = {"bundled": "intra_op_threads", "nvidia": "intra_op_thread_count"}
+_THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
 _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic
 
 
@@ -85,18 +85,32 @@ def renamed(text: str, name: str) -> str:
     return render(config)
 
 
-def retuned(text: str, config: ServingConfig, server: ServerKind) -> str:
+def retuned(text: str, config: ServingConfig) -> str:
     """The same model under another serving configuration: what tuning varies, and nothing else."""
     model = parse(text)
     model.max_batch_size = config.max_batch
     model.dynamic_batching.max_queue_delay_microseconds = config.queue_delay_us
     model.instance_group[0].count = config.instances
-    if model.backend != "tensorrt":  # which has no threads to give
-        model.parameters[_THREADS[server]].string_value = str(config.threads)
+    if model.backend in _THREADS:  # TensorRT has no threads to give
+        model.parameters[_THREADS[model.backend]].string_value = str(config.threads)
     for warmup in model.model_warmup[1:]:
         warmup.batch_size = config.max_batch
         warmup.name = f"example-batch-{config.max_batch}"
     return render(model)
+
+
+def positional(signature: Signature) -> tuple[Signature, dict[str, str]]:
+    """The signature as PyTorch's backend addresses tensors, by position, and the new names by the old ones."""
+    names = {spec.name: f"INPUT__{at}" for at, spec in enumerate(signature.inputs)}
+    outputs = {spec.name: f"OUTPUT__{at}" for at, spec in enumerate(signature.outputs)}
+
+    def renamed_(specs: tuple[TensorSpec, ...], new: Mapping[str, str]) -> tuple[TensorSpec, ...]:
+        return tuple(spec.model_copy(update={"name": new[spec.name]}) for spec in specs)
+
+    made = Signature(inputs=renamed_(signature.inputs, names), outputs=renamed_(signature.outputs, outputs))
+    return made, {f"input/{old}": f"input/{new}" for old, new in names.items()} | {
+        f"output/{old}": f"output/{new}" for old, new in outputs.items()
+    }
 
 
 def datatype_value(name: str) -> int:
@@ -149,6 +163,15 @@ def host_policy_name(serving: Serving) -> str:
     return f"numa_{node}_cores_{cores}"
 
 
+def server_needs(serving: Serving, server: ServerKind) -> ServerNeeds:
+    """What a server must be started with for a model's configuration to mean what it says.
+
+    The bundled server's own `model.py` pins its instances.
+    """
+    flags = host_policy_flags(serving) if server == "nvidia" else []
+    return ServerNeeds(rate_limiter=serving.rate_limiter is not None, flags=tuple(flags))
+
+
 def host_policy_flags(serving: Serving) -> list[str]:
     """What NVIDIA's server must be started with for the host policy to mean anything."""
     host = serving.host_policy
@@ -190,9 +213,9 @@ def _accelerate(config: pb.ModelConfig, model: ModelDescription) -> None:
     values = {
         "precision_mode": _MODES[model.precision],
         "trt_engine_cache_enable": "true",
-        "trt_engine_cache_path": f"{_CACHE}/{model.name}/{model.version}",
+        "trt_engine_cache_path": f"{TENSORRT_CACHE}/{model.name}/{model.version}",
         "trt_timing_cache_enable": "true",
-        "trt_timing_cache_path": _CACHE,
+        "trt_timing_cache_path": TENSORRT_CACHE,
     }
     for bound in ("min", "opt", "max") if model.profiles else ():
         shapes = [f"{n}:{'x'.join(map(str, getattr(p, bound)))}" for n, p in sorted(model.profiles.items())]
@@ -206,21 +229,22 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
     if model.engine == "tensorrt":
         config.backend, config.default_model_filename = "tensorrt", "model.plan"
         return
-    if server == "nvidia":
-        config.backend = "onnxruntime"
+    config.backend = "python" if server == "bundled" else "pytorch" if model.engine == "pytorch" else "onnxruntime"
+    config.parameters[_THREADS[config.backend]].string_value = threads
+    if config.backend == "pytorch":
+        config.platform, config.default_model_filename = "pytorch_libtorch", "model.pt"
+        config.parameters["INTER_OP_THREAD_COUNT"].string_value = "1"
+    elif config.backend == "onnxruntime":
         config.default_model_filename = "model.onnx"
         if model.engine == "onnxruntime-tensorrt":
             _accelerate(config, model)
         config.optimization.graph.level = _GRAPH_LEVELS[graph]
-        config.parameters[_THREADS[server]].string_value = threads
         config.parameters["inter_op_thread_count"].string_value = "1"
-        return
-    config.backend = "python"
-    values = {"FORCE_CPU_ONLY_INPUT_TENSORS": "yes", _THREADS[server]: threads, "graph_optimization": graph}
-    host = model.serving.host_policy
-    if host and host.cpu_cores:
-        values["cpu_cores"] = host.cpu_cores
-    if host and host.numa_node is not None:
-        values["numa_node"] = str(host.numa_node)
-    for key, value in values.items():
-        config.parameters[key].string_value = value
+    else:
+        config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
+        config.parameters["graph_optimization"].string_value = graph
+        host = model.serving.host_policy
+        if host and host.cpu_cores:
+            config.parameters["cpu_cores"].string_value = host.cpu_cores
+        if host and host.numa_node is not None:
+            config.parameters["numa_node"].string_value = str(host.numa_node)

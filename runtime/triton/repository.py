@@ -68,10 +68,10 @@ def install(package: Path, repository: Path, *, source: str, name: str) -> None:
     written.replace(to / "config.pbtxt")
 
 
-def reconfigure(package: Path, model: str, config: ServingConfig, server: ServerKind) -> None:
+def reconfigure(package: Path, model: str, config: ServingConfig) -> None:
     """Gives a fetched package another serving configuration."""
     file = package / model / "config.pbtxt"
-    file.write_text(retuned(file.read_text(), config, server))
+    file.write_text(retuned(file.read_text(), config))
 
 
 def retire(repository: Path, name: str) -> None:
@@ -87,15 +87,6 @@ def retire(repository: Path, name: str) -> None:
     for entry in (folder / "warmup").glob("*"):
         if entry.name.split("-", 1)[0] not in kept:
             entry.unlink()
-
-
-def installed_version(repository: Path, name: str) -> int:
-    """The version that a model's configuration names; 0: the model is not in the repository."""
-    file = repository / name / "config.pbtxt"
-    if not file.is_file():
-        return 0
-    versions = parse(file.read_text()).version_policy.specific.versions
-    return int(versions[0]) if versions else 0
 
 
 def _replace(entry: Path, to: Path) -> None:

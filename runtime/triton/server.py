@@ -18,7 +18,7 @@ from typing import Literal
 
 from runtime.errors import ServerFailed
 from runtime.processes import alive, free_port, identify, inherited, kill, start_child, start_daemon, stop
-from runtime.records import Process
+from runtime.records import Process, ServerNeeds
 from runtime.triton.client import TritonClient
 from runtime.triton.environment import ServerEnvironment
 
@@ -73,15 +73,37 @@ def command(
     environment: ServerEnvironment, repository: Path, ports: Ports, features: Features, *,
     control: Literal["explicit", "none"] = "explicit",
 ) -> list[str | Path]:  # fmt: skip
-    """The server's command line; with `control` "none" it serves all of its repository, and nobody can change that."""
+    """The bundled server's command line.
+
+    With `control` "none" it serves all of its repository, and nobody can change that.
+    """
     closed = secrets.token_hex(16)
-    words: list[str | Path] = [
+    return [
         environment.tritonserver,
-        f"--model-repository={repository}",
+        *_flags(repository, ports, features, control),
         f"--backend-directory={environment.backends}",
         f"--cache-directory={environment.caches}",
+        "--allow-gpu-metrics=false",
+        f"--http-restricted-api=shared-memory:shiplift={closed}",
+        f"--grpc-restricted-protocol=shared-memory:shiplift={closed}",
+    ]
+
+
+def nvidia_command(repository: Path, model: str, ports: Ports, needs: ServerNeeds) -> list[str]:
+    """The command line of the server in NVIDIA's image: one model, loaded explicitly, and none that comes later.
+
+    `runtime.kubernetes.guard` starts it, and closes what would let others load one.
+    """
+    features = Features(rate_limiter=needs.rate_limiter)
+    return ["tritonserver", *_flags(repository, ports, features, "explicit"), f"--load-model={model}", *needs.flags]
+
+
+def _flags(repository: Path, ports: Ports, features: Features, control: str) -> list[str]:
+    """What both servers are started with."""
+    words = [
+        f"--model-repository={repository}",
         f"--model-control-mode={control}",
-        "--disable-auto-complete-config",
+        "--disable-auto-complete-config",  # what --strict-model-config was called before
         "--strict-readiness=true",
         f"--exit-timeout-secs={_EXIT_S}",
         f"--http-address={ports.host}",
@@ -90,10 +112,7 @@ def command(
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
-        "--allow-gpu-metrics=false",
         f"--rate-limit={'execution_count' if features.rate_limiter else 'off'}",
-        f"--http-restricted-api=shared-memory:shiplift={closed}",
-        f"--grpc-restricted-protocol=shared-memory:shiplift={closed}",
     ]
     return [*words, f"--cache-config=local,size={features.cache_mb << 20}"] if features.cache_mb else words
 

@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from runtime.admitted import Admitted
+from runtime.artifacts import ArtifactStore
 from runtime.errors import ExportFailed, NotAdmitted, SandboxLimit
 from runtime.records import Exported
 from runtime.spec import Conversion, Quality
@@ -141,6 +142,20 @@ def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) ->
     assert "older exporter" in made.notes[0]
 
 
+@pytest.mark.parametrize(("how", "spec"), [("pt2", ""), ("pickle", "admission: {pickle: sandbox}")])
+def test_a_torch_model_is_kept_as_torchscript_that_takes_any_batch(
+    lab: Lab, tmp_path: Path, how: str, spec: str
+) -> None:
+    """What NVIDIA's PyTorch backend loads, from a `torch.export` program and from a module."""
+    wanted = f"{FAST}\nexport: {{torchscript: true}}\n{spec}"
+    _, made = exported(lab, f"native-{how}", torch_as(lab, how), spec=wanted)
+    assert made.torchscript is not None
+    script = torch.jit.load(str(ArtifactStore(lab.site.artifacts_uri).fetch(made.torchscript, tmp_path) / "model.pt"))
+    for size in (1, 3, 7):
+        x = torch.rand(size, 1, 8, 8)
+        torch.testing.assert_close(script(x), network()(x), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
 def test_post_processing_is_part_of_the_graph(lab: Lab, step: str) -> None:
     import onnx
@@ -238,6 +253,78 @@ def boosted(lab: Lab, how: str) -> Log:
 def test_gradient_boosting_is_exported_with_parity(lab: Lab, how: str, outputs: list[str], spec: str) -> None:
     _, made = exported(lab, f"boosted-{how}", boosted(lab, how), spec=spec)
     assert [one.name for one in made.signature.outputs] == outputs
+    assert all(case.max_abs < 1e-4 and not case.problem for case in made.parity), made.parity
+
+
+def xgboosted(lab: Lab, how: str) -> Log:
+    import xgboost
+
+    rows, labels = digits()
+    if how in ("estimator", "regressor"):
+        kind = xgboost.XGBClassifier if how == "estimator" else xgboost.XGBRegressor
+        model: Any = kind(n_estimators=5).fit(rows[:300], labels[:300])
+        answers = model.predict(rows[:3])
+    else:
+        told = {"objective": how, **({"num_class": 10} if how.startswith("multi") else {})}
+        wanted = labels[:300] if how.startswith("multi") else labels[:300] > 4
+        model = xgboost.train(told, xgboost.DMatrix(rows[:300], wanted), 5)
+        answers = model.predict(xgboost.DMatrix(rows[:3]))
+    given = {"signature": infer_signature(rows[:3], answers), "input_example": rows[:3]}
+    return lambda **words: lab.mlflow.xgboost.log_model(model, **given, **words)
+
+
+@pytest.mark.parametrize(
+    ("how", "outputs"),
+    [
+        ("estimator", ["label", "probabilities"]),
+        ("regressor", ["variable"]),
+        ("binary:logistic", ["label", "probabilities"]),
+        ("multi:softprob", ["label", "probabilities"]),
+        ("multi:softmax", ["label", "probabilities"]),
+        ("reg:squarederror", ["variable"]),
+    ],
+)
+def test_xgboost_is_exported_with_parity(lab: Lab, how: str, outputs: list[str]) -> None:
+    _, made = exported(lab, f"xgboost-{how.replace(':', '-')}", xgboosted(lab, how))
+    assert [one.name for one in made.signature.outputs] == outputs
+    assert all(case.max_abs < 1e-4 and not case.problem for case in made.parity), made.parity
+
+
+def keras_model(how: str) -> tuple[Any, Any]:
+    """A trained Keras model and its example: images to classes, or two inputs to two outputs."""
+    keras = pytest.importorskip("keras")
+    rows, labels = digits()
+    keras.utils.set_random_seed(0)
+    layers = keras.layers
+    if how == "images":
+        x: Any = rows[:300].reshape(-1, 8, 8, 1)
+        inner = [layers.Conv2D(4, 3, activation="relu"), layers.BatchNormalization(), layers.Flatten()]
+        model = keras.Sequential([keras.Input((8, 8, 1)), *inner, layers.Dense(10, activation="softmax")])
+        model.compile("adam", "sparse_categorical_crossentropy")
+        model.fit(x, labels[:300], epochs=2, verbose=0)
+        return model, x[:4]
+    left, right = keras.Input((64,), name="left"), keras.Input((64,), name="right")
+    both = layers.Concatenate()([left, right])
+    outputs = {"same": layers.Dense(1, name="same")(both), "sum": layers.Dense(1, name="sum")(both)}
+    model = keras.Model([left, right], outputs)
+    model.compile("adam", "mse")
+    x = {"left": rows[:300], "right": rows[300:600]}
+    same = (labels[:300] == labels[300:600]).astype(np.float32)
+    model.fit(x, {"same": same, "sum": (labels[:300] + labels[300:600]).astype(np.float32)}, epochs=1, verbose=0)
+    return model, {name: array[:4] for name, array in x.items()}
+
+
+@pytest.mark.parametrize(("how", "flavor"), [("images", "tensorflow"), ("images", "keras"), ("pairs", "tensorflow")])
+def test_a_keras_model_is_exported_with_parity(lab: Lab, how: str, flavor: str) -> None:
+    model, x = keras_model(how)
+    y = model(x) if how == "images" else model([x["left"], x["right"]])
+    y = {name: np.asarray(array) for name, array in y.items()} if isinstance(y, dict) else np.asarray(y)
+    given = {"signature": infer_signature(x, y), "input_example": x}
+    _, made = exported(
+        lab, f"keras-{how}-{flavor}", lambda **words: getattr(lab.mlflow, flavor).log_model(model, **given, **words)
+    )  # fmt: skip
+    assert len(made.signature.outputs) == (1 if how == "images" else 2)
+    assert all(":" not in one.name for one in made.signature.outputs)
     assert all(case.max_abs < 1e-4 and not case.problem for case in made.parity), made.parity
 
 

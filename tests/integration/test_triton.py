@@ -1,5 +1,8 @@
 """What a package says is what the server does: each serving setting, observed on the real bundled Triton."""
 
+import os
+import socket
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,14 +18,18 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from runtime.errors import ServerFailed
+from runtime.errors import ServerFailed, Temporary
+from runtime.kubernetes import guard
+from runtime.processes import free_port, start_child
 from runtime.records import ServingConfig, Signature, TensorSpec
 from runtime.spec import HostPolicy, Priorities, Queue, RateLimiter, Serving
 from runtime.triton.client import TritonClient, check_golden
-from runtime.triton.config import ModelDescription, least_instances
+from runtime.triton.config import ModelDescription, least_instances, server_needs
 from runtime.triton.environment import ServerEnvironment, default_root
 from runtime.triton.repository import golden_arrays, install, write_package
-from runtime.triton.server import Features, Server, private_server
+from runtime.triton.server import Features, Ports, Server, nvidia_command, private_server, variables
+
+from .conftest import until
 
 pytestmark = pytest.mark.integration
 ENVIRONMENT = ServerEnvironment(default_root())
@@ -70,6 +77,18 @@ def served(
     features: Features = Features(),  # noqa: B008
 ) -> Iterator[tuple[Server, TritonClient]]:
     """The model `m` version 3 on a server of its own."""
+    package = packaged(work, serving, max_batch=max_batch, delay_us=delay_us, slow=slow)
+    install(package, work / "models", source="m", name="m")
+    with (
+        private_server(ENVIRONMENT, work / "models", features, log=work / "log") as server,
+        TritonClient(server.grpc) as client,
+    ):
+        client.load("m")
+        yield server, client
+
+
+def packaged(work: Path, serving: Serving, *, max_batch: int = 8, delay_us: int = 0, slow: bool = False) -> Path:
+    """The package of the model `m`."""
     model = ModelDescription(
         name="m",
         version=3,
@@ -80,17 +99,10 @@ def served(
         serving=serving,
     )
     (work / "package").mkdir(parents=True)
-    package = write_package(
+    return write_package(
         work / "package", model, onnx_folder(work / "onnx", slow=slow), "bundled", example={"x": X},
         golden=golden_arrays({"x": X}, {"y": 2 * X}),
     )  # fmt: skip
-    install(package, work / "models", source="m", name="m")
-    with (
-        private_server(ENVIRONMENT, work / "models", features, log=work / "log") as server,
-        TritonClient(server.grpc) as client,
-    ):
-        client.load("m")
-        yield server, client
 
 
 def metric(server: Server, name: str) -> float:
@@ -112,6 +124,44 @@ def test_it_answers_right_and_only_as_the_version_it_is(tmp_path: Path) -> None:
         assert infer(server, X).get_response().model_version == "3"
         with pytest.raises(InferenceServerException, match="version 2"):
             infer(server, X, model_version="2")
+
+
+def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_another(tmp_path: Path) -> None:
+    """Every flag of it is one that a real server takes; only the folders of backends and caches differ."""
+    needs = server_needs(Serving(host_policy=HostPolicy(cpu_cores="0"), rate_limiter=RateLimiter()), "nvidia")
+    install(packaged(tmp_path, Serving()), tmp_path / "models", source="m", name="m")
+    ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
+    words = nvidia_command(tmp_path / "models", "m", ports, needs)
+    folders = [f"--backend-directory={ENVIRONMENT.backends}", f"--cache-directory={ENVIRONMENT.caches}"]
+    line: list[str | Path] = [
+        sys.executable,
+        "-I",
+        str(guard.__file__),
+        "--model",
+        tmp_path / "models" / "m",
+        "--",
+        *words,
+        *folders,
+    ]
+    path = f"{ENVIRONMENT.tritonserver.parent}{os.pathsep}{os.environ['PATH']}"
+    child = start_child(line, environment={**variables(ENVIRONMENT), "PATH": path}, log=tmp_path / "log")
+    address = f"127.0.0.1:{ports.grpc}"
+    try:
+        until(lambda: child.poll() is not None or listening(ports.grpc), seconds=30)
+        with TritonClient(address) as client:
+            until(lambda: client.ready("m", 3), seconds=30)
+            check_golden(client, "m", SIGNATURE, golden_arrays({"x": X}, {"y": 2 * X}), tolerance=1e-6)
+            with pytest.raises(Temporary, match="restricted"):
+                client.load("m")
+        assert httpx.post(f"http://127.0.0.1:{ports.http}/v2/repository/index", trust_env=False).status_code == 403
+    finally:
+        child.kill()
+        child.wait()
+
+
+def listening(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_requests_are_batched_within_the_delay(tmp_path: Path) -> None:

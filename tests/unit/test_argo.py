@@ -17,12 +17,12 @@ from pipelines.argo import Setting, Size, templates
 from pipelines.ending import ending_of
 from pipelines.graph import Placement, Stage
 from pipelines.release import RELEASE
-from runtime.errors import Cancelled, Temporary, UsageError
+from runtime.errors import ArtifactCorrupt, Cancelled, Temporary, UsageError
 from runtime.ledger import Ledger
-from runtime.records import Cluster, GatewayRef, Outcome, Record, Request, Site, StageRun, Verdict
+from runtime.records import Cluster, GatewayRef, Outcome, Record, Request, Site, Slice, StageRun, Tuned, Verdict
 from runtime.registry import Registry
 
-from .examples import Golden, check, site
+from .examples import Golden, check, package, site, trial
 from .test_ledger import Runs
 
 REQUEST = Request(model="digits", version=3)
@@ -197,6 +197,54 @@ def test_a_record_over_the_limit_fails_before_argo_sees_it(tmp_path: Path, runs:
     assert pod.run(call(tmp_path, answer, "long")) == 36
     assert "96 KiB" in told(tmp_path).message or str(pod.MAX_RECORD_BYTES) in told(tmp_path).message
     assert not (tmp_path / "out" / "answered.json").exists()
+
+
+def tuned(target: str) -> Tuned:
+    """As large as a target's record gets: 32 trials, and as many slices as there may be."""
+    parts = tuple(
+        Slice(name=f"label={at:034}", score=0.123456789, error=0.0123456789, samples=100) for at in range(100)
+    )
+    one = trial(error="x" * 100)
+    return Tuned(target=target, package=package(target=target, slices=parts), best=one, trials=(one,) * 32)
+
+
+def test_what_a_hundred_targets_give_fits_into_one_argument_of_the_next_pod(tmp_path: Path, runs: Runs) -> None:
+    given = [tuned(f"target-{at}") for at in range(100)]
+    assert sum(len(one.model_dump_json()) for one in given) > 20 * pod.MAX_RECORD_BYTES
+    texts = []
+    for one in given:
+        pod._write(call(tmp_path, answer), one)
+        texts.append((tmp_path / "out" / "tuned.json").read_text())
+    argument = json.dumps(texts)  # as Argo joins them
+    assert len(argument) < 128 * 1024
+    words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--tuned", argument]
+    assert pod.parse(["deploy", "--out", str(tmp_path), *words]).given["tuned"] == tuple(given)
+
+
+def test_a_record_in_full_is_taken_too_and_an_altered_one_is_not(tmp_path: Path, runs: Runs) -> None:
+    def deployed(text: str) -> pod.Call:
+        words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--tuned", text]
+        return pod.parse(["deploy", "--out", str(tmp_path), *words])
+
+    by_hand = [json.loads(tuned("a").model_dump_json())]
+    assert deployed(json.dumps(by_hand)).given["tuned"] == (tuned("a"),)
+    pod._write(call(tmp_path, answer), tuned("a"))
+    text = (tmp_path / "out" / "tuned.json").read_text()
+    (blob,) = (one for one in (tmp_path / "artifacts").rglob("*") if one.is_file())
+    blob.write_bytes(blob.read_bytes().replace(b"0.95", b"0.99"))
+    with pytest.raises(ArtifactCorrupt):
+        deployed(json.dumps([text]))
+
+
+def test_a_stage_whose_record_is_stored_ends_without_an_objection() -> None:
+    stored = json.dumps({"$stored": {"sha256": "0" * 64, "size_bytes": 1}})
+    workflow = {
+        "metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {},
+        "status": {"phase": "Running", "nodes": {"t": node("tune", gives={"tuned": stored})}},
+    }  # fmt: skip
+    ending = ending_of(workflow, RELEASE)
+    assert ending.verdict is None
+    assert [run.name for run in ending.stages] == ["tune"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runtime.artifacts import ArtifactStore, digest, replace_tree
+from runtime.artifacts import ArtifactStore, digest
 from runtime.errors import ArtifactCorrupt
 from runtime.records import Artifact
 
@@ -176,17 +176,15 @@ def test_a_store_may_lie_on_any_filesystem_that_fsspec_reaches(tmp_path: Path) -
     assert (store.fetch(tree, tmp_path / "to") / "sub" / "a").read_text() == "x"
 
 
+@pytest.mark.parametrize("where", ["file", "memory"])
+def test_an_entry_with_a_name_may_change(tmp_path: Path, where: str) -> None:
+    store = ArtifactStore((tmp_path / "x").as_uri() if where == "file" else f"memory://{uuid.uuid4().hex}")
+    assert store.named("a") is None
+    store.put_named("a", b"one")
+    store.put_named("a", b"two")
+    assert (store.named("a"), store.named("b")) == (b"two", None)
+
+
 def test_the_digest_of_a_file_is_its_sha256_and_its_size(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"abc")
     assert digest(tmp_path / "a") == (hashlib.sha256(b"abc").hexdigest(), 3)
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_a_folder_is_replaced_as_a_whole(tmp_path: Path, before: bool) -> None:
-    if before:
-        (tmp_path / "at").mkdir()
-        (tmp_path / "at" / "old").touch()
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "file").touch()
-    replace_tree(tmp_path / "new", tmp_path / "at")
-    assert [path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")] == ["at", "at/file"]

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from runtime import onnx_models
-from runtime.conversion import loaders
+from runtime.conversion import graphs, loaders
 from runtime.conversion.entry import convert
 from runtime.errors import ExportFailed
 from runtime.records import Signature
@@ -81,10 +81,37 @@ def test_the_same_version_is_converted_to_the_same_bytes(logged: Logged) -> None
     assert ((logged.work / "model" / "model.onnx").read_bytes(), logged.answers.keys()) == first
 
 
+@pytest.mark.parametrize("limit", [0, 1 << 30])
+def test_weights_too_large_for_one_file_are_streamed_beside_it(
+    logged: Logged, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Wherever they lay: in folders, in several files. What is small is written into the model itself."""
+    monkeypatch.setattr(graphs, "INLINE_BYTES", limit)
+    model = onnx.load(logged.file)
+    (logged.folder / "data").mkdir()
+    for at, weight in enumerate(model.graph.initializer):
+        onnx.external_data_helper.set_external_data(weight, f"data/w{at}", offset=0, length=len(weight.raw_data))
+        (logged.folder / "data" / f"w{at}").write_bytes(weight.raw_data)
+        weight.ClearField("raw_data")
+        weight.data_location = TensorProto.EXTERNAL
+    logged.file.write_bytes(model.SerializeToString())
+    logged.convert(postprocess=["softmax"])
+    written = sorted(path.name for path in (logged.work / "model").iterdir())
+    assert written == (["model.onnx"] if limit else ["model.onnx", "weights-0.bin", "weights-1.bin"])
+    running = onnx_models.session(logged.work / "model" / "model.onnx")
+    got = onnx_models.answer(running, {"input": EXAMPLE})["probabilities"]
+    np.testing.assert_allclose(got, logged.answers["example/output/probabilities"], rtol=1e-5)
+
+
 def test_postprocessing_is_in_the_graph_and_in_the_answers(logged: Logged) -> None:
     logged.convert(postprocess=["softmax", "top_k"], top_k=2)
     assert [output.name for output in logged.model.graph.output] == ["top_scores", "top_labels"]
     assert logged.answers["example/output/top_labels"].shape == (3, 2)
+
+
+def test_only_a_pytorch_model_has_a_torchscript_form(logged: Logged) -> None:
+    with pytest.raises(ExportFailed, match="only PyTorch models have a TorchScript form"):
+        logged.convert(torchscript=True)
 
 
 def branching(logged: Logged) -> None:

@@ -40,6 +40,26 @@ def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[An
     assert 0 <= error < 1
 
 
+@settings(deadline=None, max_examples=15)
+@given(_pairs)
+def test_the_f1_of_a_class_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    got, wanted = pair
+    classes = np.unique(wanted)
+    theirs = sklearn.f1_score(wanted, got, labels=classes, average=None, zero_division=0)
+    for one, score in zip(classes, theirs, strict=True):
+        value, error = metrics.class_f1({"label": got}, wanted, one)
+        assert value == pytest.approx(score)
+        assert 0 <= error < 1
+
+
+def test_the_f1_of_a_class_with_a_name_has_a_bootstrap_error() -> None:
+    wanted = np.repeat(["cat", "dog"], 100).astype(object)
+    got = np.where(np.arange(200) % 10 == 0, "dog", wanted)
+    value, error = metrics.class_f1({"label": got}, wanted, "cat")
+    assert value == pytest.approx(90 * 2 / 190)
+    assert 0.01 < error < 0.04
+
+
 @settings(deadline=None, max_examples=30)
 @given(_values)
 def test_mae_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:

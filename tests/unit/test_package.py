@@ -6,9 +6,32 @@ import pytest
 
 from runtime import onnx_models
 from runtime.artifacts import ArtifactStore
-from runtime.records import Candidate, Candidates, Exported, ModelVersion, Outcome, Packages, ParityCase, Slice
+from runtime.errors import QuantizeFailed, SpecInvalid
+from runtime.records import (
+    Candidate,
+    Candidates,
+    Exported,
+    ModelVersion,
+    Outcome,
+    Packages,
+    ParityCase,
+    ServerNeeds,
+    Slice,
+)
 from runtime.search.space import first_config
-from runtime.spec import Data, Priorities, Quality, Queue, SearchSpace, Serving, Target
+from runtime.spec import (
+    Data,
+    HostPolicy,
+    Priorities,
+    Quality,
+    Queue,
+    RateLimiter,
+    SearchSpace,
+    Serving,
+    Target,
+    Versions,
+)
+from runtime.tensorrt_plans import PLAN, STAMP, Stamp
 from runtime.tensors import dump_npz, load_npz
 from runtime.triton.config import parse
 from runtime.triton.repository import GOLDEN
@@ -47,10 +70,10 @@ class Bench:
     def package(self, given: Candidates | None = None, *parity: ParityCase, **changes: Any) -> Packages:
         arguments: dict[str, Any] = {
             "target": Target(), "quality": Quality(), "data": Data(), "search_space": SearchSpace(),
-            "serving": Serving(),
+            "serving": Serving(), "exported": self.exported(*parity),
         }  # fmt: skip
         return package(
-            site(self.home), model_version=MODEL, exported=self.exported(*parity),
+            site(self.home), model_version=MODEL,
             candidates=given or candidates(self.model, 0.95, 0.94), **arguments | changes,
         )  # fmt: skip
 
@@ -93,6 +116,57 @@ def test_a_package_carries_the_slices_that_rules_are_about(bench: Bench) -> None
     sliced = tuple(one.model_copy(update={"slices": parts}) for one in given.candidates)
     (made,) = bench.package(given.model_copy(update={"candidates": sliced})).packages
     assert made.slices == parts
+
+
+def test_a_package_says_which_nodes_and_which_server_it_needs(bench: Bench) -> None:
+    target = Target(server="nvidia", image="example.org/triton:1", node_selector={"disk": "fast"})
+    serving = Serving(host_policy=HostPolicy(cpu_cores="0-3"), rate_limiter=RateLimiter())
+    one = bench.package(target=target, serving=serving).packages[0]
+    assert (one.server, one.nodes) == ("nvidia", target.nodes)
+    assert one.needs == ServerNeeds(rate_limiter=True, flags=("--host-policy=numa_any_cores_0-3,cpu-cores=0-3",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"versions": Versions(tensorrt="10.13")}, "the plan was built by TensorRT 10.9.0.34, 10.13 would load it"),
+        ({"compute_capability": "8.6"}, "the plan was built for compute capability 9.0, not 8.6"),
+    ],
+)
+def test_a_plan_for_another_place_is_refused_before_anything_is_scheduled(bench: Bench, changes: Any, why: str) -> None:
+    stamp = Stamp(tensorrt="10.9.0.34", compute_capability="9.0", profiles={})
+    (bench.file.parent / STAMP).write_text(stamp.model_dump_json())
+    (bench.file.parent / PLAN).write_bytes(b"plan")
+    given = candidates(bench.store.put_tree(bench.file.parent), 0.95)
+    fits = {"accelerator": "nvidia", "server": "nvidia", "engine": "tensorrt", "compute_capability": "9.0"}
+    with pytest.raises(QuantizeFailed, match=f"target local-cpu: {why}"):
+        bench.package(given, target=Target(**{**fits, **changes}))
+    assert len(bench.package(given, target=Target(**fits)).packages) == 1
+
+
+NATIVE = Target(server="nvidia", engine="pytorch", precisions=("fp32",))
+
+
+def test_torchscript_is_packaged_for_pytorch_itself_with_names_by_position(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "script").mkdir()
+    (tmp_path / "script" / "model.pt").write_bytes(b"script")
+    native = bench.exported().model_copy(update={"torchscript": bench.store.put_tree(tmp_path / "script")})
+    (one,) = bench.package(candidates(bench.model, 0.95), target=NATIVE, exported=native).packages
+    tree = bench.store.fetch(one.repository, tmp_path / "tree")
+    (name,) = (path.name for path in tree.iterdir() if path.is_dir())
+    assert sorted(path.name for path in (tree / name / "7").iterdir()) == ["model.pt"]
+    made = parse((tree / name / "config.pbtxt").read_text())
+    assert (made.backend, made.platform, made.input[0].name) == ("pytorch", "pytorch_libtorch", "INPUT__0")
+    assert set(made.model_warmup[0].inputs) == {"INPUT__0"}
+    assert [spec.name for spec in (*one.signature.inputs, *one.signature.outputs)] == ["INPUT__0", "OUTPUT__0"]
+    golden = load_npz(tree / GOLDEN)
+    wanted = onnx_models.answer(onnx_models.session(bench.file), {"input": golden["input/INPUT__0"]})["output"]
+    np.testing.assert_allclose(golden["output/OUTPUT__0"], wanted, rtol=1e-5)
+
+
+def test_without_a_torchscript_form_pytorch_has_nothing_to_serve(bench: Bench) -> None:
+    with pytest.raises(SpecInvalid, match="exported to ONNX alone"):
+        bench.package(candidates(bench.model, 0.95), target=NATIVE)
 
 
 def test_the_same_candidate_makes_the_same_package(bench: Bench) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -12,6 +13,8 @@ from runtime import onnx_models, rungs, sensitivity
 from runtime.artifacts import ArtifactStore
 from runtime.errors import DataInvalid, ExportFailed, QuantizeFailed, Temporary
 from runtime.evaluation import over_budget
+from runtime.keys import load_secrets
+from runtime.lessons import lessons
 from runtime.quantization import (
     has_attention,
     pick,
@@ -24,7 +27,7 @@ from runtime.quantization import (
 )
 from runtime.records import Candidate, Candidates, Datasets, Evaluation, Exported, Site, Slice
 from runtime.spec import Data, Quantization, Target, Versions
-from runtime.targets import require_operators
+from runtime.targets import bundled_onnxruntime, known_to, require_operators
 from runtime.tensors import dump_npz
 from steps.quantize import _judged, quantize
 
@@ -258,6 +261,7 @@ def test_data_that_do_not_fit_are_refused(bench: Bench) -> None:
 
 
 def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
+    load_secrets(bench.home)
     before = set(bench.home.iterdir())
     bench.quantize(bench.datasets())
     assert set(bench.home.iterdir()) == before
@@ -284,6 +288,7 @@ def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Benc
         assert (got.argmax(axis=1) == bench.labels).mean() > 0.9
     assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [
         "entropy", "entropy.json", "minmax", "minmax.json", "percentile", "percentile.json", "prepared.onnx",
+        "weights.bin",
     ]  # fmt: skip
 
 
@@ -356,12 +361,14 @@ def test_a_layer_whose_output_needs_more_than_8_bits_is_left_in_float(tmp_path: 
     assert found["int8"].float_layers != ()
     assert found["int8"].score is not None
     assert found["int8"].score >= 0.98
-    (kept,) = (tmp_path / "sensitivities").iterdir()
-    noise = json.loads(kept.read_text())
-    assert list(found["int8"].float_layers) == noise["layers"][: len(found["int8"].float_layers)]
-    kept.write_text(json.dumps(noise | {"layers": noise["layers"][::-1]}))  # what is kept is used, not measured again
+    name = f"layers of {sensitivity.graph_digest(bench.file)}"
+    with lessons(bench.site, name, tmp_path / "learned") as learned:
+        (kept,) = learned.iterdir()
+        noise = json.loads(kept.read_text())
+        assert list(found["int8"].float_layers) == noise["layers"][: len(found["int8"].float_layers)]
+        kept.write_text(json.dumps(noise | {"layers": noise["layers"][::-1]}))
     again = {one.precision: one for one in bench.quantize(bench.datasets(), **how).candidates}
-    assert again["int8"].float_layers[0] == noise["layers"][-1]
+    assert again["int8"].float_layers[0] == noise["layers"][-1]  # what is kept is used, not measured again
 
 
 def test_the_same_graph_with_other_weights_has_the_same_digest(tmp_path: Path) -> None:
@@ -500,6 +507,15 @@ def test_scores_are_split_by_named_columns(bench: Bench) -> None:
         bench.quantize(bench.datasets(), data=Data(slices=("plant",)))
 
 
+def test_classes_are_scored_by_the_metric_that_the_record_names(bench: Bench) -> None:
+    """Under F1 the slices by class are each class's own F1: their mean is the score, as macro F1 is defined."""
+    found = bench.quantize(bench.datasets(), data=Data(metric="f1"))
+    top = found.candidates[0]
+    assert found.metric == "f1"
+    assert np.mean([one.score for one in top.slices]) == pytest.approx(top.score)
+    assert all(one.name.startswith("label=") for one in top.slices)
+
+
 def test_a_column_with_more_values_than_a_record_has_room_for_is_not_one_to_slice_by(bench: Bench) -> None:
     columns = {"serial": np.arange(400), "plant": np.repeat(["north", "south"], 200), "text": np.full(400, "x" * 50)}
     found = bench.quantize(
@@ -524,6 +540,60 @@ def test_an_opset_that_the_target_s_onnxruntime_does_not_know_is_refused_before_
     with pytest.raises(ExportFailed, match=r"the model has opset 20; .* ONNX Runtime 1\.16, .* up to 19") as error:
         bench.quantize(bench.datasets(), old)
     assert "export.opset: 19" in error.value.do
+
+
+def written(to: Path, *, opset: int = 20, ir: int = 8, ml: int = 0) -> Path:
+    """A model of one operator in a file of the given versions; with `ml` it imports that domain too."""
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 4]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    imports = [onnx.helper.make_opsetid("", opset)] + ([onnx.helper.make_opsetid("ai.onnx.ml", ml)] if ml else [])
+    to.write_bytes(onnx.helper.make_model(graph, ir_version=ir, opset_imports=imports).SerializeToString())
+    return to
+
+
+def test_what_the_bundled_server_s_onnxruntime_loads_is_let_through_and_nothing_newer(tmp_path: Path) -> None:
+    """The same ONNX Runtime is installed here, so the table is held against the real one."""
+    assert bundled_onnxruntime() == onnxruntime.__version__
+    known = known_to(bundled_onnxruntime())
+    assert known is not None
+    newest = written(tmp_path / "newest.onnx", opset=known.opset, ir=known.ir, ml=known.ml_opset)
+    require_operators(newest, Target())
+    onnx_models.session(newest)
+    for name, newer in {"opset": known.opset + 1, "ir": known.ir + 1}.items():
+        file = written(tmp_path / f"{name}.onnx", **{name: newer})
+        with pytest.raises(ExportFailed, match=f"target local-cpu runs ONNX Runtime {onnxruntime.__version__}"):
+            require_operators(file, Target())
+        with pytest.raises(ExportFailed, match="does not load the model"):
+            onnx_models.session(file)
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "said"),
+    [
+        ("1.22.1", {"opset": 23}, "the model has opset 23; .* opsets up to 22"),
+        ("1.22", {"ir": 11}, "IR version 11; .* those up to 10"),
+        ("1.23.2", {"ir": 12}, "IR version 12; .* those up to 11"),
+        ("1.16", {"opset": 19, "ml": 5}, "opset 5 of ai.onnx.ml; .* those up to 3"),
+        ("1.23.2", {"opset": 23, "ir": 11, "ml": 5}, ""),
+        ("1.24", {"opset": 25, "ir": 13}, ""),
+        ("", {"opset": 26, "ir": 13}, ""),
+        ("2.0", {"opset": 26, "ir": 14}, ""),
+        ("1.5", {"opset": 20}, ""),
+    ],
+)
+def test_an_older_onnxruntime_of_a_target_is_known_by_its_version(
+    tmp_path: Path, version: str, model: Any, said: str
+) -> None:
+    """The limits are those measured with the real releases; of what is not in the table nothing is claimed."""
+    old = Target(name="old", server="nvidia", versions=Versions(onnxruntime=version))
+    file = written(tmp_path / "model.onnx", **model)
+    if not said:
+        require_operators(file, old)
+        return
+    with pytest.raises(ExportFailed, match=f"{said}") as error:
+        require_operators(file, old)
+    assert f"target old runs ONNX Runtime {version}" in error.value.what
+    assert "serve it with a newer ONNX Runtime" in error.value.do
 
 
 def test_an_operator_of_an_unknown_domain_is_refused_before_building(tmp_path: Path) -> None:

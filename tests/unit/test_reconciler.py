@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pipelines.argo_releases import ArgoReleases, concluding
 from pipelines.reconciler import Reconciler
 from pipelines.release_metrics import ReleaseMetrics, listen, web
-from pipelines.stuck import OF_WORKFLOW
+from pipelines.stuck import OF_WORKFLOW, of_pod
 from pipelines.trigger_settings import Reconciling, SecretFiles, TriggerSettings
 from runtime.errors import NotFound, Temporary
 from runtime.names import workflow_name
@@ -242,6 +242,16 @@ def test_so_is_one_that_finds_no_node(lab: Lab) -> None:
     lab.pod(conditions=[condition])
     lab.turn()
     assert lab.releases.get(NAME).stopped_because == "Unschedulable: 0/1 nodes: no gpu"
+
+
+def test_what_a_target_asks_of_a_node_is_said_with_the_scheduler_s_words() -> None:
+    condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": "0/1 nodes are available."}
+    pod: Any = {
+        "metadata": {"labels": {OF_WORKFLOW: NAME, "shiplift.dev/stage": "tune"}},
+        "spec": {"nodeSelector": {"gpu": "yes", "disk": "fast"}}, "status": {"conditions": [condition]},
+    }  # fmt: skip
+    found = of_pod(pod)
+    assert str(found) == "Unschedulable: tune asks for a node with disk=fast, gpu=yes: 0/1 nodes are available."
 
 
 def test_so_is_one_whose_pod_the_quota_forbids(lab: Lab) -> None:

@@ -17,9 +17,11 @@ from runtime.records import (
     Outcome,
     Packages,
     Record,
+    StageRun,
     Trigger,
     Verdict,
     identity,
+    stage_keys,
     volatile,
 )
 from runtime.spec import Quality, Regression, ReleaseSpec, SearchSpace, Slo
@@ -170,3 +172,13 @@ def test_a_record_objects_only_where_its_checks_do_not_pass() -> None:
         verdict = Verdict.of((check(worse),))
         assert verdict.objection() == verdict
         assert Packages(target="t", packages=(), checks=(check(worse),)).objection() == verdict
+
+
+def test_a_deployed_target_s_own_records_tell_its_story() -> None:
+    stages = [StageRun(name=name, target=target, key=f"{name} {target}") for target in ("a", "b", "c")
+              for name in ("quantize", "tune")]  # fmt: skip
+    stages[3] = stages[3].model_copy(update={"outcome": "failed"})
+    assert stage_keys(stages) == {"quantize": "quantize b", "tune": "tune b"}
+    assert stage_keys(stages, "c") == {"quantize": "quantize c", "tune": "tune c"}
+    assert stage_keys([*stages, StageRun(name="deploy", key="deploy")], "gone")["deploy"] == "deploy"
+    assert stage_keys(stages[:2]) == {"quantize": "quantize a", "tune": "tune a"}

@@ -9,7 +9,7 @@ from pipelines.replay import Replay
 from runtime import policy
 from runtime.errors import NotFound, SpecInvalid
 from runtime.policy import Limits
-from runtime.records import Candidate, Candidates, Outcome, Record, StageRun
+from runtime.records import Candidate, Candidates, Outcome, Record, ReleaseReport, StageRun
 from runtime.rules import Policy
 from runtime.spec import Data, Quality, Slo
 
@@ -93,6 +93,29 @@ def test_a_release_whose_quality_stopped_it_is_judged_by_that(home: Path) -> Non
     assert "before it was measured" in one.note
     rules = "policy: {rules: [{metric: p99_ms, comparison: <=, limit: 5}]}"
     assert judged(home, rules).releases[0].after is Outcome.INCONCLUSIVE
+
+
+def test_of_several_targets_the_one_that_ended_the_release_is_judged(home: Path) -> None:
+    def scored(target: str, score: float) -> Candidates:
+        fp32 = Candidate(precision="fp32", model=artifact(), score=score, samples=500)
+        return Candidates(target=target, metric="accuracy", candidates=(fp32,))
+
+    released(home, 3, admit=admitted(), export=exported(), quantize=scored("small", 0.6), other=scored("large", 0.9))
+    file = home / "releases" / "digits-3" / "result.json"
+    done = ReleaseReport.model_validate_json(file.read_text())
+    runs = {run.name: run for run in done.stages}
+    key = str(runs["other"].key)
+    (home / "records" / f"{key}.json").rename(home / "records" / f"{'f' * 64}.json")
+    stages = (
+        runs["admit"], runs["export"], StageRun(name="quantize", key="f" * 64, target="large"),
+        StageRun(name="package", key="e" * 64, target="large"),
+        runs["quantize"].model_copy(update={"target": "small"}),
+        StageRun(name="package", key="d" * 64, target="small", outcome="refused"),
+    )  # fmt: skip
+    for given, score in ((stages, 0.6), (stages[:2] + stages[4:] + stages[2:4], 0.6), (stages[:5], 0.9)):
+        file.write_text(done.model_copy(update={"stages": given}).model_dump_json())
+        (one,) = judged(home, "quality: {min_score: 0.7}").releases
+        assert {check.name: check.measured for check in one.checks}["accuracy"] == score
 
 
 def test_what_kept_no_measurements_is_told(home: Path) -> None:

@@ -190,6 +190,9 @@ def test_a_spec_names_targets_of_the_catalogue(tmp_path: Path) -> None:
         ("targets: [a, {name: a}]", "two targets have the same name"),
         ("targets: [{accelerator: nvidia}]", "a GPU needs `server: nvidia`"),
         ("targets: [{compute_capability: '9.0'}]", "are for `accelerator: nvidia`"),
+        ("targets: [{server: nvidia, engine: tensorrt}]", "are for `accelerator: nvidia`"),
+        ("targets: [{engine: pytorch, precisions: [fp32]}]", "`engine: pytorch` needs `server: nvidia`"),
+        ("targets: [{server: nvidia, engine: pytorch}]", "and `precisions: [fp32]`"),
         ("targets: [{accelerator: nvidia, server: nvidia, compute_capability: '8.6', precisions: [fp8]}]", "fp8 needs"),
         (
             "targets: [{accelerator: nvidia, server: nvidia, compute_capability: ninety}]",
@@ -204,3 +207,16 @@ def test_a_target_that_cannot_be_is_refused(text: str, named: str) -> None:
     with pytest.raises(SpecInvalid, match="targets") as error:
         parse(text)
     assert named in error.value.what
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("targets: [{server: nvidia, engine: pytorch, precisions: [fp32]}]", "set `export.torchscript: true`"),
+        ("export: {torchscript: true, postprocess: softmax}", "keeps the model whole"),
+        ("export: {torchscript: true, outputs: [a]}", "keeps the model whole"),
+    ],
+)
+def test_what_pytorch_serves_is_exported_for_it_and_whole(text: str, said: str) -> None:
+    with pytest.raises(SpecInvalid, match=said):
+        parse(text)

@@ -87,6 +87,15 @@ def test_a_plan_is_strongly_typed_for_its_shapes_and_stamped(model: Path, tmp_pa
     assert trt.asked("set_memory_pool_limit") == [("workspace", 70656 << 20)]
 
 
+def test_a_target_that_names_no_gpu_is_stamped_with_the_one_it_was_built_on(model: Path, tmp_path: Path) -> None:
+    anything = H200.model_copy(update={"compute_capability": ""})
+    stamp = build_plan(model, signature(), anything, tmp_path / "kept", Library(), built_on="8.6")
+    assert stamp.compute_capability == "8.6"
+    assert (
+        build_plan(model, signature(), H200, tmp_path / "kept", Library(), built_on="8.6").compute_capability == "9.0"
+    )
+
+
 def test_before_every_network_was_strongly_typed_a_flag_said_so(model: Path, tmp_path: Path) -> None:
     trt = Library(strongly_typed=False)
     build_plan(model, signature(), H200, tmp_path / "kept", trt)

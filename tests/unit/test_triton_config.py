@@ -16,6 +16,7 @@ from runtime.triton.config import (
     least_instances,
     model_config,
     parse,
+    positional,
     renamed,
     render,
     retuned,
@@ -75,13 +76,24 @@ def test_a_model_with_everything_is_configured_as_promised(server: ServerKind, g
     golden(f"everything.{server}.config.pbtxt", render(model_config(everything(), server)))
 
 
-@pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime-tensorrt", "tensorrt"])
+@pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime-tensorrt", "tensorrt", "pytorch"])
 def test_a_gpu_model_is_configured_as_promised(engine: Any, golden: Golden) -> None:
     profiles = {"image": Profile(min=(1, 3, 224, 224), opt=(8, 3, 224, 224), max=(32, 3, 224, 224))}
     made = description(gpu=True, engine=engine, precision="fp16", profiles=profiles)
+    if engine == "pytorch":
+        both = Signature(inputs=(*IMAGE.inputs, MIXED.inputs[1]), outputs=MIXED.outputs)
+        made = description(gpu=True, engine=engine, warmups=(), signature=positional(both)[0])
     text = render(model_config(made, "nvidia"))
     golden(f"gpu.{engine}.config.pbtxt", text)
-    assert "max_batch_size: 4" in retuned(text, config(4, 100, 2, 1), "nvidia")
+    assert "max_batch_size: 4" in retuned(text, config(4, 100, 2, 1))
+
+
+def test_pytorch_addresses_tensors_by_their_position() -> None:
+    made, names = positional(MIXED)
+    assert [spec.name for spec in (*made.inputs, *made.outputs)] == ["INPUT__0", "INPUT__1", "OUTPUT__0", "OUTPUT__1"]
+    assert [spec.shape for spec in made.inputs] == [spec.shape for spec in MIXED.inputs]
+    assert names["input/ids"] == "input/INPUT__1"
+    assert names["output/scores"] == "output/OUTPUT__1"
 
 
 _tensors = st.builds(
@@ -153,8 +165,8 @@ def test_tuning_changes_what_it_varies_and_nothing_else(at: ServingConfig, serve
         Warmup(batch=at.max_batch, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
     )
     wanted = render(model_config(description(config=at, warmups=warmups), server))
-    assert retuned(made, at, server) == wanted
-    assert retuned(retuned(made, at, server), config(8), server) == made
+    assert retuned(made, at) == wanted
+    assert retuned(retuned(made, at), config(8)) == made
 
 
 @pytest.mark.parametrize("server", SERVERS)

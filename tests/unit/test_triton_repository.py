@@ -19,7 +19,6 @@ from runtime.triton.repository import (
     GOLDEN,
     golden_arrays,
     install,
-    installed_version,
     raw_bytes,
     reconfigure,
     retire,
@@ -133,15 +132,15 @@ def put(tmp_path: Path, version: int, name: str = "digits", model: bytes = b"onn
 def test_a_model_is_installed_under_any_name(tmp_path: Path) -> None:
     folder = put(tmp_path, 3, "digits--next")
     assert parse((folder / "config.pbtxt").read_text()).name == "digits--next"
-    assert installed_version(tmp_path / "models", "digits--next") == 3
-    assert installed_version(tmp_path / "models", "digits") == 0
+    assert installed(folder) == 3
+    assert not (tmp_path / "models" / "digits").exists()
     assert (folder / "3" / "model.onnx").read_bytes() == b"onnx3"
 
 
 def test_the_version_before_stays_until_it_is_retired(tmp_path: Path) -> None:
     put(tmp_path, 3)
     folder = put(tmp_path, 4)
-    assert installed_version(tmp_path / "models", "digits") == 4
+    assert installed(folder) == 4
     assert {"3/model.onnx", "4/model.onnx", "labels.3.txt", "labels.4.txt", "warmup/3-input-0"} <= set(files(folder))
     retire(tmp_path / "models", "digits")
     assert files(folder) == [
@@ -220,7 +219,7 @@ def test_an_installation_killed_anywhere_leaves_the_old_model_or_the_new_and_can
         killed_after(calls, patch)
         with contextlib.suppress(Killed):
             install(new, tmp_path / "models", source="digits", name="digits")
-    version = installed_version(tmp_path / "models", "digits")
+    version = installed(folder)
     assert version in (3, 4)
     serves(folder, version)
     serves(folder, 3)  # a server that still runs it can be restarted from it
@@ -245,6 +244,11 @@ def test_retiring_killed_anywhere_can_be_done_again(tmp_path: Path, calls: int) 
     assert {name.split("/")[0] for name in files(folder)} == {"4", "config.pbtxt", "labels.4.txt", "warmup"}
 
 
+def installed(folder: Path) -> int:
+    """The version that a model's configuration names."""
+    return int(parse((folder / "config.pbtxt").read_text()).version_policy.specific.versions[0])
+
+
 def serves(folder: Path, version: int) -> None:
     """Whether everything a version needs is there."""
     assert (folder / str(version) / "model.onnx").read_bytes() == f"onnx{version}".encode()
@@ -255,16 +259,10 @@ def serves(folder: Path, version: int) -> None:
 
 def test_a_fetched_package_takes_another_configuration(tmp_path: Path) -> None:
     package = make(tmp_path / "package", 3)
-    reconfigure(package, "digits", config(32, 500, 2, 4), "bundled")
+    reconfigure(package, "digits", config(32, 500, 2, 4))
     made = parse((package / "digits" / "config.pbtxt").read_text())
     assert (made.max_batch_size, made.dynamic_batching.max_queue_delay_microseconds) == (32, 500)
     assert (made.instance_group[0].count, made.parameters["intra_op_threads"].string_value) == (2, "4")
-
-
-def test_a_model_without_a_version_policy_counts_as_not_installed(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "config.pbtxt").write_text('name: "a"')
-    assert installed_version(tmp_path, "a") == 0
 
 
 def test_golden_requests_and_their_answers_are_told_apart() -> None:

@@ -1,0 +1,151 @@
+"""A release's targets on a real cluster: its pods on the nodes that match, and what happens where none does.
+
+The cluster's first node is labelled for a while. On one node a taint would keep out the rest of the release too, so
+tolerations are looked up in the pods.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from runtime.registry import CHALLENGER, CHAMPION
+
+from ..integration.conftest import FAST, until
+from .conftest import Kube, Lab
+from .test_release import ended, pod_of, promoted, rerun, serving, tag, traffic, workflow_of
+
+MODEL = "placed"
+SLOT = "shiplift.dev/test-slot"
+TOLERATION = {"key": "shiplift.dev/test", "operator": "Exists", "effect": "NoSchedule"}
+ROLLOUT = "rollout: {canary_percent: [], hold_s: 0}\n"
+
+
+def spec(*targets: dict[str, Any]) -> str:
+    return f"{FAST}{ROLLOUT}targets: {json.dumps([{'precisions': ['fp32'], **one} for one in targets])}\n"
+
+
+FAST_NODE = {"name": "fast", "node_selector": {SLOT: "fast"}, "tolerations": [TOLERATION]}
+
+
+def first_node(kube: Kube) -> str:
+    return str(json.loads(kube("get", "nodes", "-o", "json"))["items"][0]["metadata"]["name"])
+
+
+@contextmanager
+def labelled(kube: Kube, slot: str) -> Iterator[str]:
+    """The first node with a label, and its name."""
+    node = first_node(kube)
+    kube("label", "node", node, f"{SLOT}={slot}", "--overwrite")
+    try:
+        yield node
+    finally:
+        kube("label", "node", node, f"{SLOT}-")
+
+
+def pods_on_targets(lab: Lab, name: str) -> dict[tuple[str, str], Any]:
+    """The pods of a Workflow that ran once per target, by stage and target."""
+    found = {}
+    for pod in lab.kube.get("pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={name}"):
+        words = next(one for one in pod["spec"]["containers"] if one["name"] == "main")["args"]
+        if "--target" in words:
+            target = json.loads(words[words.index("--target") + 1])
+            found[pod["metadata"]["labels"]["shiplift.dev/stage"], target["name"]] = pod
+    return found
+
+
+def stage_runs(workflow: Any) -> dict[str, Any]:
+    """How the stages of a Workflow went, as their pods told."""
+    runs = [
+        json.loads(one["value"])
+        for node in workflow["status"]["nodes"].values()
+        for one in (node.get("outputs") or {}).get("parameters", [])
+        if one["name"] == "stage_run" and one.get("value")
+    ]
+    return {run["name"]: run for run in runs}
+
+
+def seconds_between(first: str, last: str) -> float:
+    return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
+
+
+def test_stages_of_a_target_run_on_its_nodes_and_so_does_what_serves_it(lab: Lab) -> None:
+    with labelled(lab.kube, "fast") as node:
+        version = lab.log_classifier(MODEL, spec=spec(FAST_NODE, {"name": "anywhere"}))
+        promoted(lab, MODEL, version)
+        name = workflow_of(lab, MODEL, version)
+        workflow = ended(lab, name)
+        placed = pods_on_targets(lab, name)
+    assert workflow["status"]["phase"] == "Succeeded"
+    names = {one["displayName"] for one in workflow["status"]["nodes"].values()}
+    assert {"each-target(0:fast)", "each-target(1:anywhere)"} <= names
+    for stage in ("quantize", "tune"):
+        fast, anywhere = placed[stage, "fast"]["spec"], placed[stage, "anywhere"]["spec"]
+        assert (fast["nodeSelector"], fast["nodeName"]) == ({SLOT: "fast"}, node)
+        assert any(TOLERATION.items() <= one.items() for one in fast["tolerations"])
+        assert SLOT not in anywhere.get("nodeSelector", {})
+        assert not any(one.get("key") == TOLERATION["key"] for one in anywhere["tolerations"])
+    (served,) = lab.kube.get("pod", lab.serving, selector=f"shiplift.dev/model={MODEL}")
+    assert (served["spec"]["nodeSelector"], served["spec"]["nodeName"]) == ({SLOT: "fast"}, node)
+    assert any(TOLERATION.items() <= one.items() for one in served["spec"]["tolerations"])
+
+
+def test_where_no_node_matches_the_release_ends_soon_and_says_what_it_asked_for(lab: Lab) -> None:
+    nowhere = {"name": "nowhere", "node_selector": {SLOT: "nowhere"}}
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    version = lab.log_classifier(MODEL, samples=1100, spec=spec(nowhere))
+    name = until(lambda: of_version(lab, version), seconds=90)
+    workflow = ended(lab, name)
+    assert workflow["status"]["phase"] == "Failed"
+    assert tag(lab, MODEL, version, "outcome") == "failed"
+    reason = tag(lab, MODEL, version, "reason")
+    assert f"Unschedulable: quantize asks for a node with {SLOT}=nowhere" in reason
+    assert "nodes are available" in reason  # and the scheduler's own words
+    pods = lab.kube.get("pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={name}")
+    assert [
+        one for one in pods if one["status"]["phase"] == "Pending" and "deletionTimestamp" not in one["metadata"]
+    ] == []
+    quantize = next(n for n in workflow["status"]["nodes"].values() if n.get("templateName") == "quantize")
+    waited = seconds_between(quantize["startedAt"], workflow["metadata"]["annotations"]["shiplift.dev/stopped-at"])
+    assert lab.values.reconciler.unschedulable_s <= waited < lab.values.reconciler.unschedulable_s + 60
+    assert lab.registry.alias(MODEL, CHAMPION) == champion
+    assert lab.registry.alias(MODEL, CHALLENGER) == 0
+
+
+def test_a_target_that_vanishes_on_the_way_is_said_and_nothing_is_lost(lab: Lab) -> None:
+    champion = lab.registry.alias(MODEL, CHAMPION)
+    with traffic(lab, MODEL) as client:
+        with labelled(lab.kube, "fast"):
+            version = lab.log_classifier(MODEL, samples=1150, spec=spec(FAST_NODE))
+            name = until(lambda: of_version(lab, version), seconds=90)
+            pod_of(lab, name, "quantize")
+        workflow = ended(lab, name)
+        assert workflow["status"]["phase"] == "Failed"
+        assert f"tune asks for a node with {SLOT}=fast" in tag(lab, MODEL, version, "reason")
+        assert (lab.registry.alias(MODEL, CHAMPION), serving(lab, MODEL)) == (champion, {str(champion)})
+        with labelled(lab.kube, "fast"):
+            again = json.loads(rerun(lab, f"{MODEL}/{version}"))["name"]
+            finished = ended(lab, again)
+            promoted(lab, MODEL, version)
+    assert client.failures == []
+    runs = stage_runs(finished)
+    assert (finished["status"]["phase"], again) == ("Succeeded", f"{name}-2")
+    assert [runs[stage]["cached"] for stage in ("export", "quantize", "package")] == [True, True, True]
+    assert runs["tune"]["outcome"] == "ok"
+
+
+def of_version(lab: Lab, version: int) -> str:
+    """The Workflow of a version, once there is one."""
+    found = [one["metadata"]["name"] for one in lab.workflows(MODEL)]
+    return next((name for name in found if name.startswith(f"release-{MODEL}-{version}-")), "")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_label_left(kube: Kube) -> Iterator[None]:
+    """An interrupted run may have left the label."""
+    kube("label", "node", first_node(kube), f"{SLOT}-")
+    yield
+    kube("label", "node", first_node(kube), f"{SLOT}-")
