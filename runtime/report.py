@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from runtime import policy
 from runtime.admitted import Admitted
 from runtime.records import (
+    Candidate,
     Candidates,
     Exported,
     LoadPoint,
@@ -24,14 +25,17 @@ from runtime.records import (
     Package,
     Precision,
     ReleaseReport,
+    Slice,
     StageRun,
     Trial,
     Tuned,
 )
 
-_INK, _ACCENT, _SECOND, _FAINT = "#010203", "#3b82f6", "#f59e0b", "#94a3b8"
+_TREND = 12  # versions
+# Each is told from both papers, the light and the dark one, by a contrast of at least 3; a test keeps it so.
+_INK, _ACCENT, _SECOND, _FAINT, _LIMIT = "#010203", "#3b82f6", "#d97706", "#64748b", "#ef4444"
 _COLOURS: dict[Precision, str] = {
-    "fp32": _FAINT, "fp16": "#10b981", "bf16": "#14b8a6", "int8": _SECOND, "fp8": "#a855f7",
+    "fp32": _FAINT, "fp16": "#059669", "bf16": "#0d9488", "int8": _SECOND, "fp8": "#a855f7",
 }  # fmt: skip
 
 
@@ -63,6 +67,7 @@ def render(report: ReleaseReport, story: Story) -> str:
     """The page of a release."""
     slo = story.admitted.slo if story.admitted else None
     confidence = slo.regression.confidence_percent if slo else 95
+    sliced = [one for one in story.candidates.candidates if one.slices] if story.candidates else []
     return _page(
         "report.html.j2",
         report=report,
@@ -72,6 +77,8 @@ def render(report: ReleaseReport, story: Story) -> str:
         charts=_charts(story, slo.p99_ms if slo else None),
         timeline=_timeline(report),
         ranking=_ranking(story.tuned),
+        sliced=sliced,
+        slices=_slices(sliced),
         changes=config_changes(story.champion_config, story.config),
     )
 
@@ -140,6 +147,16 @@ def _timeline(report: ReleaseReport) -> list[tuple[StageRun, float, float]]:
     return bars
 
 
+def _slices(candidates: list[Candidate]) -> list[tuple[str, int, list[Slice | None]]]:
+    """Each part of the data with its samples, and how each candidate does on it (None: it was not looked at)."""
+    by_name = [{part.name: part for part in one.slices} for one in candidates]
+    names = dict.fromkeys(name for parts in by_name for name in parts)
+    return [
+        (name, next(parts[name].samples for parts in by_name if name in parts), [parts.get(name) for parts in by_name])
+        for name in names
+    ]
+
+
 def _ranking(tuned: Tuned | None) -> list[Trial]:
     """The ten best trials: within the budgets first, then by price or throughput; long windows stand for short ones."""
     if tuned is None:
@@ -155,22 +172,27 @@ def _ranking(tuned: Tuned | None) -> list[Trial]:
 
 
 def _trend(standing: Standing) -> str:
-    """The p99 of a model's releases, as a line."""
-    points = [
+    """The p99 of a model's releases from 0 up, as a line, and the last one in words.
+
+    Drawn here, since an index may have a thousand of them and a figure takes 50 ms.
+    """
+    found = [
         (report.version, check.measured)
         for report in standing.releases
         for check in report.checks
         if check.name == "p99" and check.measured is not None
-    ]
-    if len(points) < 2:
+    ][-_TREND:]
+    if len(found) < 2:
         return ""
-
-    def draw(axes: Any) -> None:
-        axes.plot([version for version, _ in points], [p99 for _, p99 in points], marker="o", color=_ACCENT)
-        axes.set(xlabel="version", ylabel="p99 ms", ylim=(0, None))
-        axes.locator_params(axis="x", integer=True)
-
-    return _svg(draw, size=(3.0, 1.4))
+    step, most = 100 / (len(found) - 1), max(p99 for _, p99 in found) or 1
+    line = " ".join(f"{at * step:.1f},{28 - 26 * p99 / most:.1f}" for at, (_, p99) in enumerate(found))
+    told = ", ".join(f"version {version}: {_number(p99)} ms" for version, p99 in found)
+    x, y = line.rsplit(" ", 1)[1].split(",")
+    return (
+        f'<svg role="img" viewBox="-3 -1 106 32"><title>{told}</title>'
+        f'<polyline points="{line}" fill="none" stroke="{_ACCENT}" stroke-width="2"/>'
+        f'<circle cx="{x}" cy="{y}" r="3" fill="{_ACCENT}"/></svg>{_number(found[-1][1])}'
+    )
 
 
 def _number(value: float | None) -> str:
@@ -264,10 +286,10 @@ def _sides(axes: Any, sides: list[tuple[str, tuple[LoadPoint, ...]]], field: str
 
 def _limit(axes: Any, p99_ms: float | None) -> None:
     if p99_ms is not None:
-        axes.axhline(p99_ms, color="#ef4444", linestyle="--", label="p99 limit")
+        axes.axhline(p99_ms, color=_LIMIT, linestyle="--", label="p99 limit")
 
 
-def _svg(draw: Callable[[Any], None], *, size: tuple[float, float] = (4.6, 2.9)) -> str:
+def _svg(draw: Callable[[Any], None]) -> str:
     import matplotlib as mpl  # noqa: PLC0415 - 0.4 s, once a release
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -279,7 +301,7 @@ def _svg(draw: Callable[[Any], None], *, size: tuple[float, float] = (4.6, 2.9))
         "ytick.color": _INK,
     }
     with mpl.rc_context({**ink, "svg.fonttype": "none", "svg.hashsalt": "shiplift", "font.size": 9}):
-        figure = Figure(figsize=size, layout="constrained")
+        figure = Figure(figsize=(4.2, 2.8), layout="constrained")
         axes = figure.add_subplot()
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(visible=True, axis="y", color=_FAINT, alpha=0.25)
