@@ -1,4 +1,4 @@
-"""What Shiplift itself costs: `make bench` releases the demo model three times and prints medians as JSON.
+"""What Shiplift itself costs: `make bench-release` releases the demo model three times and prints medians as JSON.
 
 Registration to promoted, the part of it outside export, calibration and measurement windows, a rerun with everything
 cached, and the memory of the idle stack. Every run is a fresh home, so nothing of the run before is found again.
