@@ -27,9 +27,10 @@ from benchmarks.ceilings import ceiling
 from benchmarks.plot import draw
 from benchmarks.ratios import Cell, Goal, Ratio, Window, percentile, rounded
 from benchmarks.sides import Side
-from benchmarks.subjects import Champion, Subject
+from benchmarks.subjects import Champion, Failed, Subject
 from pipelines import stack
 from runtime import targets
+from runtime.errors import ShipliftError
 from runtime.processes import stop
 from runtime.records import Record
 from runtime.settings import Settings
@@ -51,8 +52,8 @@ class Effort:
 
     rounds: int
     concurrencies: tuple[int, ...] = (1, 4, 16, 64)
-    warm_s: float = 0.7
-    window_s: float = 3.0
+    warm_s: float = 0.6
+    window_s: float = 2.0
     most_s: float = 12.0
     try_s: float = 1.5
     quick: bool = False
@@ -81,7 +82,7 @@ def measure(side: Side, others: list[Side], concurrency: int, round_: int, effor
     plan = {
         "host": sides.HOST, "port": side.port, "requests": str(_requests_of(side, work)),
         "sizes": [len(one) for one in side.requests], "concurrency": concurrency, "warm_s": effort.warm_s,
-        "window_s": effort.window_s, "most_s": effort.most_s, "least": 2 * concurrency, **side.check,
+        "window_s": effort.window_s, "most_s": effort.most_s, "least": concurrency, **side.check,
     }  # fmt: skip
     return _window(side, others, plan, round_, work)
 
@@ -101,16 +102,18 @@ def _window(side: Side, others: list[Side], plan: dict[str, Any], round_: int, w
     )
     took = time.monotonic() - began
     if done.returncode:
-        raise SystemExit(f"the load generator failed: {done.stderr[-800:]}")
+        raise Failed(f"the load generator failed: {done.stderr[-800:]}")
     found = json.loads(done.stdout)
     latencies = [value / 1000 for value in found["latencies_us"]]
-    if not latencies:
-        raise SystemExit(f"{side.name} answered nothing: {found['first_error']}")
+    right = found["answers"] - found["errors"]
+    if right <= 0 or not latencies:
+        raise Failed(f"{side.name} answered nothing right: {found['first_error']}")
     used = {name: (value - cpu.get(name, 0.0)) / took for name, value in side.cpu_seconds().items()}
     return Window(
         side=side.name, concurrency=int(plan["concurrency"]), round=round_,
-        throughput_per_s=(found["answers"] - found["errors"]) / found["seconds"], p50_ms=percentile(latencies, 50),
-        p99_ms=percentile(latencies, 99), requests=found["answers"], errors=found["errors"],
+        throughput_per_s=right / found["seconds"],
+        p50_ms=percentile(latencies, 50), p99_ms=percentile(latencies, 99),
+        requests=found["answers"], errors=found["errors"],
         first_error=found["first_error"], server_cores={k: rounded(v) for k, v in used.items() if v > 0},
         client_cores=found["client_cpu_s"] / found["seconds"], others_cores=(_total(others) - idle) / took,
         triton=_per_request(stats, side.statistics()),
@@ -201,12 +204,18 @@ def bench(
             until.enter_context(sides.champion_with(backend, subject, served, environment, work))
             for backend in backends
         ]
-        found += [tuned_rival(rival, subject, champion, effort, work, until) for rival in sides.WEB_RIVALS]
+        failed = {}
+        for rival in sides.WEB_RIVALS:
+            try:
+                found.append(tuned_rival(rival, subject, champion, effort, work, until))
+            except Failed as error:
+                failed[rival.name] = {"failed": str(error)}
+                tell(f"  {rival.name} can't be measured: {error}")
         windows = list(rounds(found, effort, work))
         told = {
             "about": subject.about, "champion": champion.report,
             "sides": {one.name: {"settings": one.settings, "tried": one.tried,
-                                 "difference_from_original": rounded(one.difference)} for one in found},
+                                 "difference_from_original": rounded(one.difference)} for one in found} | failed,
         }  # fmt: skip
     told["ceiling"] = ceiling(subject, served, champion.report["config"]["max_batch"])
     return windows, told
@@ -244,15 +253,19 @@ def tell(said: str) -> None:
 @contextlib.contextmanager
 def released(
     names: list[str], home: Path, *, quick: bool
-) -> Iterator[tuple[stack.Stack, dict[str, tuple[Subject, Champion]]]]:
-    """A stack that has promoted every model; of it only production's Triton goes on."""
+) -> Iterator[tuple[stack.Stack, dict[str, tuple[Subject, Champion] | str]]]:
+    """A stack that has promoted every model, or why not; of the stack only production's Triton goes on."""
     running = stack.up(Settings(home=home, free_ports=True), tell)
     try:
-        made = {}
+        made: dict[str, tuple[Subject, Champion] | str] = {}
         for name in names:
             tell(f"{name}: training, logging, releasing")
-            made[name] = subjects.release(home, running, name, home / "bench" / name, quick=quick)
-            tell(f"  promoted: {json.dumps(made[name][1].report)}")
+            try:
+                made[name] = found = subjects.release(home, running, name, home / "bench" / name, quick=quick)
+                tell(f"  promoted: {json.dumps(found[1].report)}")
+            except Failed as error:
+                made[name] = str(error)
+                tell(f"  {error}")
         for part in ("dispatcher", "receiver", "mlflow"):
             stop(running.processes[part])
         yield running, made
@@ -276,23 +289,56 @@ def table(found: list[Ratio]) -> str:
     return "\n".join(lines)
 
 
+def measured(
+    made: tuple[Subject, Champion] | str, running: stack.Stack, home: Path, effort: Effort, backends: list[Path]
+) -> tuple[list[Window], dict[str, Any]]:
+    """A model's windows and story; no windows and the reason where it can't be measured."""
+    if isinstance(made, str):
+        return [], {"failed": made}
+    try:
+        return bench(*made, running, home, effort, backends)
+    except (Failed, ShipliftError) as error:
+        tell(f"  {error}")
+        return [], {"failed": str(error)}
+
+
+def added(results: Results, name: str, windows: list[Window], told: dict[str, Any]) -> Results:
+    """The results with one more model."""
+    found = [*results.ratios, *ratios.ratios(name, windows)]
+    cells = [*results.cells, *ratios.cells(name, windows)]
+    models = results.models | {name: told}
+    ceilings = {key: one.get("ceiling", {}) for key, one in models.items()}
+    return results.model_copy(
+        update={"ratios": found, "cells": cells, "models": models, "goals": ratios.goals(found, cells, ceilings)}
+    )
+
+
 def run(names: list[str], effort: Effort, to: Path, home: Path, backends: list[Path]) -> Results:
     """Everything; results are written after each model."""
     results = Results(machine=machine(), ratios=[], goals=[], cells=[], models={}, method=method(effort))
     with released(names, home, quick=effort.quick) as (running, made):
         for name in names:
             tell(f"{name}: measuring")
-            subject, champion = made[name]
-            windows, told = bench(subject, champion, running, home, effort, backends)
-            found = [*results.ratios, *ratios.ratios(name, windows)]
-            cells = [*results.cells, *ratios.cells(name, windows)]
-            models = results.models | {name: told}
-            results = results.model_copy(update={
-                "ratios": found, "cells": cells, "models": models,
-                "goals": ratios.goals(found, cells, {key: one["ceiling"] for key, one in models.items()}),
-            })  # fmt: skip
+            results = added(results, name, *measured(made[name], running, home, effort, backends))
             write(to, results)
     return results
+
+
+def incomplete(results: Results) -> list[str]:
+    """What a reader must know before believing the ratios: sides and models left out, requests that failed."""
+    models = [f"{name}: {told['failed']}" for name, told in results.models.items() if "failed" in told]
+    left_out = [
+        f"{name}, {side}: {said['failed']}"
+        for name, told in results.models.items()
+        for side, said in told.get("sides", {}).items()
+        if "failed" in said
+    ]
+    errors = [
+        f"{cell.model}, {cell.side}, {cell.concurrency} clients: {cell.errors} requests failed ({cell.first_error})"
+        for cell in results.cells
+        if cell.errors
+    ]
+    return models + left_out + errors
 
 
 def main() -> None:
@@ -322,8 +368,8 @@ def main() -> None:
     tell(f"{given.out} and its plot, after {(time.monotonic() - began) / 60:.1f} minutes")
     if given.json:
         print(results.model_dump_json())
-    if errors := sum(cell.errors for cell in results.cells):
-        raise SystemExit(f"{errors} requests failed: see `cells` in {given.out}")
+    if problems := incomplete(results):
+        raise SystemExit("\n".join(problems))
 
 
 if __name__ == "__main__":

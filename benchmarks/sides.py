@@ -26,7 +26,7 @@ from google.protobuf import text_format
 from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2 as pb
 
-from benchmarks.subjects import Champion, Subject
+from benchmarks.subjects import Champion, Failed, Subject
 from runtime.onnx_models import signature_of
 from runtime.processes import free_port, identify, inherited, start_child, stop
 from runtime.records import Process
@@ -157,7 +157,7 @@ def introduced(
     """A side from a server that is up: every sample asked once, every answer compared with the original model's.
 
     Raises:
-        SystemExit: an answer has another shape, or is no number.
+        Failed: an answer has another shape, or is no number.
     """
     pairs = [speech.encode(sample) for sample in subject.samples]
     answers, lengths, commas = [], set(), set()
@@ -167,17 +167,17 @@ def introduced(
         said = link.getresponse()
         got = said.read()
         if said.status != 200:
-            raise SystemExit(f"{name} answers {said.status}: {got[:300]!r}")
+            raise Failed(f"{name} answers {said.status}: {got[:300]!r}")
         answers.append(speech.decode(got, {key.lower(): value for key, value in said.getheaders()}))
         lengths.add(len(got))
         commas.add(got.count(b","))
     link.close()
     found = np.concatenate(answers)
     if found.shape != subject.answers.shape or not np.isfinite(found).all():
-        raise SystemExit(f"{name} answers with {found.shape}, not {subject.answers.shape}")
+        raise Failed(f"{name} answers with {found.shape}, not {subject.answers.shape}")
     check = {"commas": commas.pop()} if speech.textual else {"length": lengths.pop()}
     if commas if speech.textual else lengths:
-        raise SystemExit(f"{name}: answers differ in shape")
+        raise Failed(f"{name}: answers differ in shape")
     apart = float(np.abs(found - subject.answers).max() / np.abs(subject.answers).max())
     requests = tuple(request_bytes(port, speech.path, headers, body) for headers, body in pairs)
     return Side(
@@ -289,9 +289,9 @@ def _wait_answers(child: "subprocess.Popen[bytes]", port: int, speech: Speech, s
             link.close()
             if said.status == 200:
                 return
-            raise SystemExit(f"{log.stem} answers {said.status}: {got[:500]!r}")
+            raise Failed(f"{log.stem} answers {said.status}: {got[:500]!r}")
         time.sleep(0.1)
-    raise SystemExit(f"{log.stem} did not come up:\n{log.read_text(errors='replace')[-1500:]}")
+    raise Failed(f"{log.stem} did not come up:\n{log.read_text(errors='replace')[-1500:]}")
 
 
 # --- Triton ---------------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ def extras(tell: Callable[[str], None]) -> Path:
     """The rivals' few own packages, in a folder of their own beside the server's environment; made on first use.
 
     Raises:
-        SystemExit: they can't be had.
+        Failed: they can't be had.
     """
     wanted = (_RIVALS / "requirements.txt").read_text()
     folder = Path(sys.prefix) / "share" / "shiplift" / "bench-rivals"
@@ -380,6 +380,6 @@ def extras(tell: Callable[[str], None]) -> Path:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
         if done.returncode:
-            raise SystemExit(f"the rivals' web servers can't be installed: {done.stderr[-500:]}")
+            raise Failed(f"the rivals' web servers can't be installed: {done.stderr[-500:]}")
         stamp.write_text(wanted)
     return folder

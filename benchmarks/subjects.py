@@ -30,6 +30,10 @@ _QUICK = "search: {time_budget_s: 6}\nload: {concurrency: [1, 16], window_ms: 30
 _FULL = "search: {time_budget_s: 30}\nload: {concurrency: [1, 4, 16, 64], open_loop_s: 0}\n"
 
 
+class Failed(Exception):
+    """A model or a side that can't be measured, with the reason; the others still can."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Subject:
     """A model in the folder `folder` (what `benchmarks.rivals.model` loads), and what it is asked.
@@ -176,7 +180,7 @@ def release(home: Path, running: stack.Stack, name: str, folder: Path, *, quick:
     """Makes a model, logs it, waits until Shiplift has promoted it; leaves what rivals load in `folder`.
 
     Raises:
-        SystemExit: the release did not end with a promotion.
+        Failed: the release did not end with a promotion.
     """
     folder.mkdir(parents=True)
     made = _MAKERS[name]()
@@ -187,7 +191,7 @@ def release(home: Path, running: stack.Stack, name: str, folder: Path, *, quick:
     version = _log(running, name, made, folder, spec)
     report = _ended(Releases(home), release_name(name, version, ""))
     if report.exit_code:
-        raise SystemExit(f"the release of {name} ended with {report.exit_code}: {report.reason}")
+        raise Failed(f"the release of {name} ended with {report.exit_code}: {report.reason}")
     subject = Subject(name=name, folder=folder, samples=made.samples, answers=made.answers, about=made.about)
     registry = Registry(running.registry_uri)
     logged = registry.download_model(registry.version(name, version), folder / "logged")
@@ -220,7 +224,7 @@ def _ended(releases: Releases, name: str) -> ReleaseReport:
         if releases.folder(name).is_dir() and not releases.active(name) and (report := releases.result(name)):
             return report
         time.sleep(0.2)
-    raise SystemExit(f"release {name} has not ended after {_RELEASE_S} s")
+    raise Failed(f"release {name} has not ended after {_RELEASE_S} s")
 
 
 def _story(home: Path, running: stack.Stack, report: ReleaseReport, folder: Path) -> dict[str, Any]:
