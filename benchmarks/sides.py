@@ -33,7 +33,7 @@ from runtime.records import Process
 from runtime.triton.client import TritonClient
 from runtime.triton.config import datatype_value
 from runtime.triton.environment import ServerEnvironment
-from runtime.triton.server import Features, private_server
+from runtime.triton.server import HTTP_THREADS, Features, private_server
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[1]
@@ -313,17 +313,18 @@ def by_hand(subject: Subject, environment: ServerEnvironment, work: Path) -> Ite
         shutil.copyfile(file, folder / "1" / file.name)
     shutil.copyfile(_RIVALS / "triton_model.py", folder / "1" / "model.py")
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
-    with private_triton("triton-default", subject, folder, environment, work) as side:
+    as_it_comes = Features(cache_mb=0, http_threads=HTTP_THREADS)
+    with private_triton("triton-default", subject, folder, environment, work, as_it_comes) as side:
         yield side
 
 
 @contextmanager
 def private_triton(
-    name: str, subject: Subject, model: Path, environment: ServerEnvironment, work: Path
+    name: str, subject: Subject, model: Path, environment: ServerEnvironment, work: Path, features: Features
 ) -> Iterator[Side]:
     """A bundled server of its own for the model folder `model`."""
     log = work / f"{name}.log"
-    with private_server(environment, model.parent, Features(cache_mb=0), log=log) as server:
+    with private_server(environment, model.parent, features, log=log) as server:
         with TritonClient(server.grpc) as client:
             client.load(model.name)
         yield _triton(name, subject, server.process, server.ports.http, server.grpc, model.name)
@@ -338,7 +339,7 @@ def champion_with(
     shutil.copytree(model, folder)
     for file in folder.glob("*/model.py"):
         shutil.copyfile(backend, file)
-    with private_triton(f"shiplift:{backend.stem}", subject, folder, environment, work) as side:
+    with private_triton(f"shiplift:{backend.stem}", subject, folder, environment, work, Features()) as side:
         yield side
 
 

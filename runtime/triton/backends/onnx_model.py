@@ -60,9 +60,7 @@ class TritonPythonModel:
             return [self._response(self._run([arrays[0] for arrays in given]))]
         outputs = self._run([np.concatenate(arrays) for arrays in given])
         ends = list(accumulate(map(len, given[0])))
-        return [
-            self._response([array[start:end] for array in outputs]) for start, end in zip(chain((0,), ends), ends)
-        ]
+        return [self._response([array[start:end] for array in outputs]) for start, end in zip(chain((0,), ends), ends)]
 
     def _given(self, requests):
         """Each input's arrays, one a request."""
