@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUILD ?= docker build
 
-.PHONY: setup demo test check unit integration test-cluster images golden bench bench-precision bench-search \
-	bench-cluster bench-own check-gpu constraints clean
+.PHONY: setup demo test check unit integration test-cluster images golden bench bench-release bench-precision \
+	bench-search bench-cluster bench-own check-gpu constraints clean
 
 setup: $(READY)
 
@@ -52,7 +52,10 @@ check-gpu:  ## what a machine with an NVIDIA GPU can show; needs torch and numpy
 bench-precision: setup  ## precisions on this processor through the bundled server, and against other tools
 	$(BIN)/python -m benchmarks.precision
 
-bench: setup  ## what Shiplift itself costs
+bench: setup  ## Shiplift's champions against what a team would serve by hand (35 minutes; `--quick`: see --help)
+	$(BIN)/python -m benchmarks.serving
+
+bench-release: setup  ## what a release of Shiplift's itself costs
 	$(BIN)/python -m benchmarks.release
 
 bench-search: setup  ## the search against brute force and Model Analyzer (an hour; `--quick`: minutes)

@@ -120,6 +120,18 @@ LARGE = (
 )
 
 
+SERVED: dict[str, Callable[[], nn.Module]] = {
+    "digits-cnn": digits_cnn,
+    "resnet50": resnet50,
+    "encoder": lambda: Encoder(layers=6),
+}
+
+
+def served(name: str) -> nn.Module:
+    """An architecture of `make bench`, with no weights worth keeping yet."""
+    return SERVED[name]()
+
+
 def seeded(architecture: Architecture, seed: int = 0) -> nn.Module:
     """The architecture in eval mode, with the same random weights for the same seed and settled batch statistics."""
     torch.manual_seed(seed)

@@ -1,5 +1,6 @@
 """How the bundled server is started; whether it comes up is for the integration tests."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,8 @@ def test_shared_memory_is_closed_with_a_key_that_nobody_keeps(tmp_path: Path) ->
         ({"cache_mb": 64}, "--cache-config=local,size=67108864", True),
         ({"cache_mb": 0}, "--cache-config=local,size=0", False),
         ({"rate_limiter": True}, "--rate-limit=execution_count", True),
+        ({"http_threads": 3}, "--http-thread-count=3", True),
+        ({}, f"--http-thread-count={min(8, len(os.sched_getaffinity(0)))}", True),
         ({"rate_limiter": False}, "--rate-limit=off", True),
     ],
 )

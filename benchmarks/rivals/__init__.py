@@ -1,0 +1,1 @@
+"""What a competent team would serve the same models with by hand; each file is a whole server."""

@@ -1,0 +1,253 @@
+"""The four models of `make bench`: made once, kept as what a rival loads, and released by Shiplift as any model is.
+
+The digits CNN and the boosting model are trained. ResNet-50 and the encoder have random weights and are labelled by
+their own fp32 answers, so that the accuracy budget limits what quantization may change.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.architectures import Architecture, digits_cnn, resnet50, seeded, served
+from pipelines import stack
+from pipelines.releases import Releases
+from runtime import targets
+from runtime.artifacts import ArtifactStore
+from runtime.ledger import Ledger
+from runtime.names import release_name, serving_name
+from runtime.records import Candidates, Exported, ReleaseReport, Request, Tuned
+from runtime.registry import Registry
+
+NAMES = ("digits-cnn", "boosting", "encoder", "resnet50")  # the quick ones first
+_RELEASE_S = 1200
+_LARGE = 100_000  # numbers in a sample
+_QUICK = "search: {time_budget_s: 6}\nload: {concurrency: [1, 16], window_ms: 300, attempts: 1, open_loop_s: 0}\n"
+_FULL = "search: {time_budget_s: 30}\nload: {concurrency: [1, 4, 16, 64], open_loop_s: 0}\n"
+
+
+class Failed(Exception):
+    """A model or a side that can't be measured, with the reason; the others still can."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A model in the folder `folder` (what `benchmarks.rivals.model` loads), and what it is asked.
+
+    `samples` are the requests' samples (count, *shape), `answers` the original model's answers to them.
+    """
+
+    name: str
+    folder: Path
+    samples: NDArray[Any]
+    answers: NDArray[Any]
+    about: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Champion:
+    """What Shiplift promoted: its served name, the logged model, and how it was decided."""
+
+    name: str
+    logged: Path
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Made:
+    """A model before it is logged: `log` is MLflow's call for its flavour, `data` what the release is given."""
+
+    samples: NDArray[Any]
+    answers: NDArray[Any]
+    validation: dict[str, NDArray[Any]]
+    calibration: dict[str, NDArray[Any]]
+    log: Callable[..., Any]
+    spec: dict[str, Any]
+    save: Callable[[Path], None]
+    about: str
+    yaml: str = ""
+
+
+# --- making ---------------------------------------------------------------------------------------------------------
+
+
+def _digits() -> _Made:
+    import torch
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    images, labels = (data.images / 16).astype(np.float32)[:, None], data.target
+    torch.manual_seed(0)
+    model = digits_cnn()
+    optimiser = torch.optim.Adam(model.parameters(), 2e-3)
+    x, y = torch.from_numpy(images[:1200]), torch.from_numpy(labels[:1200])
+    for _ in range(12):
+        for at in torch.randperm(1200).split(64):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(model(x[at]), y[at]).backward()
+            optimiser.step()
+    valid = {"input": images[1200:], "label": labels[1200:]}
+    about = "trained on scikit-learn's digits, 1x8x8"
+    return _torch("digits-cnn", model.eval(), images[1200:1264], valid, images[:256], about)
+
+
+def _resnet50() -> _Made:
+    import torch
+
+    def images(batch: int) -> Any:
+        return torch.randn(batch, 3, 224, 224, generator=torch.Generator().manual_seed(batch))
+
+    model = seeded(Architecture("resnet50", resnet50, images))
+    return _labelled_by_itself("resnet50", model, images(160).numpy(), 32, 8, "random weights, 3x224x224")
+
+
+def _encoder() -> _Made:
+    import torch
+
+    def tokens(batch: int) -> Any:
+        return torch.randint(0, 8192, (batch, 128), generator=torch.Generator().manual_seed(batch))
+
+    model = seeded(Architecture("encoder", lambda: served("encoder"), tokens))
+    about = "random weights, 6 layers of width 384, 128 tokens"
+    return _labelled_by_itself("encoder", model, tokens(320).numpy(), 64, 64, about)
+
+
+def _labelled_by_itself(
+    name: str, model: Any, inputs: NDArray[Any], calibrating: int, asked: int, about: str
+) -> _Made:  # fmt: skip
+    labels = np.concatenate([_answer(model, part) for part in np.array_split(inputs[calibrating:], 16)]).argmax(1)
+    valid = {"input": inputs[calibrating:], "label": labels}
+    return _torch(name, model, inputs[-asked:], valid, inputs[:calibrating], f"{about}, labelled by its fp32 answers")
+
+
+def _answer(model: Any, inputs: NDArray[Any]) -> NDArray[Any]:
+    import torch
+
+    with torch.inference_mode():
+        return model(torch.from_numpy(inputs)).numpy()  # type: ignore[no-any-return]
+
+
+def _torch(
+    name: str, model: Any, samples: NDArray[Any], valid: dict[str, NDArray[Any]], calibration: NDArray[Any], about: str
+) -> _Made:
+    import mlflow
+    import torch
+
+    return _Made(
+        samples=samples, answers=_answer(model, samples), validation=valid, calibration={"input": calibration},
+        log=lambda **words: mlflow.pytorch.log_model(model, **words),
+        spec={"kind": "torch", "name": name, "dtype": str(samples.dtype), "shape": samples.shape[1:]},
+        save=lambda folder: torch.save(model.state_dict(), folder / "weights.pt"), about=about,
+    )  # fmt: skip
+
+
+def _boosting() -> _Made:
+    """Friedman's first regression (1991), 20 features of which 5 matter, 300 trees of 31 leaves."""
+    import lightgbm
+    import mlflow
+    from sklearn.datasets import make_friedman1
+
+    x, y = make_friedman1(6000, 20, noise=0.5, random_state=0)
+    x = x.astype(np.float32)
+    told = {"objective": "regression", "verbose": -1, "seed": 0, "num_threads": 2, "deterministic": True}
+    booster = lightgbm.train(told, lightgbm.Dataset(x[:5000], y[:5000]), 300)
+    return _Made(
+        samples=x[5000:5064], answers=np.asarray(booster.predict(x[5000:5064]), np.float32).reshape(-1, 1),
+        validation={"input": x[5000:], "label": y[5000:]}, calibration={"input": x[:256]},
+        log=lambda **words: mlflow.lightgbm.log_model(booster, **words),
+        spec={"kind": "lightgbm", "name": "boosting", "dtype": "float32", "shape": (20,)},
+        save=lambda folder: booster.save_model(folder / "booster.txt"),
+        about="LightGBM, 300 trees, trained on Friedman's first regression (20 features)", yaml="data: {metric: mae}\n",
+    )  # fmt: skip
+
+
+_MAKERS: dict[str, Callable[[], _Made]] = {
+    "digits-cnn": _digits,
+    "resnet50": _resnet50,
+    "encoder": _encoder,
+    "boosting": _boosting,
+}
+
+
+# --- releasing ------------------------------------------------------------------------------------------------------
+
+
+def release(home: Path, running: stack.Stack, name: str, folder: Path, *, quick: bool) -> tuple[Subject, Champion]:
+    """Makes a model, logs it, waits until Shiplift has promoted it; leaves what rivals load in `folder`.
+
+    Raises:
+        Failed: the release did not end with a promotion.
+    """
+    folder.mkdir(parents=True)
+    made = _MAKERS[name]()
+    made.save(folder)
+    (folder / "spec.json").write_text(json.dumps(made.spec))
+    kind = targets.accelerator_of(targets.this_machine())
+    spec = f"targets: [{{name: {kind}, accelerator: {kind}}}]\n" + (_QUICK if quick else _FULL) + made.yaml
+    version = _log(running, name, made, folder, spec)
+    report = _ended(Releases(home), release_name(name, version, ""))
+    if report.exit_code:
+        raise Failed(f"the release of {name} ended with {report.exit_code}: {report.reason}")
+    subject = Subject(name=name, folder=folder, samples=made.samples, answers=made.answers, about=made.about)
+    registry = Registry(running.registry_uri)
+    logged = registry.download_model(registry.version(name, version), folder / "logged")
+    story = _story(home, running, report, folder)
+    return subject, Champion(name=serving_name(name), logged=logged, report=story)
+
+
+def _log(running: stack.Stack, name: str, made: _Made, folder: Path, spec: str) -> int:
+    import mlflow
+    from mlflow.models import infer_signature
+
+    mlflow.set_tracking_uri(running.registry_uri)
+    mlflow.set_registry_uri(running.registry_uri)
+    example = made.samples[: 4 if made.samples[0].size < _LARGE else 2]  # MLflow writes it as text, twice
+    with mlflow.start_run():
+        for what, arrays in (("validation", made.validation), ("calibration", made.calibration)):
+            np.savez(folder / f"{what}.npz", **arrays)  # type: ignore[arg-type]
+            mlflow.log_artifact(str(folder / f"{what}.npz"), "shiplift")
+        mlflow.log_text(spec, "shiplift/shiplift.yaml")
+        info = made.log(
+            name="model", registered_model_name=name, input_example=example, pip_requirements=[],
+            signature=infer_signature(example, made.answers[: len(example)]),
+        )  # fmt: skip
+    return int(info.registered_model_version)
+
+
+def _ended(releases: Releases, name: str) -> ReleaseReport:
+    deadline = time.monotonic() + _RELEASE_S
+    while time.monotonic() < deadline:
+        if releases.folder(name).is_dir() and not releases.active(name) and (report := releases.result(name)):
+            return report
+        time.sleep(0.2)
+    raise Failed(f"release {name} has not ended after {_RELEASE_S} s")
+
+
+def _story(home: Path, running: stack.Stack, report: ReleaseReport, folder: Path) -> dict[str, Any]:
+    """What was decided; the exported fp32 model goes to `folder`, where rivals find it."""
+    site = stack.site(home, running)
+    ledger, store = Ledger(site, Request(model=report.model, version=report.version)), ArtifactStore(site.artifacts_uri)
+    keys = {stage.name: stage.key for stage in report.stages if stage.key}
+    exported = ledger.recall(keys["export"], "export", Exported)
+    candidates = ledger.recall(keys["quantize"], "quantize", Candidates)
+    tuned = ledger.recall(keys["tune"], "tune", Tuned)
+    assert exported is not None
+    assert candidates is not None
+    assert tuned is not None
+    for file in store.fetch(exported.model, folder / "exported").iterdir():
+        file.rename(folder / file.name)
+    chosen = next(one for one in candidates.candidates if one.precision == tuned.best.precision)
+    return {
+        "precision": chosen.precision,
+        "method": chosen.method,
+        "float_layers": len(chosen.float_layers),
+        "score": chosen.score,
+        "config": tuned.best.config.model_dump(),
+        "tuning_trials": tuned.configurations,
+        "release_seconds": round(report.seconds, 1),
+    }
