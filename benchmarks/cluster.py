@@ -7,6 +7,7 @@ Models and Workflows it made are removed again; the champions' pods with them.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -28,6 +29,7 @@ from kubernetes import client as kubernetes
 from kubernetes import watch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
+from urllib3.exceptions import ProtocolError
 
 from pipelines.ending import attempts, stage_run
 from pipelines.layout import LIMITS
@@ -204,17 +206,21 @@ def webhooks(place: Place, count: int) -> dict[str, Any]:
     name = f"bench-webhook-{stamp()}"
     logged = place.log(name, 200)
     seen: dict[str, float] = {}
-    stream = watch.Watch()
+    stream, done = watch.Watch(), threading.Event()
 
     def look() -> None:
-        version = place.custom.list_namespaced_custom_object(*_ARGO, place.namespace, "workflows")["metadata"]
-        for event in stream.stream(
-            place.custom.list_namespaced_custom_object, *_ARGO, place.namespace, "workflows",
-            resource_version=version["resourceVersion"],
-        ):  # fmt: skip
-            labels = event["object"]["metadata"].get("labels", {})
-            if event["type"] == "ADDED" and labels.get(f"{LABEL}model") == dns_name(name):
-                seen.setdefault(labels[f"{LABEL}version"], time.time())
+        listed = place.custom.list_namespaced_custom_object(*_ARGO, place.namespace, "workflows")
+        at = listed["metadata"]["resourceVersion"]
+        while not done.is_set():
+            with contextlib.suppress(ProtocolError):  # the API server ends a watch when it likes
+                for event in stream.stream(
+                    place.custom.list_namespaced_custom_object, *_ARGO, place.namespace, "workflows",
+                    resource_version=at,
+                ):  # fmt: skip
+                    at = event["object"]["metadata"]["resourceVersion"]
+                    labels = event["object"]["metadata"].get("labels", {})
+                    if event["type"] == "ADDED" and labels.get(f"{LABEL}model") == dns_name(name):
+                        seen.setdefault(labels[f"{LABEL}version"], time.time())
 
     with nothing_starts(place):
         threading.Thread(target=look, daemon=True).start()
@@ -224,6 +230,7 @@ def webhooks(place: Place, count: int) -> dict[str, Any]:
             version = str(place.register(name, logged))
             until(lambda: version in seen, 60, f"version {version}'s Workflow")  # noqa: B023 - called here
             took.append(1000 * (seen[version] - started))
+        done.set()
         stream.stop()
         place.clean()
     p50, p99 = (round(float(one), 1) for one in np.percentile(took, [50, 99]))
