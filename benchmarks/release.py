@@ -1,4 +1,4 @@
-"""What a release of the demo model costs, three times, medians as JSON: `make bench-release`; `make bench-own` has more.
+"""What a release of the demo model costs, thrice, medians as JSON: `make bench-release`; `make bench-own` has more.
 
 Registration to promoted, the part of it outside export, calibration and measurement windows, in all and by stage, a
 rerun with everything cached, and the memory of the idle stack. Every run is a fresh home, so nothing of the run before
