@@ -51,7 +51,10 @@ class Size:
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """A cluster as the templates need it. `sizes` overrides stages' own by name."""
+    """A cluster as the templates need it. `sizes` overrides stages' own by name.
+
+    `modelopt_image` is what `quantize` runs in for NVIDIA targets, where there is one.
+    """
 
     namespace: str
     image: str
@@ -61,6 +64,7 @@ class Setting:
     keep_s: int = 7 * 86400
     keep_pods_s: int = 300
     git_secrets: Sequence[str] = ()
+    modelopt_image: str = ""
 
 
 def templates(setting: Setting) -> list[str]:
@@ -219,7 +223,7 @@ def _container(
         args=[stage.name, "--out", OUT, *more, *words],
         inputs=[Parameter(name=name) for name in inputs],
         outputs=[Parameter(name=name, value_from=m.ValueFrom(path=f"{OUT}/{name}.json", default="")) for name in names],
-        pod_spec_patch=_on_target() if stage.at.on_target and "target" in inputs else None,
+        pod_spec_patch=_on_target(setting, stage) if stage.at.on_target and "target" in inputs else None,
     )
 
 
@@ -234,14 +238,19 @@ def _last(setting: Setting, stage: Stage, *, workflow: str) -> Container:
     return _container(setting, stage, values, "--workflow", workflow)
 
 
-def _on_target() -> str:
-    """The node that a target asks for: its labels, what it tolerates, and a GPU where it has one."""
+def _on_target(setting: Setting, stage: Stage) -> str:
+    """The node that a target asks for: its labels, what it tolerates, and a GPU, and its tools, where it has one."""
     at = "jsonpath(inputs.parameters.target, '$.{}')"
-    gpu = f"{at.format('accelerator')} == 'nvidia' ? '{{\"nvidia.com/gpu\": \"1\"}}' : '{{}}'"
+    nvidia = f"{at.format('accelerator')} == 'nvidia'"
+    gpu = f"{nvidia} ? '{{\"nvidia.com/gpu\": \"1\"}}' : '{{}}'"
+    image = ""
+    if setting.modelopt_image and stage.name == "quantize":
+        chosen = f"{nvidia} ? '{setting.modelopt_image}' : '{setting.image}'"
+        image = f'"image": {{{{=toJson({chosen})}}}}, '
     return (
         f'{{"nodeSelector": {{{{=toJson({at.format("node_selector")})}}}}, '
         f'"tolerations": {{{{=toJson({at.format("tolerations")})}}}}, '
-        f'"containers": [{{"name": "main", "resources": {{"limits": {{{{={gpu}}}}}}}}}]}}'
+        f'"containers": [{{"name": "main", {image}"resources": {{"limits": {{{{={gpu}}}}}}}}}]}}'
     )
 
 

@@ -16,6 +16,7 @@ from pipelines.layout import CONFIG, HOME
 from pipelines.release import RELEASE, ROLLBACK
 from pipelines.trigger_settings import Limits, Listening, Reconciling, Repository, SecretFiles, TriggerSettings
 from runtime.errors import SpecInvalid, UsageError
+from runtime.modelopt import IMAGE_PYTHON
 from runtime.records import Cluster, GatewayRef, Record, Site
 from runtime.spec import Target, load_mapping, problems
 
@@ -37,10 +38,14 @@ Count = Annotated[int, Field(ge=1, le=100)]
 
 
 class Images(Record):
-    """The project's two images, and how nodes get them. `pull_secrets` are Secrets that the user made."""
+    """The project's images, and how nodes get them. `pull_secrets` are Secrets that the user made.
+
+    `modelopt` is what quantize runs in for NVIDIA targets (`Containerfile.modelopt`); empty: the pipeline's.
+    """
 
     pipeline: Image = "localhost/shiplift-pipeline:dev"
     server: Image = "localhost/shiplift-server:dev"
+    modelopt: Image | Literal[""] = ""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     pull_secrets: tuple[Name, ...] = ()
 
@@ -305,6 +310,7 @@ class Values(Record):
             http="",
             grpc="",
             metrics="",
+            modelopt=IMAGE_PYTHON if self.images.modelopt else "",
             cluster=cluster,
         )
 
@@ -347,6 +353,7 @@ class Values(Record):
             keep_s=self.keep.workflows_s,
             keep_pods_s=self.keep.pods_s,
             git_secrets=self.git_secrets,
+            modelopt_image=self.images.modelopt,
         )
 
     @property

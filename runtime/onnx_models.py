@@ -74,6 +74,8 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = Fal
             f"ONNX Runtime {ort.__version__} of this environment has no CUDA provider",
             do="Install onnxruntime-gpu in its place on machines with a GPU.",
         )
+    if gpu:
+        ort.preload_dlls()  # CUDA's libraries from packages, where they are no part of the system
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1

@@ -117,6 +117,7 @@ class Cluster(Record):
 class Site(Record):
     """Where a release runs: addresses and folders, never a secret.
 
+    `modelopt` is the Python of the environment that has NVIDIA's modelopt, where there is one.
     All of it is volatile: the same work elsewhere is a hit.
     """
 
@@ -128,6 +129,7 @@ class Site(Record):
     grpc: str = volatile()
     metrics: str = volatile()
     rate_limiter: bool = volatile(default=False)
+    modelopt: str = volatile("")
     cluster: Cluster | None = volatile(default=None)
 
 

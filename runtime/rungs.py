@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 
 import runtime
-from runtime import onnx_models, quantization, sensitivity
+from runtime import modelopt, onnx_models, quantization, sensitivity
 from runtime.errors import MissingTool, QuantizeFailed, ShipliftError
 from runtime.evaluation import Validation, over_budget
 from runtime.processes import inherited, start_child
@@ -38,7 +38,8 @@ _POLL_S = 0.02
 class Job(Record):
     """What a rung is built from. `arrays` is an NPZ with `calibration/NAME`, `validation/NAME`, `asked/NAME`,
 
-    `reference/NAME`, `column/NAME` and `label`; `kept` is the folder of layer sensitivities.
+    `reference/NAME`, `column/NAME` and `label`; `kept` is the folder of layer sensitivities; `modelopt` is the Python
+    that has NVIDIA's tool, where there is one.
     """
 
     kind: Kind
@@ -51,6 +52,12 @@ class Job(Record):
     base: Evaluation
     target: Target
     how: Quantization
+    modelopt: str = ""
+
+    @property
+    def by_nvidia(self) -> bool:
+        """Whether NVIDIA's own tool builds it."""
+        return self.target.gpu and bool(self.modelopt)
 
 
 class Rung(Record):
@@ -196,7 +203,14 @@ def _half(job: Job, arrays: _Arrays) -> Rung:
     kind = job.kind
     if kind == "bf16" and not job.target.gpu:
         raise QuantizeFailed("bf16 can't be built: ONNX Runtime has no BF16 kernels for processors", do="Leave it out.")
-    file = quantization.to_half(Path(job.model), kind, _room_for(job, "model.onnx"))  # type: ignore[arg-type]
+    to = _room_for(job, "model.onnx")
+    if job.by_nvidia:
+        samples = modelopt.write_samples(
+            arrays.calibration or arrays.validation.asked, Path(job.folder) / "samples.npz"
+        )
+        words = modelopt.autocast_command(job.modelopt, Path(job.model), to, kind, samples)  # type: ignore[arg-type]
+        return _rung(job, arrays, modelopt.run(words, to), "modelopt autocast, kept inputs and outputs")
+    file = quantization.to_half(Path(job.model), kind, to)  # type: ignore[arg-type]
     return _rung(job, arrays, file, "mixed, FP32 inputs and outputs")
 
 
@@ -206,16 +220,29 @@ def _dynamic(job: Job, arrays: _Arrays) -> Rung:
     return _rung(job, arrays, file, "dynamic" + (", per channel" if how.per_channel else ""))
 
 
-def _fp8(job: Job, _arrays: _Arrays) -> Rung:
-    raise MissingTool(
-        f"{job.kind} can't be built here: its Q/DQ graphs are made by NVIDIA's modelopt, which needs an environment "
-        "of its own",
-        do="Leave fp8 out of the target's precisions, or log an ONNX model that modelopt has quantized.",
-    )
+def _fp8(job: Job, arrays: _Arrays) -> Rung:
+    if not job.by_nvidia:
+        raise MissingTool(
+            f"{job.kind} can't be built here: its Q/DQ graphs are made by NVIDIA's modelopt, which needs an image of "
+            "its own",
+            do="Name one as `images.modelopt` in the values, or leave fp8 out of the target's precisions.",
+        )
+    return _by_modelopt(job, arrays, "fp8", "minmax")
+
+
+def _by_modelopt(job: Job, arrays: _Arrays, mode: Literal["int8", "fp8"], method: Method) -> Rung:
+    samples = modelopt.write_samples(arrays.calibration, Path(job.folder) / "samples.npz")
+    to = _room_for(job, method, "model.onnx")
+    words = modelopt.quantize_command(job.modelopt, Path(job.model), to, mode, method, samples)
+    return _rung(job, arrays, modelopt.run(words, to), f"modelopt {mode}, {modelopt.METHODS[method]}")
 
 
 def _static(job: Job, arrays: _Arrays) -> Rung:
     """The calibration closest to fp32; then as few layers in float as the budget asks for."""
+    if job.by_nvidia:
+        methods: list[Method] = [one for one in job.how.methods if one in modelopt.METHODS] or ["minmax"]
+        built = {one: _by_modelopt(job, arrays, "int8", one) for one in methods}
+        return built[closest(built)]
     how = quantization.scheme(Path(job.model), job.target, job.how)
     prepared = _prepared(job)
     given = quantization.ranges(prepared, arrays.calibration, how.op_types, job.how, Path(job.folder))

@@ -77,7 +77,7 @@ def quantize(
         del running  # each rung may hold as much
         onnx_models.give_back_memory()
         top = Candidate(precision="fp32", method="as exported", model=exported.model, **_scores(found))
-        jobs, more = _jobs(folder, base, exported, target, quantization, validation, calibration, found)
+        jobs, more = _jobs(folder, base, site, exported, target, quantization, validation, calibration, found)
         with measuring(), lessons(site, f"layers of {graph_digest(base)}", folder / _SENSITIVITIES):
             built = rungs.build_all(jobs)
         files = {at: Path(rung.file) for at, rung in enumerate(built, 1) if rung.file} | {0: base}
@@ -139,14 +139,15 @@ def _example(store: ArtifactStore, exported: Exported) -> Arrays:
 
 
 def _jobs(
-    folder: Path, base: Path, exported: Exported, target: Target, how: Quantization,
+    folder: Path, base: Path, site: Site, exported: Exported, target: Target, how: Quantization,
     validation: Validation, calibration: Arrays | None, found: Evaluation,
 ) -> tuple[list[rungs.Job], list[str]]:  # fmt: skip
     kinds = [kind for precision in _LADDER if precision in target.precisions for kind in _KINDS[precision]]
     notes = []
-    if calibration is None and "int8 static" in kinds:
-        kinds = [kind for kind in kinds if not kind.startswith("int8")]
-        notes.append("int8 was not built: no calibration data were logged")
+    eight = [precision for precision in ("int8", "fp8") if precision in target.precisions]
+    if calibration is None and eight:
+        kinds = [kind for kind in kinds if not kind.startswith(("int8", "fp8"))]
+        notes += [f"{precision} was not built: no calibration data were logged" for precision in eight]
     if "int8 dynamic" in kinds and (target.gpu or not building.has_attention(base)):
         kinds.remove("int8 dynamic")  # it pays for transformers and recurrent models, on processors
     if not kinds:
@@ -160,7 +161,7 @@ def _jobs(
             rungs.Job(
                 kind=kind, model=str(base), folder=str(work), arrays=str(arrays), signature=exported.signature,
                 kept=str(folder / _SENSITIVITIES), metric=validation.metric, base=found, target=target,
-                how=how,
+                how=how, modelopt=site.modelopt,
             )
         )  # fmt: skip
     return jobs, notes

@@ -97,6 +97,15 @@ def test_sizes_given_for_a_stage_are_its_pods() -> None:
     assert export["container"]["resources"]["requests"] == {"cpu": "3", "memory": "9Gi"}
 
 
+def test_quantize_of_an_nvidia_target_runs_in_the_image_with_its_tools() -> None:
+    made = {one["name"]: one for one in rendered(modelopt_image="shiplift-modelopt:1")["release"]["templates"]}
+    wanted = "accelerator') == 'nvidia' ? 'shiplift-modelopt:1' : 'shiplift-pipeline:1')}}"
+    assert wanted in made["quantize"]["podSpecPatch"]
+    assert "image" not in made["tune"]["podSpecPatch"]
+    usual = {one["name"]: one for one in rendered()["release"]["templates"]}
+    assert "image" not in usual["quantize"]["podSpecPatch"]
+
+
 # --- in a pod -------------------------------------------------------------------------------------------------------
 
 
