@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -83,9 +83,9 @@ def _postgres() -> Iterator[int]:
     options = ["-c", f"listen_addresses={HOST}", "-c", "unix_socket_directories="]
     server = subprocess.Popen([programs / "postgres", "-D", folder / "data", "-p", str(port), *options], **said)
     try:
-        _until(lambda: _listening(port))
+        until(lambda: listening(port))
         where = ["-h", HOST, "-p", str(port), "-U", "shiplift"]
-        _until(lambda: subprocess.run([programs / "pg_isready", *where], check=False, **said).returncode == 0)
+        until(lambda: subprocess.run([programs / "pg_isready", *where], check=False, **said).returncode == 0)
         subprocess.run([programs / "createdb", *where, "shiplift"], check=True, **said)
         yield port
     finally:
@@ -129,8 +129,8 @@ def mlflow_server(uri: str, home: Path) -> Iterator[str]:
     }
     process = start_daemon(command, environment=variables, log=home / "mlflow.log", folder=home)
     try:
-        _until(lambda: _listening(port), seconds=180)
-        _until(lambda: httpx.get(f"http://{HOST}:{port}/health", trust_env=False, timeout=30).is_success, seconds=180)
+        until(lambda: listening(port), seconds=180)
+        until(lambda: httpx.get(f"http://{HOST}:{port}/health", trust_env=False, timeout=30).is_success, seconds=180)
         yield f"http://{HOST}:{port}"
     finally:
         stop(process)
@@ -250,12 +250,14 @@ def _report(name: str, version: int) -> ReleaseReport:
 # --- waiting --------------------------------------------------------------------------------------------------------
 
 
-def _listening(port: int) -> bool:
+def listening(port: int) -> bool:
+    """Whether somebody listens on a port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
 
 
-def _until(done: Any, *, seconds: float = 60) -> None:
+def until(done: Callable[[], object], *, seconds: float = 60) -> None:
+    """Waits for a condition."""
     deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:

@@ -19,7 +19,7 @@ from runtime.errors import DataInvalid, NotFound, Temporary, UsageError
 from runtime.names import release_name, serving_name
 from runtime.records import ReleaseReport, Request, Trigger
 from runtime.registry import FOLDER, TAG, Registry, check_name
-from runtime.registry_rest import version_exists
+from runtime.registry_rest import RestRegistry, version_exists
 from runtime.spec import parse
 
 _POLL_S = 0.05
@@ -62,7 +62,7 @@ def order(home: Path, name: str, spec: str, *, again: bool, allow_older: bool) -
     running = stack.require(home)
     model, version = split(name)
     if version is None:
-        version = Registry(running.registry_uri).latest(model).version
+        version = RestRegistry(running.registry_uri).newest_of(model).version
     elif not version_exists(running.registry_uri, model, version):
         raise NotFound(f"the registry has no version {version} of {model!r}", do="See `shiplift status`.")
     releases = Releases(home)
@@ -73,9 +73,8 @@ def order(home: Path, name: str, spec: str, *, again: bool, allow_older: bool) -
 
 def cancel(releases: Releases, model: str, version: int) -> str:
     """Cancels a version's release under way, and waits; gives its name, empty if there was none."""
-    for name in releases.names():
-        request = releases.order(name).request
-        if (request.model, request.version) == (model, version) and releases.active(name):
+    for name in releases.of(model, version):
+        if releases.active(name):
             cancel_and_wait(releases, name)
             return name
     return ""
@@ -111,8 +110,8 @@ def report_of(home: Path, model: str, version: int) -> ReleaseReport:
     releases = Releases(home)
     found = [
         (releases.folder(name) / "result.json", result)
-        for name in releases.names()
-        if (result := releases.result(name)) and (result.model, result.version) == (model, version)
+        for name in releases.of(model, version)
+        if (result := releases.result(name))
     ]
     if found:
         return max(found, key=lambda pair: pair[0].stat().st_mtime)[1]
@@ -158,9 +157,7 @@ def _log_file(home: Path, name: str) -> Path:
     else:
         releases = Releases(home)
         model, version = split(name)
-        wanted = {
-            n for n in releases.names() if (r := releases.order(n).request).model == model and r.version == version
-        } | ({name} & set(releases.names()))
+        wanted = {*releases.of(model, version), *({name} & set(releases.names()))}
         files = [releases.folder(one) / "log.txt" for one in wanted]
         file = max((f for f in files if f.is_file()), key=lambda f: f.stat().st_mtime, default=home / "logs" / name)
     if not file.is_file():

@@ -24,10 +24,36 @@ from pipelines.releases import MAX_ATTEMPTS, Order, Releases
 from runtime.errors import ShipliftError
 from runtime.ledger import Ledger
 from runtime.records import Failure, Outcome, ReleaseReport, Site
-from runtime.registry import Registry
+from runtime.registry_rest import RestRegistry
 
 _POLL_S = 0.05
 _SUPERVISE_S = 2.0
+_TICK_S = 1.0
+
+
+class Queue:
+    """The releases that wait, for one who asks twenty times a second: they are looked through when one was queued.
+
+    Their folder's time tells, once it is older than a clock's tick; every `full_look_s` it is not believed.
+    """
+
+    def __init__(self, releases: Releases, *, full_look_s: float = 10.0) -> None:
+        self._releases = releases
+        self._full_look_s = full_look_s
+        self._changed_at, self._looked_at, self._next_full_look = -1.0, 0.0, 0.0
+
+    def waiting(self) -> list[str]:
+        """What is to run, in its order."""
+        changed = self._releases.changed_at()
+        settled = changed == self._changed_at and self._looked_at - changed > _TICK_S
+        if settled and time.monotonic() < self._next_full_look:
+            return []
+        self._changed_at, self._looked_at = changed, time.time()
+        self._next_full_look = time.monotonic() + self._full_look_s
+        found = self._releases.pending()
+        if found:
+            self._changed_at = -1.0  # one is run now; the others are found after it
+        return found
 
 
 class Dispatcher:
@@ -36,6 +62,7 @@ class Dispatcher:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._releases = Releases(home)
+        self._queue = Queue(self._releases)
         self._child = 0
         self._stopping = False
         self._next_sweep = 0.0
@@ -48,7 +75,7 @@ class Dispatcher:
         while not self._stopping:
             self._look_after_stack()
             self._sweep()
-            pending = self._releases.pending()
+            pending = self._queue.waiting()
             if pending:
                 self._fork(partial(work, self._home, pending[0]))
             else:
@@ -160,7 +187,7 @@ def _given_up(order: Order, name: str) -> ReleaseReport:
 def sweep(site: Site, releases: Releases, *, since: float) -> int:
     """Accepts what no webhook announced."""
     try:
-        sweeping.sweep(Registry(site.registry_uri), releases.accept, since=since, tell=partial(print, flush=True))
+        sweeping.sweep(RestRegistry(site.registry_uri), releases.accept, since=since, tell=partial(print, flush=True))
     except ShipliftError as error:
         print(error, flush=True)
     return 0

@@ -26,6 +26,7 @@ from runtime.registry import check_name
 from runtime.storage import room_for
 
 _KEEP_DELIVERIES_S = 2 * MAX_AGE_S
+_FORGET_EVERY_S = 30.0
 
 Secrets = Callable[[], tuple[str, ...]]
 Answer = tuple[int, str]
@@ -55,6 +56,7 @@ class Deliveries:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._next_look = 0.0
         folder.mkdir(parents=True, exist_ok=True)
 
     def claim(self, delivery: str) -> bool:
@@ -76,6 +78,10 @@ class Deliveries:
         return self._folder / hashlib.sha256(delivery.encode()).hexdigest()
 
     def _forget_old(self) -> None:
+        """Now and then: thousands of ids may be there, and each delivery would look at all of them."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _FORGET_EVERY_S
         limit = time.time() - _KEEP_DELIVERIES_S
         for file in self._folder.iterdir():
             with contextlib.suppress(OSError):

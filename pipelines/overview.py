@@ -8,7 +8,10 @@ from pipelines import console, stack
 from pipelines.releases import Releases
 from runtime.names import serving_name
 from runtime.records import Endpoint, Record
-from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS, TAG, Registry
+from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS, TAG
+from runtime.registry_rest import RestRegistry
+
+_SHOWN = (CHAMPION, CHALLENGER, PREVIOUS)
 
 
 class Part(Record):
@@ -120,7 +123,7 @@ def of_stack(home: Path) -> StackStatus:
 
 
 def _models(found: stack.Stack) -> tuple[ModelStatus, ...]:
-    registry = Registry(found.registry_uri)
+    registry = RestRegistry(found.registry_uri)
     return tuple(
         ModelStatus(
             model=name,
@@ -141,10 +144,9 @@ def of_model(home: Path, model: str) -> ModelVersions:
         NotFound: the registry does not know the model.
     """
     running = stack.require(home)
-    registry = Registry(running.registry_uri)
-    registry.latest(model)
+    registry = RestRegistry(running.registry_uri)
     name = serving_name(model)
-    aliases = {alias: registry.alias(model, alias) for alias in (CHAMPION, CHALLENGER, PREVIOUS)}
+    aliases = registry.aliases(model)
     versions = sorted(registry.versions(model), key=lambda info: -info.version)
     return ModelVersions(
         model=model,
@@ -153,7 +155,7 @@ def of_model(home: Path, model: str) -> ModelVersions:
         versions=tuple(
             VersionStatus(
                 version=info.version,
-                aliases=tuple(alias for alias, version in aliases.items() if version == info.version),
+                aliases=tuple(alias for alias in _SHOWN if aliases.get(alias) == info.version),
                 outcome=info.tags.get(f"{TAG}outcome", "not released"),
                 verdict=info.tags.get(f"{TAG}verdict", ""),
                 reason=info.tags.get(f"{TAG}reason", ""),

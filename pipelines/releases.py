@@ -12,11 +12,10 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 from runtime.errors import NotFound, by_exit_code
-from runtime.names import release_name
+from runtime.names import release_name, release_prefix
 from runtime.processes import alive
 from runtime.records import Event, Process, Record, ReleaseReport, Request, Trigger
 from runtime.storage import room_for, write_atomically
@@ -97,6 +96,7 @@ class Releases:
             (folder / old).unlink(missing_ok=True)
         write_atomically(folder / "order.json", order.model_dump_json())
         write_atomically(folder / "queued", str(time.time()))
+        os.utime(self.root)
 
     # --- the queue ---
 
@@ -115,16 +115,31 @@ class Releases:
         """Every release, in no order."""
         if not self.root.is_dir():
             return []
-        return [entry.name for entry in self.root.iterdir() if not entry.name.startswith(".")]
+        return [entry.name for entry in os.scandir(self.root) if not entry.name.startswith(".")]
+
+    def of(self, model: str, version: int | None = None) -> list[str]:
+        """The releases of a model, or of one version of it, in no order."""
+        prefix, found = release_prefix(model, version), []
+        for name in self.names():
+            if name.startswith(prefix):  # of tens of thousands, these few are read
+                with contextlib.suppress(NotFound, ValueError):
+                    request = self.order(name).request
+                    if request.model == model and version in (None, request.version):
+                        found.append(name)
+        return found
 
     def active(self, name: str) -> bool:
         """Whether it is queued or running."""
-        return (self.folder(name) / "queued").is_file()
+        return os.access(f"{self.root}/{name}/queued", os.F_OK)
+
+    def changed_at(self) -> float:
+        """When a release was last queued, in seconds since the epoch, to a clock tick; perhaps later, never earlier."""
+        return self.root.stat().st_mtime if self.root.is_dir() else 0.0
 
     def pending(self) -> list[str]:
         """What is to run: models by when they first asked, a model's versions in their order."""
         waiting: list[tuple[float, str, int, str]] = []
-        for name in self.names():
+        for name in filter(self.active, self.names()):
             with contextlib.suppress(OSError, ValueError):
                 since = float((self.folder(name) / "queued").read_text())
                 request = self.order(name).request
@@ -188,12 +203,6 @@ class Releases:
             with contextlib.suppress(ValueError, AttributeError):  # a line that a full disk cut off
                 found.append(Event.model_validate({k: v for k, v in json.loads(line).items() if k != "at"}))
         return found, offset + len(complete)
-
-    def of_model(self, model: str) -> Iterator[tuple[Order, ReleaseReport | None]]:
-        """A model's releases, the newest version first."""
-        found = [(self.order(name), self.result(name)) for name in self.names()]
-        mine = [pair for pair in found if pair[0].request.model == model]
-        yield from sorted(mine, key=lambda pair: pair[0].request.version, reverse=True)
 
 
 def final(exit_code: int) -> bool:

@@ -97,7 +97,7 @@ def replay(home: Path, name: str, file: str, text: str) -> Replay:
 def _all(home: Path, model: str) -> list[ReleaseReport]:
     """The newest report of each version that was released."""
     releases = Releases(home)
-    versions = {done.version for n in releases.names() if (done := releases.result(n)) and done.model == model}
+    versions = {done.version for name in releases.of(model) if (done := releases.result(name))}
     if not versions:
         versions = {info.version for info in Registry(stack.require(home).registry_uri).versions(model)}
     found = []

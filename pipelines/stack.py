@@ -21,11 +21,10 @@ from runtime.errors import ServerFailed, StackDown
 from runtime.keys import load_secrets
 from runtime.processes import alive, free_port, inherited, memory_mb, require_free, start_daemon, stop
 from runtime.records import Process, Record, Site
-from runtime.registry import Registry
+from runtime.registry_rest import RestRegistry
 from runtime.settings import Settings
 from runtime.storage import write_atomically
 from runtime.triton.environment import default_root, ensure
-from runtime.triton.server import Features, Ports, start_production
 
 HOST = "127.0.0.1"
 WEBHOOK = "shiplift"
@@ -213,6 +212,8 @@ def _start_mlflow(home: Path, stack: Stack) -> Process:
 
 
 def _start_triton(home: Path, stack: Stack) -> Process:
+    from runtime.triton.server import Features, Ports, start_production  # noqa: PLC0415 - 0.2 s, only to start it
+
     environment = ensure(Path(stack.server_environment))
     ports = Ports(http=stack.http_port, grpc=stack.grpc_port, metrics=stack.metrics_port, host=HOST)
     features = Features(cache_mb=stack.cache_mb, rate_limiter=stack.rate_limiter)
@@ -244,7 +245,7 @@ def _variables() -> dict[str, str]:
 def _announce(home: Path, stack: Stack) -> None:
     """Tells the registry where new versions are announced."""
     url = f"http://{HOST}:{stack.receiver_port}/webhooks/mlflow"
-    Registry(stack.registry_uri).ensure_webhook(WEBHOOK, url, load_secrets(home).webhook)
+    RestRegistry(stack.registry_uri, timeout_s=30).ensure_webhook(WEBHOOK, url, load_secrets(home).webhook, renew=True)
 
 
 def _wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:

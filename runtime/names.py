@@ -34,8 +34,13 @@ def dns_name(model: str) -> str:
 
 def release_name(model: str, version: int, spec: str) -> str:
     """The one name of a release: the same model, version and spec given by hand always give the same one."""
+    return f"{release_prefix(model, version)}{_release_digest(model, version, spec)}"
+
+
+def release_prefix(model: str, version: int | None = None) -> str:
+    """What the names of all releases of a model, or of one version of it, begin with; another model's may too."""
     slug = re.sub(r"[^a-z0-9]+", "-", serving_name(model).lower()).strip("-")
-    return f"{slug}-{version}-{_release_digest(model, version, spec)}"
+    return f"{slug}-" if version is None else f"{slug}-{version}-"
 
 
 def workflow_name(model: str, version: int, spec: str) -> str:

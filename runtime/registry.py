@@ -64,33 +64,11 @@ class Registry:
         with _translated(f"version {version} of model {name!r}"):
             return _info(self._client.get_model_version(name, str(version)))
 
-    def latest(self, name: str) -> VersionInfo:
-        """The version with the highest number."""
-        versions = self.versions(name)
-        if not versions:
-            raise NotFound(f"model {name!r} has no versions", do="Register one with `mlflow.register_model`.")
-        return max(versions, key=lambda info: info.version)
-
     def versions(self, name: str) -> list[VersionInfo]:
         """Every version of a model, in no order."""
         with _translated(f"model {name!r}"):
             quoted = name.replace("'", "\\'")
             return [_info(v) for v in self._pages(self._client.search_model_versions, f"name='{quoted}'")]
-
-    def models(self) -> Iterator[tuple[str, int, dict[str, int]]]:
-        """Each model's name, highest version number (0: none) and aliases; one page of models at a time."""
-        with _translated("the registered models"):
-            for model in self._pages(self._client.search_registered_models, None):
-                newest = max((int(latest.version) for latest in model.latest_versions or ()), default=0)
-                yield model.name, newest, {alias: int(version) for alias, version in (model.aliases or {}).items()}
-
-    def newest(self) -> Iterator[VersionInfo]:
-        """Each model's version with the highest number; one page of models at a time."""
-        with _translated("the registered models"):
-            for model in self._pages(self._client.search_registered_models, None):
-                versions = [_info(version) for version in model.latest_versions or ()]
-                if versions:
-                    yield max(versions, key=lambda info: info.version)
 
     def tag(self, name: str, version: int, **tags: str) -> None:
         """Sets `shiplift.KEY` tags; values over the registry's limit are cut."""
@@ -180,24 +158,6 @@ class Registry:
             self._client.set_terminated(run.info.run_id)
         self.tag(info.name, info.version, run_id=run.info.run_id)
         return str(run.info.run_id)
-
-    # --- webhooks ---
-
-    def ensure_webhook(self, name: str, url: str, secret: str) -> str:
-        """Makes, or brings up to date, the webhook that announces new versions; gives its id."""
-        events = ["model_version.created"]
-        with _translated("the registry's webhooks"):
-            for webhook in self._client.list_webhooks(max_results=1000):
-                if webhook.name == name:
-                    self._client.update_webhook(webhook.webhook_id, url=url, events=events, secret=secret)
-                    return str(webhook.webhook_id)
-            return str(self._client.create_webhook(name, url=url, events=events, secret=secret).webhook_id)
-
-    def test_webhook(self, webhook_id: str) -> tuple[bool, int]:
-        """Asks MLflow to send its test event: whether it was accepted, and the HTTP status."""
-        with _translated("the registry's webhooks"):
-            result = self._client.test_webhook(webhook_id)
-        return bool(result.success), int(result.response_status or 0)
 
     def _pages(self, search: Any, query: str | None) -> Iterator[Any]:
         token = None

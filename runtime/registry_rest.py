@@ -36,13 +36,34 @@ class RestRegistry:
         said = self._version(name, version)
         return _info(said["model_version"]) if said else None
 
+    def models(self) -> Iterator[tuple[str, int, dict[str, int]]]:
+        """Each model's name, highest version number (0: none) and aliases; one page of models at a time."""
+        for model in self._models():
+            yield str(model.get("name", "")), max((one.version for one in _latest(model)), default=0), _aliases(model)
+
     def newest(self) -> Iterator[VersionInfo]:
         """Each model's version with the highest number; one page of models at a time."""
-        for page in self._pages("/registered-models/search"):
-            for model in page.get("registered_models", []):
-                versions = [_info(one) for one in model.get("latest_versions", [])]
-                if versions:
-                    yield max(versions, key=lambda info: info.version)
+        for model in self._models():
+            if versions := _latest(model):
+                yield max(versions, key=lambda info: info.version)
+
+    def versions(self, name: str) -> list[VersionInfo]:
+        """Every version of a model, in no order.
+
+        Raises:
+            NotFound: there is no such model, or it has no versions.
+        """
+        quoted = name.replace("'", "\\'")
+        pages = self._pages("/model-versions/search", filter=f"name='{quoted}'")
+        found = [_info(one) for page in pages for one in page.get("model_versions", [])]
+        if not found:
+            raise _no_versions(name)
+        return found
+
+    def aliases(self, name: str) -> dict[str, int]:
+        """A model's aliases, and the versions they name; none where there is no such model."""
+        said = self._ask("GET", "/registered-models/get", params={"name": name})
+        return _aliases((said or {}).get("registered_model", {}))
 
     def newest_of(self, name: str) -> VersionInfo:
         """A model's version with the highest number.
@@ -51,9 +72,9 @@ class RestRegistry:
             NotFound: there is no such model, or it has no versions.
         """
         said = self._ask("GET", "/registered-models/get", params={"name": name})
-        versions = [_info(one) for one in (said or {}).get("registered_model", {}).get("latest_versions", [])]
+        versions = _latest((said or {}).get("registered_model", {}))
         if not versions:
-            raise NotFound(f"the registry has no versions of model {name!r}", do="Register one, or mend the name.")
+            raise _no_versions(name)
         return max(versions, key=lambda info: info.version)
 
     def tag(self, name: str, version: int, **tags: str) -> None:
@@ -87,11 +108,15 @@ class RestRegistry:
     def _version(self, name: str, version: int) -> dict[str, Any] | None:
         return self._ask("GET", "/model-versions/get", params={"name": name, "version": str(version)})
 
-    def _pages(self, path: str) -> Iterator[dict[str, Any]]:
+    def _models(self) -> Iterator[dict[str, Any]]:
+        for page in self._pages("/registered-models/search"):
+            yield from page.get("registered_models", [])
+
+    def _pages(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
         token = ""
         while True:
             where = {"page_token": token} if token else {}
-            page = self._ask("GET", path, params={"max_results": str(_PAGE), **where}) or {}
+            page = self._ask("GET", path, params={"max_results": str(_PAGE), **query, **where}) or {}
             yield page
             token = str(page.get("next_page_token") or "")
             if not token:
@@ -124,6 +149,21 @@ def version_exists(uri: str, name: str, version: int, *, timeout_s: float = 5) -
         Temporary: the registry does not answer.
     """
     return RestRegistry(uri, timeout_s=timeout_s).has(name, version)
+
+
+def _no_versions(name: str) -> NotFound:
+    return NotFound(f"the registry has no versions of model {name!r}", do="Register one, or mend the name.")
+
+
+def _latest(model: dict[str, Any]) -> list[VersionInfo]:
+    return [_info(one) for one in model.get("latest_versions", [])]
+
+
+def _aliases(model: dict[str, Any]) -> dict[str, int]:
+    try:
+        return {str(one["alias"]): int(one["version"]) for one in model.get("aliases", [])}
+    except (KeyError, TypeError, ValueError) as error:
+        raise Temporary(f"the registry gave an odd alias: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error
 
 
 def _json(answer: httpx.Response) -> Any:

@@ -46,8 +46,11 @@ def post(lab: Lab, body: bytes, given: dict[str, str]) -> httpx.Response:
 def test_mlflows_own_test_event_is_acknowledged_and_starts_nothing(lab: Lab) -> None:
     before = set(lab.releases.names())
     url = f"http://127.0.0.1:{lab.running.receiver_port}/webhooks/mlflow"
-    webhook = lab.registry.ensure_webhook(stack.WEBHOOK, url, load_secrets(lab.home).webhook)
-    assert lab.registry.test_webhook(webhook) == (True, 200)
+    client = lab.mlflow.MlflowClient()
+    (webhook,) = [one for one in client.list_webhooks(max_results=100) if one.name == stack.WEBHOOK]
+    assert webhook.url == url
+    told = client.test_webhook(webhook.webhook_id)
+    assert (told.success, told.response_status) == (True, 200)
     assert set(lab.releases.names()) == before
 
 

@@ -249,9 +249,20 @@ def test_ids_of_deliveries_are_forgotten_when_their_age_alone_refuses_them(tmp_p
     assert deliveries.claim("old")
     (file,) = (tmp_path / "seen").iterdir()
     os.utime(file, (0, time.time() - 3 * MAX_AGE_S))
-    assert deliveries.claim("new")
+    assert not deliveries.claim("old")
+    later = Deliveries(tmp_path / "seen")
+    assert later.claim("new")
     assert len(list((tmp_path / "seen").iterdir())) == 1
-    assert not deliveries.claim("new")
+    assert not later.claim("new")
+
+
+def test_thousands_of_ids_are_not_looked_through_for_each_delivery(tmp_path: Path) -> None:
+    deliveries = Deliveries(tmp_path / "seen")
+    assert deliveries.claim("first")
+    (file,) = (tmp_path / "seen").iterdir()
+    os.utime(file, (0, time.time() - 3 * MAX_AGE_S))
+    assert deliveries.claim("second")
+    assert file.exists()
 
 
 def test_an_id_is_never_a_path(tmp_path: Path) -> None:

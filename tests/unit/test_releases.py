@@ -215,8 +215,28 @@ def test_a_line_that_a_full_disk_cut_off_is_left_out(releases: Releases) -> None
     assert releases.events(name)[0] == [Event(stage="tune", kind="started")]
 
 
-def test_a_model_s_releases_are_listed_the_newest_version_first(releases: Releases) -> None:
-    for model, version in (("digits", 1), ("fraud", 5), ("digits", 10), ("digits", 2)):
-        ended(releases, Request(model=model, version=version))
-    assert [order.request.version for order, _ in releases.of_model("digits")] == [10, 2, 1]
-    assert all(result is not None for _, result in releases.of_model("digits"))
+def test_a_model_s_releases_are_its_own_even_where_names_begin_alike(releases: Releases) -> None:
+    """`a_b` and `a-b` make the same name of a release but for its digest, and `digits-1` begins like `digits`."""
+    asked = [("digits", 1), ("digits", 10), ("digits-1", 1), ("a_b", 1), ("a-b", 1), ("fraud", 1)]
+    for model, version in asked:
+        releases.accept(Request(model=model, version=version), WEBHOOK)
+    again = releases.accept(Request(model="digits", version=1, spec="slo: {}"), WEBHOOK).name
+    (releases.root / "digits-1-broken").mkdir()
+    found = {(m, v): {releases.order(n).request for n in releases.of(m, v)} for m, v in asked}
+    assert all({(r.model, r.version) for r in requests} == {key} for key, requests in found.items())
+    assert len(releases.of("digits", 1)) == 2
+    assert again in releases.of("digits", 1)
+    assert len(releases.of("digits")) == 3
+    assert releases.of("none") == releases.of("digits", 2) == []
+
+
+def test_the_folder_s_time_tells_that_something_was_queued(releases: Releases) -> None:
+    assert releases.changed_at() == 0
+    name = ended(releases)
+    os.utime(releases.root, (0, 0))
+    assert releases.accept(DIGITS, MANUAL, again=True).queued
+    assert releases.changed_at() > 0
+    os.utime(releases.root, (0, 0))
+    assert releases.accept(Request(model="fraud", version=1), WEBHOOK).queued
+    assert releases.changed_at() > 0
+    assert name in releases.pending()

@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from pipelines import replay
+from pipelines.releases import Releases
 from pipelines.replay import Replay
 from runtime import policy
 from runtime.errors import NotFound, SpecInvalid
 from runtime.policy import Limits
-from runtime.records import Candidate, Candidates, Outcome, Record, StageRun
+from runtime.records import Candidate, Candidates, Outcome, Record, Request, StageRun, Trigger
 from runtime.rules import Policy
 from runtime.spec import Data, Quality, Slo
 
@@ -32,10 +33,9 @@ def released(home: Path, version: int, **records: Record) -> None:
         key = f"{version}{stage}".encode().hex().ljust(64, "0")[:64]
         (home / "records" / f"{key}.json").write_text(record.model_dump_json())
         stages.append(StageRun(name=stage, key=key))
-    folder = home / "releases" / f"digits-{version}"
-    folder.mkdir(parents=True)
-    done = report(version=version, stages=tuple(stages), release=folder.name)
-    (folder / "result.json").write_text(done.model_dump_json())
+    releases = Releases(home)
+    name = releases.accept(Request(model="digits", version=version), Trigger()).name
+    releases.end(name, report(version=version, stages=tuple(stages), release=name))
 
 
 def measured(p99_ms: float = 10) -> Any:
