@@ -234,7 +234,54 @@ def test_the_index_tells_each_models_standing_and_trend() -> None:
     assert "Nothing was released yet" in render_index(())
 
 
+def _luminance(colour: str) -> float:
+    """Relative luminance, as WCAG 2 defines it."""
+    digits = colour.lstrip("#")
+    digits = "".join(2 * digit for digit in digits) if len(digits) == 3 else digits
+    parts = [int(digits[at : at + 2], 16) / 255 for at in (0, 2, 4)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(one: str, other: str) -> float:
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _schemes(page: str) -> dict[str, dict[str, str]]:
+    """The colours by name that the page gives to light screens, dark screens and paper."""
+    names = r"--(\w+): (#[0-9a-f]+)"
+    style = page[page.index("<style>") : page.index("</style>")]
+    dark_at, print_at = style.index("@media screen and (prefers-color-scheme: dark)"), style.index("@media print")
+    light = dict(re.findall(names, style[:dark_at]))
+    dark = light | dict(re.findall(names, style[dark_at : style.index("* {")]))
+    return {"light": light, "dark": dark, "print": light | dict(re.findall(names, style[print_at:]))}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark", "print"])
+def test_text_and_charts_can_be_read_on_every_paper(scheme: str) -> None:
+    """WCAG 2's levels: 4.5 for text, 3 for what a chart is drawn with."""
+    page = render(report(), everything())
+    colours = _schemes(page)[scheme]
+    for paper in ("paper", "card"):
+        for name in ("ink", "soft", "pass", "fail", "inconclusive"):
+            assert _contrast(colours[name], colours[paper]) >= 4.5, (name, paper)
+    drawn = set(re.findall(r"(?:stroke|fill): (#[0-9a-f]{6})", page))
+    grid = set(re.findall(r"stroke: (#[0-9a-f]{6}); stroke-opacity: 0.25", page))
+    assert len(drawn) > 3
+    for colour in drawn | grid:
+        assert _contrast(colour, colours["card"]) >= 3, colour
+
+
 CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := which(name))), None)
+
+
+def chromium(folder: Path) -> list[str]:
+    """Headless Chromium with a profile of its own, and its first options."""
+    return [
+        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+        f"--user-data-dir={folder / 'profile'}", "--hide-scrollbars",
+    ]  # fmt: skip
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look at the page with")
@@ -254,10 +301,7 @@ def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: P
         "document.title = e.scrollWidth + ' of ' + e.clientWidth; }</script>"
     )
     (tmp_path / "frame.html").write_text(f"<!doctype html><body style='margin:0'>{frame}{script}</body>")
-    words = [
-        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
-        f"--user-data-dir={tmp_path / 'profile'}", "--hide-scrollbars",
-    ]  # fmt: skip
+    words = chromium(tmp_path)
     at = (tmp_path / "frame.html").as_uri()
     shot = tmp_path / "shot.png"
     subprocess.run(
@@ -270,8 +314,22 @@ def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: P
     from matplotlib.image import imread
 
     pixels = imread(shot)[:, :390, :3]
-    assert pixels.std() > 0.05
+    assert pixels.std() > 0.03
     assert len({tuple(pixel) for pixel in pixels[::7, ::7].reshape(-1, 3).round(2)}) > 10
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium to look at the page with")
+def test_a_dark_screen_shows_the_page_dark_with_light_ink(tmp_path: Path) -> None:
+    from matplotlib.image import imread
+
+    (tmp_path / "page.html").write_text(render(report(), everything()))
+    shot, at = tmp_path / "dark.png", (tmp_path / "page.html").as_uri()
+    words = [*chromium(tmp_path), "--blink-settings=preferredColorScheme=0", "--window-size=1280,2000"]
+    subprocess.run([*words, f"--screenshot={shot}", at], capture_output=True, check=True, timeout=120)
+    pixels = imread(shot)[:, :, :3]
+    assert (pixels[5, 5] * 255).round().tolist() == [0x0B, 0x11, 0x20]
+    assert pixels.mean() < 0.2
+    assert pixels.max() > 0.85
 
 
 def test_the_page_is_complete_html() -> None:
