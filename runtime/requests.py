@@ -36,7 +36,8 @@ def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]
 def recorded(body: bytes, name: str, signature: Signature) -> list[Arrays]:
     """Requests as logged: an NPZ of arrays by input name, or JSON: KServe request bodies, as a list or one a line.
 
-    A request of several samples counts as several. In JSON, `{"b64": "..."}` stands for bytes, such as a JPEG.
+    A request of several samples counts as several. In JSON, `{"b64": "..."}` stands for bytes, such as a JPEG: those of
+    one element of a BYTES tensor, or of the whole of another (ONNX models take files as UINT8: their strings are text).
 
     Raises:
         DataInvalid: the file can't be read, or does not fit the model's inputs.
@@ -66,7 +67,7 @@ def length(shape: DynamicShape, rng: np.random.Generator) -> int:
 
 
 def _one(example: Arrays, signature: Signature, load: Load, rng: np.random.Generator) -> Arrays:
-    lengths = {(shape.input, shape.axis): length(shape, rng) for shape in load.shapes}
+    lengths = _lengths(load, rng)
     resized = {}
     for spec in signature.inputs:
         array = example[spec.name]
@@ -76,6 +77,15 @@ def _one(example: Arrays, signature: Signature, load: Load, rng: np.random.Gener
         resized[spec.name] = array
     made = random_like(resized, signature.inputs, 1, seed=int(rng.integers(2**31)))
     return {name: array[0] for name, array in made.items()}
+
+
+def _lengths(load: Load, rng: np.random.Generator) -> dict[tuple[str, int], int]:
+    """A length by input and axis; the same distribution on the same axis is drawn once, for tokens and their mask."""
+    drawn: dict[DynamicShape, int] = {}
+    for shape in load.shapes:
+        alike = shape.model_copy(update={"input": ""})
+        drawn[shape] = drawn[alike] = drawn.get(alike) or length(shape, rng)
+    return {(shape.input, shape.axis): drawn[shape] for shape in load.shapes}
 
 
 def _check_shape(shape: DynamicShape, signature: Signature) -> None:
@@ -106,7 +116,11 @@ def _tensor(data: Any, spec: TensorSpec, shape: list[int]) -> NDArray[Any]:
         made = np.empty(len(flat), dtype=object)
         made[:] = flat
         return made.reshape(shape)
-    return np.array(data, dtype=numpy_type(spec.datatype)).reshape(shape)
+    dtype = numpy_type(spec.datatype)
+    raw = [item for item in _flat(data) if isinstance(item, dict)]
+    if raw:  # the tensor's own bytes, such as those of a JPEG that the model decodes
+        return np.frombuffer(b"".join(base64.b64decode(item["b64"]) for item in raw), dtype=dtype).reshape(shape)
+    return np.array(data, dtype=dtype).reshape(shape)
 
 
 def _flat(data: Any) -> list[Any]:

@@ -310,7 +310,8 @@ class DynamicShape(Record):
     """How long a dynamic dimension of an input is in the load test's requests: `axis` counts from 1 after the batch.
 
     uniform: any length from `low` to `high`. lognormal: most are short and few are long, as texts are, within the
-    same bounds. choice: one of `lengths`.
+    same bounds. choice: one of `lengths`. Inputs with the same distribution on the same axis, such as tokens and their
+    mask, get the same length in a request.
     """
 
     input: str

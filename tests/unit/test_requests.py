@@ -48,6 +48,16 @@ def test_bytes_in_a_log_are_bytes() -> None:
     assert one["jpeg"].tolist() == [b"\xff\xd8\xff\x00"]
 
 
+def test_a_file_s_bytes_may_be_a_tensor_of_bytes() -> None:
+    """As a model that decodes images itself takes them in ONNX, whose strings are text."""
+    tensors = Signature(inputs=(tensor("jpeg", -1, -1, datatype="UINT8"),), outputs=())
+    body = {"inputs": [{"name": "jpeg", "shape": [1, 4], "datatype": "UINT8", "data": {"b64": "/9j/AA=="}}]}
+    (one,) = recorded(json.dumps(body).encode(), "r.json", tensors)
+    assert one["jpeg"].tolist() == list(b"\xff\xd8\xff\x00")
+    body["inputs"][0]["data"] = [{"b64": "/9j/AA=="}]
+    assert recorded(json.dumps(body).encode(), "r.json", tensors)[0]["jpeg"].tolist() == one["jpeg"].tolist()
+
+
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b"[1]", b'{"inputs": []}', b"\xff", json.dumps(kserve([1, 2], [1, 2])).encode(),
@@ -67,11 +77,26 @@ def test_made_requests_look_like_the_example() -> None:
     assert [one["input"].tolist() for one in found] == [one["input"].tolist() for one in again]
 
 
-def test_lengths_follow_their_distribution_and_agree_where_one_is_drawn_per_input() -> None:
+def test_lengths_follow_their_distribution_and_agree_where_it_is_the_same() -> None:
+    """A text's tokens and their mask are as long as each other, in every request."""
     example = {name: np.ones((2, 16), np.int64) for name in ("ids", "mask")}
     shapes = tuple(DynamicShape(input=name, distribution="choice", lengths=(8, 64)) for name in ("ids", "mask"))
     found = synthetic(example, TEXT, Load(shapes=shapes))
     assert {one["ids"].shape for one in found} == {(8,), (64,)}
+    assert all(one["ids"].shape == one["mask"].shape for one in found)
+
+
+def test_lengths_of_different_distributions_or_axes_are_drawn_apart() -> None:
+    example = {"ids": np.ones((2, 16), np.int64), "mask": np.ones((2, 16), np.int64)}
+    apart = (DynamicShape(input="ids", low=1, high=99), DynamicShape(input="mask", low=1, high=98))
+    found = synthetic(example, TEXT, Load(shapes=apart))
+    assert any(one["ids"].shape != one["mask"].shape for one in found)
+    image = Signature(inputs=(tensor("image", -1, -1, -1),), outputs=())
+    both = tuple(DynamicShape(input="image", axis=axis, low=1, high=99) for axis in (1, 2))
+    sizes = [
+        one["image"].shape for one in synthetic({"image": np.ones((1, 4, 4), np.float32)}, image, Load(shapes=both))
+    ]
+    assert any(height != width for height, width in sizes)
 
 
 @pytest.mark.parametrize("shape", [DynamicShape(input="nothing"), DynamicShape(input="input", axis=1)])

@@ -1,0 +1,182 @@
+"""What a load test sends is what arrives: text, files' bytes and lengths as drawn, judged by models that refuse others.
+
+Each model looks up a table by what it was sent, so that a wrong byte, word or length is an error of ONNX Runtime, and a
+request that failed ends perf_analyzer.
+"""
+
+import base64
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from runtime import perf
+from runtime.errors import MeasurementFailed
+from runtime.records import ServingConfig, Signature, TensorSpec
+from runtime.requests import recorded, synthetic
+from runtime.spec import DynamicShape, Load, Serving
+from runtime.tensors import Arrays
+from runtime.triton.client import TritonClient
+from runtime.triton.config import ModelDescription
+from runtime.triton.environment import ServerEnvironment, default_root
+from runtime.triton.repository import golden_arrays, install, write_package
+from runtime.triton.server import Features, Server, private_server
+
+pytestmark = pytest.mark.integration
+ENVIRONMENT = ServerEnvironment(default_root())
+ANSWER = (TensorSpec(name="y", datatype="INT64", shape=(-1, 1)),)
+
+
+def graph(spec: TensorSpec, nodes: list[Any], constants: dict[str, Any]) -> bytes:
+    """A model of one input `x` and one output `y` (INT64, batch x 1)."""
+    kinds = {"INT64": TensorProto.INT64, "UINT8": TensorProto.UINT8, "BYTES": TensorProto.STRING}
+    dims = [f"d{at}" if size == -1 else size for at, size in enumerate(spec.shape)]
+    made = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", kinds[spec.datatype], dims)],
+        [helper.make_tensor_value_info("y", TensorProto.INT64, ["d0", 1])],
+        [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 3)]
+    return bytes(helper.make_model(made, ir_version=10, opset_imports=opsets).SerializeToString())
+
+
+def words_only(*known: str) -> bytes:
+    """Gives each word's number, and refuses words that it doesn't know."""
+    encoder = helper.make_node(
+        "LabelEncoder", ["x"], ["at"], domain="ai.onnx.ml", keys_strings=list(known),
+        values_int64s=list(range(len(known))), default_int64=len(known),
+    )  # fmt: skip
+    nodes = [encoder, helper.make_node("Gather", ["table", "at"], ["y"])]
+    return graph(TEXT.inputs[0], nodes, {"table": list(range(len(known)))})
+
+
+def jpegs_only() -> bytes:
+    """Gives the sum of a file's bytes, and refuses one that does not begin as a JPEG does."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["bytes"], to=TensorProto.INT64),
+        helper.make_node("Slice", ["bytes", "zero", "two", "one"], ["start"]),
+        helper.make_node("Sub", ["start", "jpeg"], ["off"]),
+        helper.make_node("Abs", ["off"], ["distance"]),
+        helper.make_node("ReduceMax", ["distance", "one"], ["at"], keepdims=1),
+        helper.make_node("Gather", ["zero", "at"], ["none"]),
+        helper.make_node("ReduceSum", ["bytes", "one"], ["sum"], keepdims=1),
+        helper.make_node("Reshape", ["none", "column"], ["nothing"]),
+        helper.make_node("Add", ["sum", "nothing"], ["y"]),
+    ]
+    constants = {"zero": [0], "one": [1], "two": [2], "jpeg": [[0xFF, 0xD8]], "column": [-1, 1]}
+    return graph(FILE.inputs[0], nodes, constants)
+
+
+def all_lengths_but(refused: int) -> bytes:
+    """Gives the sum of a text's tokens, and refuses texts of one length."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["length"], start=1),
+        helper.make_node("Equal", ["length", "refused"], ["is_it"]),
+        helper.make_node("Cast", ["is_it"], ["at"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["zero", "at"], ["nothing"]),
+        helper.make_node("ReduceSum", ["x", "one"], ["sum"], keepdims=1),
+        helper.make_node("Add", ["sum", "nothing"], ["y"]),
+    ]
+    return graph(TOKENS.inputs[0], nodes, {"zero": [0], "one": [1], "refused": [refused]})
+
+
+TEXT = Signature(inputs=(TensorSpec(name="x", datatype="BYTES", shape=(-1, 1)),), outputs=ANSWER)
+FILE = Signature(inputs=(TensorSpec(name="x", datatype="UINT8", shape=(-1, -1)),), outputs=ANSWER)
+TOKENS = Signature(inputs=(TensorSpec(name="x", datatype="INT64", shape=(-1, -1)),), outputs=ANSWER)
+
+
+@contextmanager
+def served(work: Path, model: bytes, signature: Signature, example: Any) -> Iterator[tuple[Server, TritonClient]]:
+    """The model `m` on a server of its own."""
+    (work / "onnx").mkdir()
+    (work / "onnx" / "model.onnx").write_bytes(model)
+    config = ServingConfig(max_batch=4, queue_delay_us=0, instances=1, threads=1)
+    described = ModelDescription(name="m", version=1, signature=signature, config=config, serving=Serving())
+    (work / "package").mkdir()
+    package = write_package(
+        work / "package", described, work / "onnx", "bundled", example={"x": example},
+        golden=golden_arrays({"x": example}, {"y": np.zeros((len(example), 1), np.int64)}),
+    )  # fmt: skip
+    install(package, work / "models", source="m", name="m")
+    with (
+        private_server(ENVIRONMENT, work / "models", Features(), log=work / "log") as server,
+        TritonClient(server.grpc) as client,
+    ):
+        client.load("m")
+        yield server, client
+
+
+def failed_under_load(
+    work: Path, model: bytes, signature: Signature, example: Any, sent: list[Arrays], protocol: Any = "grpc"
+) -> int:
+    """Sends the requests in turn for a while; gives how many of them failed."""
+    file = perf.write_each(work / "requests.json", signature, sent)
+    with served(work, model, signature, example) as (server, client):
+        target = perf.Target(model="m", address=server.grpc if protocol == "grpc" else server.http, requests=file)
+        window = perf.Window(window_ms=150, attempts=1, protocol=protocol)
+        point = perf.measure(ENVIRONMENT, target, 2, window, work)
+        assert point.throughput_per_s * 0.15 > len(sent), "not every request was sent"
+        return client.failures("m")
+
+
+def jpeg() -> bytes:
+    """A small real picture as a JPEG file."""
+    from matplotlib.image import imsave
+
+    file = io.BytesIO()
+    imsave(file, np.linspace(0, 1, 12).reshape(3, 4), format="jpeg")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_recorded_text_arrives_as_it_was(tmp_path: Path, protocol: str) -> None:
+    words = ["größe", "", "two words", "模型"]
+    bodies = [
+        {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "BYTES", "data": [[word]]}]} for word in words
+    ]  # fmt: skip
+    sent = recorded(json.dumps(bodies).encode(), "requests.json", TEXT)
+    example = np.array([["größe"]], dtype=object)
+    assert failed_under_load(tmp_path, words_only(*words), TEXT, example, sent, protocol) == 0
+
+
+def test_a_word_that_was_not_recorded_would_be_noticed(tmp_path: Path) -> None:
+    sent = [{"x": np.array([word], dtype=object)} for word in ("known", "unknown")]
+    with pytest.raises(MeasurementFailed):
+        failed_under_load(tmp_path, words_only("known"), TEXT, np.array([["known"]], dtype=object), sent)
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_the_bytes_of_a_recorded_jpeg_arrive_as_they_were(tmp_path: Path, protocol: str) -> None:
+    picture = jpeg()
+    assert b"\x00" in picture
+    data = {"b64": base64.b64encode(picture).decode()}
+    body = {"inputs": [{"name": "x", "shape": [1, len(picture)], "datatype": "UINT8", "data": data}]}
+    sent = recorded(json.dumps(body).encode(), "requests.json", FILE)
+    assert failed_under_load(tmp_path, jpegs_only(), FILE, np.array([[0xFF, 0xD8, 0]], np.uint8), sent, protocol) == 0
+
+
+def test_bytes_that_are_no_jpeg_would_be_noticed(tmp_path: Path) -> None:
+    sent = [{"x": np.frombuffer(b"GIF89a", np.uint8)}]
+    with pytest.raises(MeasurementFailed):
+        failed_under_load(tmp_path, jpegs_only(), FILE, np.array([[0xFF, 0xD8, 0]], np.uint8), sent)
+
+
+@pytest.mark.parametrize(("refused", "noticed"), [(16, False), (8, True), (64, True)])
+def test_requests_are_as_long_as_the_spec_draws_them_and_not_as_the_example(
+    tmp_path: Path, refused: int, *, noticed: bool
+) -> None:
+    example = np.ones((2, 16), np.int64)
+    shapes = (DynamicShape(input="x", distribution="choice", lengths=(8, 64)),)
+    sent = synthetic({"x": example}, TOKENS, Load(shapes=shapes))
+    warm_up = np.ones((2, 3), np.int64)
+    if noticed:
+        with pytest.raises(MeasurementFailed):
+            failed_under_load(tmp_path, all_lengths_but(refused), TOKENS, warm_up, sent)
+    else:
+        assert failed_under_load(tmp_path, all_lengths_but(refused), TOKENS, warm_up, sent) == 0
