@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUILD ?= docker build
 
-.PHONY: setup demo test check unit integration test-cluster images golden bench bench-precision bench-search bench-cluster check-gpu \
-	constraints clean
+.PHONY: setup demo test check unit integration test-cluster images golden bench bench-precision bench-search \
+	bench-cluster bench-own check-gpu constraints clean
 
 setup: $(READY)
 
@@ -57,6 +57,9 @@ bench: setup  ## what Shiplift itself costs
 
 bench-search: setup  ## the search against brute force and Model Analyzer (an hour; `--quick`: minutes)
 	$(BIN)/python -m benchmarks.search
+
+bench-own: setup  ## what Shiplift itself costs, and how that grows to 1,000 models x 20 versions (`--quick`: to 100)
+	$(BIN)/python -m benchmarks.own_cost
 
 constraints: setup  ## pin what is installed now
 	(head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' | sort -f) > constraints.new
