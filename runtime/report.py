@@ -17,6 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from runtime import policy
 from runtime.admitted import Admitted
 from runtime.records import (
+    Candidate,
     Candidates,
     Exported,
     LoadPoint,
@@ -24,6 +25,7 @@ from runtime.records import (
     Package,
     Precision,
     ReleaseReport,
+    Slice,
     StageRun,
     Trial,
     Tuned,
@@ -64,6 +66,7 @@ def render(report: ReleaseReport, story: Story) -> str:
     """The page of a release."""
     slo = story.admitted.slo if story.admitted else None
     confidence = slo.regression.confidence_percent if slo else 95
+    sliced = [one for one in story.candidates.candidates if one.slices] if story.candidates else []
     return _page(
         "report.html.j2",
         report=report,
@@ -73,6 +76,8 @@ def render(report: ReleaseReport, story: Story) -> str:
         charts=_charts(story, slo.p99_ms if slo else None),
         timeline=_timeline(report),
         ranking=_ranking(story.tuned),
+        sliced=sliced,
+        slices=_slices(sliced),
         changes=config_changes(story.champion_config, story.config),
     )
 
@@ -141,6 +146,16 @@ def _timeline(report: ReleaseReport) -> list[tuple[StageRun, float, float]]:
     return bars
 
 
+def _slices(candidates: list[Candidate]) -> list[tuple[str, int, list[Slice | None]]]:
+    """Each part of the data with its samples, and how each candidate does on it (None: it was not looked at)."""
+    by_name = [{part.name: part for part in one.slices} for one in candidates]
+    names = dict.fromkeys(name for parts in by_name for name in parts)
+    return [
+        (name, next(parts[name].samples for parts in by_name if name in parts), [parts.get(name) for parts in by_name])
+        for name in names
+    ]
+
+
 def _ranking(tuned: Tuned | None) -> list[Trial]:
     """The ten best trials: within the budgets first, then by price or throughput; long windows stand for short ones."""
     if tuned is None:
@@ -168,10 +183,10 @@ def _trend(standing: Standing) -> str:
 
     def draw(axes: Any) -> None:
         axes.plot([version for version, _ in points], [p99 for _, p99 in points], marker="o", color=_ACCENT)
-        axes.set(xlabel="version", ylabel="p99 ms", ylim=(0, None))
+        axes.set(ylim=(0, None))
         axes.locator_params(axis="x", integer=True)
 
-    return _svg(draw, size=(3.0, 1.4))
+    return _svg(draw, size=(2.2, 1.0))
 
 
 def _number(value: float | None) -> str:

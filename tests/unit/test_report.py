@@ -197,6 +197,32 @@ def test_a_page_shows_whatever_was_measured() -> None:
     assert page.count("<svg") == 4
 
 
+def test_a_part_of_the_data_is_one_line_with_every_precision_beside_it() -> None:
+    def scored(precision: Any, **scores: float) -> Candidate:
+        parts = tuple(Slice(name=name, score=score, error=0.01, samples=200) for name, score in scores.items())
+        return Candidate(precision=precision, model=artifact(), score=0.9, samples=400, slices=parts)
+
+    given = (
+        scored("fp32", north=0.91, south=0.92),
+        Candidate(precision="fp16", model=artifact(), dropped="x"),
+        scored("int8", north=0.81),
+    )
+    candidates = Candidates(target="t", metric="accuracy", candidates=given)
+    page = render(report(), whole_story(candidates=candidates))
+    table = next(part for part in page.split("<table>") if "part of the data" in part).split("</table>")[0]
+    rows = [re.sub(r"<[^>]+>", " ", row).split() for row in table.split("</tr>")[:-1]]
+    assert rows == [
+        ["part", "of", "the", "data", "samples", "fp32", "int8"],
+        ["north", "200", "0.91", "±", "0.01", "0.81", "±", "0.01"],
+        ["south", "200", "0.92", "±", "0.01", "-"],
+    ]
+
+
+def test_the_whole_configuration_is_folded_away_beside_its_changes() -> None:
+    assert "<details><summary" in render(report(), everything())
+    assert "<details open><summary" in render(report(), whole_story())
+
+
 def test_the_pareto_front_is_what_nothing_beats_in_both() -> None:
     given = [(100, 5), (200, 9), (150, 9), (300, 20), (50, 4), (60, 6)]
     trials = [trial(throughput_per_s=float(rate), p99_ms=float(p99)) for rate, p99 in given]
