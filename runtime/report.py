@@ -183,7 +183,7 @@ def _trend(standing: Standing) -> str:
 
     def draw(axes: Any) -> None:
         axes.plot([version for version, _ in points], [p99 for _, p99 in points], marker="o", color=_ACCENT)
-        axes.set(ylim=(0, None))
+        axes.set(ylim=(0, 1.15 * max(p99 for _, p99 in points)))
         axes.locator_params(axis="x", integer=True)
 
     return _svg(draw, size=(2.2, 1.0))
