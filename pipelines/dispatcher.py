@@ -29,6 +29,7 @@ from runtime.registry_rest import RestRegistry
 _POLL_S = 0.05
 _SUPERVISE_S = 2.0
 _TICK_S = 1.0
+_ASK_S = 30.0
 
 
 class Queue:
@@ -187,7 +188,12 @@ def _given_up(order: Order, name: str) -> ReleaseReport:
 def sweep(site: Site, releases: Releases, *, since: float) -> int:
     """Accepts what no webhook announced."""
     try:
-        sweeping.sweep(RestRegistry(site.registry_uri), releases.accept, since=since, tell=partial(print, flush=True))
+        sweeping.sweep(
+            RestRegistry(site.registry_uri, timeout_s=_ASK_S),
+            releases.accept,
+            since=since,
+            tell=partial(print, flush=True),
+        )
     except ShipliftError as error:
         print(error, flush=True)
     return 0

@@ -12,6 +12,7 @@ from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS, TAG
 from runtime.registry_rest import RestRegistry
 
 _SHOWN = (CHAMPION, CHALLENGER, PREVIOUS)
+_ASK_S = 30.0
 
 
 class Part(Record):
@@ -123,7 +124,7 @@ def of_stack(home: Path) -> StackStatus:
 
 
 def _models(found: stack.Stack) -> tuple[ModelStatus, ...]:
-    registry = RestRegistry(found.registry_uri)
+    registry = RestRegistry(found.registry_uri, timeout_s=_ASK_S)
     return tuple(
         ModelStatus(
             model=name,
@@ -144,7 +145,7 @@ def of_model(home: Path, model: str) -> ModelVersions:
         NotFound: the registry does not know the model.
     """
     running = stack.require(home)
-    registry = RestRegistry(running.registry_uri)
+    registry = RestRegistry(running.registry_uri, timeout_s=_ASK_S)
     name = serving_name(model)
     aliases = registry.aliases(model)
     versions = sorted(registry.versions(model), key=lambda info: -info.version)

@@ -2,10 +2,12 @@
 
 The receiver and the reconciler run for months in a few dozen megabytes, and a git push's pod should start at once; all
 they ask is which versions there are, what their tags say, and who is told of new ones. What does not answer is
-`Temporary`, here too. Who asks is read from the same variables as MLflow's (`MLFLOW_TRACKING_TOKEN`, `_USERNAME`).
+`Temporary`, here too. Who asks, and which certificates count, is read from the same variables as MLflow's
+(`MLFLOW_TRACKING_TOKEN`, `_USERNAME`, `_SERVER_CERT_PATH`, `_INSECURE_TLS`).
 """
 
 import os
+import ssl
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,7 +25,9 @@ class RestRegistry:
     """A model registry at `uri`; every method raises `Temporary` when it can't be reached, or answers oddly."""
 
     def __init__(self, uri: str, *, timeout_s: float = 5) -> None:
-        self._client = httpx.Client(base_url=uri.rstrip("/") + _API, timeout=timeout_s, trust_env=False)
+        self._client = httpx.Client(
+            base_url=uri.rstrip("/") + _API, timeout=timeout_s, trust_env=False, verify=_trusted()
+        )
 
     # --- versions ---
 
@@ -149,6 +153,21 @@ def version_exists(uri: str, name: str, version: int, *, timeout_s: float = 5) -
         Temporary: the registry does not answer.
     """
     return RestRegistry(uri, timeout_s=timeout_s).has(name, version)
+
+
+def _trusted() -> ssl.SSLContext | bool:
+    """Whose certificates the registry may show.
+
+    Raises:
+        UsageError: the file of certificates can't be read.
+    """
+    if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() == "true":
+        return False
+    file = os.environ.get("MLFLOW_TRACKING_SERVER_CERT_PATH")
+    try:
+        return ssl.create_default_context(cafile=file) if file else True
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"MLFLOW_TRACKING_SERVER_CERT_PATH: {file} can't be read: {error}", do="Mend it.") from error
 
 
 def _no_versions(name: str) -> NotFound:
