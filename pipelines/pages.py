@@ -1,5 +1,6 @@
 """Pages beside a release's own: two releases side by side, and all models of a home."""
 
+import contextlib
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,12 +12,14 @@ from runtime.errors import NotFound, ShipliftError, StackDown
 from runtime.ledger import Ledger
 from runtime.names import release_name, serving_name
 from runtime.records import Deployment, LoadReport, Record, ReleaseReport, Request, Site, Tuned
-from runtime.registry import CHAMPION, Registry
+from runtime.registry import CHAMPION
+from runtime.registry_rest import RestRegistry
 from runtime.report import Standing, Story, render_comparison, render_index
 from runtime.spec import Slo
 from runtime.storage import write_atomically
 
 R = TypeVar("R", bound=Record)
+_ASK_S = 30.0
 
 
 def comparison(home: Path, left: str, right: str) -> Path:
@@ -46,8 +49,9 @@ def index(home: Path) -> Path:
     for name in sorted(releases.names(), key=lambda one: _ended_at(releases, one)):
         if report := releases.result(name):
             by_model.setdefault(report.model, {})[report.version] = report
+    champions = _champions(home)
     standings = tuple(
-        _standing(home, model, tuple(reports[version] for version in sorted(reports)))
+        _standing(home, champions, model, tuple(reports[version] for version in sorted(reports)))
         for model, reports in sorted(by_model.items())
     )
     page = home / "reports" / "index.html"
@@ -95,18 +99,35 @@ def _config(site: Site, deployment: Deployment | None) -> str:
         return f"# {error.what}"
 
 
-def _standing(home: Path, model: str, reports: tuple[ReleaseReport, ...]) -> Standing:
+def _champions(home: Path) -> dict[str, int] | None:
+    """Each model's champion (0: none), asked for at once; None: the registry is down."""
+    try:
+        registry = RestRegistry(site_of(home).registry_uri, timeout_s=_ASK_S)
+        return {model: aliases.get(CHAMPION, 0) for model, _, aliases in registry.models()}
+    except ShipliftError:
+        return None
+
+
+def _standing(home: Path, champions: dict[str, int] | None, model: str, reports: tuple[ReleaseReport, ...]) -> Standing:
+    """What the registry says; where it is down, what this home knows."""
     promoted = [report.version for report in reports if report.alias]
     champion = promoted[-1] if promoted else 0
     limits = ""
-    try:
-        site = site_of(home)
-        admitted = story_of(site, reports[-1]).admitted
+    with contextlib.suppress(ShipliftError):
+        admitted = _admitted(site_of(home), reports[-1])
         limits = _in_words(admitted.slo) if admitted else ""
-        champion = Registry(site.registry_uri).alias(model, CHAMPION)
-    except ShipliftError:  # a registry that is down: what this home knows is said
-        pass
+    if champions is not None:
+        champion = champions.get(model, 0)
     return Standing(model=model, champion=champion, limits=limits, releases=reports)
+
+
+def _admitted(site: Site, report: ReleaseReport) -> Admitted | None:
+    key = next((run.key for run in report.stages if run.name == "admit"), "")
+    return (
+        Ledger(site, Request(model=report.model, version=report.version)).recall(key, "admit", Admitted)
+        if key
+        else None
+    )
 
 
 def _in_words(slo: Slo) -> str:

@@ -125,7 +125,9 @@ def test_a_past_release_is_judged_again_by_another_policy_without_running_it(
     page = Path(report.report).read_text()
     assert "Latency by arrival rate" in page
     assert pages.comparison(lab.home, f"judged/{first}", f"judged/{second}").is_file()
-    assert "judged" in pages.index(lab.home).read_text()
+    row = pages.index(lab.home).read_text().split("<strong>judged</strong>")[1]
+    assert row.split('data-label="champion">')[1].startswith(f"{second}<")
+    assert "p99 within 5000 ms" in row.split("</tr>")[0]
 
 
 def test_a_worse_version_is_refused_with_its_reason_and_the_champion_stays(lab: Lab) -> None:
