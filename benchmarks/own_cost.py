@@ -52,7 +52,7 @@ _SENDERS, _DELIVERIES = 8, 1000
 _OWN = [sys.executable, "-m", "pipelines.cli"]
 _ROWS = {
     "status_s": "shiplift status", "status_model_s": "shiplift status MODEL",
-    "report_s": "shiplift report MODEL/VERSION", "sweep_s": "sweep of either engine",
+    "report_s": "shiplift report MODEL/VERSION", "index_s": "shiplift report --index", "sweep_s": "sweep of either engine",
     "dispatcher_idle_percent": "dispatcher idle, % of a core", "receiver_new_p99_ms": "receiver, new version, p99 ms",
     "receiver_known_p99_ms": "receiver, known version, p99 ms", "receiver_new_per_s": "receiver, new versions/s",
     "receiver_known_per_s": "receiver, known versions/s", "receiver_forged_per_s": "receiver, forged/s",
@@ -216,6 +216,7 @@ def of_size(home: Path, running: stack.Stack, models: int) -> dict[str, float]:
         "status_s": seconds_of(partial(command, "status"), _RUNS),
         "status_model_s": seconds_of(partial(command, "status", one), _RUNS),
         "report_s": seconds_of(partial(command, "report", f"{one}/{newest}"), _RUNS),
+        "index_s": seconds_of(partial(command, "report", "--index"), _RUNS),
         "sweep_s": seconds_of(swept, _RUNS),
         "dispatcher_idle_percent": idle_percent(running.processes["dispatcher"].pid),
         **receiving(running.registry_uri, models),

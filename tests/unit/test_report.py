@@ -260,6 +260,24 @@ def test_the_index_tells_each_models_standing_and_trend() -> None:
     assert "Nothing was released yet" in render_index(())
 
 
+def test_the_trend_shows_each_version_s_p99_from_nothing_to_the_most() -> None:
+    def trend(*measured: float | None) -> str:
+        releases = tuple(
+            report(version=at, checks=(check().model_copy(update={"measured": value}),))
+            for at, value in enumerate(measured, start=1)
+        )
+        page = render_index((Standing(model="m", champion=1, limits="none", releases=releases),))
+        return page[page.index("p99 in ms</th>") :]
+
+    page = trend(10, None, 40, 20)
+    assert '<polyline points="0.0,21.5 50.0,2.0 100.0,15.0"' in page
+    assert "<title>version 1: 10 ms, version 3: 40 ms, version 4: 20 ms</title>" in page
+    assert "</svg>20" in page
+    assert "<svg" not in trend(10)
+    assert 'points="0.0,28.0 100.0,28.0"' in trend(0, 0)
+    assert trend(*range(1, 40)).count(" ms, ") == 11
+
+
 def _luminance(colour: str) -> float:
     """Relative luminance, as WCAG 2 defines it."""
     digits = colour.lstrip("#")
