@@ -52,7 +52,8 @@ _SENDERS, _DELIVERIES = 8, 1000
 _OWN = [sys.executable, "-m", "pipelines.cli"]
 _ROWS = {
     "status_s": "shiplift status", "status_model_s": "shiplift status MODEL",
-    "report_s": "shiplift report MODEL/VERSION", "index_s": "shiplift report --index", "sweep_s": "sweep of either engine",
+    "report_s": "shiplift report MODEL/VERSION", "index_s": "shiplift report --index",
+    "sweep_s": "sweep of either engine",
     "dispatcher_idle_percent": "dispatcher idle, % of a core", "receiver_new_p99_ms": "receiver, new version, p99 ms",
     "receiver_known_p99_ms": "receiver, known version, p99 ms", "receiver_new_per_s": "receiver, new versions/s",
     "receiver_known_per_s": "receiver, known versions/s", "receiver_forged_per_s": "receiver, forged/s",
@@ -265,6 +266,16 @@ def table(kind: str, by_size: dict[str, dict[str, float]], slopes: dict[str, dic
     return made
 
 
+def release_table(figures: dict[str, Any]) -> Table:
+    """What a release costs beside export, calibration and measurement, in all and by stage."""
+    made = Table("a release, in s (MiB)", box=None, header_style="bold")
+    made.add_column("median", justify="right")
+    made.add_column("runs")
+    for name, one in figures.items():
+        made.add_row(name, f"{one['median']:.2f}", ", ".join(f"{run:.2f}" for run in one["runs"]))
+    return made
+
+
 def _machine() -> dict[str, Any]:
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
@@ -278,29 +289,37 @@ def main() -> None:
     """Measures, prints the tables and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="10 and 100 models, and one release")
-    parser.add_argument("--database", choices=big_registry.DATABASES, help="only this one, and no release")
+    parser.add_argument("--only", choices=("release", *big_registry.DATABASES), help="bring this part up to date")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    sizes = SIZES[:-1] if given.quick else SIZES
-    console = Console()
-    found: dict[str, Any] = {"machine": _machine(), "quick": given.quick, "senders": _SENDERS}
+    wanted = (given.only,) if given.only else ("release", *big_registry.DATABASES)
+    before = json.loads(given.out.read_text()) if given.only and given.out.is_file() else {}
+    found: dict[str, Any] = {"registry": {}, "growth": {}, "skipped": {}} | before
+    found |= {"machine": _machine(), "quick": given.quick, "senders": _SENDERS}
     found["help_s"] = seconds_of(partial(shiplift, "--help"), _HELP_RUNS)
+    console = Console()
     console.print(f"shiplift --help: {found['help_s']} s")
-    if not given.database:
-        found["release"] = measured_release(runs=1 if given.quick else 3)
-        console.print_json(data=found["release"])
-    found["registry"], found["growth"], found["skipped"] = {}, {}, {}
-    for kind in (given.database,) if given.database else big_registry.DATABASES:
-        try:
-            by_size = with_registry(kind, sizes)
-        except LookupError as error:
-            found["skipped"][kind] = str(error)
-            console.print(f"{kind}: skipped, {error}")
-            continue
-        found["registry"][kind], found["growth"][kind] = by_size, growth(by_size)
-        console.print(table(kind, by_size, found["growth"][kind]))
+    for part in wanted:
+        if part == "release":
+            found["release"] = measured_release(runs=1 if given.quick else 3)
+            console.print(release_table(found["release"]))
+        else:
+            _measure(part, SIZES[:-1] if given.quick else SIZES, found, console)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+def _measure(kind: str, sizes: tuple[int, ...], found: dict[str, Any], console: Console) -> None:
+    """One database's part of the results."""
+    try:
+        by_size = with_registry(kind, sizes)
+    except LookupError as error:
+        found["skipped"][kind] = str(error)
+        console.print(f"{kind}: skipped, {error}")
+        return
+    found["skipped"].pop(kind, None)
+    found["registry"][kind], found["growth"][kind] = by_size, growth(by_size)
+    console.print(table(kind, by_size, found["growth"][kind]))
 
 
 if __name__ == "__main__":
