@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runtime import modelopt, rungs
+from runtime import modelopt, onnx_models, rungs
 from runtime.errors import MissingTool, QuantizeFailed
+from runtime.evaluation import Validation
 from runtime.records import Evaluation
 from runtime.spec import Quantization, Target
 from runtime.tensors import load_npz
@@ -39,7 +40,7 @@ def python(tmp_path: Path) -> Path:
 def job(tmp_path: Path, kind: Any, python: Path, target: Target = GPU, **how: Any) -> rungs.Job:
     model = perceptron(tmp_path / "fp32" / "model.onnx")
     samples = {"input": np.zeros((8, 4), np.float32)}
-    validation = rungs.Validation(metric=None, asked=samples, reference={})
+    validation = Validation(metric=None, asked=samples, reference={})
     (tmp_path / "work").mkdir(exist_ok=True)
     return rungs.Job(
         kind=kind, model=str(model), folder=str(tmp_path / "work"), kept=str(tmp_path / "kept"), target=target,
@@ -76,8 +77,8 @@ def test_rungs_of_a_gpu_are_built_by_it_where_it_is_configured(
     tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, methods: Any, asked: Any, method: str
 ) -> None:
     """There is no GPU to run what it builds on: the session is the processor's."""
-    real = rungs.onnx_models.session
-    monkeypatch.setattr(rungs.onnx_models, "session", lambda file, **_: real(file))
+    real = onnx_models.session
+    monkeypatch.setattr(onnx_models, "session", lambda file, **_: real(file))
     rung = rungs.build(job(tmp_path, kind, python, methods=methods))
     assert (rung.failed, rung.method) == ("", method)
     assert Path(rung.file).is_file()
@@ -103,7 +104,7 @@ def test_what_it_complains_about_is_the_rung_s_reason(tmp_path: Path, python: Pa
 def test_without_calibration_data_there_is_no_fp8_either(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     target = GPU.model_copy(update={"precisions": ("fp32", "int8", "fp8")})
-    validation: Any = rungs.Validation(metric=None, asked={"input": bench.inputs}, reference={})
+    validation: Any = Validation(metric=None, asked={"input": bench.inputs}, reference={})
     jobs, notes = _jobs(
         tmp_path, bench.file, bench.site, bench.exported, target, Quantization(), validation, None, Evaluation()
     )  # fmt: skip
