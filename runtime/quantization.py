@@ -290,11 +290,10 @@ def to_half(model: Path, kind: Literal["fp16", "bf16"], to: Path) -> Path:
     if _large(model):
         raise QuantizeFailed(f"{kind} can't be built: the model is larger than 1 GiB", do="Leave it out.")
     with _explained(kind):
-        original = onnx.load(model)
-        weights = {tensor.name: tensor for tensor in original.graph.initializer}
-        made = convert_float_to_float16(original, keep_io_types=True)
+        made = convert_float_to_float16(str(model), keep_io_types=True)  # by path it holds one copy the less
         if kind == "bf16":
-            _as_bfloat16(made.graph, {name: numpy_helper.to_array(tensor) for name, tensor in weights.items()})
+            original = onnx.load(model).graph.initializer
+            _as_bfloat16(made.graph, {tensor.name: numpy_helper.to_array(tensor) for tensor in original})
         sorted_ = OnnxModel(made)
         sorted_.topological_sort()  # the conversion leaves its casts at the end
         onnx.save(sorted_.model, to)
