@@ -241,7 +241,7 @@ def _report(name: str, version: int) -> ReleaseReport:
     )
     return ReleaseReport(
         model=name, version=version, verdict=Outcome.PASS, alias="champion", endpoint=None,
-        stages=tuple(StageRun(name=one, seconds=1.0, key="0" * 64) for one in _STAGES), checks=checks,
+        stages=tuple(StageRun(name=one, seconds=1.0) for one in _STAGES), checks=checks,
         release=release_name(name, version, ""), reason="every check passed", exit_code=0, seconds=9.0,
         since_request_seconds=9.0, overhead_seconds=1.0, trigger="webhook",
     )  # fmt: skip
