@@ -102,7 +102,7 @@ def _postgres_programs() -> Path:
             pwd.getpwnam("postgres")
         except KeyError as error:
             raise LookupError("PostgreSQL does not run as root, and there is no user 'postgres'") from error
-    found = [Path(which).parent] if (which := shutil.which("initdb")) else []
+    found = [Path(which).resolve().parent] if (which := shutil.which("initdb")) else []
     found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     if not found:
         raise LookupError("PostgreSQL is not installed (Debian: postgresql)")
