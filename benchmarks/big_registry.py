@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def _postgres() -> Iterator[int]:
         subprocess.run([programs / "createdb", *where, "shiplift"], check=True, **said)
         yield port
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # a fast shutdown: SIGTERM waits for every client to hang up
         server.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
