@@ -8,6 +8,7 @@ import os
 import pwd
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -89,7 +90,7 @@ def _postgres() -> Iterator[int]:
         subprocess.run([programs / "createdb", *where, "shiplift"], check=True, **said)
         yield port
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGINT)  # a fast shutdown: SIGTERM waits for every client to hang up
         server.wait()
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -102,7 +103,7 @@ def _postgres_programs() -> Path:
             pwd.getpwnam("postgres")
         except KeyError as error:
             raise LookupError("PostgreSQL does not run as root, and there is no user 'postgres'") from error
-    found = [Path(which).parent] if (which := shutil.which("initdb")) else []
+    found = [Path(which).resolve().parent] if (which := shutil.which("initdb")) else []
     found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
     if not found:
         raise LookupError("PostgreSQL is not installed (Debian: postgresql)")
@@ -241,7 +242,7 @@ def _report(name: str, version: int) -> ReleaseReport:
     )
     return ReleaseReport(
         model=name, version=version, verdict=Outcome.PASS, alias="champion", endpoint=None,
-        stages=tuple(StageRun(name=one, seconds=1.0, key="0" * 64) for one in _STAGES), checks=checks,
+        stages=tuple(StageRun(name=one, seconds=1.0) for one in _STAGES), checks=checks,
         release=release_name(name, version, ""), reason="every check passed", exit_code=0, seconds=9.0,
         since_request_seconds=9.0, overhead_seconds=1.0, trigger="webhook",
     )  # fmt: skip
