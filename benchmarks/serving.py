@@ -274,10 +274,11 @@ def released(
 
 
 def write(file: Path, found: Results) -> None:
-    """The JSON, and the plot beside it."""
+    """The JSON, and the plot beside it once there is something to draw."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(found.model_dump_json(indent=1) + "\n")
-    draw(found.cells, file.with_suffix(".svg"))
+    if found.cells:
+        draw(found.cells, file.with_suffix(".svg"))
 
 
 def table(found: list[Ratio]) -> str:

@@ -18,7 +18,7 @@ import struct
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,6 +35,8 @@ _US = 1000.0
 _WINDOWS = 3
 _ANY = "1000000"  # a stability in percent that every three windows reach
 _SLACK_S = 30
+_NOTHING = "No valid requests recorded"
+_LONGEST_MS = 30_000  # a window in which not even one answer comes is a failure
 _CRASHES = 2  # that many are forgiven
 _PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec(?:\. p99 latency: (\d+) usec)?")
 _SENT = re.compile(r"Avg send request rate: ([\d.]+) infer/sec")
@@ -151,12 +153,30 @@ def measured(
     """Like `measure`, in a closed or an open loop, with every run it took; the point is that of the last one."""
     runs: list[Run] = []
     while not runs or (len(runs) < window.attempts and runs[-1].spread_percent > window.stability_percent):
-        runs.append(_survived(environment, target, demand, window, work))
+        run, window = _patient(environment, target, demand, window, work)
+        runs.append(run)
     return _point(runs[-1], demand, window), tuple(runs)
 
 
 class _Crashed(MeasurementFailed):
     """A signal ended perf_analyzer: its gRPC library aborts now and then while it shuts down on a busy machine."""
+
+
+class _TooShort(MeasurementFailed):
+    """No request began and ended within a window: many clients of a slow model wait for longer than that."""
+
+
+def _patient(
+    environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path
+) -> tuple[Run, Window]:
+    """A run in which something was answered, and the window that this took: longer ones are tried up to a limit."""
+    while True:
+        try:
+            return _survived(environment, target, demand, window, work), window
+        except _TooShort:
+            if window.window_ms >= _LONGEST_MS:
+                raise
+            window = replace(window, window_ms=min(_LONGEST_MS, 4 * window.window_ms))
 
 
 def _survived(environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path) -> Run:
@@ -180,7 +200,7 @@ def _once(environment: ServerEnvironment, target: Target, demand: Demand, window
     said = log.read_text(errors="replace") if log.is_file() else ""
     row = _row(out)
     if row is None or code:
-        raise (_Crashed if code < 0 else MeasurementFailed)(
+        raise _failure(code, said)(
             f"perf_analyzer ended with {code} at {demand}: {_last(said)}",
             do="Run the same command again; if it stays, send a request with `shiplift infer`.",
         )
@@ -193,6 +213,12 @@ def _once(environment: ServerEnvironment, target: Target, demand: Demand, window
         client_cores=round((_children_cpu_s() - before) / seconds, 3) if seconds else 0.0,
         seconds=round(seconds, 3),
     )
+
+
+def _failure(code: int, said: str) -> type[MeasurementFailed]:
+    if code < 0:
+        return _Crashed
+    return _TooShort if _NOTHING in said else MeasurementFailed
 
 
 def _children_cpu_s() -> float:

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
+from runtime import perf
 from runtime.errors import ServerFailed, Temporary
 from runtime.kubernetes import guard
 from runtime.processes import free_port, start_child
@@ -40,8 +41,8 @@ SIGNATURE = Signature(
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
-def onnx_folder(folder: Path, *, slow: bool = False) -> Path:
-    """y = 2 x; the slow one takes some milliseconds a batch."""
+def onnx_folder(folder: Path, *, slow: int = 0) -> Path:
+    """y = 2 x; a slow one takes some milliseconds a batch for every 30 layers."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
     two = numpy_helper.from_array(np.array(2, np.float32), "two")
     nodes, constants = [helper.make_node("Mul", ["x", "two"], ["y"])], [two]
@@ -53,9 +54,9 @@ def onnx_folder(folder: Path, *, slow: bool = False) -> Path:
             numpy_helper.from_array(np.zeros((size, 4), np.float32), "narrow"),
         ]
         chain = [helper.make_node("MatMul", ["x", "wide"], ["h0"])]
-        chain += [helper.make_node("MatMul", [f"h{i}", "square"], [f"h{i + 1}"]) for i in range(30)]
+        chain += [helper.make_node("MatMul", [f"h{i}", "square"], [f"h{i + 1}"]) for i in range(slow)]
         chain += [
-            helper.make_node("MatMul", ["h30", "narrow"], ["zero"]),
+            helper.make_node("MatMul", [f"h{slow}", "narrow"], ["zero"]),
             helper.make_node("Add", ["x", "zero"], ["x2"]),
         ]
         nodes = [*chain, helper.make_node("Mul", ["x2", "two"], ["y"])]
@@ -73,7 +74,7 @@ def served(
     *,
     max_batch: int = 8,
     delay_us: int = 0,
-    slow: bool = False,
+    slow: int = 0,
     features: Features = Features(),  # noqa: B008
 ) -> Iterator[tuple[Server, TritonClient]]:
     """The model `m` version 3 on a server of its own."""
@@ -201,7 +202,7 @@ def test_the_response_cache_answers_the_second_time(tmp_path: Path) -> None:
 
 def test_a_full_queue_refuses_what_is_too_much(tmp_path: Path) -> None:
     queue = Queue(max_size=2, timeout_ms=0)
-    with served(tmp_path, Serving(queue=queue, warmup=False), max_batch=1, slow=True) as (server, _):
+    with served(tmp_path, Serving(queue=queue, warmup=False), max_batch=1, slow=30) as (server, _):
         outcomes = _burst(server, 24)
         assert outcomes["answered"] >= 3
         assert outcomes["refused"] >= 1
@@ -226,7 +227,7 @@ def _burst(server: Server, count: int) -> dict[str, int]:
 
 def test_urgent_requests_overtake(tmp_path: Path) -> None:
     serving = Serving(priorities=Priorities(levels=2, default=2), warmup=False)
-    with served(tmp_path, serving, max_batch=1, slow=True) as (server, _):
+    with served(tmp_path, serving, max_batch=1, slow=30) as (server, _):
         done: list[int] = []
 
         def one(priority: int) -> None:
@@ -278,6 +279,17 @@ def test_a_numa_node_that_is_not_there_is_an_error_at_load(tmp_path: Path) -> No
         served(tmp_path, Serving(host_policy=HostPolicy(numa_node=99))),
     ):
         pass
+
+
+def test_a_model_slower_than_the_window_is_measured_in_a_longer_one(tmp_path: Path) -> None:
+    """perf_analyzer counts a request that begins and ends within its window, and gives up where there is none."""
+    window = perf.Window(window_ms=100, stability_percent=1000, attempts=1)
+    with served(tmp_path, Serving(), max_batch=1, slow=250) as (server, _):
+        requests = perf.write_requests(tmp_path / "requests.json", SIGNATURE, {"x": X})
+        target = perf.Target(model="m", address=server.grpc, requests=requests)
+        point = perf.measure(ENVIRONMENT, target, 8, window, tmp_path)
+    assert point.throughput_per_s > 0
+    assert point.p50_ms > window.window_ms
 
 
 def test_the_shared_memory_api_is_closed(tmp_path: Path) -> None:

@@ -153,11 +153,12 @@ def test_the_table_has_a_line_a_ratio() -> None:
     assert "10.00x" in lines[1]
 
 
-def test_what_could_not_be_measured_is_said_and_leaves_the_rest() -> None:
+def test_what_could_not_be_measured_is_said_and_leaves_the_rest(tmp_path: Path) -> None:
     empty = Results(machine={}, ratios=[], goals=[], cells=[], models={}, method={})
     failed = window("flask-torch", 16, 0, 10, 9, errors=3, first_error="HTTP 500")
     told = {"sides": {"mlflow-serve": {"failed": "no start"}}}
     found = added(empty, "resnet50", [], {"failed": "refused"})
+    write(tmp_path / "serving.json", found)  # with nothing to draw yet
     found = added(found, "encoder", [window(OURS, 16, 0, 100, 1), failed], told)
     assert [(one.model, one.against) for one in found.ratios] == [("encoder", "flask-torch")]
     assert incomplete(found) == [
