@@ -88,7 +88,7 @@ def served(
         yield server, client
 
 
-def packaged(work: Path, serving: Serving, *, max_batch: int = 8, delay_us: int = 0, slow: bool = False) -> Path:
+def packaged(work: Path, serving: Serving, *, max_batch: int = 8, delay_us: int = 0, slow: int = 0) -> Path:
     """The package of the model `m`."""
     model = ModelDescription(
         name="m",
