@@ -52,7 +52,7 @@ check-gpu:  ## what a machine with an NVIDIA GPU can show; needs torch and numpy
 bench-precision: setup  ## precisions on this processor through the bundled server, and against other tools
 	$(BIN)/python -m benchmarks.precision
 
-bench: setup  ## Shiplift's champions against what a team would serve by hand (35 minutes; `--quick`: see --help)
+bench: setup  ## Shiplift's champions against what a team would serve by hand (long; `--quick`: minutes)
 	$(BIN)/python -m benchmarks.serving
 
 bench-release: setup  ## what a release of Shiplift's itself costs

@@ -40,8 +40,8 @@ RESULTS = Path(__file__).parent / "results" / "serving.json"
 _LOAD = Path(__file__).with_name("load.py")
 _EXAMPLES = """\
 examples:
-  make bench                                              everything (about 35 minutes on two cores)
-  python -m benchmarks.serving --quick --only digits-cnn  a first look at one model (about 4 minutes)
+  make bench                                              everything
+  python -m benchmarks.serving --quick --only digits-cnn  a first look at one model
   python -m benchmarks.serving --only boosting --backend OLD_MODEL.py   and the champion with another model.py
 """
 
