@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from pipelines.values import Values, parse
 from runtime.registry import Registry, prepare_environment
 
-from ..integration.conftest import FAST, digits, until
+from ..integration.conftest import FAST, digits
+from ..integration.conftest import until as _until
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(os.environ.get("SHIPLIFT_CLUSTER_SCRIPT", ROOT.parent / "shared" / "cluster" / "cluster"))
@@ -33,6 +34,11 @@ WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 NAMESPACE = os.environ.get("SHIPLIFT_TEST_NAMESPACE", f"shiplift-{WORKER}" if WORKER else "shiplift")
 USER = 10001  # of the images
 _BUILD_S = 900
+
+
+def until(what: Callable[[], Any], *, seconds: float = 60) -> Any:
+    """Waits for a condition and gives its value; each look at the cluster is a process."""
+    return _until(what, seconds=seconds, every_s=0.5)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

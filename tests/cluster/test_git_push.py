@@ -20,8 +20,8 @@ from pipelines.pushes import NO_COMMIT
 from runtime.kubernetes.api import Api
 from runtime.processes import free_port, start_child
 
-from ..integration.conftest import FAST, until
-from .conftest import Lab, small_values
+from ..integration.conftest import FAST
+from .conftest import Lab, small_values, until
 
 NAME = "team/models"
 

@@ -21,8 +21,7 @@ import yaml
 from runtime.errors import ClusterUnreachable, NotFound, ServerFailed
 from runtime.processes import free_port
 
-from ..integration.conftest import until
-from .conftest import Kube, small_values
+from .conftest import Kube, small_values, until
 
 NAME = "shiplift-install"
 SERVING = f"{NAME}-serving"

@@ -22,8 +22,8 @@ import pytest
 from pipelines.remote import Remote
 from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS
 
-from ..integration.conftest import FAST, digits, until
-from .conftest import Kube, Lab
+from ..integration.conftest import FAST, digits
+from .conftest import Kube, Lab, until
 from .traffic import Traffic, row
 
 MODEL = "plain"

@@ -14,8 +14,8 @@ import pytest
 
 from runtime.registry import CHALLENGER, CHAMPION
 
-from ..integration.conftest import FAST, until
-from .conftest import Kube, Lab
+from ..integration.conftest import FAST
+from .conftest import Kube, Lab, until
 from .test_release import ended, pod_of, promoted, rerun, serving, tag, traffic, workflow_of
 
 MODEL = "placed"

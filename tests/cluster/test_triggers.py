@@ -23,8 +23,7 @@ from runtime.kubernetes.api import Api
 from runtime.records import Outcome, ReleaseReport, Request, Trigger
 from tests.unit.test_reconciler import Registry
 
-from ..integration.conftest import until
-from .conftest import Kube
+from .conftest import Kube, until
 
 IMAGE = os.environ.get("SHIPLIFT_PIPELINE_IMAGE", Images().pipeline)
 WEBHOOK, MANUAL = Trigger(kind="webhook"), Trigger(kind="manual")

@@ -32,14 +32,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
 
 
-def until(what: Callable[[], Any], *, seconds: float = 60) -> Any:
+def until(what: Callable[[], Any], *, seconds: float = 60, every_s: float = 0.05) -> Any:
     """Waits for a condition and gives its value."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         value = what()
         if value:
             return value
-        time.sleep(0.05)
+        time.sleep(every_s)
     raise AssertionError(f"still waiting after {seconds} s")
 
 
