@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from runtime.errors import PortTaken
 from runtime.records import Process
 
 _PR_SET_PDEATHSIG = 1
+_NOTICE_S = 5
 _libc = ctypes.CDLL(None)
 
 
@@ -60,11 +62,23 @@ def stop(process: Process, *, grace_s: float = 10) -> None:
 
 
 def kill(process: Process) -> None:
-    """Ends a private server at once. Its children notice, clear their shared memory and end by themselves."""
+    """Ends a private server at once. Its children notice, clear their shared memory and end by themselves.
+
+    One that has not after some seconds is killed: a stub that waits for its server's answer would stay for ever.
+    """
     if alive(process):
+        family = _family(process.pid)
         with contextlib.suppress(psutil.Error):
             psutil.Process(process.pid).kill()
             psutil.Process(process.pid).wait(timeout=5)
+        threading.Thread(target=_end, args=(family,), daemon=True).start()
+
+
+def _end(family: Sequence[psutil.Process]) -> None:
+    _, left = psutil.wait_procs(family, timeout=_NOTICE_S)
+    for one in left:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
 
 
 def memory_mb(pid: int) -> float:

@@ -142,3 +142,13 @@ def test_credentials_are_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/bin")
     assert processes.inherited()["PATH"] == "/bin"
     assert set(processes.inherited()) <= {"PATH", "HOME", "LANG", "TMPDIR", "TZ"}
+
+
+def test_who_does_not_notice_that_its_server_was_killed_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_NOTICE_S", 0.1)
+    script = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        child = int(server.stdout.readline())
+        processes.kill(processes.identify(server.pid))
+    assert gone(child)
