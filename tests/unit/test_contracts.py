@@ -180,11 +180,12 @@ def test_an_mlmodel_file_that_is_no_text_is_refused(logged: Logged, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("flavors", "said"), [({"keras": {}, "xgboost": {}}, "keras, xgboost"), ({}, "none"), (None, "none")]
+    ("flavors", "said"), [({"spacy": {}, "catboost": {}}, "catboost, spacy"), ({}, "none"), (None, "none")]
 )
 def test_an_unknown_flavor_is_told_with_the_known_ones(logged: Logged, flavors: Any, said: str) -> None:
     logged.meta["flavors"] = flavors
-    assert logged.refused() == f"the version's flavors are {said}; known ones are onnx, pytorch, sklearn, lightgbm"
+    known = "onnx, pytorch, sklearn, lightgbm, xgboost, tensorflow, keras"
+    assert logged.refused() == f"the version's flavors are {said}; known ones are {known}"
 
 
 @pytest.mark.parametrize("signature", [None, {}])
