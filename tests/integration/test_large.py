@@ -17,12 +17,12 @@ from steps.export import export
 from tests.unit.examples import site
 
 pytestmark = [pytest.mark.large, pytest.mark.timeout(600)]
-WIDTH, LAYERS = 16384, 2
+WIDTH, LAYERS = 16640, 2  # just over 2 GiB
 SIZE = 4 * LAYERS * WIDTH**2
 
 
 def program() -> torch.export.ExportedProgram:
-    """Two layers of a gigabyte each, whose weights are cheap to make."""
+    """Two layers of a gibibyte each, whose weights are cheap to make."""
     layers = [torch.nn.utils.skip_init(torch.nn.Linear, WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
     for layer in layers:
         row = torch.arange(WIDTH, dtype=torch.float32).remainder(7).sub(3).div(WIDTH)
