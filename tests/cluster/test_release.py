@@ -309,6 +309,24 @@ def test_a_quota_that_is_spent_is_said_and_nothing_is_left(lab: Lab) -> None:
     assert serving(lab) == {str(champion)}
 
 
+def test_argo_retry_goes_on_where_a_release_failed(lab: Lab) -> None:
+    other = 1 if lab.registry.alias(MODEL, CHAMPION) == 2 else 2
+    name = workflow_of(lab, MODEL, other)  # the one without a quota for its pods, which it has now
+    before = {node["id"]: node.get("finishedAt") for node in pods_of(lab, name, "export")}
+    argo(lab, "retry", name)
+    assert ended(lab, name)["status"]["phase"] == "Succeeded"
+    assert {node["id"]: node.get("finishedAt") for node in pods_of(lab, name, "export")} == before
+    assert tag(lab, MODEL, other, "outcome") == "promoted"
+    assert lab.registry.alias(MODEL, CHAMPION) == other
+    until(lambda: serving(lab) == {str(other)}, seconds=60)
+
+
+def pods_of(lab: Lab, name: str, stage: str) -> list[Any]:
+    """A stage's pods as the Workflow's nodes tell them."""
+    found = lab.kube.get("workflow", lab.namespace, name)["status"]["nodes"].values()
+    return [node for node in found if node["type"] == "Pod" and node.get("templateName") == stage]
+
+
 @pytest.mark.parametrize("stage", ["admit", "tune", "deploy", "load_test"])
 def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, stage: str) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
