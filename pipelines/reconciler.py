@@ -106,9 +106,7 @@ class Reconciler:
         given = self._settings.reconciler
         found = [one for one in (stuck.of_pod(pod) for pod in self._pods()) if one]
         found += [one for run in runs.values() if run.active and (one := stuck.of_run(run))]
-        late = stuck.longest(
-            found, now=self._clock(), stuck_s=given.stuck_s, unschedulable_s=given.unschedulable_s
-        )  # fmt: skip
+        late = stuck.longest(found, now=self._clock(), patience=given)
         for name, one in late.items():
             run = runs.get(name)
             if run is None or not run.active or run.shutdown == "Terminate":

@@ -1,11 +1,13 @@
 """Which pods can't start, why, and since when. Argo waits for such a pod until a deadline hours away; nobody should.
 
 Only what no waiting mends is looked for: an image that can't be had, a container that can't be made, no node that fits.
+A node that fits and is full is waited for much longer: other releases end, and nodes are added.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pipelines.trigger_settings import Reconciling
 from pipelines.workflows import Run, seconds
 from runtime.kubernetes.api import Object
 from runtime.kubernetes.objects import LABEL
@@ -15,17 +17,19 @@ HOPELESS = (
     "CreateContainerError",
 )  # fmt: skip
 UNSCHEDULABLE = "Unschedulable"
+_FULL = "Insufficient "  # of the scheduler's words: a node that fits otherwise has too little of something left
 OF_WORKFLOW = "workflows.argoproj.io/workflow"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stuck:
-    """A pod of a Workflow that can't start; `since` is in seconds since the epoch."""
+    """A pod of a Workflow that can't start; `since`: seconds since the epoch, `full`: a node that fits has no room."""
 
     workflow: str
     reason: str
     said: str
     since: float
+    full: bool = False
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.said}" if self.said else self.reason
@@ -41,7 +45,7 @@ def of_pod(pod: Object) -> Stuck | None:
     since = seconds(scheduled.get("lastTransitionTime") or meta.get("creationTimestamp"))
     if scheduled.get("reason") == UNSCHEDULABLE:
         said = f"{_asked(pod)}{scheduled.get('message', '')}"
-        return Stuck(workflow=workflow, reason=UNSCHEDULABLE, said=said, since=since)
+        return Stuck(workflow=workflow, reason=UNSCHEDULABLE, said=said, since=since, full=_FULL in said)
     for container in (*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason") in HOPELESS:
@@ -66,11 +70,13 @@ def of_run(run: Run) -> Stuck | None:
     return Stuck(workflow=run.name, reason="FailedCreate", said=said, since=since)
 
 
-def longest(stuck: Iterable[Stuck], *, now: float, stuck_s: float, unschedulable_s: float) -> dict[str, Stuck]:
+def longest(stuck: Iterable[Stuck], *, now: float, patience: Reconciling) -> dict[str, Stuck]:
     """By Workflow, the pod that has been stuck longest, and longer than it is given."""
     found: dict[str, Stuck] = {}
     for one in sorted(stuck, key=lambda one: one.since, reverse=True):
-        given = unschedulable_s if one.reason == UNSCHEDULABLE else stuck_s
+        given = patience.stuck_s
+        if one.reason == UNSCHEDULABLE:
+            given = patience.full_s if one.full else patience.unschedulable_s
         if now - one.since > given:
             found[one.workflow] = one
     return found

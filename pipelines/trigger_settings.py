@@ -81,12 +81,14 @@ class Reconciling(Record):
 
     `webhook_url` is where MLflow announces new versions; empty: somebody else looks after its webhook. Versions older
     than `since` are left alone; None: older than the pipeline on this cluster. A pod that can't start is given
-    `stuck_s`, one that finds no node `unschedulable_s`: raise that where nodes are added on demand.
+    `stuck_s`, one that finds no node `unschedulable_s`: raise that where nodes are added on demand. Where a node fits
+    and is full, it is given `full_s`: releases that run make room.
     """
 
     every_s: float = Field(60, ge=1)
     stuck_s: float = Field(120, ge=0)
     unschedulable_s: float = Field(120, ge=0)
+    full_s: float = Field(3600, ge=0)
     webhook_url: str = ""
     since: float | None = None
     port: int = Field(8080, ge=1, le=65535)

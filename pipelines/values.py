@@ -135,6 +135,7 @@ class Reconciler(Record):
     every_s: float = Field(60, ge=1)
     stuck_s: float = Field(120, ge=0)
     unschedulable_s: float = Field(120, ge=0)
+    full_s: float = Field(3600, ge=0)
     resources: Resources = Resources(cpu="20m", memory="128Mi", memory_limit="512Mi")
 
 
@@ -332,6 +333,7 @@ class Values(Record):
                 every_s=self.reconciler.every_s,
                 stuck_s=self.reconciler.stuck_s,
                 unschedulable_s=self.reconciler.unschedulable_s,
+                full_s=self.reconciler.full_s,
                 webhook_url=f"http://receiver.{self.namespace}.svc/webhooks/mlflow",
             ),
         )

@@ -244,6 +244,15 @@ def test_so_is_one_that_finds_no_node(lab: Lab) -> None:
     assert lab.releases.get(NAME).stopped_because == "Unschedulable: 0/1 nodes: no gpu"
 
 
+@pytest.mark.parametrize(("since_s", "stopped"), [(3599, False), (3601, True)])
+def test_one_that_waits_for_room_on_a_node_that_fits_is_given_longer(lab: Lab, since_s: float, stopped: bool) -> None:
+    lab.start()
+    said = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector."
+    lab.pod(since_s=since_s, conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": said}])
+    lab.turn()
+    assert bool(lab.releases.get(NAME).stopped_because) == stopped
+
+
 def test_what_a_target_asks_of_a_node_is_said_with_the_scheduler_s_words() -> None:
     condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": "0/1 nodes are available."}
     pod: Any = {
