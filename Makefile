@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUILD ?= docker build
+CLUSTER_TESTS ?= cluster
 
 .PHONY: setup demo test check unit integration test-cluster images golden bench bench-release bench-precision \
 	bench-search bench-cluster bench-own check-gpu constraints clean
@@ -34,7 +35,7 @@ integration: setup  ## against the real MLflow, Triton and perf_analyzer on loop
 	$(BIN)/pytest tests/integration -q
 
 test-cluster: setup  ## on a real Kubernetes: KUBECONFIG's, or the development cluster beside the repository
-	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20
+	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 -m '$(CLUSTER_TESTS)'
 
 images:  ## both images; BUILD is what builds them: docker build, podman build, buildah build
 	$(BUILD) --target server -t localhost/shiplift-server:dev .

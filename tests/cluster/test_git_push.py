@@ -86,6 +86,7 @@ def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
     daemon.wait()
 
 
+@pytest.mark.slow
 def test_a_push_releases_the_model_whose_spec_changed_with_its_commit(lab: Lab, host: Host) -> None:
     version = lab.log_classifier("pushed", spec=FAST)
     releases = ArgoReleases(Api(lab.namespace), lambda *_: {})

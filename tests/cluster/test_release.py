@@ -169,6 +169,7 @@ def test_nothing_fails_while_pods_controller_and_webhook_are_lost_on_the_way(lab
     assert workflow["metadata"]["annotations"]["shiplift.dev/trigger"] == "sweep"
 
 
+@pytest.mark.slow
 def test_a_registry_that_goes_away_during_a_stage_only_delays_it(lab: Lab) -> None:
     selector = lab.kube.get("service", lab.namespace, "mlflow")["spec"]["selector"]
     name = json.loads(rerun(lab, f"{MODEL}/2"))["name"]
@@ -230,6 +231,7 @@ def ready_receivers(lab: Lab) -> Any:
     return ready if len(ready) == 2 else None
 
 
+@pytest.mark.slow
 def test_two_versions_registered_together_end_with_the_newer_one(lab: Lab) -> None:
     older, newer = 1, lab.log_classifier("many", samples=1150, spec=SPEC)  # the older is the test before's, under way
     first, second = (ended(lab, workflow_of(lab, "many", version)) for version in (older, newer))
@@ -272,6 +274,7 @@ def kube_env(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(lab.kube.kubeconfig))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kube_env")
 def test_a_challenger_that_never_becomes_ready_leaves_the_champion_alone(lab: Lab) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
@@ -291,6 +294,7 @@ def test_a_challenger_that_never_becomes_ready_leaves_the_champion_alone(lab: La
     assert lab.registry.alias(MODEL, CHALLENGER) == 0
 
 
+@pytest.mark.slow
 def test_a_quota_that_is_spent_is_said_and_nothing_is_left(lab: Lab) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
     other = 1 if champion == 2 else 2
@@ -309,6 +313,7 @@ def test_a_quota_that_is_spent_is_said_and_nothing_is_left(lab: Lab) -> None:
     assert serving(lab) == {str(champion)}
 
 
+@pytest.mark.slow
 def test_argo_retry_goes_on_where_a_release_failed(lab: Lab) -> None:
     other = 1 if lab.registry.alias(MODEL, CHAMPION) == 2 else 2
     name = workflow_of(lab, MODEL, other)  # the one without a quota for its pods, which it has now
@@ -327,6 +332,7 @@ def pods_of(lab: Lab, name: str, stage: str) -> list[Any]:
     return [node for node in found if node["type"] == "Pod" and node.get("templateName") == stage]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["admit", "tune", "deploy", "load_test"])
 def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, stage: str) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
@@ -340,6 +346,7 @@ def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, stage: str) -> 
     until(lambda: serving(lab) == {str(champion)}, seconds=60)
 
 
+@pytest.mark.slow
 def test_argos_own_commands_double_no_effect(lab: Lab) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
     before = {one["metadata"]["name"] for one in lab.kube.get("deployment", lab.serving)}

@@ -72,6 +72,7 @@ def seconds_between(first: str, last: str) -> float:
     return (datetime.fromisoformat(last) - datetime.fromisoformat(first)).total_seconds()
 
 
+@pytest.mark.slow
 def test_stages_of_a_target_run_on_its_nodes_and_so_does_what_serves_it(lab: Lab) -> None:
     with labelled(lab.kube, "fast") as node:
         version = lab.log_classifier(MODEL, spec=spec(FAST_NODE, {"name": "anywhere"}))
@@ -115,6 +116,7 @@ def test_where_no_node_matches_the_release_ends_soon_and_says_what_it_asked_for(
     assert lab.registry.alias(MODEL, CHALLENGER) == 0
 
 
+@pytest.mark.slow
 def test_a_target_that_vanishes_on_the_way_is_said_and_nothing_is_lost(lab: Lab) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
     with traffic(lab, MODEL) as client:
