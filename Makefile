@@ -32,7 +32,7 @@ unit: setup
 	$(BIN)/pytest tests/unit -n 2 -q
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
-	$(BIN)/pytest tests/integration -q
+	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q
 
 test-cluster: setup  ## on a real Kubernetes: KUBECONFIG's, or the development cluster beside the repository
 	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 -m '$(CLUSTER_TESTS)'
