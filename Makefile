@@ -35,7 +35,7 @@ integration: setup  ## against the real MLflow, Triton and perf_analyzer on loop
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q
 
 test-cluster: setup  ## on a real Kubernetes: KUBECONFIG's, or the development cluster beside the repository
-	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 -m '$(CLUSTER_TESTS)'
+	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 --timeout=2400 -m '$(CLUSTER_TESTS)'
 
 images:  ## both images; BUILD is what builds them: docker build, podman build, buildah build
 	$(BUILD) --target server -t localhost/shiplift-server:dev .

@@ -33,7 +33,7 @@ SCRIPT = Path(os.environ.get("SHIPLIFT_CLUSTER_SCRIPT", ROOT.parent / "shared" /
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 NAMESPACE = os.environ.get("SHIPLIFT_TEST_NAMESPACE", f"shiplift-{WORKER}" if WORKER else "shiplift")
 USER = 10001  # of the images
-_BUILD_S = 900
+_BUILD_S = 1500
 
 
 def until(what: Callable[[], Any], *, seconds: float = 60) -> Any:
