@@ -11,10 +11,9 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,14 +21,15 @@ from typing import Any
 
 import httpx
 
+from benchmarks.machine import until
+from pipelines import stack
 from pipelines.releases import Order
-from runtime.keys import load_secrets
 from runtime.names import release_name
 from runtime.processes import free_port, start_daemon, stop
 from runtime.records import Check, Outcome, ReleaseReport, Request, StageRun, Trigger
 
 VERSIONS = 20
-HOST = "127.0.0.1"
+HOST = stack.HOST
 DATABASES = ("sqlite", "postgresql")
 _BY_HAND = "written-by-mlflow"
 _STAGES = ("admit", "export", "quantize", "package", "tune", "deploy", "load_test", "gate", "promote")
@@ -84,9 +84,12 @@ def _postgres() -> Iterator[int]:
     options = ["-c", f"listen_addresses={HOST}", "-c", "unix_socket_directories="]
     server = subprocess.Popen([programs / "postgres", "-D", folder / "data", "-p", str(port), *options], **said)
     try:
-        until(lambda: listening(port))
+        until(lambda: listening(port), "PostgreSQL")
         where = ["-h", HOST, "-p", str(port), "-U", "shiplift"]
-        until(lambda: subprocess.run([programs / "pg_isready", *where], check=False, **said).returncode == 0)
+        until(
+            lambda: subprocess.run([programs / "pg_isready", *where], check=False, **said).returncode == 0,
+            "PostgreSQL to take connections",
+        )
         subprocess.run([programs / "createdb", *where, "shiplift"], check=True, **said)
         yield port
     finally:
@@ -117,21 +120,13 @@ def _postgres_programs() -> Path:
 def mlflow_server(uri: str, home: Path) -> Iterator[str]:
     """MLflow on a database, started as the embedded stack starts it; gives its address."""
     port = free_port()
-    command: list[str | Path] = [
-        sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1",
-        "--backend-store-uri", uri, "--artifacts-destination", str(home / "artifacts"),
-    ]  # fmt: skip
-    variables = os.environ | {
-        "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": load_secrets(home).mlflow,
-        "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
-        "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-    }
+    command = stack.mlflow_command(port, uri, home / "artifacts")
+    variables = os.environ | stack.mlflow_variables(home)
     process = start_daemon(command, environment=variables, log=home / "mlflow.log", folder=home)
     try:
-        until(lambda: listening(port), seconds=180)
-        until(lambda: httpx.get(f"http://{HOST}:{port}/health", trust_env=False, timeout=30).is_success, seconds=180)
+        health = f"http://{HOST}:{port}/health"
+        until(lambda: listening(port), "MLflow", seconds=180)
+        until(lambda: httpx.get(health, trust_env=False, timeout=30).is_success, "MLflow's health", seconds=180)
         yield f"http://{HOST}:{port}"
     finally:
         stop(process)
@@ -248,19 +243,10 @@ def _report(name: str, version: int) -> ReleaseReport:
     )  # fmt: skip
 
 
-# --- waiting --------------------------------------------------------------------------------------------------------
+# --- ports ----------------------------------------------------------------------------------------------------------
 
 
 def listening(port: int) -> bool:
     """Whether somebody listens on a port of this machine."""
     with socket.socket() as probe:
         return probe.connect_ex((HOST, port)) == 0
-
-
-def until(done: Callable[[], object], *, seconds: float = 60) -> None:
-    """Waits for a condition."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"not ready after {seconds:g} s")
-        time.sleep(0.1)

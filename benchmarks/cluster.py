@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,15 +31,17 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from urllib3.exceptions import ProtocolError
 
+from benchmarks.machine import until
 from pipelines.ending import attempts, stage_run
 from pipelines.layout import LIMITS
 from pipelines.release import RELEASE
 from pipelines.values import Values
-from pipelines.workflows import seconds
-from runtime.kubernetes.api import connect
+from pipelines.workflows import Run, read
+from runtime.kubernetes.api import Api, connect
 from runtime.kubernetes.objects import LABEL
 from runtime.names import dns_name
-from runtime.registry import CHAMPION, Registry, prepare_environment
+from runtime.registry import CHAMPION, prepare_environment
+from runtime.registry_rest import PATIENT_S, RestRegistry
 
 RESULTS = Path(__file__).parent / "results" / "cluster.json"
 SPEC = """
@@ -61,18 +63,14 @@ class Place:
     made: list[str] = field(default_factory=list)
 
     @cached_property
-    def _api(self) -> Any:
-        return connect()
+    def api(self) -> Api:
+        """What Shiplift itself knows of a cluster."""
+        return Api(self.namespace)
 
     @cached_property
     def core(self) -> Any:
-        """Kubernetes' own objects."""
-        return kubernetes.CoreV1Api(self._api)
-
-    @cached_property
-    def custom(self) -> Any:
-        """Argo's objects."""
-        return kubernetes.CustomObjectsApi(self._api)
+        """The rest: nodes and settings."""
+        return kubernetes.CoreV1Api(connect())
 
     @cached_property
     def mlflow(self) -> Any:
@@ -87,17 +85,16 @@ class Place:
         return mlflow
 
     def _service_address(self) -> str:
-        service = self.core.read_namespaced_service("mlflow", self.namespace).spec
-        return f"http://{service.cluster_ip}:{service.ports[0].port}"
+        service = (self.api.get("Service", "mlflow") or {})["spec"]
+        return f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
 
     @cached_property
-    def registry(self) -> Registry:
+    def registry(self) -> RestRegistry:
         """What the releases write to."""
-        return Registry(self.mlflow.get_tracking_uri())
+        return RestRegistry(self.mlflow.get_tracking_uri(), timeout_s=PATIENT_S)
 
     def log(self, name: str, samples: int) -> Any:
         """Logs a digit classifier of its own with spec and validation set; gives MLflow's model information."""
-
         images, labels = load_digits(return_X_y=True)
         images = (images / 16).astype(np.float32)
         model = LogisticRegression(max_iter=200).fit(images[:samples], labels[:samples])
@@ -121,38 +118,25 @@ class Place:
         )
         return int(made.version)
 
-    def workflows(self) -> list[Any]:
-        """The Workflows there are."""
-        return list(self.custom.list_namespaced_custom_object(*_ARGO, self.namespace, "workflows")["items"])
-
     def of(self, name: str) -> list[Any]:
         """A model's Workflows."""
-        return [
-            one for one in self.workflows() if one["metadata"].get("labels", {}).get(f"{LABEL}model") == dns_name(name)
-        ]
+        return self.api.find("Workflow", _of(name))
 
     def clean(self) -> None:
         """Removes what this benchmark registered, its Workflows and what serves."""
         for name in self.made:
             self.mlflow.MlflowClient().delete_registered_model(name)  # first: the reconciler would start it again
-        for one in [body for name in self.made for body in self.of(name)]:
-            self.custom.delete_namespaced_custom_object(*_ARGO, self.namespace, "workflows", one["metadata"]["name"])
-        serving = Values(namespace=self.namespace).serving_namespace
-        apps = kubernetes.AppsV1Api(self._api)
+        serving = Api(Values(namespace=self.namespace).serving_namespace)
         for name in self.made:
-            apps.delete_collection_namespaced_deployment(serving, label_selector=f"{LABEL}model={dns_name(name)}")
+            for api, kind in ((self.api, "Workflow"), (serving, "Deployment")):
+                for one in api.find(kind, _of(name)):  # type: ignore[arg-type]
+                    api.delete(kind, one["metadata"]["name"])  # type: ignore[arg-type]
         self.made.clear()
 
 
-def until(look: Callable[[], Any], timeout_s: float, what: str) -> Any:
-    """What `look` gives once it is true."""
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        found = look()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise SystemExit(f"waited {timeout_s} s for {what}")
+def _of(name: str) -> str:
+    """The selector of a model's objects."""
+    return f"{LABEL}model={dns_name(name)}"
 
 
 def stamp() -> str:
@@ -168,9 +152,15 @@ def one_release(place: Place, name: str, samples: int) -> dict[str, Any]:
     logged = place.log(name, samples)
     started = time.time()
     version = place.register(name, logged)
-    until(lambda: place.registry.alias(name, CHAMPION) == version, _RELEASE_S, f"{name}/{version} to be promoted")
+    until(
+        lambda: place.registry.aliases(name).get(CHAMPION) == version, f"{name}/{version} to be promoted",
+        seconds=_RELEASE_S, every_s=0.5,
+    )  # fmt: skip
     took = time.time() - started
-    body = until(lambda: next((one for one in place.of(name) if ended(one)), None), _RELEASE_S, "its Workflow to end")
+    body = until(
+        lambda: next((one for one in place.of(name) if not read(one).active), None), "its Workflow to end",
+        seconds=_RELEASE_S, every_s=0.5,
+    )  # fmt: skip
     runs = [stage_run(stage, node) for stage, node in attempts(body, RELEASE)]
     stages = {run.name: run.seconds for run in runs if run.name != "conclude"}
     path = sum(stages.values()) - beside(stages, "find_champion", "admit") - beside(stages, "find_targets", "export")
@@ -180,11 +170,6 @@ def one_release(place: Place, name: str, samples: int) -> dict[str, Any]:
 def beside(stages: dict[str, float], one: str, other: str) -> float:
     """What two stages that run at once don't add up to."""
     return min(stages.get(one, 0.0), stages.get(other, 0.0))
-
-
-def ended(body: Any) -> bool:
-    """Whether a Workflow has ended."""
-    return body.get("status", {}).get("phase") in ("Succeeded", "Failed", "Error")
 
 
 # --- webhook to Workflow ------------------------------------------------------------------------------------------
@@ -207,16 +192,16 @@ def webhooks(place: Place, count: int) -> dict[str, Any]:
     logged = place.log(name, 200)
     seen: dict[str, float] = {}
     stream, done = watch.Watch(), threading.Event()
+    asked = partial(
+        kubernetes.CustomObjectsApi(connect()).list_namespaced_custom_object, *_ARGO, place.namespace, "workflows"
+    )
 
     def look() -> None:
-        listed = place.custom.list_namespaced_custom_object(*_ARGO, place.namespace, "workflows")
+        listed = asked()
         at = listed["metadata"]["resourceVersion"]
         while not done.is_set():
             with contextlib.suppress(ProtocolError):  # the API server ends a watch when it likes
-                for event in stream.stream(
-                    place.custom.list_namespaced_custom_object, *_ARGO, place.namespace, "workflows",
-                    resource_version=at,
-                ):  # fmt: skip
+                for event in stream.stream(asked, resource_version=at):
                     at = event["object"]["metadata"]["resourceVersion"]
                     labels = event["object"]["metadata"].get("labels", {})
                     if event["type"] == "ADDED" and labels.get(f"{LABEL}model") == dns_name(name):
@@ -228,7 +213,7 @@ def webhooks(place: Place, count: int) -> dict[str, Any]:
         for _ in range(count):
             started = time.time()
             version = str(place.register(name, logged))
-            until(lambda: version in seen, 60, f"version {version}'s Workflow")  # noqa: B023 - called here
+            until(lambda: version in seen, f"version {version}'s Workflow", every_s=0.05)  # noqa: B023 - called here
             took.append(1000 * (seen[version] - started))
         done.set()
         stream.stop()
@@ -248,8 +233,10 @@ def memory(place: Place) -> Iterator[dict[str, float]]:
 
     def sample() -> None:
         for node in place.core.list_node().items:
-            said = place.core.connect_get_node_proxy_with_path(node.metadata.name, "stats/summary")
-            for pod in (said if isinstance(said, dict) else json.loads(said.replace("'", '"')))["pods"]:
+            said = place.core.connect_get_node_proxy_with_path(
+                node.metadata.name, "stats/summary", _preload_content=False
+            )
+            for pod in json.loads(said.data)["pods"]:
                 part = next((one for one in _PARTS if pod["podRef"]["name"].startswith(one)), "")
                 if part:
                     used = pod.get("memory", {}).get("workingSetBytes", 0) / 1e6
@@ -279,27 +266,32 @@ def many(place: Place, count: int) -> dict[str, Any]:
         done: dict[str, float] = {}
 
         def look() -> bool:
-            done.update({
-                name: time.time() - started
-                for name in names if name not in done and place.registry.alias(name, CHAMPION) == 1
-            })  # fmt: skip
+            for model, _, aliases in place.registry.models():
+                if model in names and aliases.get(CHAMPION) == 1:
+                    done.setdefault(model, time.time() - started)
             print(f"\r{len(done)} of {count} promoted after {time.time() - started:.0f} s", end="", flush=True)
-            return len(done) == count or all(any(map(ended, place.of(name))) for name in names)
+            return len(done) == count or len(ended(runs_of(place, names))) == count
 
-        until(look, _ALL_S, "all releases to end")
+        until(look, "all releases to end", seconds=_ALL_S, every_s=_SAMPLE_S)
         print()
-    waits = [started_after(place.of(name)[0]) for name in names]
+    runs = runs_of(place, names)
+    waits = [run.first_pod_at - run.created_at for run in runs.values() if run.first_pod_at]
     return {
-        "models": count, "promoted": len(done), "lost": [name for name in names if not place.of(name)],
+        "models": count, "promoted": len(done), "lost": [name for name in names if name not in runs],
         "seconds": round(max(done.values(), default=0.0), 1), "median_wait_s": round(median(waits), 1),
         "memory_mb": used,
     }  # fmt: skip
 
 
-def started_after(body: Any) -> float:
-    """Seconds from a Workflow's creation to its first pod."""
-    pods = [seconds(node.get("startedAt")) for node in body["status"]["nodes"].values() if node["type"] == "Pod"]
-    return min(pods) - seconds(body["metadata"]["creationTimestamp"])
+def runs_of(place: Place, names: list[str]) -> dict[str, Run]:
+    """The Workflow of each model that has one, in one look at all of them."""
+    runs = map(read, place.api.each("Workflow"))
+    return {run.request.model: run for run in runs if run.request and run.request.model in names}
+
+
+def ended(runs: dict[str, Run]) -> list[str]:
+    """The models whose Workflow has ended."""
+    return [name for name, run in runs.items() if not run.active]
 
 
 def main() -> None:

@@ -34,6 +34,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import big_registry
+from benchmarks.machine import processor, until
+from benchmarks.ratios import percentile
 from benchmarks.release import measured_release
 from pipelines import stack, sweeping
 from pipelines.receiver import on_this_machine, serve
@@ -95,7 +97,7 @@ def receiver(home: Path) -> Iterator[int]:
     process = multiprocessing.get_context("spawn").Process(target=_receive, args=(str(home), port))
     process.start()
     try:
-        big_registry.until(lambda: big_registry.listening(port))
+        until(lambda: big_registry.listening(port), "the receiver")
         yield port
     finally:
         process.terminate()
@@ -134,8 +136,7 @@ def deliver(port: int, secret: str, names: Iterator[tuple[str, int]], expect: in
     seconds = time.monotonic() - started
     if wrong:
         raise SystemExit(f"{len(wrong)} deliveries were answered with {sorted(set(wrong))}, not {expect}")
-    spent.sort()
-    return {"per_s": round(len(spent) / seconds, 1), "p99_ms": round(1000 * spent[math.ceil(0.99 * len(spent)) - 1], 2)}
+    return {"per_s": round(len(spent) / seconds, 1), "p99_ms": round(1000 * percentile(spent, 99), 2)}
 
 
 def _delivery(name: str, version: int, secret: str) -> tuple[bytes, dict[str, str]]:
@@ -277,9 +278,8 @@ def release_table(figures: dict[str, Any]) -> Table:
 
 
 def _machine() -> dict[str, Any]:
-    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
-        "cpu": models[0].partition(":")[2].strip() if models else platform.processor(),
+        "cpu": processor(),
         "cores": len(os.sched_getaffinity(0)), "memory_gb": round(psutil.virtual_memory().total / 2**30),
         "python": platform.python_version(),
     }  # fmt: skip

@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 import torch
 
-from benchmarks.architectures import LARGE, digits_cnn, seeded
+from benchmarks.architectures import LARGE, seeded, trained_digits
 from runtime import evaluation, onnx_models, perf, targets
 from runtime.artifacts import ArtifactStore
 from runtime.onnx_models import signature_of
@@ -77,23 +77,11 @@ def subjects(folder: Path, names: set[str]) -> Iterator[Subject]:
 
 
 def _digits(folder: Path) -> Subject:
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    images, labels = (data.images / 16).astype(np.float32)[:, None], data.target
-    torch.manual_seed(0)
-    model = digits_cnn()
-    optimiser = torch.optim.Adam(model.parameters(), 2e-3)
-    x, y = torch.from_numpy(images[:1200]), torch.from_numpy(labels[:1200])
-    for _ in range(12):
-        for at in torch.randperm(1200).split(64):
-            optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(model(x[at]), y[at]).backward()
-            optimiser.step()
-    file = _onnx(model.eval(), torch.from_numpy(images[:2]), folder)
+    made = trained_digits()
+    file = _onnx(made.model, torch.from_numpy(made.images[:2]), folder)
     return Subject(
-        name="digits-cnn", file=file, calibration={"input": images[:256]}, validation={"input": images[1200:]},
-        labels=labels[1200:], trained=True,
+        name="digits-cnn", file=file, calibration={"input": made.images[:256]},
+        validation={"input": made.images[1200:]}, labels=made.labels[1200:], trained=True,
     )  # fmt: skip
 
 

@@ -28,19 +28,15 @@ class Spread(Record):
     high: float
 
 
-class Cell(Record):
-    """One side under one load: medians over rounds, and where the time went.
+class _Counted(Record):
+    """What one side did under one load, and where the time went.
 
     Cores are CPU seconds a second: of the server by program, of the load generator, and of every other side, which
     should be idle. `triton` are microseconds a request by part, as Triton counts them, and the mean batch.
     """
 
-    model: str
     side: str
     concurrency: int
-    throughput_per_s: Spread
-    p50_ms: Spread
-    p99_ms: Spread
     requests: int
     errors: int
     first_error: str = ""
@@ -48,6 +44,15 @@ class Cell(Record):
     client_cores: float
     others_cores: float
     triton: dict[str, float] = Field(default_factory=dict)
+
+
+class Cell(_Counted):
+    """One side under one load: medians over rounds."""
+
+    model: str
+    throughput_per_s: Spread
+    p50_ms: Spread
+    p99_ms: Spread
 
 
 class Ratio(Record):
@@ -75,22 +80,13 @@ class Goal(Record):
     limit: str
 
 
-class Window(Record):
+class Window(_Counted):
     """One measurement: a side, a load, a round."""
 
-    side: str
-    concurrency: int
     round: int
     throughput_per_s: float
     p50_ms: float
     p99_ms: float
-    requests: int
-    errors: int
-    first_error: str = ""
-    server_cores: dict[str, float]
-    client_cores: float
-    others_cores: float
-    triton: dict[str, float] = Field(default_factory=dict)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -24,6 +24,7 @@ import psutil
 
 from benchmarks import ratios, sides, subjects
 from benchmarks.ceilings import ceiling
+from benchmarks.machine import processor
 from benchmarks.plot import draw
 from benchmarks.ratios import Cell, Goal, Ratio, Window, percentile, rounded
 from benchmarks.sides import Side
@@ -223,10 +224,8 @@ def bench(
 
 def machine() -> dict[str, Any]:
     """Where this was measured."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "")
     return {
-        "processor": model or platform.machine(), "cores": os.cpu_count(),
+        "processor": processor(), "cores": os.cpu_count(),
         "accelerator": targets.accelerator_of(targets.this_machine()),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1), "system": platform.platform(),
         "python": platform.python_version(), "load_before": [round(one, 2) for one in os.getloadavg()],

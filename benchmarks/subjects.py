@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.architectures import Architecture, digits_cnn, resnet50, seeded, served
+from benchmarks.architectures import Architecture, resnet50, seeded, served, trained_digits
 from pipelines import stack
 from pipelines.releases import Releases
 from runtime import targets
 from runtime.artifacts import ArtifactStore
 from runtime.ledger import Ledger
 from runtime.names import release_name, serving_name
-from runtime.records import Candidates, Exported, ReleaseReport, Request, Tuned
+from runtime.records import Candidates, Exported, ReleaseReport, Request, Tuned, stage_keys
 from runtime.registry import Registry
 
 NAMES = ("digits-cnn", "boosting", "encoder", "resnet50")  # the quick ones first
@@ -77,23 +77,10 @@ class _Made:
 
 
 def _digits() -> _Made:
-    import torch
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    images, labels = (data.images / 16).astype(np.float32)[:, None], data.target
-    torch.manual_seed(0)
-    model = digits_cnn()
-    optimiser = torch.optim.Adam(model.parameters(), 2e-3)
-    x, y = torch.from_numpy(images[:1200]), torch.from_numpy(labels[:1200])
-    for _ in range(12):
-        for at in torch.randperm(1200).split(64):
-            optimiser.zero_grad()
-            torch.nn.functional.cross_entropy(model(x[at]), y[at]).backward()
-            optimiser.step()
-    valid = {"input": images[1200:], "label": labels[1200:]}
+    made = trained_digits()
+    valid = {"input": made.images[1200:], "label": made.labels[1200:]}
     about = "trained on scikit-learn's digits, 1x8x8"
-    return _torch("digits-cnn", model.eval(), images[1200:1264], valid, images[:256], about)
+    return _torch("digits-cnn", made.model, made.images[1200:1264], valid, made.images[:256], about)
 
 
 def _resnet50() -> _Made:
@@ -232,7 +219,7 @@ def _story(home: Path, running: stack.Stack, report: ReleaseReport, folder: Path
     """What was decided; the exported fp32 model goes to `folder`, where rivals find it."""
     site = stack.site(home, running)
     ledger, store = Ledger(site, Request(model=report.model, version=report.version)), ArtifactStore(site.artifacts_uri)
-    keys = {stage.name: stage.key for stage in report.stages if stage.key}
+    keys = stage_keys(report.stages)
     exported = ledger.recall(keys["export"], "export", Exported)
     candidates = ledger.recall(keys["quantize"], "quantize", Candidates)
     tuned = ledger.recall(keys["tune"], "tune", Tuned)

@@ -53,7 +53,7 @@ class Size:
 class Setting:
     """A cluster as the templates need it. `sizes` overrides stages' own by name.
 
-    `modelopt_image` is what `quantize` runs in for NVIDIA targets, where there is one.
+    `modelopt_image` is what `modelopt` stages run in for NVIDIA targets, where there is one.
     """
 
     namespace: str
@@ -244,7 +244,7 @@ def _on_target(setting: Setting, stage: Stage) -> str:
     nvidia = f"{at.format('accelerator')} == 'nvidia'"
     gpu = f"{nvidia} ? '{{\"nvidia.com/gpu\": \"1\"}}' : '{{}}'"
     image = ""
-    if setting.modelopt_image and stage.name == "quantize":
+    if setting.modelopt_image and stage.at.modelopt:
         chosen = f"{nvidia} ? '{setting.modelopt_image}' : '{setting.image}'"
         image = f'"image": {{{{=toJson({chosen})}}}}, '
     return (

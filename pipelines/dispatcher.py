@@ -24,12 +24,11 @@ from pipelines.releases import MAX_ATTEMPTS, Order, Releases
 from runtime.errors import ShipliftError
 from runtime.ledger import Ledger
 from runtime.records import Failure, Outcome, ReleaseReport, Site
-from runtime.registry_rest import RestRegistry
+from runtime.registry_rest import PATIENT_S, RestRegistry
 
 _POLL_S = 0.05
 _SUPERVISE_S = 2.0
 _TICK_S = 1.0
-_ASK_S = 30.0
 
 
 class Queue:
@@ -189,7 +188,7 @@ def sweep(site: Site, releases: Releases, *, since: float) -> int:
     """Accepts what no webhook announced."""
     try:
         sweeping.sweep(
-            RestRegistry(site.registry_uri, timeout_s=_ASK_S),
+            RestRegistry(site.registry_uri, timeout_s=PATIENT_S),
             releases.accept,
             since=since,
             tell=partial(print, flush=True),

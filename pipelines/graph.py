@@ -23,6 +23,7 @@ class Placement:
     A `shielded` stage is finished rather than cancelled, since it moves traffic.
     A `cluster` stage talks to the cluster's API where there is one; no other is given the right to.
     `warm` names a sandbox entry that a local engine may start ahead of time.
+    A `modelopt` stage runs in the image with NVIDIA's modelopt for an NVIDIA target, where there is one.
     """
 
     cpu: str = "500m"
@@ -34,6 +35,7 @@ class Placement:
     warm: str = ""
     shielded: bool = False
     cluster: bool = False
+    modelopt: bool = False
     keep: str = "result"
     uses: str = ""
 

@@ -9,10 +9,9 @@ from pipelines.releases import Releases
 from runtime.names import serving_name
 from runtime.records import Endpoint, Record
 from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS, TAG
-from runtime.registry_rest import RestRegistry
+from runtime.registry_rest import PATIENT_S, RestRegistry
 
 _SHOWN = (CHAMPION, CHALLENGER, PREVIOUS)
-_ASK_S = 30.0
 
 
 class Part(Record):
@@ -124,7 +123,7 @@ def of_stack(home: Path) -> StackStatus:
 
 
 def _models(found: stack.Stack) -> tuple[ModelStatus, ...]:
-    registry = RestRegistry(found.registry_uri, timeout_s=_ASK_S)
+    registry = RestRegistry(found.registry_uri, timeout_s=PATIENT_S)
     return tuple(
         ModelStatus(
             model=name,
@@ -145,7 +144,7 @@ def of_model(home: Path, model: str) -> ModelVersions:
         NotFound: the registry does not know the model.
     """
     running = stack.require(home)
-    registry = RestRegistry(running.registry_uri, timeout_s=_ASK_S)
+    registry = RestRegistry(running.registry_uri, timeout_s=PATIENT_S)
     name = serving_name(model)
     aliases = registry.aliases(model)
     versions = sorted(registry.versions(model), key=lambda info: -info.version)

@@ -13,13 +13,12 @@ from runtime.ledger import Ledger
 from runtime.names import release_name, serving_name
 from runtime.records import Deployment, LoadReport, Record, ReleaseReport, Request, Site, Tuned, stage_keys
 from runtime.registry import CHAMPION
-from runtime.registry_rest import RestRegistry
+from runtime.registry_rest import PATIENT_S, RestRegistry
 from runtime.report import Standing, Story, render_comparison, render_index
 from runtime.spec import Slo
 from runtime.storage import write_atomically
 
 R = TypeVar("R", bound=Record)
-_ASK_S = 30.0
 
 
 def comparison(home: Path, left: str, right: str) -> Path:
@@ -104,7 +103,7 @@ def _config(site: Site, deployment: Deployment | None) -> str:
 def _champions(home: Path) -> dict[str, int] | None:
     """Each model's champion (0: none), asked for at once; None: the registry is down."""
     try:
-        registry = RestRegistry(site_of(home).registry_uri, timeout_s=_ASK_S)
+        registry = RestRegistry(site_of(home).registry_uri, timeout_s=PATIENT_S)
         return {model: aliases.get(CHAMPION, 0) for model, _, aliases in registry.models()}
     except ShipliftError:
         return None
@@ -124,12 +123,9 @@ def _standing(home: Path, champions: dict[str, int] | None, model: str, reports:
 
 
 def _admitted(site: Site, report: ReleaseReport) -> Admitted | None:
-    key = next((run.key for run in report.stages if run.name == "admit"), "")
-    return (
-        Ledger(site, Request(model=report.model, version=report.version)).recall(key, "admit", Admitted)
-        if key
-        else None
-    )
+    key = stage_keys(report.stages).get("admit")
+    ledger = Ledger(site, Request(model=report.model, version=report.version))
+    return ledger.recall(key, "admit", Admitted) if key else None
 
 
 def _in_words(slo: Slo) -> str:

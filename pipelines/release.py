@@ -35,7 +35,7 @@ RELEASE = Pipeline(
             Target,
             "fleet",
             "targets",
-            (Stage(quantize, ON_TARGET), Stage(package), Stage(tune, MEASURED)),
+            (Stage(quantize, replace(ON_TARGET, modelopt=True)), Stage(package), Stage(tune, MEASURED)),
             unfit=targets.unfit_here,
         ),
         Stage(deploy, Placement(keep="effect", cluster=True)),

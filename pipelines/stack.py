@@ -21,7 +21,7 @@ from runtime.errors import ServerFailed, StackDown
 from runtime.keys import load_secrets
 from runtime.processes import alive, free_port, inherited, memory_mb, require_free, start_daemon, stop
 from runtime.records import Process, Record, Site
-from runtime.registry_rest import RestRegistry
+from runtime.registry_rest import PATIENT_S, RestRegistry
 from runtime.settings import Settings
 from runtime.storage import write_atomically
 from runtime.triton.environment import default_root, ensure
@@ -194,13 +194,22 @@ def _check_ports(stack: Stack) -> None:
 
 def _start_mlflow(home: Path, stack: Stack) -> Process:
     folder = home / "mlflow"
-    command: list[str | Path] = [
-        sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(stack.mlflow_port), "--workers", "1",
-        "--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}", "--artifacts-destination",
-        str(folder / "artifacts"),
+    command = mlflow_command(stack.mlflow_port, f"sqlite:///{folder / 'mlflow.db'}", folder / "artifacts")
+    variables = _variables() | mlflow_variables(home)
+    return start_daemon(command, environment=variables, log=home / "logs" / "mlflow.log", folder=folder)
+
+
+def mlflow_command(port: int, database: str, artifacts: Path) -> list[str | Path]:
+    """MLflow's server on this machine."""
+    return [
+        sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1",
+        "--backend-store-uri", database, "--artifacts-destination", artifacts,
     ]  # fmt: skip
-    variables = {
-        **_variables(),
+
+
+def mlflow_variables(home: Path) -> dict[str, str]:
+    """What MLflow's server must be told to send webhooks to this machine."""
+    return {
         "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": load_secrets(home).mlflow,
         "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
         "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
@@ -208,7 +217,6 @@ def _start_mlflow(home: Path, stack: Stack) -> Process:
         "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
     }
-    return start_daemon(command, environment=variables, log=home / "logs" / "mlflow.log", folder=folder)
 
 
 def _start_triton(home: Path, stack: Stack) -> Process:
@@ -245,7 +253,9 @@ def _variables() -> dict[str, str]:
 def _announce(home: Path, stack: Stack) -> None:
     """Tells the registry where new versions are announced."""
     url = f"http://{HOST}:{stack.receiver_port}/webhooks/mlflow"
-    RestRegistry(stack.registry_uri, timeout_s=30).ensure_webhook(WEBHOOK, url, load_secrets(home).webhook, renew=True)
+    RestRegistry(stack.registry_uri, timeout_s=PATIENT_S).ensure_webhook(
+        WEBHOOK, url, load_secrets(home).webhook, renew=True
+    )
 
 
 def _wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:

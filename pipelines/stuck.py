@@ -23,16 +23,21 @@ OF_WORKFLOW = "workflows.argoproj.io/workflow"
 
 @dataclass(frozen=True, kw_only=True)
 class Stuck:
-    """A pod of a Workflow that can't start; `since`: seconds since the epoch, `full`: a node that fits has no room."""
+    """A pod of a Workflow that can't start; `since` is in seconds since the epoch."""
 
     workflow: str
     reason: str
     said: str
     since: float
-    full: bool = False
 
     def __str__(self) -> str:
         return f"{self.reason}: {self.said}" if self.said else self.reason
+
+    def given_s(self, patience: Reconciling) -> float:
+        """How long it may be: longest where a node fits that has no room now."""
+        if self.reason != UNSCHEDULABLE:
+            return patience.stuck_s
+        return patience.full_s if _FULL in self.said else patience.unschedulable_s
 
 
 def of_pod(pod: Object) -> Stuck | None:
@@ -45,7 +50,7 @@ def of_pod(pod: Object) -> Stuck | None:
     since = seconds(scheduled.get("lastTransitionTime") or meta.get("creationTimestamp"))
     if scheduled.get("reason") == UNSCHEDULABLE:
         said = f"{_asked(pod)}{scheduled.get('message', '')}"
-        return Stuck(workflow=workflow, reason=UNSCHEDULABLE, said=said, since=since, full=_FULL in said)
+        return Stuck(workflow=workflow, reason=UNSCHEDULABLE, said=said, since=since)
     for container in (*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])):
         waiting = container.get("state", {}).get("waiting", {})
         if waiting.get("reason") in HOPELESS:
@@ -74,9 +79,6 @@ def longest(stuck: Iterable[Stuck], *, now: float, patience: Reconciling) -> dic
     """By Workflow, the pod that has been stuck longest, and longer than it is given."""
     found: dict[str, Stuck] = {}
     for one in sorted(stuck, key=lambda one: one.since, reverse=True):
-        given = patience.stuck_s
-        if one.reason == UNSCHEDULABLE:
-            given = patience.full_s if one.full else patience.unschedulable_s
-        if now - one.since > given:
+        if now - one.since > one.given_s(patience):
             found[one.workflow] = one
     return found

@@ -18,6 +18,7 @@ from runtime.errors import ExportFailed, MissingTool
 from runtime.records import Datatype, Signature, TensorSpec
 from runtime.tensors import Arrays
 
+INLINE_BYTES = 1 << 30  # protobuf stops at 2 GiB: larger weights go into files of their own
 _PROVIDERS = {False: ["CPUExecutionProvider"], True: ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 _DATATYPES: dict[int, Datatype] = {
     TensorProto.BOOL: "BOOL",

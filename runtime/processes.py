@@ -54,11 +54,7 @@ def stop(process: Process, *, grace_s: float = 10) -> None:
     family = _family(process.pid)
     with contextlib.suppress(psutil.Error):
         psutil.Process(process.pid).terminate()
-    _, left = psutil.wait_procs(family, timeout=grace_s)
-    for one in left:
-        with contextlib.suppress(psutil.Error):
-            one.kill()
-    psutil.wait_procs(left, timeout=5)
+    psutil.wait_procs(_kill_late(family, grace_s), timeout=5)
 
 
 def kill(process: Process) -> None:
@@ -71,14 +67,16 @@ def kill(process: Process) -> None:
         with contextlib.suppress(psutil.Error):
             psutil.Process(process.pid).kill()
             psutil.Process(process.pid).wait(timeout=5)
-        threading.Thread(target=_end, args=(family,), daemon=True).start()
+        threading.Thread(target=_kill_late, args=(family, _NOTICE_S), daemon=True).start()
 
 
-def _end(family: Sequence[psutil.Process]) -> None:
-    _, left = psutil.wait_procs(family, timeout=_NOTICE_S)
+def _kill_late(family: Sequence[psutil.Process], grace_s: float) -> list[psutil.Process]:
+    """Kills those that have not ended after `grace_s` seconds, and gives them."""
+    _, left = psutil.wait_procs(family, timeout=grace_s)
     for one in left:
         with contextlib.suppress(psutil.Error):
             one.kill()
+    return list(left)
 
 
 def memory_mb(pid: int) -> float:

@@ -28,7 +28,6 @@ _BATCH = 32
 _OBSERVED_BYTES = 32 << 20  # activations held at once while calibrating
 _FINE_BINS, _COARSE_BINS = 2048, 128  # what ONNX Runtime takes for percentiles and for entropy
 _WEIGHTS = "weights.bin"
-_INLINE_BYTES = 1 << 30  # protobuf stops at 2 GiB: larger weights go into a file of their own
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _RECURRENT_OR_ATTENTIVE = {
     "Attention", "GRU", "LSTM", "LayerNormalization", "MultiHeadAttention", "RMSNormalization", "RNN",
@@ -338,4 +337,4 @@ def weight_of(model: Path) -> int:
 
 
 def _large(model: Path) -> bool:
-    return weight_of(model) > _INLINE_BYTES
+    return weight_of(model) > onnx_models.INLINE_BYTES

@@ -16,6 +16,7 @@ import httpx
 from runtime.errors import NotFound, Temporary, UsageError
 from runtime.registry import TAG, VersionInfo, unreachable
 
+PATIENT_S = 30.0  # for who does other things meanwhile, or has a person wait for a thousand models
 _API = "/api/2.0/mlflow"
 _PAGE = 200
 _VERSION_CREATED = {"entity": "MODEL_VERSION", "action": "CREATED"}

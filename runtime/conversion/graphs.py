@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 from onnx import TensorProto, external_data_helper
 
-INLINE_BYTES = 1 << 30  # protobuf stops at 2 GiB: larger weights go into files of their own
+from runtime.onnx_models import INLINE_BYTES
 
 
 def load(file: Path, to: Path, *, ours: bool = False) -> onnx.ModelProto:

@@ -185,6 +185,17 @@ def _script(*words: str) -> str:
     return done.stdout
 
 
+def stage_runs(workflow: Any) -> dict[str, Any]:
+    """How the stages of a Workflow went, as their pods told."""
+    runs = [
+        json.loads(one["value"])
+        for node in workflow["status"]["nodes"].values()
+        for one in (node.get("outputs") or {}).get("parameters", [])
+        if one["name"] == "stage_run" and one.get("value")
+    ]
+    return {run["name"]: run for run in runs}
+
+
 def small_values(namespace: str, folder: Path | None, *, gateway: bool) -> dict[str, Any]:
     """Values for two cores: nothing asks for more than a small node has."""
     storage = (

@@ -23,7 +23,7 @@ from pipelines.remote import Remote
 from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS
 
 from ..integration.conftest import FAST, digits
-from .conftest import Kube, Lab, until
+from .conftest import Kube, Lab, stage_runs, until
 from .traffic import Traffic, row
 
 MODEL = "plain"
@@ -110,16 +110,6 @@ def argo(lab: Lab, *words: str) -> str:
     return done.stdout
 
 
-def stage_seconds(workflow: Any) -> dict[str, float]:
-    runs = [
-        json.loads(one["value"])
-        for node in workflow["status"]["nodes"].values()
-        for one in (node.get("outputs") or {}).get("parameters", [])
-        if one["name"] == "stage_run" and one.get("value")
-    ]
-    return {run["name"]: run["seconds"] for run in runs}
-
-
 def test_a_registration_alone_leads_to_a_served_champion(lab: Lab) -> None:
     started = time.time()
     version = lab.log_classifier(MODEL, spec=SPEC)
@@ -133,7 +123,7 @@ def test_a_registration_alone_leads_to_a_served_champion(lab: Lab) -> None:
     with traffic(lab) as client:
         until(lambda: client.sent > 20, seconds=60)
     assert (client.failures, client.versions) == ([], {str(version)})
-    seconds = stage_seconds(workflow)
+    seconds = {name: run["seconds"] for name, run in stage_runs(workflow).items()}
     print(f"registered to served: {took:.0f} s, of which stages {sum(seconds.values()):.0f} s: {seconds}")
 
 

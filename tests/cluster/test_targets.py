@@ -15,7 +15,7 @@ import pytest
 from runtime.registry import CHALLENGER, CHAMPION
 
 from ..integration.conftest import FAST
-from .conftest import Kube, Lab, until
+from .conftest import Kube, Lab, stage_runs, until
 from .test_release import ended, pod_of, promoted, rerun, serving, tag, traffic, workflow_of
 
 MODEL = "placed"
@@ -55,17 +55,6 @@ def pods_on_targets(lab: Lab, name: str) -> dict[tuple[str, str], Any]:
             target = json.loads(words[words.index("--target") + 1])
             found[pod["metadata"]["labels"]["shiplift.dev/stage"], target["name"]] = pod
     return found
-
-
-def stage_runs(workflow: Any) -> dict[str, Any]:
-    """How the stages of a Workflow went, as their pods told."""
-    runs = [
-        json.loads(one["value"])
-        for node in workflow["status"]["nodes"].values()
-        for one in (node.get("outputs") or {}).get("parameters", [])
-        if one["name"] == "stage_run" and one.get("value")
-    ]
-    return {run["name"]: run for run in runs}
 
 
 def seconds_between(first: str, last: str) -> float:
