@@ -256,12 +256,13 @@ def logs(
 def infer(
     model: Model,
     file: Annotated[Path, typer.Option("--input", help="An NPZ of arrays by input name, or JSON of the same.")],
+    sequence: Annotated[bool, typer.Option("--sequence", help="Send its samples in turn, as one sequence.")] = False,
     as_json: Json = False,
 ) -> None:
     """Send a request to production and print the answer. Example: `shiplift infer digits --input sample.npz`"""
     from pipelines import control
 
-    answer = control.infer(_home(), model, file)
+    answer = control.infer(_home(), model, file, sequence=sequence)
     typer.echo(json.dumps(answer) if as_json else control.readable(answer))
 
 

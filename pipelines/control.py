@@ -168,15 +168,17 @@ def _log_file(home: Path, name: str) -> Path:
 # --- requests -------------------------------------------------------------------------------------------------------
 
 
-def infer(home: Path, model: str, file: Path) -> dict[str, Any]:
+def infer(home: Path, model: str, file: Path, *, sequence: bool = False) -> dict[str, Any]:
     """Sends one request made from a file to production; gives `{"model", "version", "outputs": {name: list}}`.
+
+    `sequence`: its samples go one after the other, as one sequence of a model that remembers.
 
     Raises:
         DataInvalid: the file's arrays are not the model's inputs.
         NotFound: the model is not served.
         ServerFailed: Triton refuses the request.
     """
-    from runtime.triton.client import TritonClient  # noqa: PLC0415 - 0.2 s
+    from runtime.triton.client import TritonClient, one_by_one  # noqa: PLC0415 - 0.2 s
 
     running = stack.require(home)
     name = serving_name(check_name(model))
@@ -186,7 +188,8 @@ def infer(home: Path, model: str, file: Path) -> dict[str, Any]:
         signature = client.signature(name)
         arrays = _request_arrays(file)
         given = _matched(arrays, [spec.name for spec in signature.inputs], file)
-        outputs = client.ask(name, signature, given)
+        ask = (client, name, signature, given)
+        outputs = one_by_one(*ask, sequence=True) if sequence else TritonClient.ask(*ask)
         version = client.versions(name)[0]
     return {
         "model": model,

@@ -45,6 +45,7 @@ _OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
 _BUSY_PERCENT = 50  # perf_analyzer's own guide: above this, the client is what is measured
 _LATE_PERCENT = 20
 _SHORT = 0.95  # of the rate asked for
+_SEQUENCES = 64  # that arrivals at a rate are spread over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +63,20 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """What is measured: a model at an address, with the file of requests to send."""
+    """What is measured: a model at an address, with the file of requests to send; `sequences`: it remembers."""
 
     model: str
     address: str
     requests: Path
+    sequences: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What the client does: keeps `concurrency` requests under way, or sends at `rate_per_s` whatever comes back."""
+    """What the client does: keeps `concurrency` requests under way, or sends at `rate_per_s` whatever comes back.
+
+    Of a model that remembers, `concurrency` are sequences under way, each with one request at a time.
+    """
 
     concurrency: int = 0
     rate_per_s: float = 0.0
@@ -133,6 +138,16 @@ def write_requests(path: Path, signature: Signature, samples: Arrays, *, limit: 
 def write_each(path: Path, signature: Signature, requests: Iterable[Arrays]) -> Path:
     """Like `write_requests`, of single samples by input name, whose shapes may differ."""
     data = [{spec.name: _entry(one[spec.name], spec.datatype) for spec in signature.inputs} for one in requests]
+    path.write_text(json.dumps({"data": data}))
+    return path
+
+
+def write_sequences(path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:
+    """Like `write_each`, of sequences: perf_analyzer sends each one's requests in order under an id of its own."""
+    data = [
+        [{spec.name: _entry(one[spec.name], spec.datatype) for spec in signature.inputs} for one in sequence]
+        for sequence in sequences
+    ]
     path.write_text(json.dumps({"data": data}))
     return path
 
@@ -241,10 +256,16 @@ def _command(
         )
     return [
         environment.perf_analyzer, "-m", target.model, "-u", target.address, "-i", window.protocol,
-        "--input-data", target.requests, *demand.options, "-v", "--percentile", "99",
+        "--input-data", target.requests, *options(target, demand), "-v", "--percentile", "99",
         "--measurement-interval", str(window.window_ms), "--stability-percentage", _ANY,
         "--max-trials", str(_WINDOWS), "--verbose-csv", "-f", out,
     ]  # fmt: skip
+
+
+def options(target: Target, demand: Demand) -> list[str]:
+    """At a rate, requests of many sequences take turns, none before the one ahead of it in its sequence is answered."""
+    serial = ["--num-of-sequences", str(_SEQUENCES), "--serial-sequences"] if target.sequences else []
+    return [*demand.options, *(serial if demand.rate_per_s else [])]
 
 
 def _run(environment: ServerEnvironment, command: list[str | Path], log: Path, window: Window) -> int:

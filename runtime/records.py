@@ -352,7 +352,10 @@ class ServerNeeds(Record):
 
 
 class Package(Record):
-    """A Triton model repository (a tree) of one model version in one precision, with its golden requests beside it."""
+    """A Triton model repository (a tree) of one model version in one precision, with its golden requests beside it.
+
+    `sequences`: it remembers, so that a request belongs to a sequence, and the golden ones are the steps of one.
+    """
 
     target: str
     server: ServerKind
@@ -367,6 +370,7 @@ class Package(Record):
     metric: Metric | None = None
     validation: str = ""
     slices: tuple[Slice, ...] = ()
+    sequences: bool = False
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())
 

@@ -3,19 +3,37 @@
 import base64
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime import perf
 from runtime.errors import DataInvalid
-from runtime.records import Signature, TensorSpec
+from runtime.records import Package, Signature, TensorSpec
 from runtime.samples import random_like
 from runtime.spec import DynamicShape, Load
 from runtime.tensors import Arrays, as_input, fits, load_npz, numpy_type
 
 _COUNT = 32
+_SEQUENCE = "sequence_id"  # Triton's parameter of a KServe request
 _MOST = 1024  # perf_analyzer holds all of them in memory, and sends them in turn
+
+
+def write(path: Path, package: Package, golden: Arrays, load: Load, logged: tuple[bytes, str] | None = None) -> Path:
+    """The file of what a package is measured with: requests `logged` (the file's bytes and name), else made-up ones.
+
+    Raises:
+        DataInvalid: what was logged does not fit the model, or the spec's shapes don't.
+    """
+    signature = package.signature
+    example = {spec.name: golden[f"input/{spec.name}"] for spec in signature.inputs}
+    if package.sequences:
+        many = recorded_sequences(*logged, signature, load.sequence_length) if logged else None
+        return perf.write_sequences(path, signature, many or synthetic_sequences(example, signature, load))
+    sent = recorded(*logged, signature) if logged else synthetic(example, signature, load)
+    return perf.write_each(path, signature, sent)
 
 
 def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]:
@@ -33,6 +51,18 @@ def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]
     return [_one(example, signature, load, rng) for _ in range(_COUNT)]
 
 
+def synthetic_sequences(example: Arrays, signature: Signature, load: Load) -> list[list[Arrays]]:
+    """Sequences of `load.sequence_length` samples as `synthetic` makes them, each beginning with another.
+
+    Raises:
+        DataInvalid: as `synthetic`.
+    """
+    pool, length_ = synthetic(example, signature, load), load.sequence_length
+    return [
+        [pool[(start + step) % len(pool)] for step in range(length_)] for start in range(min(_COUNT, _room(length_)))
+    ]
+
+
 def recorded(body: bytes, name: str, signature: Signature) -> list[Arrays]:
     """Requests as logged: an NPZ of arrays by input name, or JSON: KServe request bodies, as a list or one a line.
 
@@ -42,6 +72,31 @@ def recorded(body: bytes, name: str, signature: Signature) -> list[Arrays]:
     Raises:
         DataInvalid: the file can't be read, or does not fit the model's inputs.
     """
+    return [one for _, one in _recorded(body, name, signature)]
+
+
+def recorded_sequences(body: bytes, name: str, signature: Signature, length: int) -> list[list[Arrays]]:
+    """The same as sequences: by the `sequence_id` that requests have in `parameters`, or samples in an array of an NPZ.
+
+    Without any, every `length` requests on end are one.
+
+    Raises:
+        DataInvalid: as `recorded`.
+    """
+    found = _recorded(body, name, signature)
+    by: dict[Any, list[Arrays]] = {}
+    for at, (sequence, one) in enumerate(found):
+        by.setdefault(f"from {at // length}" if sequence is None else sequence, []).append(one)
+    return list(by.values())
+
+
+def _room(length: int) -> int:
+    """How many sequences of a length fit into what a client should hold; one in any case."""
+    return max(1, _MOST // length)
+
+
+def _recorded(body: bytes, name: str, signature: Signature) -> list[tuple[Any, Arrays]]:
+    """Each recorded sample with the sequence it is of."""
     try:
         batches = [dict(load_npz(body))] if name.endswith(".npz") else list(_bodies(body, signature))
         found = [one for batch in batches for one in _samples(batch, signature)]
@@ -107,7 +162,9 @@ def _bodies(body: bytes, signature: Signature) -> Iterator[Arrays]:
     many = said.get("requests", [said]) if isinstance(said, dict) else said
     kinds = {spec.name: spec for spec in signature.inputs}
     for one in many:
-        yield {given["name"]: _tensor(given["data"], kinds[given["name"]], given["shape"]) for given in one["inputs"]}
+        batch = {given["name"]: _tensor(given["data"], kinds[given["name"]], given["shape"]) for given in one["inputs"]}
+        sequence = one.get("parameters", {}).get(_SEQUENCE)
+        yield batch if sequence is None else batch | {_SEQUENCE: np.full(len(next(iter(batch.values()))), sequence)}
 
 
 def _tensor(data: Any, spec: TensorSpec, shape: list[int]) -> NDArray[Any]:
@@ -127,7 +184,7 @@ def _flat(data: Any) -> list[Any]:
     return [one for item in data for one in _flat(item)] if isinstance(data, list) else [data]
 
 
-def _samples(batch: Arrays, signature: Signature) -> Iterator[Arrays]:
+def _samples(batch: Arrays, signature: Signature) -> Iterator[tuple[Any, Arrays]]:
     given: dict[str, NDArray[Any]] = {}
     for spec in signature.inputs:
         if spec.name not in batch:
@@ -137,5 +194,6 @@ def _samples(batch: Arrays, signature: Signature) -> Iterator[Arrays]:
         if not fits(array, spec):
             raise ValueError(f"{spec.name!r} has shape {array.shape}, the model takes {spec.shape}")
         given[spec.name] = array
+    sequences = batch.get(_SEQUENCE)
     for at in range(min(len(array) for array in given.values())):
-        yield {key: array[at] for key, array in given.items()}
+        yield None if sequences is None else sequences[at].item(), {key: array[at] for key, array in given.items()}

@@ -351,7 +351,8 @@ class Load(Record):
     """The load test: a sweep over concurrencies, then arrivals at given rates (Poisson), then champion and challenger.
 
     Requests are those logged at `requests` (NPZ, or JSON of KServe bodies) where there are any, else made from the
-    model's metadata and input example, with the lengths that `shapes` give. `open_loop_s` bounds the search for the
+    model's metadata and input example, with the lengths that `shapes` give, and for a model with
+    `serving.sequence_batching` in sequences of `sequence_length` requests. `open_loop_s` bounds the search for the
     highest rate (0: none), `comparison_budget_s` how long the comparison may go on until it is decided.
     """
 
@@ -365,6 +366,7 @@ class Load(Record):
     open_loop_s: float = Field(3, ge=0, le=86400)
     requests: RelativePath = "shiplift/requests.npz"
     shapes: tuple[DynamicShape, ...] = ()
+    sequence_length: int = Field(20, ge=1, le=100_000)
     seed: int = Field(0, ge=0, le=2**32 - 1)
 
 
@@ -404,6 +406,26 @@ class HostPolicy(Record):
     cpu_cores: str | None = Field(None, pattern=r"^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$")
 
 
+class SequenceBatching(Record):
+    """A model that remembers: Triton's sequence batcher sends all requests of a sequence to one instance.
+
+    `states` gives for each input that takes a state the output whose value the next request of the sequence takes
+    there. A sequence starts from zeros; clients neither send nor see the states. An instance holds
+    `max_candidate_sequences` at most, and a sequence that sends nothing for `max_sequence_idle_s` is forgotten.
+    """
+
+    states: dict[str, str] = Field(min_length=1)
+    max_candidate_sequences: int = Field(256, ge=1, le=2**31 - 1)
+    max_sequence_idle_s: Positive = 60
+
+    @field_validator("states")
+    @classmethod
+    def _given_once(cls, states: dict[str, str]) -> dict[str, str]:
+        if len(set(states.values())) != len(states):
+            raise ValueError(f"two inputs take the same output: {', '.join(states.values())}")
+        return states
+
+
 class Serving(Record):
     """What Triton's configuration says beyond what tuning decides."""
 
@@ -415,6 +437,14 @@ class Serving(Record):
     rate_limiter: RateLimiter | None = None
     host_policy: HostPolicy | None = None
     graph_optimization: Literal["off", "basic", "all"] = "all"
+    sequence_batching: SequenceBatching | None = None
+
+    @model_validator(mode="after")
+    def _one_scheduler(self) -> Self:
+        policed = self.priorities or self.response_cache or self.queue != Queue()
+        if self.sequence_batching and policed:
+            raise ValueError("`sequence_batching` excludes `priorities`, `queue` and `response_cache`, as in Triton")
+        return self
 
 
 class Rollout(Record):
@@ -463,6 +493,12 @@ class ReleaseSpec(Record):
         native = [one.name for one in self.targets if isinstance(one, Target) and one.engine == "pytorch"]
         if native and not self.export.torchscript:
             raise ValueError(f"target {native[0]} has `engine: pytorch`: set `export.torchscript: true`")
+        if self.serving.sequence_batching and native:
+            raise ValueError(f"target {native[0]} has `engine: pytorch`, which keeps no states: leave one of both out")
+        if self.serving.sequence_batching and self.rollout.replicas > 1:
+            raise ValueError(
+                f"rollout.replicas {self.rollout.replicas} is over 1, and a sequence's state lies in one server alone"
+            )
         return self
 
 

@@ -47,6 +47,7 @@ class _Side:
     name: str
     staged: Staged
     requests: Path
+    sequences: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +70,7 @@ class _Generator:
             attempts=attempts,
             protocol=self.load.protocol,
         )
-        target = perf.Target(model=staged.model, address=address, requests=side.requests)
+        target = perf.Target(model=staged.model, address=address, requests=side.requests, sequences=side.sequences)
         point, runs = perf.measured(self.environment, target, demand, window, self.work)
         self.raw.extend(
             {"phase": phase, "side": side.name, "demand": vars(demand), "window_ms": window.window_ms, **vars(run)}
@@ -98,7 +99,7 @@ def load_test(
 
         def side(name: str, of: Package, staged: Staged) -> _Side:
             file = _requests(store, of, load, recorded_requests, generator.work / name)
-            return _Side(name=name, staged=staged, requests=file)
+            return _Side(name=name, staged=staged, requests=file, sequences=of.sequences)
 
         staged = Staged(model=serving_name(package.model), endpoint=deployment.endpoint)
         challenger = side("challenger", package, staged)
@@ -225,11 +226,7 @@ def _requests(
     store: ArtifactStore, package: Package, load: Load, recorded_requests: RecordedRequests, to: Path
 ) -> Path:
     """The package, fetched into `to`, and its requests: recorded ones, or ones shaped like its golden ones."""
-    tree = store.fetch(package.repository, to)
-    if recorded_requests.file:
-        sent = requests.recorded(store.read(recorded_requests.file), recorded_requests.name, package.signature)
-    else:
-        golden = load_npz(tree / GOLDEN)
-        example = {spec.name: golden[f"input/{spec.name}"] for spec in package.signature.inputs}
-        sent = requests.synthetic(example, package.signature, load)
-    return perf.write_each(to.with_suffix(".json"), package.signature, sent)
+    golden = load_npz(store.fetch(package.repository, to) / GOLDEN)
+    file = recorded_requests.file
+    logged = (store.read(file), recorded_requests.name) if file else None
+    return requests.write(to.with_suffix(".json"), package, golden, load, logged)

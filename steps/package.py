@@ -26,8 +26,10 @@ from runtime.records import (
     ServingConfig,
     Signature,
     Site,
+    TensorSpec,
 )
 from runtime.search.space import first_config
+from runtime.sequences import hide_states, walk
 from runtime.spec import Data, Quality, SearchSpace, Serving, Target
 from runtime.tensors import Arrays, batch_of, load_npz
 from runtime.triton.config import ModelDescription, positional, server_needs
@@ -47,7 +49,7 @@ def package(
         StorageFull: no space is left.
         ArtifactCorrupt: a model is missing or altered.
         QuantizeFailed: a TensorRT plan is not one for this target.
-        SpecInvalid: the target wants TorchScript, and the export made none.
+        SpecInvalid: the target wants TorchScript, and the export made none; or the spec's states are not the model's.
     """
     checks = _quality(exported, candidates, quality, data)
     if any(check.verdict is not Outcome.PASS for check in checks):
@@ -78,6 +80,7 @@ class _Maker:
 
     def make(self, candidate: Candidate, described: dict[str, Any]) -> Package:
         """The package of one candidate, with golden requests that ONNX Runtime answered."""
+        seen, states = hide_states(self.exported.signature, self.serving.sequence_batching)
         with TemporaryDirectory(prefix="shiplift-package-", dir=self.site.home) as folder:
             model = self.store.fetch(self._model(candidate), Path(folder) / "model")
             if stamp := tensorrt_plans.read_stamp(model):
@@ -85,12 +88,12 @@ class _Maker:
             asked = model
             if candidate.precision in _GPU_ALONE or self.native:  # no processor, or not ONNX Runtime, runs it: fp32's
                 asked = self.store.fetch(self.exported.model, Path(folder) / "fp32")  # answers are what it must give
-            inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in self.exported.signature.inputs}
-            golden = _golden(asked / "model.onnx", batch_of(inputs, _GOLDEN_SAMPLES))
-            signature, golden, inputs = self._named(golden, inputs)
+            inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in seen.inputs}
+            golden = _golden(asked / "model.onnx", batch_of(inputs, _GOLDEN_SAMPLES), states)
+            signature, golden, inputs = self._named(seen, golden, inputs)
             tree = Path(folder) / "package"
             tree.mkdir()
-            description = self._description(candidate, signature)
+            description = self._description(candidate, signature, states)
             write_package(tree, description, model, self.target.server, example=inputs, golden=golden)
             return Package(
                 target=self.target.name,
@@ -104,6 +107,7 @@ class _Maker:
                 score=candidate.score,
                 samples=candidate.samples,
                 slices=candidate.slices,
+                sequences=bool(states),
                 nodes=self.target.nodes,
                 needs=server_needs(self.serving, self.target.server),
                 **described,
@@ -125,22 +129,25 @@ class _Maker:
             )
         return self.exported.torchscript
 
-    def _named(self, golden: Arrays, inputs: Arrays) -> tuple[Signature, Arrays, Arrays]:
+    def _named(self, seen: Signature, golden: Arrays, inputs: Arrays) -> tuple[Signature, Arrays, Arrays]:
         """The signature, the golden requests and the inputs under the names that clients of the server use."""
         if not self.native:
-            return self.exported.signature, golden, inputs
-        signature, names = positional(self.exported.signature)
+            return seen, golden, inputs
+        signature, names = positional(seen)
         return (
             signature,
             {names[name]: array for name, array in golden.items()},
             {names[f"input/{name}"].removeprefix("input/"): array for name, array in inputs.items()},
         )
 
-    def _description(self, candidate: Candidate, signature: Signature) -> ModelDescription:
+    def _description(
+        self, candidate: Candidate, signature: Signature, states: dict[str, TensorSpec]
+    ) -> ModelDescription:
         return ModelDescription(
             name=serving_name(self.version.name),
             version=self.version.version,
             signature=signature,
+            states=states,
             config=self.config,
             serving=self.serving,
             gpu=self.target.gpu,
@@ -169,9 +176,14 @@ def _best(candidates: Candidates) -> Candidate:
     return base if base in candidates.kept or not candidates.kept else candidates.kept[0]
 
 
-def _golden(model: Path, inputs: Arrays) -> Arrays:
-    """Each sample by itself, as it will be asked: int8 answers may round differently in a larger batch."""
+def _golden(model: Path, inputs: Arrays, states: dict[str, TensorSpec]) -> Arrays:
+    """Each sample by itself, as it will be asked: int8 answers may round differently in a larger batch.
+
+    Of a model that remembers, they are the steps of one sequence.
+    """
     running = onnx_models.session(model)
+    if states:
+        return golden_arrays(inputs, walk(running, inputs, states))
     count = len(next(iter(inputs.values())))
     rows = [onnx_models.answer(running, {n: a[at : at + 1] for n, a in inputs.items()}) for at in range(count)]
     return golden_arrays(inputs, onnx_models.stacked(rows))

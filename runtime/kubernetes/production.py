@@ -58,7 +58,9 @@ class ClusterProduction:
         self._workloads.check(package, name, golden)
         front = Front(self._cluster, package.model)
         before = next((one for one, weight in front.weights().items() if weight and one != name), "")
-        shares = rollout.canary_percent if before and self._cluster.gateway else ()
+        # A sequence's requests would be spread over both versions, and the state is in one of them alone.
+        apart = before and self._cluster.gateway and not package.sequences
+        shares = rollout.canary_percent if apart else ()
         try:
             for percent in (*shares, 100):
                 progress(f"giving {percent} % of the traffic to version {package.version}", percent / 100)

@@ -17,7 +17,7 @@ from runtime.names import serving_name
 from runtime.progress import progress
 from runtime.records import Cluster, Package, Site
 from runtime.tensors import Arrays, load_npz
-from runtime.triton.client import TOLERANCE, TritonClient, check_golden
+from runtime.triton.client import TritonClient, check_package
 from runtime.triton.repository import GOLDEN
 
 _POLL_S = 0.5
@@ -71,9 +71,7 @@ class Workloads:
             GoldenMismatch: an answer is wrong.
         """
         with TritonClient(self.address(name)) as client:
-            check_golden(
-                client, serving_name(package.model), package.signature, golden, tolerance=TOLERANCE[package.precision]
-            )
+            check_package(client, serving_name(package.model), package, golden)
 
     def pods(self, name: str) -> list[Object]:
         """The ready pods of a package."""

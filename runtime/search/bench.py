@@ -53,10 +53,7 @@ def workbench(site: Site, packages: Packages, serving: Serving, space: SearchSpa
         at = Path(folder)
         trees = {p.precision: store.fetch(p.repository, at / p.precision) for p in packages.packages}
         first = packages.packages[0]
-        golden = load_npz(trees[first.precision] / GOLDEN)
-        example = {spec.name: golden[f"input/{spec.name}"] for spec in first.signature.inputs}
-        sent = requests.synthetic(example, first.signature, load)
-        file = perf.write_each(at / "requests.json", first.signature, sent)
+        file = requests.write(at / "requests.json", first, load_npz(trees[first.precision] / GOLDEN), load)
         features = Features(rate_limiter=serving.rate_limiter is not None)
         with (
             private_server(environment, at / "models", features, log=at / "triton.log") as server,
@@ -96,6 +93,7 @@ def _at(bench: Workbench, goal: Goal, point: Point, concurrency: int, window_ms:
         model=serving_name(point.package.model),
         address=bench.server.grpc if bench.load.protocol == "grpc" else bench.server.http,
         requests=bench.requests,
+        sequences=point.package.sequences,
     )
     window = perf.Window(
         window_ms=window_ms,

@@ -1,5 +1,6 @@
 """Triton over gRPC, as a step needs it: load, unload, ask, count. Errors become ours, with Triton's own words."""
 
+import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,24 @@ class Counts:
     def since(self, before: "Counts") -> "Counts":
         """What came after `before`; a server that was restarted since has counted none."""
         return Counts(answered=max(0, self.answered - before.answered), failed=max(0, self.failed - before.failed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A request's place in a sequence, in Triton's words; an id of 0: it is in none."""
+
+    sequence_id: int = 0
+    sequence_start: bool = False
+    sequence_end: bool = False
+
+
+ALONE = Step()
+
+
+def steps_of(count: int) -> list[Step]:
+    """The steps of a sequence of `count` requests that nobody else has under way."""
+    sequence = secrets.randbelow(2**62) + 1
+    return [Step(sequence_id=sequence, sequence_start=at == 0, sequence_end=at == count - 1) for at in range(count)]
 
 
 class TritonClient:
@@ -128,7 +147,9 @@ class TritonClient:
             said = self._client.get_model_metadata(model, client_timeout=_ASK_S)
         return Signature(inputs=_specs(said.inputs), outputs=_specs(said.outputs))
 
-    def ask(self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None) -> Arrays:
+    def ask(
+        self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
+    ) -> Arrays:
         """The outputs of one request, by name.
 
         Raises:
@@ -136,13 +157,16 @@ class TritonClient:
         """
         given = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in signature.inputs]
         with self._translated(model):
-            result = self._client.infer(model, given, model_version=str(version or ""), client_timeout=_ASK_S)
+            result = self._client.infer(
+                model, given, model_version=str(version or ""), client_timeout=_ASK_S, **vars(step)
+            )
         return {spec.name: result.as_numpy(spec.name) for spec in signature.outputs}
 
     def answered_by(self, package: Package, inputs: Arrays) -> int:
         """Which version answers a request that names none; Triton's own exception if it fails."""
         given = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in package.signature.inputs]
-        result = self._client.infer(serving_name(package.model), given, client_timeout=_ASK_S)
+        (step,) = steps_of(1) if package.sequences else (ALONE,)
+        result = self._client.infer(serving_name(package.model), given, client_timeout=_ASK_S, **vars(step))
         return int(result.get_response().model_version)
 
     def failures(self, model: str) -> int:
@@ -173,6 +197,22 @@ class TritonClient:
             raise ServerFailed(f"Triton refused {what!r}: {said}", do="See the server's log.") from error
 
 
+def one_by_one(
+    client: TritonClient, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None,
+    sequence: bool = False,
+) -> Arrays:  # fmt: skip
+    """What a model answers to samples that are asked in turn, as the steps of one `sequence` or each for itself.
+
+    Raises:
+        ServerFailed: Triton refuses or fails a request.
+    """
+    count = len(next(iter(inputs.values())))
+    rows = [{name: array[at : at + 1] for name, array in inputs.items()} for at in range(count)]
+    steps = steps_of(count) if sequence else [ALONE] * count
+    got = [client.ask(model, signature, row, version=version, step=step) for row, step in zip(rows, steps, strict=True)]
+    return {spec.name: np.concatenate([one[spec.name] for one in got]) for spec in signature.outputs}
+
+
 def check_golden(
     client: TritonClient,
     model: str,
@@ -181,24 +221,36 @@ def check_golden(
     *,
     tolerance: float,
     version: int | None = None,
+    sequences: bool = False,
 ) -> None:
     """Sends the known samples one by one and compares the answers, relative to the largest value wanted.
+
+    With `sequences` they are the steps of one.
 
     Raises:
         GoldenMismatch: an answer is wrong; the model must not take traffic.
     """
     inputs = {spec.name: golden[f"input/{spec.name}"] for spec in signature.inputs}
     count = min(len(next(iter(inputs.values()))), _GOLDEN_SAMPLES)
-    rows = [{name: array[at : at + 1] for name, array in inputs.items()} for at in range(count)]
-    got = [client.ask(model, signature, row, version=version) for row in rows]
+    asked = {name: array[:count] for name, array in inputs.items()}
+    got = one_by_one(client, model, signature, asked, version=version, sequence=sequences)
     for spec in signature.outputs:
-        wanted = golden[f"output/{spec.name}"][:count]
-        apart = _apart(wanted, np.concatenate([one[spec.name] for one in got]))
+        apart = _apart(golden[f"output/{spec.name}"][:count], got[spec.name])
         if not apart <= tolerance:
             raise GoldenMismatch(
                 f"{model} answers a golden request wrongly: {spec.name!r} is {apart:.3g} off, not {tolerance:.3g}",
                 do="Rerun the release; if it stays, the serving ONNX Runtime computes the model differently.",
             )
+
+
+def check_package(client: TritonClient, name: str, package: Package, golden: Arrays) -> None:
+    """The same for a package that is loaded as `name`, as exactly as its precision allows.
+
+    Raises:
+        GoldenMismatch: an answer is wrong.
+    """
+    tolerance = TOLERANCE[package.precision]
+    check_golden(client, name, package.signature, golden, tolerance=tolerance, sequences=package.sequences)
 
 
 def _specs(tensors: Any) -> tuple[TensorSpec, ...]:

@@ -4,6 +4,7 @@ Written through Triton's own protobuf, so an unknown field or a wrong type can't
 the two servers is in `_backend`; the meaning of each field is in Triton's model_configuration.md.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,9 +13,10 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from runtime.records import Precision, ServerKind, ServerNeeds, ServingConfig, Signature, TensorSpec
-from runtime.spec import Engine, Profile, Serving
+from runtime.spec import Engine, Profile, SequenceBatching, Serving
 
 _US_PER_MS = 1000
+_US_PER_S = 1_000_000
 TENSORRT_CACHE = "/var/cache/shiplift/tensorrt"
 _MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
 _THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
@@ -32,11 +34,15 @@ class Warmup:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDescription:
-    """All that a configuration says about a model, whichever server runs it."""
+    """All that a configuration says about a model, whichever server runs it.
+
+    `signature` is what clients see; `states` are the tensors that it hides, by the input that takes each.
+    """
 
     name: str
     version: int
     signature: Signature
+    states: Mapping[str, TensorSpec] = field(default_factory=dict)
     config: ServingConfig
     serving: Serving
     labels_file: str = ""
@@ -64,6 +70,8 @@ def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
         config.response_cache.enable = True
     for warmup in model.warmups:
         _warmup(config, warmup, model.signature.inputs)
+    if server == "nvidia":
+        _implicit_states(config, model)
     _backend(config, model, server)
     return config
 
@@ -89,7 +97,7 @@ def retuned(text: str, config: ServingConfig) -> str:
     """The same model under another serving configuration: what tuning varies, and nothing else."""
     model = parse(text)
     model.max_batch_size = config.max_batch
-    model.dynamic_batching.max_queue_delay_microseconds = config.queue_delay_us
+    _batcher(model).max_queue_delay_microseconds = config.queue_delay_us
     model.instance_group[0].count = config.instances
     if model.backend in _THREADS:  # TensorRT has no threads to give
         model.parameters[_THREADS[model.backend]].string_value = str(config.threads)
@@ -184,7 +192,11 @@ def host_policy_flags(serving: Serving) -> list[str]:
 
 def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
     """Dynamic batching with its delay, priorities and queue policy; no preferred sizes, as Triton's docs advise."""
-    batching, serving = config.dynamic_batching, model.serving
+    serving = model.serving
+    if serving.sequence_batching:
+        _sequences(config, model, serving.sequence_batching)
+        return
+    batching = config.dynamic_batching
     batching.SetInParent()
     batching.max_queue_delay_microseconds = model.config.queue_delay_us
     if serving.priorities:
@@ -196,6 +208,31 @@ def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
         policy.default_timeout_microseconds = int(serving.queue.timeout_ms * _US_PER_MS)
         policy.allow_timeout_override = serving.queue.allow_timeout_override
         policy.timeout_action = pb.ModelQueuePolicy.TimeoutAction.Value(serving.queue.on_timeout.upper())
+
+
+def _sequences(config: pb.ModelConfig, model: ModelDescription, how: SequenceBatching) -> None:
+    """Oldest first, so that requests of different sequences form a batch (Triton's model_configuration.md)."""
+    batching = config.sequence_batching
+    batching.max_sequence_idle_microseconds = int(how.max_sequence_idle_s * _US_PER_S)
+    batching.oldest.max_candidate_sequences = how.max_candidate_sequences
+    batching.oldest.max_queue_delay_microseconds = model.config.queue_delay_us
+
+
+def _batcher(config: pb.ModelConfig) -> Any:
+    """Where a configuration says how long its batcher waits."""
+    sequences = config.WhichOneof("scheduling_choice") == "sequence_batching"
+    return config.sequence_batching.oldest if sequences else config.dynamic_batching
+
+
+def _implicit_states(config: pb.ModelConfig, model: ModelDescription) -> None:
+    """NVIDIA's backends keep states themselves, and begin each sequence with zeros."""
+    for name, spec in model.states.items():
+        state = config.sequence_batching.state.add(input_name=name, output_name=spec.name)
+        state.data_type = datatype_value(spec.datatype)
+        state.dims.extend(spec.shape[1:])
+        first = state.initial_state.add(name=f"{name} at the start", zero_data=True)
+        first.data_type = state.data_type
+        first.dims.extend(spec.shape[1:])
 
 
 def _warmup(config: pb.ModelConfig, warmup: Warmup, inputs: tuple[TensorSpec, ...]) -> None:
@@ -241,10 +278,17 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
         config.optimization.graph.level = _GRAPH_LEVELS[graph]
         config.parameters["inter_op_thread_count"].string_value = "1"
     else:
-        config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
-        config.parameters["graph_optimization"].string_value = graph
-        host = model.serving.host_policy
-        if host and host.cpu_cores:
-            config.parameters["cpu_cores"].string_value = host.cpu_cores
-        if host and host.numa_node is not None:
-            config.parameters["numa_node"].string_value = str(host.numa_node)
+        _own_backend(config, model.serving)
+
+
+def _own_backend(config: pb.ModelConfig, serving: Serving) -> None:
+    """What our model.py reads."""
+    config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
+    config.parameters["graph_optimization"].string_value = serving.graph_optimization
+    if how := serving.sequence_batching:
+        config.parameters["sequence_states"].string_value = json.dumps(how.states, sort_keys=True)
+    host = serving.host_policy
+    if host and host.cpu_cores:
+        config.parameters["cpu_cores"].string_value = host.cpu_cores
+    if host and host.numa_node is not None:
+        config.parameters["numa_node"].string_value = str(host.numa_node)

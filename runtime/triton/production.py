@@ -21,7 +21,7 @@ from runtime.records import Endpoint, Package, Record, Site
 from runtime.spec import Rollout
 from runtime.storage import write_atomically
 from runtime.tensors import Arrays, load_npz
-from runtime.triton.client import TOLERANCE, TritonClient, check_golden
+from runtime.triton.client import TritonClient, check_package
 from runtime.triton.repository import GOLDEN, install, retire
 
 _BESIDE = "--next"
@@ -97,7 +97,7 @@ class LocalProduction:
         try:
             install(tree, self.repository, source=name, name=beside)
             client.load(beside)
-            check_golden(client, beside, package.signature, golden, tolerance=TOLERANCE[package.precision])
+            check_package(client, beside, package, golden)
         except ShipliftError:
             client.unload(beside)
             shutil.rmtree(self.repository / beside, ignore_errors=True)
@@ -112,7 +112,7 @@ class LocalProduction:
             client.load(name)
             if client.versions(name) != [package.version]:
                 raise ServerFailed(f"{name} serves {client.versions(name)} after the switch", do="Rerun the release.")
-            check_golden(client, name, package.signature, golden, tolerance=TOLERANCE[package.precision])
+            check_package(client, name, package, golden)
         except ShipliftError:
             self._restore(client, name, before)
             raise

@@ -19,7 +19,8 @@ from runtime.records import ServerKind, ServingConfig
 from runtime.tensors import Arrays, batch_of, dump_npz
 from runtime.triton.config import ModelDescription, Warmup, model_config, parse, renamed, render, retuned
 
-BACKEND = Path(__file__).parent / "backends" / "onnx_model.py"
+BACKENDS = Path(__file__).parent / "backends"
+BACKEND = BACKENDS / "onnx_model.py"
 GOLDEN = "golden.npz"
 
 
@@ -40,16 +41,24 @@ def write_package(
     for file in onnx_folder.iterdir():
         shutil.copyfile(file, version / file.name)
     if server == "bundled":
-        shutil.copyfile(BACKEND, version / "model.py")
+        _write_backend(version, model)
     if model.serving.labels:
         name = f"labels.{model.version}.txt"
         (folder / name).write_text("\n".join(model.serving.labels) + "\n")
         model = replace(model, labels_file=name)
-    if model.serving.warmup:
+    if model.serving.warmup and not model.serving.sequence_batching:  # Triton warms no sequences: golden requests do
         model = replace(model, warmups=_write_warmups(folder, model, example))
     (folder / "config.pbtxt").write_text(render(model_config(model, server)))
     (to / GOLDEN).write_bytes(dump_npz(golden))
     return to
+
+
+def _write_backend(version: Path, model: ModelDescription) -> None:
+    if model.serving.sequence_batching:
+        shutil.copyfile(BACKEND, version / BACKEND.name)
+        shutil.copyfile(BACKENDS / "sequence_model.py", version / "model.py")
+    else:
+        shutil.copyfile(BACKEND, version / "model.py")
 
 
 def install(package: Path, repository: Path, *, source: str, name: str) -> None:

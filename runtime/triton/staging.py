@@ -16,7 +16,7 @@ from runtime.records import Deployment, Endpoint, Package, Process, Site, Staged
 from runtime.spec import Serving
 from runtime.storage import write_atomically
 from runtime.tensors import load_npz
-from runtime.triton.client import TOLERANCE, TritonClient, check_golden
+from runtime.triton.client import TritonClient, check_package
 from runtime.triton.environment import ServerEnvironment
 from runtime.triton.repository import GOLDEN, install
 from runtime.triton.server import Features, start_private
@@ -48,7 +48,7 @@ class LocalStaging:
                 progress("loading and warming the model")
                 seconds = client.load(name)
                 golden = load_npz(tree / GOLDEN)
-                check_golden(client, name, package.signature, golden, tolerance=TOLERANCE[package.precision])
+                check_package(client, name, package, golden)
         except BaseException:
             self.end()
             raise

@@ -363,7 +363,8 @@ def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
     release = release_name("at-command", version, "")
     until(lambda: lab.releases.folder(release).is_dir())
     command = subprocess.Popen(
-        [str(SHIPLIFT), "--home", str(lab.home), "release", f"at-command/{version}"],
+        # a shell's background jobs, and all that they start, ignore it
+        ["env", "--default-signal=INT", str(SHIPLIFT), "--home", str(lab.home), "release", f"at-command/{version}"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     reached(lab, "at-command", version, "load_test")

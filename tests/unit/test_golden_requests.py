@@ -9,7 +9,7 @@ import pytest
 from runtime.errors import GoldenMismatch
 from runtime.records import Signature
 from runtime.tensors import Arrays
-from runtime.triton.client import TritonClient, check_golden
+from runtime.triton.client import ALONE, Step, TritonClient, check_golden
 from runtime.triton.repository import golden_arrays
 
 from .examples import tensor
@@ -21,9 +21,13 @@ class Answers:
     def __init__(self, planned: Any) -> None:
         self.planned = list(planned)
         self.rows: list[Arrays] = []
+        self.steps: list[Step] = []
 
-    def ask(self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None) -> Arrays:
+    def ask(
+        self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
+    ) -> Arrays:
         self.rows.append(inputs)
+        self.steps.append(step)
         return {"y": np.asarray(self.planned[len(self.rows) - 1])[None]}
 
 
