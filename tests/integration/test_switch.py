@@ -139,7 +139,8 @@ def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int
         assert lines > POINTS
         for point in range(1, lines + 1, lines // POINTS):
             wanted = previous
-            assert run(verb, wanted, point)["killed"], point
+            died = run(verb, wanted, point)
+            assert died["killed"] or died["lines"] < point, point  # where less was left to do, it is shorter
             run(verb, wanted, 0)
             assert lab.registry.alias("killed", CHAMPION) == wanted, point
             assert lab.registry.alias("killed", PREVIOUS) == champion, point
