@@ -1,45 +1,94 @@
-"""Runs inside Olive's own environment: quantizes one ONNX file by Olive's defaults. Imports nothing of Shiplift.
+"""Runs inside Olive's own environment: Olive's search over its quantization pass. Imports nothing of Shiplift.
 
-`python olive_run.py MODEL FOLDER`: FOLDER holds `samples.npz`, and gets `model.onnx`.
+`python olive_run.py MODEL FOLDER [TRIES]`: FOLDER holds `samples.npz` to calibrate on and `validation.npz` with inputs
+and `label`, and gets `model.onnx`. Without TRIES it is the pass as it comes; with it Olive searches the pass's own
+space (joint, TPE) for the lowest latency within an accuracy budget, by its own metrics.
 """
 
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
+
+_BATCH, _MAX_DROP = 8, 0.01  # what Shiplift's ladder times, and what it may cost
+_ONE_THREAD = {"onnx": {"session_options": {"intra_op_num_threads": 1}}}
 
 
-def main(model: str, folder: str) -> None:
-    """Olive's OnnxQuantization pass with its default choices, calibrated on the samples."""
+def _search(tries: int, classes: int) -> dict[str, object]:
+    """The fastest within the accuracy budget."""
+    accuracy = {
+        "name": "accuracy_score", "priority": 2, "metric_config": {"task": "multiclass", "num_classes": classes},
+        "goal": {"type": "max-degradation", "value": _MAX_DROP},
+    }  # fmt: skip
+    latency = {"name": "avg", "priority": 1, "goal": {"type": "percent-min-improvement", "value": 1}}
+    metrics = [
+        {"name": "latency", "type": "latency", "data_config": "samples", "sub_types": [latency],
+         "user_config": {"inference_settings": _ONE_THREAD}},
+        {"name": "accuracy", "type": "accuracy", "data_config": "validation", "sub_types": [accuracy],
+         "user_config": {"inference_settings": _ONE_THREAD}},
+    ]  # fmt: skip
+    return {
+        "evaluators": {"both": {"type": "OnnxEvaluator", "metrics": metrics}}, "evaluator": "both",
+        "search_strategy": {"execution_order": "joint", "sampler": "tpe", "max_iter": tries, "seed": 0},
+    }  # fmt: skip
+
+
+def main(model: str, folder: str, tries: int) -> None:
+    """Olive's OnnxQuantization pass, calibrated on the samples."""
     import numpy as np
+    import onnx
     from olive.data.config import DataComponentConfig, DataConfig
     from olive.data.registry import Registry
     from olive.workflows import run
 
+    validation = dict(np.load(Path(folder) / "validation.npz"))
+    labels = validation.pop("label")
     samples = dict(np.load(Path(folder) / "samples.npz"))
 
     class Samples:
         """One sample a time, as Olive's loader wants it."""
 
+        def __init__(self, inputs: dict[str, Any], labels: Any) -> None:
+            self.inputs, self.labels = inputs, labels
+
         def __len__(self) -> int:
-            return len(next(iter(samples.values())))
+            return len(self.labels)
 
         def __getitem__(self, at: int) -> tuple[dict[str, object], int]:
-            return {name: array[at] for name, array in samples.items()}, 0
+            return {name: array[at] for name, array in self.inputs.items()}, int(self.labels[at])
 
     @Registry.register_dataset("benchmark_samples")  # type: ignore[untyped-decorator]
     def benchmark_samples(**_: object) -> Samples:
-        return Samples()
+        return Samples(samples, np.zeros(len(next(iter(samples.values()))), np.int64))
 
-    data = DataConfig(name="samples", load_dataset_config=DataComponentConfig(type="benchmark_samples"))
-    run({
+    @Registry.register_dataset("benchmark_validation")  # type: ignore[untyped-decorator]
+    def benchmark_validation(**_: object) -> Samples:
+        return Samples(validation, labels)
+
+    @Registry.register_post_process("benchmark_choice")  # type: ignore[untyped-decorator]
+    def benchmark_choice(output: Any, **_: object) -> Any:
+        return output.argmax(1)
+
+    data = [
+        DataConfig(
+            name=name, load_dataset_config=DataComponentConfig(type=f"benchmark_{name}"),
+            pre_process_data_config=DataComponentConfig(type="skip_pre_process"),
+            post_process_data_config=DataComponentConfig(type="benchmark_choice"),
+            dataloader_config=DataComponentConfig(type="default_dataloader", params={"batch_size": batch}),
+        ).to_json()
+        for name, batch in (("samples", _BATCH if tries else 1), ("validation", _BATCH))
+    ]  # fmt: skip
+    pass_ = {"type": "OnnxQuantization", "data_config": "samples", "disable_search": not tries}
+    classes = onnx.load(model, load_external_data=False).graph.output[0].type.tensor_type.shape.dim[-1].dim_value
+    made = run({
         "input_model": {"type": "ONNXModel", "model_path": model},
-        "data_configs": [data.to_json()],
-        "passes": {"quantize": {"type": "OnnxQuantization", "data_config": "samples"}},
+        "data_configs": data,
+        "passes": {"quantize": pass_},
         "output_dir": f"{folder}/out", "cache_dir": f"{folder}/cache", "log_severity_level": 3,
+        **(_search(tries, classes) if tries else {}),
     })  # fmt: skip
-    made = next(Path(folder, "out").rglob("*.onnx"))
-    shutil.copyfile(made, Path(folder) / "model.onnx")
+    shutil.copyfile(made.get_best_candidate().model_path, Path(folder) / "model.onnx")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)

@@ -2,8 +2,8 @@
 
 Each model goes up the ladder as a release's quantize stage does it. Then fp32, the ladder's best and what
 `onnxruntime.quantization` makes by its own defaults are served by the bundled Triton, one server, the sides in turn,
-and measured with perf_analyzer; accuracy is told where the model is trained. Where Olive has an environment of its own
-(`--olive PYTHON`), its quantization of the same file joins.
+and measured with perf_analyzer; accuracy is told where the model is trained. Olive quantizes the same file twice: with
+its pass as it comes, and by its own search.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,10 +25,11 @@ import onnx
 import torch
 
 from benchmarks.architectures import LARGE, seeded, trained_digits
+from benchmarks.extras import extras
 from runtime import evaluation, onnx_models, perf, targets
 from runtime.artifacts import ArtifactStore
 from runtime.onnx_models import signature_of
-from runtime.processes import memory_mb
+from runtime.processes import inherited, memory_mb
 from runtime.records import Candidates, Datasets, Exported, Isolation, ServingConfig, Signature, Site
 from runtime.spec import Data, Quantization, Serving, Target
 from runtime.tensors import Arrays, dump_npz
@@ -41,6 +43,8 @@ from steps.quantize import quantize
 RESULTS = Path(__file__).parent / "results" / "precision.json"
 ROUNDS, _WINDOW_MS, _CONCURRENCY = 5, 1000, 4
 _CALIBRATION = 64
+_OLIVE_S = 1800
+_OLIVE_TRIES = 6  # of its search, which evaluates the whole validation set at each
 _CONFIG = ServingConfig(max_batch=8, queue_delay_us=0, instances=1, threads=1)
 
 
@@ -156,12 +160,14 @@ def defaults(subject: Subject, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
-def olive(subject: Subject, folder: Path, python: Path) -> Path:
-    """Olive's own quantization pass for ONNX files, in its own environment, on the same samples."""
+def olive(subject: Subject, folder: Path, packages: Path, tries: int) -> Path:
+    """Olive's quantization pass for ONNX files, in a process of its own, on the same samples; `tries`: its search."""
     folder.mkdir(parents=True)
     np.savez(folder / "samples.npz", **subject.calibration)  # type: ignore[arg-type]
-    words = [str(python), str(Path(__file__).with_name("olive_run.py")), str(subject.file), str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=1800)
+    np.savez(folder / "validation.npz", **subject.validation, label=subject.labels)  # type: ignore[arg-type]
+    words = [sys.executable, str(Path(__file__).with_name("olive_run.py")), str(subject.file), str(folder), str(tries)]
+    variables = {**inherited(), "PYTHONPATH": str(packages), "HF_HUB_OFFLINE": "1", "OLIVE_DISABLE_TELEMETRY": "1"}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_OLIVE_S, env=variables)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1][:300] if done.stderr.strip() else "it said nothing")
     return folder / "model.onnx"
@@ -218,7 +224,7 @@ def _package(name: str, file: Path, signature: Signature, asked: Arrays, work: P
     install(made, work / "models", source=name, name=name)
 
 
-def measure(subject: Subject, work: Path, olive_python: Path | None) -> dict[str, Any]:
+def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, Any]:
     """Everything about one subject."""
     site = Site(
         home=str(work / "home"), registry_uri="", artifacts_uri=(work / "artifacts").as_uri(), server_environment="",
@@ -227,8 +233,9 @@ def measure(subject: Subject, work: Path, olive_python: Path | None) -> dict[str
     Path(site.home).mkdir(parents=True, exist_ok=True)
     files, seconds, notes = {"fp32": subject.file}, {}, {}
     makers: dict[str, Callable[[], Path]] = {"ort-defaults": lambda: defaults(subject, work / "defaults")}
-    if olive_python:
-        makers["olive"] = lambda: olive(subject, work / "olive", olive_python)
+    if packages:
+        makers["olive"] = lambda: olive(subject, work / "olive", packages, 0)
+        makers["olive-search"] = lambda: olive(subject, work / "olive-search", packages, _OLIVE_TRIES)
     started = time.monotonic()
     files["shiplift"], story = ladder(subject, site)
     seconds["shiplift"] = round(time.monotonic() - started, 2)
@@ -267,17 +274,18 @@ def main() -> None:
     every = ["digits-cnn", *(one.name for one in LARGE)]
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--models", nargs="*", default=every, choices=every)
-    options.add_argument("--olive", type=Path, help="the Python of an environment with olive-ai")
+    options.add_argument("--no-olive", action="store_true", help="leave Olive out: it needs 200 MB of packages")
     options.add_argument("--out", type=Path, default=RESULTS)
     given = options.parse_args()
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     kind = targets.accelerator_of(targets.this_machine())
     found: dict[str, Any] = {"machine": {**machine, "accelerator": kind}, "models": {}}
+    packages = None if given.no_olive else extras("olive.txt", lambda said: print(said, file=sys.stderr))
     with TemporaryDirectory(prefix="shiplift-precision-") as folder:
         for subject in subjects(Path(folder), set(given.models)):
             work = Path(folder) / f"{subject.name}-work"
             work.mkdir()
-            found["models"][subject.name] = measure(subject, work, given.olive)
+            found["models"][subject.name] = measure(subject, work, packages)
             given.out.parent.mkdir(parents=True, exist_ok=True)
             given.out.write_text(json.dumps(found, indent=1) + "\n")
     print(table(found))

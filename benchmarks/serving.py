@@ -24,6 +24,7 @@ import psutil
 
 from benchmarks import ratios, sides, subjects
 from benchmarks.ceilings import ceiling
+from benchmarks.extras import Missing, extras
 from benchmarks.machine import processor
 from benchmarks.plot import draw
 from benchmarks.ratios import Cell, Goal, Ratio, Window, percentile, rounded
@@ -159,11 +160,11 @@ def tuned_rival(
     """The rival with the best of its settings, by throughput at concurrency 16; the others are stopped."""
     best: tuple[float, Side, ExitStack] | None = None
     tried = []
-    extras = sides.extras(tell)
+    packages = extras("servers.txt", tell)
     plan = Effort(rounds=1, warm_s=0.5, window_s=effort.try_s, most_s=6)
     for settings in rival.tries[: rival.quick if effort.quick else None]:
         with ExitStack() as mine:
-            side = mine.enter_context(sides.web_rival(rival, settings, subject, champion, work, extras))
+            side = mine.enter_context(sides.web_rival(rival, settings, subject, champion, work, packages))
             settled(side)
             window = measure(side, [], 16, 0, plan, work)
             tried.append({**settings, "throughput_per_s": rounded(window.throughput_per_s),
@@ -209,7 +210,7 @@ def bench(
         for rival in sides.WEB_RIVALS:
             try:
                 found.append(tuned_rival(rival, subject, champion, effort, work, until))
-            except Failed as error:
+            except (Failed, Missing) as error:
                 failed[rival.name] = {"failed": str(error)}
                 tell(f"  {rival.name} can't be measured: {error}")
         windows = list(rounds(found, effort, work))

@@ -361,26 +361,3 @@ def _get(port: int, path: str) -> bytes:
     body = link.getresponse().read()
     link.close()
     return body
-
-
-def extras(tell: Callable[[str], None]) -> Path:
-    """The rivals' few own packages, in a folder of their own beside the server's environment; made on first use.
-
-    Raises:
-        Failed: they can't be had.
-    """
-    wanted = (_RIVALS / "requirements.txt").read_text()
-    folder = Path(sys.prefix) / "share" / "shiplift" / "bench-rivals"
-    stamp = folder / "stamp"
-    if not stamp.is_file() or stamp.read_text() != wanted:
-        tell("installing the rivals' web servers (once)")
-        shutil.rmtree(folder, ignore_errors=True)
-        words = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"]
-        done = subprocess.run(
-            [*words, "--target", str(folder), "--requirement", str(_RIVALS / "requirements.txt")],
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise Failed(f"the rivals' web servers can't be installed: {done.stderr[-500:]}")
-        stamp.write_text(wanted)
-    return folder
