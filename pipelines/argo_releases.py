@@ -7,7 +7,7 @@ say that it was released. Nothing is kept here: any number of these work beside 
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from pipelines.releases import Accepted, final
@@ -210,6 +210,23 @@ class ArgoReleases:
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             notes = {STOPPED_AT: now} | ({STOPPED_BECAUSE: because[:2000]} if because else {})
             self._api.merge("Workflow", name, {"spec": {"shutdown": how}, "metadata": {"annotations": notes}})
+
+    def forget(self, name: str, nodes: Iterable[str]) -> None:
+        """Removes nodes of a Workflow that Argo can't go on with; it makes them anew once what they need is there.
+
+        Raises:
+            Conflict: Argo wrote meanwhile, and may have gone on.
+        """
+        body, gone = self._api.get("Workflow", name), set(nodes)
+        if body is None:
+            return
+        patch: Object = dict.fromkeys(gone)
+        for key, node in (body.get("status", {}).get("nodes") or {}).items():
+            named = {field: node[field] for field in ("children", "outboundNodes") if gone & set(node.get(field) or ())}
+            if named and key not in gone:  # Argo waits for ever for a child that is named and not there
+                patch[key] = {field: [one for one in ids if one not in gone] for field, ids in named.items()}
+        meta = {"resourceVersion": body["metadata"].get("resourceVersion")}
+        self._api.merge("Workflow", name, {"metadata": meta, "status": {"nodes": patch}})
 
     def mark_concluded(self, run: Run) -> None:
         """Notes that the registry knows how a release ended."""

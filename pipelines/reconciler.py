@@ -60,6 +60,7 @@ class Reconciler:
         runs: dict[str, Run] = {}
         if self._part("list", lambda: runs.update({run.name: run for run in self._releases.everything()})):
             self._part("stuck", lambda: self._stop_stuck(runs))
+            self._part("retried", lambda: self._unhang(runs))
             for run in runs.values():
                 if run.template == RELEASE and not run.active and not run.counted:
                     self._part("conclude", lambda run=run: self._conclude(run, runs))  # type: ignore[misc]
@@ -117,6 +118,14 @@ class Reconciler:
             elif self._clock() - run.stopped_at > given.stuck_s:  # its exit handler can't start either
                 self._releases.terminate(name, run.stopped_because or str(one))
                 self._tell(run, None)
+
+    def _unhang(self, runs: dict[str, Run]) -> None:
+        """Lets a Workflow go on that `argo retry` left hanging."""
+        for run in runs.values():
+            late = [node for node, since in run.hollow if self._clock() - since > _SETTLE_S]
+            if run.active and not run.shutdown and late:
+                self._log.info("going on", workflow=run.name, nodes=late)
+                self._releases.forget(run.name, late)
 
     def _conclude(self, run: Run, runs: dict[str, Run]) -> None:
         """Sees to it that the registry knows how an ended release ended, and counts it once it does."""

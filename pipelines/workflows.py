@@ -39,7 +39,8 @@ class Run:
     """One Workflow; times are seconds since the epoch (0: not yet), `request` and `trigger` None if unreadable.
 
     `attempt` is the number behind its name: 1, or more for a rerun. `report` is the release's, where one was given.
-    `refused_pod` is what the cluster said when it did not let a pod be made, and since when.
+    `refused_pod` is what the cluster said when it did not let a pod be made, and since when. `hollow` are stages under
+    way that have no pod, by the id of their node, and since when: see `_hollow`.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Run:
     stopped_because: str
     stopped_at: float
     refused_pod: tuple[str, float] | None
+    hollow: tuple[tuple[str, float], ...] = ()
 
     @property
     def active(self) -> bool:
@@ -99,6 +101,7 @@ def read(body: Object) -> Run:
         stopped_because=notes.get(STOPPED_BECAUSE, ""),
         stopped_at=seconds(notes.get(STOPPED_AT)),
         refused_pod=next(_refused_pods(found), None),
+        hollow=tuple(_hollow(status)),
     )
 
 
@@ -171,6 +174,17 @@ def _refused_pods(nodes: list[Mapping[str, Any]]) -> Iterator[tuple[str, float]]
         said = str(node.get("message", ""))
         if node.get("type") == "Pod" and node.get("phase") == "Pending" and "exceeded quota" in said:
             yield said, seconds(node.get("startedAt"))
+
+
+def _hollow(status: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Stages that `argo retry` left under way without a pod.
+
+    Argo 4.0 begins a failed stage again by removing its pods alone. Where the stage takes what a fan-out gave, and the
+    fan-out was set back too, neither goes on: the stage can't resolve its inputs, and nobody looks at the fan-out.
+    """
+    for key, node in (status.get("nodes") or {}).items():
+        if node.get("type") == "Retry" and node.get("phase") == "Running" and not node.get("children"):
+            yield key, seconds(node.get("startedAt"))
 
 
 def as_parameter(record: Record) -> str:

@@ -481,3 +481,39 @@ def test_a_workflow_packed_by_argo_is_read(lab: Lab) -> None:
     packed = base64.b64encode(gzip.compress(json.dumps(reported(ended_report())["nodes"]).encode())).decode()
     lab.server.end(NAME, compressedNodes=packed)
     assert lab.releases.get(NAME).report == ended_report()
+
+
+def under_way(lab: Lab, *, since_s: float, kind: str = "Retry", children: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A Workflow with one stage under way for so long."""
+    at = datetime.fromtimestamp(lab.now - since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    node = {"type": kind, "phase": "Running", "startedAt": at, "children": list(children)}
+    before = {"type": "Pod", "children": ["deploy-1", "other"], "outboundNodes": ["deploy-1"]}
+    lab.workflow()["status"] = {"phase": "Running", "nodes": {"deploy-1": node, "done": before}}
+    return node
+
+
+def test_a_stage_that_argo_retry_left_without_a_pod_is_begun_anew(lab: Lab) -> None:
+    lab.start()
+    under_way(lab, since_s=60)
+    lab.turn()
+    nodes = lab.workflow()["status"]["nodes"]
+    assert list(nodes) == ["done"]
+    assert (nodes["done"]["children"], nodes["done"]["outboundNodes"]) == (["other"], [])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"since_s": 3}, {"since_s": 60, "children": ("pod",)}, {"since_s": 60, "kind": "DAG"}]
+)
+def test_a_stage_that_has_a_pod_or_will_get_one_is_left_alone(lab: Lab, changes: dict[str, Any]) -> None:
+    lab.start()
+    under_way(lab, **changes)
+    lab.turn()
+    assert list(lab.workflow()["status"]["nodes"]) == ["deploy-1", "done"]
+
+
+def test_a_stage_of_a_workflow_that_is_being_stopped_is_left_alone(lab: Lab) -> None:
+    lab.start()
+    under_way(lab, since_s=60)
+    lab.workflow()["spec"]["shutdown"] = "Stop"
+    lab.turn()
+    assert list(lab.workflow()["status"]["nodes"]) == ["deploy-1", "done"]
