@@ -83,6 +83,7 @@ def test_stages_of_a_target_run_on_its_nodes_and_so_does_what_serves_it(lab: Lab
     assert any(TOLERATION.items() <= one.items() for one in served["spec"]["tolerations"])
 
 
+@pytest.mark.slow
 def test_where_no_node_matches_the_release_ends_soon_and_says_what_it_asked_for(lab: Lab) -> None:
     nowhere = {"name": "nowhere", "node_selector": {SLOT: "nowhere"}}
     champion = lab.registry.alias(MODEL, CHAMPION)
