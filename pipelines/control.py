@@ -188,8 +188,10 @@ def infer(home: Path, model: str, file: Path, *, sequence: bool = False) -> dict
         signature = client.signature(name)
         arrays = _request_arrays(file)
         given = _matched(arrays, [spec.name for spec in signature.inputs], file)
-        ask = (client, name, signature, given)
-        outputs = one_by_one(*ask, sequence=True) if sequence else TritonClient.ask(*ask)
+        if sequence:
+            outputs = one_by_one(client, name, signature, given, sequence=True)
+        else:
+            outputs = client.ask(name, signature, given)
         version = client.versions(name)[0]
     return {
         "model": model,

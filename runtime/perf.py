@@ -137,17 +137,14 @@ def write_requests(path: Path, signature: Signature, samples: Arrays, *, limit: 
 
 def write_each(path: Path, signature: Signature, requests: Iterable[Arrays]) -> Path:
     """Like `write_requests`, of single samples by input name, whose shapes may differ."""
-    data = [{spec.name: _entry(one[spec.name], spec.datatype) for spec in signature.inputs} for one in requests]
+    data = [_request(signature, one) for one in requests]
     path.write_text(json.dumps({"data": data}))
     return path
 
 
 def write_sequences(path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:
     """Like `write_each`, of sequences: perf_analyzer sends each one's requests in order under an id of its own."""
-    data = [
-        [{spec.name: _entry(one[spec.name], spec.datatype) for spec in signature.inputs} for one in sequence]
-        for sequence in sequences
-    ]
+    data = [[_request(signature, one) for one in sequence] for sequence in sequences]
     path.write_text(json.dumps({"data": data}))
     return path
 
@@ -320,6 +317,10 @@ def _point(run: Run, demand: Demand, window: Window) -> LoadPoint:
         client_cores=run.client_cores,
         client_saturated=run.saturated(demand, window.window_ms),
     )
+
+
+def _request(signature: Signature, sample: Arrays) -> dict[str, Any]:
+    return {spec.name: _entry(sample[spec.name], spec.datatype) for spec in signature.inputs}
 
 
 def _entry(sample: Any, datatype: str) -> Any:

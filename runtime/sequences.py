@@ -57,7 +57,10 @@ def _check_pair(taken: str, given: str, inputs: Mapping[str, TensorSpec], output
 
 
 def walk(running: Any, inputs: Arrays, states: Mapping[str, TensorSpec]) -> Arrays:
-    """What a session answers to `inputs` (by name, a sample a step) as one sequence, states left out."""
+    """What a session answers to `inputs` (by name, a sample a step) as one sequence, states left out.
+
+    Without states each sample is answered by itself.
+    """
     kept = {name: np.zeros((1, *spec.shape[1:]), numpy_type(spec.datatype)) for name, spec in states.items()}
     rows = []
     for at in range(len(next(iter(inputs.values())))):
