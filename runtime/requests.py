@@ -164,7 +164,11 @@ def _bodies(body: bytes, signature: Signature) -> Iterator[Arrays]:
     for one in many:
         batch = {given["name"]: _tensor(given["data"], kinds[given["name"]], given["shape"]) for given in one["inputs"]}
         sequence = one.get("parameters", {}).get(_SEQUENCE)
-        yield batch if sequence is None else batch | {_SEQUENCE: np.full(len(next(iter(batch.values()))), sequence)}
+        yield (
+            batch
+            if sequence is None or _SEQUENCE in batch
+            else batch | {_SEQUENCE: np.full(len(next(iter(batch.values()))), sequence)}
+        )
 
 
 def _tensor(data: Any, spec: TensorSpec, shape: list[int]) -> NDArray[Any]:
@@ -194,6 +198,6 @@ def _samples(batch: Arrays, signature: Signature) -> Iterator[tuple[Any, Arrays]
         if not fits(array, spec):
             raise ValueError(f"{spec.name!r} has shape {array.shape}, the model takes {spec.shape}")
         given[spec.name] = array
-    sequences = batch.get(_SEQUENCE)
+    sequences = None if _SEQUENCE in given else batch.get(_SEQUENCE)
     for at in range(min(len(array) for array in given.values())):
         yield None if sequences is None else sequences[at].item(), {key: array[at] for key, array in given.items()}

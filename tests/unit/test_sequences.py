@@ -164,6 +164,16 @@ def test_recorded_sequences_stay_together(tmp_path: Path) -> None:
         requests.recorded_sequences(b"[]", "log.json", signature, 2)
 
 
+def test_an_input_may_have_the_name_that_sequences_are_told_apart_by(tmp_path: Path) -> None:
+    signature = Signature(inputs=(tensor("sequence_id", -1, 2),), outputs=(tensor("y", -1, 2),))
+    np.savez(tmp_path / "log.npz", sequence_id=np.arange(6, dtype=np.float32).reshape(3, 2))
+    found = requests.recorded((tmp_path / "log.npz").read_bytes(), "log.npz", signature)
+    assert [one["sequence_id"].tolist() for one in found] == [[0, 1], [2, 3], [4, 5]]
+    tensors = [{"name": "sequence_id", "datatype": "FP32", "shape": [1, 2], "data": [8, 9]}]
+    log = json.dumps([{"inputs": tensors, "parameters": {"sequence_id": 7}}]).encode()
+    assert requests.recorded(log, "log.json", signature)[0]["sequence_id"].tolist() == [8, 9]
+
+
 def test_at_a_rate_the_requests_of_a_sequence_wait_for_each_other(tmp_path: Path) -> None:
     target = perf.Target(model="m", address="a", requests=tmp_path / "r.json", sequences=True)
     assert "--serial-sequences" in perf.options(target, perf.Demand(rate_per_s=10))
