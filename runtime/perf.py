@@ -128,11 +128,7 @@ def write_requests(path: Path, signature: Signature, samples: Arrays, *, limit: 
     Format: perf_analyzer's "real input data" JSON; tensors are base64 of their raw bytes, text is text.
     """
     count = min(limit, len(next(iter(samples.values()))))
-    data = [
-        {spec.name: _entry(samples[spec.name][at], spec.datatype) for spec in signature.inputs} for at in range(count)
-    ]
-    path.write_text(json.dumps({"data": data}))
-    return path
+    return write_each(path, signature, ({name: array[at] for name, array in samples.items()} for at in range(count)))
 
 
 def write_each(path: Path, signature: Signature, requests: Iterable[Arrays]) -> Path:
