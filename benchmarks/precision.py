@@ -170,7 +170,9 @@ def olive(subject: Subject, folder: Path, packages: Path, tries: int) -> Path:
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_OLIVE_S, env=variables)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1][:300] if done.stderr.strip() else "it said nothing")
-    return folder / "model.onnx"
+    alone = folder / "quantized"  # a package takes everything beside a model's file
+    alone.mkdir()
+    return (folder / "model.onnx").rename(alone / "model.onnx")
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
