@@ -1,7 +1,9 @@
 """config.pbtxt for the bundled server and for NVIDIA's image, from one description of a model.
 
 Written through Triton's own protobuf, so an unknown field or a wrong type can't be written. What only differs between
-the two servers is in `_backend`; the meaning of each field is in Triton's model_configuration.md.
+the two servers is in `_backend`; the meaning of each field is in Triton's model_configuration.md. The bundled server
+runs ONNX models in a backend of the same name and parameters as NVIDIA's (`backends/onnxruntime`), and those that it
+does not take, with text or with states, in Python's.
 """
 
 import json
@@ -57,11 +59,12 @@ def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
     """The configuration of a model on one kind of server."""
     config = pb.ModelConfig(name=model.name, max_batch_size=model.config.max_batch)
     config.version_policy.specific.versions.append(model.version)
+    reshaped = not in_python(model, server)
     for spec in model.signature.inputs:
-        _tensor(config.input.add(), spec, server)
+        _tensor(config.input.add(), spec, reshaped=reshaped)
     for at, spec in enumerate(model.signature.outputs):
         output = config.output.add()
-        _tensor(output, spec, server)
+        _tensor(output, spec, reshaped=reshaped)
         if at == 0 and model.labels_file:
             output.label_filename = model.labels_file
     _instances(config, model, server)
@@ -74,6 +77,13 @@ def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
         _implicit_states(config, model)
     _backend(config, model, server)
     return config
+
+
+def in_python(model: ModelDescription, server: ServerKind) -> bool:
+    """Whether a server runs the model in its Python backend, and the package needs a `model.py`."""
+    tensors = (*model.signature.inputs, *model.signature.outputs)
+    special = model.serving.sequence_batching is not None or any(spec.datatype == "BYTES" for spec in tensors)
+    return server == "bundled" and special
 
 
 def render(config: pb.ModelConfig) -> str:
@@ -126,12 +136,15 @@ def datatype_value(name: str) -> int:
     return int(pb.DataType.Value("TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"))
 
 
-def _tensor(entry: Any, spec: TensorSpec, server: ServerKind) -> None:
-    """Shapes without the batch; a rank-1 tensor is one number per sample, which Triton writes as [1]."""
+def _tensor(entry: Any, spec: TensorSpec, *, reshaped: bool) -> None:
+    """Shapes without the batch; a rank-1 tensor is one number per sample, which Triton writes as [1].
+
+    Unless the backend does it itself, Triton has to take that dimension away again (`reshaped`).
+    """
     entry.name = spec.name
     entry.data_type = datatype_value(spec.datatype)
     entry.dims.extend(spec.shape[1:] or (1,))
-    if len(spec.shape) == 1 and server == "nvidia":
+    if len(spec.shape) == 1 and reshaped:
         entry.reshape.SetInParent()
 
 
@@ -174,7 +187,7 @@ def host_policy_name(serving: Serving) -> str:
 def server_needs(serving: Serving, server: ServerKind) -> ServerNeeds:
     """What a server must be started with for a model's configuration to mean what it says.
 
-    The bundled server's own `model.py` pins its instances.
+    The bundled server's backends pin their instances themselves.
     """
     flags = host_policy_flags(serving) if server == "nvidia" else []
     return ServerNeeds(rate_limiter=serving.rate_limiter is not None, flags=tuple(flags))
@@ -266,7 +279,7 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
     if model.engine == "tensorrt":
         config.backend, config.default_model_filename = "tensorrt", "model.plan"
         return
-    config.backend = "python" if server == "bundled" else "pytorch" if model.engine == "pytorch" else "onnxruntime"
+    config.backend = "python" if in_python(model, server) else "pytorch" if model.engine == "pytorch" else "onnxruntime"
     config.parameters[_THREADS[config.backend]].string_value = threads
     if config.backend == "pytorch":
         config.platform, config.default_model_filename = "pytorch_libtorch", "model.pt"
@@ -278,15 +291,21 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
         config.optimization.graph.level = _GRAPH_LEVELS[graph]
         config.parameters["inter_op_thread_count"].string_value = "1"
     else:
-        _own_backend(config, model.serving)
+        _python_backend(config, model.serving)
+    if server == "bundled":
+        _pinning(config, model.serving)
 
 
-def _own_backend(config: pb.ModelConfig, serving: Serving) -> None:
+def _python_backend(config: pb.ModelConfig, serving: Serving) -> None:
     """What our model.py reads."""
     config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
     config.parameters["graph_optimization"].string_value = serving.graph_optimization
     if how := serving.sequence_batching:
         config.parameters["sequence_states"].string_value = json.dumps(how.states, sort_keys=True)
+
+
+def _pinning(config: pb.ModelConfig, serving: Serving) -> None:
+    """What the bundled server's backends read instead of a host policy, which needs flags of the server."""
     host = serving.host_policy
     if host and host.cpu_cores:
         config.parameters["cpu_cores"].string_value = host.cpu_cores

@@ -1,7 +1,8 @@
 """The bundled server's environment: a venv of its own, made on first use and found by its requirements' digest.
 
 nvidia-pytriton carries a real tritonserver with its Python backend; tritonclient's wheel carries perf_analyzer. Both
-run outside a container once their libraries can be found, which is all this module arranges.
+run outside a container once their libraries can be found, which this module arranges; the backend for ONNX models is
+built beside Python's.
 """
 
 import ctypes.util
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runtime.errors import MissingTool
+from runtime.triton import native
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 _MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -42,7 +44,7 @@ class ServerEnvironment:
 
     @property
     def backends(self) -> Path:
-        """The folder with the Python backend and its stub for this Python."""
+        """The folder with the backends: ONNX Runtime's, and Python's with its stub for this Python."""
         return self.root / "backends"
 
     @property
@@ -68,7 +70,8 @@ class ServerEnvironment:
 
 def default_root() -> Path:
     """Inside the pipeline's own environment: shared by every stack of this install, and removed with it."""
-    digest = hashlib.sha256(REQUIREMENTS.read_bytes() + _MINOR.encode()).hexdigest()[:12]
+    made_of = [REQUIREMENTS, *sorted(native.SOURCE.iterdir())]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in made_of) + _MINOR.encode()).hexdigest()[:12]
     return Path(sys.prefix) / "share" / "shiplift" / f"server-{digest}"
 
 
@@ -127,6 +130,8 @@ def _make(environment: ServerEnvironment) -> None:
     shutil.copytree(bundled / "python_backend_stubs" / _MINOR, python, dirs_exist_ok=True)
     for program in (environment.tritonserver, python / "triton_python_backend_stub"):
         program.chmod(0o755)
+    library = next((environment.site / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
+    native.build(environment.backends / "onnxruntime", library)
     _link_libraries(environment)
     (root / "stamp").write_text(REQUIREMENTS.read_text())
 

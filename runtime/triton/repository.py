@@ -1,8 +1,8 @@
 """A Triton model repository on disk: the one place that knows what differs between the bundled and NVIDIA's server.
 
-A package is a tree `NAME/config.pbtxt`, `NAME/VERSION/model.onnx` (and `model.py` for the bundled server), with warm-up
-data and labels under names that carry the version, so that two versions can lie in one model folder during a switch.
-Beside it lies `golden.npz`: requests with the answers they must get.
+A package is a tree `NAME/config.pbtxt`, `NAME/VERSION/model.onnx` (and `model.py` where the bundled server runs it in
+Python), with warm-up data and labels under names that carry the version, so that two versions can lie in one model
+folder during a switch. Beside it lies `golden.npz`: requests with the answers they must get.
 """
 
 import shutil
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from runtime.artifacts import digest
 from runtime.records import ServerKind, ServingConfig
 from runtime.tensors import Arrays, batch_of, dump_npz
-from runtime.triton.config import ModelDescription, Warmup, model_config, parse, renamed, render, retuned
+from runtime.triton.config import ModelDescription, Warmup, in_python, model_config, parse, renamed, render, retuned
 
 BACKENDS = Path(__file__).parent / "backends"
 BACKEND = BACKENDS / "onnx_model.py"
@@ -40,7 +40,7 @@ def write_package(
     version.mkdir(parents=True)
     for file in onnx_folder.iterdir():
         shutil.copyfile(file, version / file.name)
-    if server == "bundled":
+    if in_python(model, server):
         _write_backend(version, model)
     if model.serving.labels:
         name = f"labels.{model.version}.txt"

@@ -56,11 +56,10 @@ def make(
 def test_a_package_holds_the_model_its_labels_its_warm_up_and_its_golden_requests(tmp_path: Path) -> None:
     package = make(tmp_path / "package", 3)
     assert files(package) == [
-        "digits/3/model.onnx", "digits/3/model.py", "digits/3/weights.bin", "digits/config.pbtxt",
-        "digits/labels.3.txt", "digits/warmup/3-input-0", "golden.npz",
+        "digits/3/model.onnx", "digits/3/weights.bin", "digits/config.pbtxt", "digits/labels.3.txt",
+        "digits/warmup/3-input-0", "golden.npz",
     ]  # fmt: skip
     assert (package / "digits" / "labels.3.txt").read_text() == "a\nb\n"
-    assert (package / "digits" / "3" / "model.py").read_bytes() == BACKEND.read_bytes()
     assert set(load_npz(package / GOLDEN)) == {"input/input", "output/output"}
 
 
@@ -74,8 +73,18 @@ def test_the_configuration_names_the_files_beside_it(tmp_path: Path) -> None:
     assert (folder / "warmup" / "3-input-0").read_bytes() == EXAMPLE["input"][0].tobytes()
 
 
-def test_nvidia_s_server_needs_no_code_in_the_package(tmp_path: Path) -> None:
-    assert "digits/3/model.py" not in files(make(tmp_path / "package", 3, server="nvidia"))
+@pytest.mark.parametrize(("server", "datatype", "code"), [
+    ("bundled", "FP32", False), ("bundled", "BYTES", True), ("nvidia", "FP32", False), ("nvidia", "BYTES", False),
+])  # fmt: skip
+def test_only_text_on_the_bundled_server_needs_code_in_the_package(
+    tmp_path: Path, server: ServerKind, datatype: str, *, code: bool
+) -> None:
+    tensors = Signature(inputs=signature().inputs, outputs=(tensor("output", -1, datatype=datatype),))
+    package = make(tmp_path / "package", 3, server=server, tensors=tensors)
+    at = package / "digits" / "3" / "model.py"
+    assert (at.read_bytes() == BACKEND.read_bytes()) if code else not at.exists()
+    config_ = parse((package / "digits" / "config.pbtxt").read_text())
+    assert config_.backend == ("python" if code else "onnxruntime")
 
 
 def test_a_package_without_labels_and_warm_up_has_neither(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+/* Reading a model's configuration, which Triton gives as JSON: the few values that the backend heeds. */
+
+#pragma once
+#include <stdlib.h>
+#include <string.h>
+
+#include "interfaces.h"
+
+static const char *space(const char *at) { return at + strspn(at, " \t\r\n"); }
+
+static const char *past_text(const char *at) {
+  for (at++; *at && *at != '"'; at++)
+    if (*at == '\\' && at[1]) at++;
+  return *at ? at + 1 : at;
+}
+
+static const char *past_value(const char *at) {
+  at = space(at);
+  if (*at == '"') return past_text(at);
+  if (*at != '{' && *at != '[') return at + strcspn(at, ",]} \t\r\n");
+  int depth = 0;
+  do {
+    if (*at == '"') { at = past_text(at); continue; }
+    if (*at == '{' || *at == '[') depth++;
+    if (*at == '}' || *at == ']') depth--;
+    at++;
+  } while (*at && depth);
+  return at;
+}
+
+/* The value of a key of the object at `at`, or NULL. */
+static const char *member(const char *at, const char *key) {
+  if (!at || *(at = space(at)) != '{') return NULL;
+  for (at = space(at + 1); *at == '"'; at = space(at)) {
+    size_t length = strlen(key);
+    bool found = !strncmp(at + 1, key, length) && at[1 + length] == '"';
+    at = space(past_text(at));
+    at = space(*at == ':' ? at + 1 : at);
+    if (found) return at;
+    at = space(past_value(at));
+    if (*at == ',') at = space(at + 1);
+  }
+  return NULL;
+}
+
+static bool parameter(const char *config, const char *key, char *into, size_t size) {
+  const char *at = member(member(member(config, "parameters"), key), "string_value");
+  if (!at || *at != '"') return false;
+  size_t length = (size_t) (past_text(at) - at) - 2;
+  if (length >= size) return false;
+  memcpy(into, at + 1, length);
+  into[length] = 0;
+  return true;
+}
+
+static int64_t number(const char *at, int64_t otherwise) {
+  if (!at) return otherwise;
+  return strtoll(*at == '"' ? at + 1 : at, NULL, 10); /* 64-bit numbers come as text */
+}

@@ -1,0 +1,30 @@
+/* Errors of both interfaces as Triton's, which are returned, or logged where nobody is left to be told. */
+
+#pragma once
+#include <stdio.h>
+
+#include "interfaces.h"
+
+#define TRY(call) do { Error *error_ = (call); if (error_) return error_; } while (0)
+#define TRY_ORT(call) TRY(from_ort(call))
+
+static Error *from_ort(Status *status) {
+  if (!status) return NULL;
+  Error *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, ((const char *(*)(Status *)) ort[ORT_GET_ERROR_MESSAGE])(status));
+  ORT_VOID(ORT_RELEASE_STATUS, status);
+  return error;
+}
+
+static Error *fault(int code, const char *format, const char *what) {
+  char text[1024];
+  snprintf(text, sizeof text, format, what);
+  return TRITONSERVER_ErrorNew(code, text);
+}
+
+static void logged(Error *error) {
+  if (!error) return;
+  TRITONSERVER_LogMessage(LOG_ERROR, __FILE__, __LINE__, TRITONSERVER_ErrorMessage(error));
+  TRITONSERVER_ErrorDelete(error);
+}
+
+static Error *no_memory(void) { return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "no memory is left for the request"); }
