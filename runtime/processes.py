@@ -88,6 +88,15 @@ def memory_mb(pid: int) -> float:
     return total / 2**20
 
 
+def peak_memory_mb() -> float:
+    """The most memory that this process has held, in MiB.
+
+    Not `getrusage`: its figure begins with what the parent held when it started this process.
+    """
+    status = Path("/proc/self/status").read_text()
+    return round(int(status.split("VmHWM:")[1].split()[0]) / 1024, 1)
+
+
 def free_port() -> int:
     """A TCP port of the loopback that is free now."""
     with socket.socket() as probe:

@@ -5,7 +5,6 @@ of its own gives back all its memory, and its peak can be told; a small model is
 """
 
 import os
-import resource
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ import runtime
 from runtime import modelopt, onnx_models, quantization, sensitivity
 from runtime.errors import MissingTool, QuantizeFailed, ShipliftError
 from runtime.evaluation import Validation, over_budget
-from runtime.processes import inherited, start_child
+from runtime.processes import inherited, peak_memory_mb, start_child
 from runtime.progress import progress
 from runtime.records import Evaluation, Metric, Precision, Record, Signature
 from runtime.spec import Method, Quantization, Target
@@ -172,8 +171,7 @@ def build(job: Job) -> Rung:
         rung = _BUILDERS[job.kind](job, _Arrays.of(job))
     except ShipliftError as error:
         rung = Rung(kind=job.kind, failed=error.what)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return rung.model_copy(update={"seconds": round(time.monotonic() - started, 3), "peak_mb": round(peak, 1)})
+    return rung.model_copy(update={"seconds": round(time.monotonic() - started, 3), "peak_mb": peak_memory_mb()})
 
 
 @dataclass(frozen=True, kw_only=True)

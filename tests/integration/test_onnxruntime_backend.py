@@ -233,6 +233,14 @@ def test_the_source_compiles_without_a_warning(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler on this machine")
-    words = [compiler, *native.FLAGS, "-Wextra", "-Werror", "-o", tmp_path / "x.so", *native.SOURCE.glob("*.c")]
+    words: list[str | Path] = [
+        compiler,
+        *native.FLAGS,
+        "-Wextra",
+        "-Werror",
+        "-o",
+        tmp_path / "x.so",
+        *native.SOURCE.glob("*.c"),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
@@ -125,6 +126,14 @@ def test_memory_is_counted_with_the_children(sleeper: "subprocess.Popen[bytes]")
     assert processes.memory_mb(os.getpid()) > 10
     assert 0 < processes.memory_mb(sleeper.pid) < 10
     assert processes.memory_mb(2**22 - 1) == 0
+
+
+def test_a_process_s_peak_is_its_own_and_not_its_parent_s() -> None:
+    held = np.ones(200 << 17)  # 200 MiB
+    script = "from runtime.processes import peak_memory_mb; print(peak_memory_mb())"
+    child = float(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout)
+    assert processes.peak_memory_mb() > held.nbytes / 2**20
+    assert 5 < child < 150
 
 
 def test_a_port_that_is_free_can_be_taken_and_is_then_told_with_its_holder() -> None:

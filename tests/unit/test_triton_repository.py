@@ -153,7 +153,7 @@ def test_the_version_before_stays_until_it_is_retired(tmp_path: Path) -> None:
     assert {"3/model.onnx", "4/model.onnx", "labels.3.txt", "labels.4.txt", "warmup/3-input-0"} <= set(files(folder))
     retire(tmp_path / "models", "digits")
     assert files(folder) == [
-        "4/model.onnx", "4/model.py", "4/weights.bin", "config.pbtxt", "labels.4.txt", "warmup/4-input-0",
+        "4/model.onnx", "4/weights.bin", "config.pbtxt", "labels.4.txt", "warmup/4-input-0",
     ]  # fmt: skip
 
 
@@ -236,7 +236,7 @@ def test_an_installation_killed_anywhere_leaves_the_old_model_or_the_new_and_can
     serves(folder, 4)
     retire(tmp_path / "models", "digits")
     assert files(folder) == [
-        "4/model.onnx", "4/model.py", "4/weights.bin", "config.pbtxt", "labels.4.txt", "warmup/4-input-0",
+        "4/model.onnx", "4/weights.bin", "config.pbtxt", "labels.4.txt", "warmup/4-input-0",
     ]  # fmt: skip
 
 
@@ -261,7 +261,7 @@ def installed(folder: Path) -> int:
 def serves(folder: Path, version: int) -> None:
     """Whether everything a version needs is there."""
     assert (folder / str(version) / "model.onnx").read_bytes() == f"onnx{version}".encode()
-    assert (folder / str(version) / "model.py").is_file()
+    assert (folder / str(version) / "weights.bin").is_file()
     assert (folder / f"labels.{version}.txt").read_text() == "a\nb\n"
     assert (folder / "warmup" / f"{version}-input-0").read_bytes() == EXAMPLE["input"][0].tobytes()
 
@@ -271,7 +271,7 @@ def test_a_fetched_package_takes_another_configuration(tmp_path: Path) -> None:
     reconfigure(package, "digits", config(32, 500, 2, 4))
     made = parse((package / "digits" / "config.pbtxt").read_text())
     assert (made.max_batch_size, made.dynamic_batching.max_queue_delay_microseconds) == (32, 500)
-    assert (made.instance_group[0].count, made.parameters["intra_op_threads"].string_value) == (2, "4")
+    assert (made.instance_group[0].count, made.parameters["intra_op_thread_count"].string_value) == (2, "4")
 
 
 def test_golden_requests_and_their_answers_are_told_apart() -> None:
