@@ -15,8 +15,8 @@ from runtime.records import Evaluation, Metric, Slice
 from runtime.spec import Quantization
 from runtime.tensors import Arrays
 
-_BATCH = 16  # one thread is no faster with more, and activations grow with it
-_BATCH_BYTES = 32 << 20
+_BATCH = 4  # one thread is hardly faster with more, and activations grow with it
+_BATCH_BYTES = 1 << 20  # of inputs
 _MOST_SLICES = 100  # of all columns together: they travel in records
 _LONGEST = 40
 _CLASSES = "label"  # the name of the slices by class

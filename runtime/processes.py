@@ -88,13 +88,14 @@ def memory_mb(pid: int) -> float:
     return total / 2**20
 
 
-def peak_memory_mb() -> float:
-    """The most memory that this process has held, in MiB.
+def own_memory_mb() -> tuple[float, float]:
+    """What this process holds and the most that it has held, in MiB.
 
     Not `getrusage`: its figure begins with what the parent held when it started this process.
     """
     status = Path("/proc/self/status").read_text()
-    return round(int(status.split("VmHWM:")[1].split()[0]) / 1024, 1)
+    now, most = (int(status.split(f"{key}:")[1].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
+    return now, most
 
 
 def free_port() -> int:

@@ -259,10 +259,8 @@ def quantize_dynamic(prepared: Path, how: Scheme, to: Path) -> Path:
     from onnxruntime import quantization as q  # noqa: PLC0415
 
     with _explained("dynamic int8"):
-        made = onnx.load(prepared)
-        del made.graph.value_info[:]  # it turns Gemm's weights round, and would find their old shapes there
         q.quantize_dynamic(
-            made,
+            str(_untyped_copy(prepared)),  # by path it holds two copies the less
             str(to),
             op_types_to_quantize=["MatMul", "Gemm", "LSTM", "Attention"],
             per_channel=how.per_channel,
@@ -271,6 +269,14 @@ def quantize_dynamic(prepared: Path, how: Scheme, to: Path) -> Path:
             use_external_data_format=_large(prepared),
         )
         onnx_models.session(to)
+    return to
+
+
+def _untyped_copy(prepared: Path) -> Path:
+    """The graph without the shapes of its tensors: Gemm's weights are turned round, and would be taken for the old."""
+    made = onnx.load(prepared, load_external_data=False)
+    del made.graph.value_info[:]
+    onnx.save(made, to := prepared.with_name("untyped.onnx"))
     return to
 
 
@@ -295,8 +301,18 @@ def to_half(model: Path, kind: Literal["fp16", "bf16"], to: Path) -> Path:
             _as_bfloat16(made.graph, {tensor.name: numpy_helper.to_array(tensor) for tensor in original})
         sorted_ = OnnxModel(made)
         sorted_.topological_sort()  # the conversion leaves its casts at the end
-        onnx.save(sorted_.model, to)
+        _save_in_parts(sorted_.model, to)
+        del made, sorted_
+        onnx_models.give_back_memory()
+        onnx.save(onnx.load(to), to)
+        (to.parent / _WEIGHTS).unlink(missing_ok=True)
     return to
+
+
+def _save_in_parts(model: onnx.ModelProto, to: Path) -> None:
+    """Tensor by tensor: a converted model still holds what it was made from, and its text would come on top."""
+    (to.parent / _WEIGHTS).unlink(missing_ok=True)
+    onnx.save(model, to, save_as_external_data=True, location=_WEIGHTS)
 
 
 def _as_bfloat16(graph: onnx.GraphProto, weights: dict[str, Any]) -> None:

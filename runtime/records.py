@@ -290,7 +290,7 @@ class Candidate(Record):
     `method` says how it was built, `float_layers` which layers were left in float. One without a `model` could not be
     built. `score` is the task metric on the validation set (None: no data), `score_error` its standard error.
     `latency_ms` is the median of one batch of `latency_batch` samples, in process, with one thread; `memory_mb` what
-    its session takes; `build_seconds` and `build_peak_mb` what making it took.
+    its session takes; `build_seconds` and `build_peak_mb` what making it took, beyond Python, libraries and samples.
     """
 
     precision: Precision

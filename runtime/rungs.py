@@ -20,7 +20,7 @@ import runtime
 from runtime import modelopt, onnx_models, quantization, sensitivity
 from runtime.errors import MissingTool, QuantizeFailed, ShipliftError
 from runtime.evaluation import Validation, over_budget
-from runtime.processes import inherited, peak_memory_mb, start_child
+from runtime.processes import inherited, own_memory_mb, start_child
 from runtime.progress import progress
 from runtime.records import Evaluation, Metric, Precision, Record, Signature
 from runtime.spec import Method, Quantization, Target
@@ -60,7 +60,10 @@ class Job(Record):
 
 
 class Rung(Record):
-    """What became of a job: a model file and its evaluation, or the reason why there is none."""
+    """What became of a job: a model file and its evaluation, or the reason why there is none.
+
+    `peak_mb` is the most memory it took beyond Python, its libraries and the samples.
+    """
 
     kind: Kind
     method: str = ""
@@ -166,12 +169,14 @@ class _Child:
 
 def build(job: Job) -> Rung:
     """The job's rung. What can't be built is a rung with a reason: the next one may be better."""
-    started = time.monotonic()
+    started, arrays = time.monotonic(), _Arrays.of(job)
+    before, _ = own_memory_mb()
     try:
-        rung = _BUILDERS[job.kind](job, _Arrays.of(job))
+        rung = _BUILDERS[job.kind](job, arrays)
     except ShipliftError as error:
         rung = Rung(kind=job.kind, failed=error.what)
-    return rung.model_copy(update={"seconds": round(time.monotonic() - started, 3), "peak_mb": peak_memory_mb()})
+    peak = round(own_memory_mb()[1] - before, 1)
+    return rung.model_copy(update={"seconds": round(time.monotonic() - started, 3), "peak_mb": peak})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +304,7 @@ def _rung(job: Job, arrays: _Arrays, file: Path, method: str, float_layers: tupl
         raise QuantizeFailed(
             f"{job.kind} does not run: {' '.join(str(error).split())[:300]}", do="Leave it out of the precisions."
         ) from error
+    onnx_models.give_back_memory()  # the next one is built in it
     return Rung(kind=job.kind, method=method, file=str(file), float_layers=float_layers, evaluation=found)
 
 
