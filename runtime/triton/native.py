@@ -4,6 +4,7 @@ The source is C against libc alone, so any C compiler will do: the machine's, or
 `ziglang` wheel brings from PyPI.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def build(to: Path, onnxruntime: Path) -> Path:
         MissingTool: it can't be compiled; the message says what the compiler said.
     """
     to.mkdir(parents=True)
-    (to / "libonnxruntime.so").symlink_to(onnxruntime)
+    (to / "libonnxruntime.so").symlink_to(os.path.relpath(onnxruntime, to))  # the environment may be moved
     library = to / "libtriton_onnxruntime.so"
     sources = sorted(SOURCE.glob("*.c"))
     if program := shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"):

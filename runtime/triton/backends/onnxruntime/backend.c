@@ -33,7 +33,7 @@ typedef struct {
   int threads, graph;
   cpu_set_t cores;
   bool pinned, taken;
-  void *session; /* shared by instances of one thread; else the first instance's */
+  void *session; /* shared by instances of one thread; else of the one that took it */
   Tensors inputs, outputs;
 } Model;
 
@@ -42,7 +42,7 @@ typedef struct { char *bytes; size_t capacity; } Buffer;
 typedef struct {
   Model *model;
   void *session;
-  bool own, placed;
+  bool own, took, placed;
   Buffer *buffers; /* a batch of each input */
   Value **given, **made;
   Response **responses;
@@ -172,6 +172,7 @@ Error *TRITONBACKEND_ModelFinalize(void *triton) {
 
 static void close_instance(Instance *instance) {
   if (instance->own && instance->session) ORT_VOID(ORT_RELEASE_SESSION, instance->session);
+  if (instance->took) __atomic_store_n(&instance->model->taken, false, __ATOMIC_RELEASE);
   for (size_t at = 0; instance->buffers && at < instance->model->inputs.count; at++) free(instance->buffers[at].bytes);
   free(instance->buffers);
   free(instance->given);
@@ -187,8 +188,9 @@ static Error *begun(Instance *instance) {
   instance->given = calloc(model->inputs.count + 1, sizeof *instance->given);
   instance->made = calloc(model->outputs.count + 1, sizeof *instance->made);
   if (!instance->buffers || !instance->given || !instance->made) return no_memory();
-  instance->own = model->threads != 1 && __atomic_exchange_n(&model->taken, true, __ATOMIC_ACQ_REL);
-  instance->session = model->session;
+  instance->took = model->threads != 1 && !__atomic_exchange_n(&model->taken, true, __ATOMIC_ACQ_REL);
+  instance->own = model->threads != 1 && !instance->took;
+  instance->session = instance->own ? NULL : model->session;
   return instance->own ? new_session(model, &instance->session) : NULL;
 }
 
