@@ -204,16 +204,15 @@ def test_more_threads_an_instance_give_the_same_answers(tmp_path: Path) -> None:
 
 def test_a_machine_without_a_compiler_fetches_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The library it builds is one that the server takes."""
-    monkeypatch.setenv("PATH", str(tmp_path))
-    library = next((ENVIRONMENT.site / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
-    native.build(tmp_path / "backends" / "onnxruntime", library)
-    monkeypatch.undo()
     root = tmp_path / "root"
     root.mkdir()
     for entry in ENVIRONMENT.root.iterdir():
         if entry.name != "backends":
             (root / entry.name).symlink_to(entry)
-    (tmp_path / "backends").rename(root / "backends")
+    library = next((ServerEnvironment(root).site / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    native.build(root / "backends" / "onnxruntime", library)
+    monkeypatch.undo()
     monkeypatch.setitem(globals(), "ENVIRONMENT", ServerEnvironment(root))
     with served(tmp_path, lookup()) as server:
         assert ask(server, {"x": np.array([[1]], np.int64)}).as_numpy("y").tolist() == [[1.0]]
