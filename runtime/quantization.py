@@ -250,8 +250,10 @@ def quantize_static(prepared: Path, given: Path, how: Scheme, to: Path, excluded
     return to
 
 
-def quantize_dynamic(prepared: Path, how: Scheme, to: Path) -> Path:
+def quantize_dynamic(prepared: Path, how: Scheme, to: Path, excluded: tuple[str, ...] = ()) -> Path:
     """Writes the form whose weights are INT8 and whose activations are quantized as they come.
+
+    `excluded` nodes stay in float.
 
     Raises:
         QuantizeFailed: ONNX Runtime can't quantize the model, or does not load the result.
@@ -266,6 +268,7 @@ def quantize_dynamic(prepared: Path, how: Scheme, to: Path) -> Path:
             per_channel=how.per_channel,
             reduce_range=how.reduce_range,
             weight_type=q.QuantType.QInt8,
+            nodes_to_exclude=[*excluded, *(f"{name}_MatMul" for name in excluded)],  # what it makes of a Gemm
             use_external_data_format=_large(prepared),
         )
         onnx_models.session(to)

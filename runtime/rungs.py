@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -219,8 +219,14 @@ def _half(job: Job, arrays: _Arrays) -> Rung:
 
 def _dynamic(job: Job, arrays: _Arrays) -> Rung:
     how = quantization.scheme(Path(job.model), job.target, job.how)
-    file = quantization.quantize_dynamic(_prepared(job), how, _room_for(job, "model.onnx"))
-    return _rung(job, arrays, file, "dynamic" + (", per channel" if how.per_channel else ""))
+    prepared = _prepared(job)
+    method = "dynamic" + (", per channel" if how.per_channel else "")
+
+    def make(to: Path, excluded: tuple[str, ...]) -> Path:
+        return quantization.quantize_dynamic(prepared, how, to, excluded)
+
+    rung = _rung(job, arrays, make(_room_for(job, "model.onnx"), ()), method)
+    return _relieved(job, arrays, prepared, rung, make, "dynamic")
 
 
 def _fp8(job: Job, arrays: _Arrays) -> Rung:
@@ -248,6 +254,11 @@ def _static(job: Job, arrays: _Arrays) -> Rung:
         return built[closest(built)]
     how = quantization.scheme(Path(job.model), job.target, job.how)
     prepared = _prepared(job)
+    if not quantization.layers(prepared):
+        raise QuantizeFailed(
+            "int8 can't be built: nothing in the model is a convolution or a matrix product with weights",
+            do="Leave int8 out of the precisions.",
+        )
     given = quantization.ranges(prepared, arrays.calibration, how.op_types, job.how, Path(job.folder))
     tried = {
         method: _rung(
@@ -257,10 +268,11 @@ def _static(job: Job, arrays: _Arrays) -> Rung:
         for method, at in given.items()
     }  # fmt: skip
     method = closest(tried)
-    rung = tried[method]
-    if over_budget(job.base, rung.evaluation, job.metric, job.how) and rung.evaluation.score is not None:
-        return _relieved(job, arrays, how, prepared, given[method], rung)
-    return rung
+
+    def make(to: Path, excluded: tuple[str, ...]) -> Path:
+        return quantization.quantize_static(prepared, given[method], how, to, excluded)
+
+    return _relieved(job, arrays, prepared, tried[method], make, "static")
 
 
 def closest(tried: dict[Method, Rung]) -> Method:
@@ -274,20 +286,25 @@ def closest(tried: dict[Method, Rung]) -> Method:
 
 
 def _relieved(
-    job: Job, arrays: _Arrays, how: quantization.Scheme, prepared: Path, given: Path, rung: Rung
+    job: Job, arrays: _Arrays, prepared: Path, rung: Rung, make: Callable[[Path, tuple[str, ...]], Path], kind: str
 ) -> Rung:  # fmt: skip
-    """The same with the fewest layers left in float that bring it within the budget; as it was, if none do."""
+    """A rung over the budget with the fewest layers left in float that bring it within; as it was, if none do.
+
+    `make` writes the model with the given layers in float.
+    """
+    over = over_budget(job.base, rung.evaluation, job.metric, job.how)
+    if not over or rung.evaluation.score is None:
+        return rung
     layers = quantization.layers(prepared)
     samples = quantization.first(arrays.calibration, _SENSITIVITY_SAMPLES)
-    order = sensitivity.ranking(Path(job.kept), prepared, Path(rung.file), layers, samples)
+    order = sensitivity.ranking(Path(job.kept), prepared, Path(rung.file), layers, samples, kind=kind)
     tried: dict[int, Rung] = {}
 
     def fits(count: int) -> bool:
         excluded = order[:count]
-        file = quantization.quantize_static(
-            prepared, given, how, _room_for(job, f"float-{count}", "model.onnx"), excluded
+        tried[count] = _rung(
+            job, arrays, make(_room_for(job, f"float-{count}", "model.onnx"), excluded), rung.method, excluded
         )
-        tried[count] = _rung(job, arrays, file, rung.method, excluded)
         return not over_budget(job.base, tried[count].evaluation, job.metric, job.how)
 
     most = int(len(layers) * job.how.max_float_share)

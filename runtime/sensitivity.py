@@ -23,9 +23,14 @@ from runtime.tensors import Arrays
 _BATCH = 1  # of samples: both sides give every layer's output at once
 
 
-def ranking(kept: Path, prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays) -> tuple[str, ...]:
-    """The layers, the most harmed first: as kept in the folder `kept` for this graph, else measured and kept there."""
-    file = kept / f"{graph_digest(prepared)}.json"
+def ranking(
+    kept: Path, prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays, *, kind: str = "static"
+) -> tuple[str, ...]:
+    """The layers, the most harmed first: as kept in the folder `kept` for this graph, else measured and kept there.
+
+    Each `kind` of quantization harms others.
+    """
+    file = kept / f"{graph_digest(prepared)}{'' if kind == 'static' else f'-{kind}'}.json"
     if file.is_file():
         known = [name for name in json.loads(file.read_text())["layers"] if name in set(layers)]
         if len(known) == len(layers):
@@ -61,7 +66,9 @@ def layer_noise(prepared: Path, quantized: Path, layers: Sequence[str], samples:
     Raises:
         QuantizeFailed: one of the two models does not run.
     """
-    sides = [_Observed(model, layers) for model in (prepared, quantized)]
+    graph = onnx.load(prepared, load_external_data=False).graph
+    tensors = {node.name: node.output[0] for node in graph.node if node.name in set(layers)}
+    sides = [_Observed(model, tensors) for model in (prepared, quantized)]
     common = [name for name in layers if all(name in side.outputs for side in sides)]
     error, signal = dict.fromkeys(common, 0.0), dict.fromkeys(common, 0.0)
     size = len(next(iter(samples.values())))
@@ -75,12 +82,15 @@ def layer_noise(prepared: Path, quantized: Path, layers: Sequence[str], samples:
 
 
 class _Observed:
-    """A model that also gives the outputs of the named nodes; nothing is fused, so both sides compute alike."""
+    """A model that also gives the outputs of layers; nothing is fused, so both sides compute alike.
 
-    def __init__(self, model: Path, layers: Sequence[str]) -> None:
+    A layer is found by the tensor it gives: quantized, its node may have another name.
+    """
+
+    def __init__(self, model: Path, tensors: Mapping[str, str]) -> None:
         loaded = onnx.load(model, load_external_data=False)
-        wanted = set(layers)
-        self.outputs = {node.name: node.output[0] for node in loaded.graph.node if node.name in wanted}
+        made = {name for node in loaded.graph.node for name in node.output}
+        self.outputs = {layer: tensor for layer, tensor in tensors.items() if tensor in made}
         known = {value.name for value in loaded.graph.output}
         for name in self.outputs.values():
             if name not in known:
@@ -93,7 +103,7 @@ class _Observed:
             ) from error
 
     def run(self, names: Sequence[str], batch: Arrays) -> list[Any]:
-        """The outputs of the nodes of these names."""
+        """The outputs of the layers of these names."""
         return list(self._session.run([self.outputs[name] for name in names], batch))
 
 

@@ -371,6 +371,46 @@ def test_a_layer_whose_output_needs_more_than_8_bits_is_left_in_float(tmp_path: 
     assert again["int8"].float_layers[0] == noise["layers"][-1]  # what is kept is used, not measured again
 
 
+@pytest.mark.parametrize("gemm", [False, True])
+def test_a_dynamic_rung_leaves_its_weakest_layers_in_float_too(tmp_path: Path, *, gemm: bool) -> None:
+    bench = Bench(tmp_path, fragile=True, normed=True)
+    if gemm:
+        _with_gemm(bench)
+    how: Any = {"max_score_drop": 0.02, "per_channel": False, "max_float_share": 1.0}
+    found = {one.method.split(",")[0]: one for one in bench.quantize(bench.datasets(), **how).candidates}
+    dynamic = found["dynamic"]
+    assert dynamic.float_layers != ()
+    assert dynamic.score is not None
+    assert dynamic.score >= 0.98
+    assert dynamic.model is not None
+    made = onnx.load(bench.store.fetch(dynamic.model, tmp_path / "fetched") / "model.onnx").graph
+    assert sum(node.op_type == "MatMulInteger" for node in made.node) == 2 - len(dynamic.float_layers)
+
+
+def _with_gemm(bench: Bench) -> None:
+    """Its products written as Gemm: the quantizer takes those apart first, and names them anew."""
+    made = onnx.load(bench.file)
+    for node in made.graph.node:
+        if node.op_type == "MatMul":
+            node.op_type = "Gemm"
+    onnx.save(made, bench.file)
+    bench.exported = bench.exported.model_copy(update={"model": bench.store.put_tree(bench.file.parent)})
+
+
+def test_a_model_without_layers_to_quantize_is_told_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    graph = helper.make_graph(
+        [helper.make_node("Split", ["input"], ["output", "rest"], axis=1, num_outputs=2)], "trees",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 2])],
+    )  # fmt: skip
+    save(graph, bench.file)
+    bench.exported = bench.exported.model_copy(update={"model": bench.store.put_tree(bench.file.parent)})
+    found = {one.precision: one for one in bench.quantize(bench.datasets()).candidates}
+    assert found["int8"].model is None
+    assert "nothing in the model is a convolution or a matrix product" in found["int8"].dropped
+
+
 def test_the_same_graph_with_other_weights_has_the_same_digest(tmp_path: Path) -> None:
     one, other = perceptron(tmp_path / "a.onnx", seed=1), perceptron(tmp_path / "b.onnx", seed=2)
     assert sensitivity.graph_digest(one) == sensitivity.graph_digest(other)
