@@ -66,11 +66,22 @@ _HEADROOM_MB = 1024  # shared libraries' private pages and thread stacks are not
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the child may use: resident memory in MiB, wall-clock and CPU seconds, and one file's size in MiB."""
+    """What the child may use: resident memory in MiB, wall-clock and CPU seconds, and one file's size in MiB.
+
+    `task` and `settings` are for who is told of a limit: what took so much, and where it is set (nowhere: empty).
+    """
 
     memory_mb: int
     timeout_s: int
     file_mb: int = 65536
+    task: str = "loading or converting the model"
+    settings: str = "export"
+
+    def exceeded(self, limit: str, said: str) -> SandboxLimit:
+        """The error for a limit, `memory_mb` or `timeout_s`; `said` is how far it went."""
+        raising = f"Raise `{self.settings}.{limit}` in the spec, or make" if self.settings else "Make"
+        better = "smaller" if limit == "memory_mb" else "simpler"
+        return SandboxLimit(f"{self.task} {said}", do=f"{raising} the model {better}.")
 
 
 class Sandbox:
@@ -193,10 +204,7 @@ def _watch(child: "subprocess.Popen[bytes]", limits: Limits) -> None:
             return
         used = _memory_mb(child.pid)
         if used > limits.memory_mb:
-            raise SandboxLimit(
-                f"loading or converting the model used {used} MiB, the limit is {limits.memory_mb} MiB",
-                do="Raise `export.memory_mb` in the spec, or make the model smaller.",
-            )
+            raise limits.exceeded("memory_mb", f"used {used} MiB, the limit is {limits.memory_mb} MiB")
         if time.monotonic() > deadline:
             raise _too_slow(limits)
 
@@ -209,10 +217,7 @@ def _memory_mb(pid: int) -> int:
 
 
 def _too_slow(limits: Limits) -> SandboxLimit:
-    return SandboxLimit(
-        f"loading or converting the model took over {limits.timeout_s} s",
-        do="Raise `export.timeout_s` in the spec, or make the model simpler.",
-    )
+    return limits.exceeded("timeout_s", f"took over {limits.timeout_s} s")
 
 
 def _outcome(code: int, result: Path, tail: str, limits: Limits) -> tuple[dict[str, Any], Isolation]:
@@ -226,10 +231,7 @@ def _outcome(code: int, result: Path, tail: str, limits: Limits) -> tuple[dict[s
     if code == -signal.SIGXCPU:
         raise _too_slow(limits)
     if "MemoryError" in tail or "bad_alloc" in tail or "Cannot allocate memory" in tail:
-        raise SandboxLimit(
-            f"loading or converting the model needed more than {limits.memory_mb} MiB",
-            do="Raise `export.memory_mb` in the spec, or make the model smaller.",
-        )
+        raise limits.exceeded("memory_mb", f"needed more than {limits.memory_mb} MiB")
     how = f"signal {-code}" if code < 0 else f"exit code {code}"
     raise ExportFailed(
         f"the sandboxed process ended with {how}: {_last_line(tail)}", do="Run the model locally to see what it does."

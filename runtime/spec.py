@@ -307,7 +307,7 @@ class SearchSpace(Record):
 
     time_budget_s: float = Field(20, ge=2, le=86400)
     max_batch: tuple[Annotated[int, Field(ge=1, le=4096)], ...] = Field((1, 8, 32), min_length=1)
-    queue_delay_us: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = Field((0, 500), min_length=1)
+    queue_delay_us: tuple[Annotated[int, Field(ge=0, le=1_000_000)], ...] = Field((0, 100), min_length=1)
     instances: tuple[Annotated[int, Field(ge=1, le=64)], ...] = Field((1, 2), min_length=1)
     threads: tuple[Annotated[int, Field(ge=1, le=256)], ...] = Field((1, 2), min_length=1)
     max_concurrency: int = Field(64, ge=1, le=1024)

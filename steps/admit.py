@@ -4,6 +4,9 @@ Nothing a webhook said is used but the name and the number; everything else is r
 digested and scanned before any of them is parsed as more than YAML or JSON.
 """
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from runtime import scan
@@ -20,7 +23,8 @@ from runtime.tensors import dump_npz
 
 SPEC_FILE = "shiplift.yaml"
 _SCAN = "runtime.scan:scan_files"
-_SCAN_LIMITS = Limits(memory_mb=4096, timeout_s=600)
+_SCAN_LIMITS = Limits(memory_mb=4096, timeout_s=600, task="scanning the model's files", settings="")
+_EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow names them
 
 
 def admit(site: Site, request: Request) -> Admitted:
@@ -114,11 +118,40 @@ def _check_size(folder: Path, limit_mb: float) -> None:
 
 def _scanned(model: Path, place: Workplace, spec: ReleaseSpec) -> Scan:
     progress("scanning the model's files")
-    said, _ = place.sandbox.run({"folder": str(model)}, _SCAN_LIMITS)
+    with _aside(model, place.folder / "examples"):
+        said, _ = place.sandbox.run({"folder": str(model)}, _SCAN_LIMITS)
     found = Scan.model_validate(said)
     if objections := scan.objections(found, pickle=spec.admission.pickle):
         raise scan.refusal(objections)
     return found
+
+
+@contextmanager
+def _aside(model: Path, to: Path) -> Iterator[None]:
+    """Keeps MLflow's input examples from the scanner, for as long as the context lasts.
+
+    It reads JSON in Python, a file many times: an image's example took it more than ten minutes. What parses as JSON
+    is data, and nothing but our reader of examples opens these two.
+    """
+    to.mkdir()
+    examples = [file for name in _EXAMPLES if _is_json(file := model / name)]
+    for file in examples:
+        file.rename(to / file.name)
+    try:
+        yield
+    finally:
+        for file in examples:
+            (to / file.name).rename(file)
+
+
+def _is_json(file: Path) -> bool:
+    if not file.is_file() or file.is_symlink():
+        return False
+    try:
+        json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _admitted(

@@ -19,6 +19,7 @@ _ASKS = 4
 _REMEMBERED = 3
 FINALISTS = 3
 _CLOSE = math.log(1.15)  # coarse windows err by about this much
+_DELAY_IS_WORTH = math.log(1.05)  # waiting for batches must give this much at the least
 PATIENCE = 10
 
 
@@ -57,12 +58,23 @@ class Search:
         return asked or self._by_tpe() or unseen[0]
 
     def finalists(self) -> Iterator[Point]:
-        """The points that coarse windows can't tell from the best, best first, for a long measurement."""
+        """The points that coarse windows can't tell from the best, best first, for a long measurement.
+
+        One that waits for its batches is held against the same one that does not.
+        """
         ranked = sorted(self._measured.values(), key=lambda one: -self.goal.worth(one[1]))
         top = self.goal.worth(ranked[0][1]) if ranked else -math.inf
+        told: set[tuple[str, ServingConfig]] = set()
         for point, trial in ranked[:FINALISTS]:
             if math.isfinite(self.goal.worth(trial)) and self.goal.worth(trial) >= top - _CLOSE:
-                yield point
+                for one in (point, self._without_delay(point)):
+                    if one.key not in told:
+                        told.add(one.key)
+                        yield one
+
+    def _without_delay(self, point: Point) -> Point:
+        least = min(self.space.queue_delay_us)
+        return Point(point.package, point.config.model_copy(update={"queue_delay_us": least}))
 
     def hopeless(self, trial: Trial) -> bool:
         """Whether a trial over its limits can be cut short: a lower concurrency gives no more throughput than this."""
@@ -89,14 +101,30 @@ class Search:
     def best(self) -> tuple[Package, Trial]:
         """The best package and trial: of the finalists that were measured for long, else of all.
 
+        Load is at its highest here, where batches form by themselves; at any lower one a request pays the whole queue
+        delay. So of finalists about as good the one that delays least is best.
+
         Raises:
             MeasurementFailed: every trial failed.
         """
-        found = self._best_of(self._finals) or self._best_of(self._measured)
+        found = self._least_delayed(self._finals) or self._best_of(self._measured)
         if found is None:
             last = self.trials[-1].error if self.trials else "nothing was tried"
             raise MeasurementFailed(f"no serving configuration could be measured: {last}", do="See the release's log.")
         return found[0].package, found[1]
+
+    def _least_delayed(
+        self, among: dict[tuple[str, ServingConfig], tuple[Point, Trial]]
+    ) -> tuple[Point, Trial] | None:  # fmt: skip
+        best = self._best_of(among)
+        if best is None:
+            return None
+        least = self.goal.worth(best[1]) - _DELAY_IS_WORTH
+        good = [one for one in among.values() if self.goal.worth(one[1]) >= least]
+        delay = min(point.config.queue_delay_us for point, _ in good)
+        if delay == best[0].config.queue_delay_us:
+            return best
+        return max((one for one in good if one[0].config.queue_delay_us == delay), key=lambda o: self.goal.worth(o[1]))
 
     def best_trials(self, count: int) -> tuple[Trial, ...]:
         """The best `count` trials, in the order they were made."""

@@ -1,5 +1,6 @@
 """Which spec a release follows, and what is refused before any file is loaded."""
 
+import json
 from pathlib import Path
 from typing import Any, cast
 
@@ -8,10 +9,11 @@ import pytest
 from runtime.errors import NotAdmitted, SpecInvalid
 from runtime.records import Request
 from runtime.registry import Registry
+from runtime.sandbox import workplace
 from runtime.spec import RateLimiter, ReleaseSpec, Serving
-from steps.admit import _check_site, _check_size, _logged, _resolve_spec
+from steps.admit import _aside, _check_site, _check_size, _logged, _resolve_spec, _scanned
 
-from .examples import site
+from .examples import perceptron, site
 
 
 class Run:
@@ -101,3 +103,32 @@ def test_a_rate_limiter_needs_a_production_that_has_one(tmp_path: Path) -> None:
     with pytest.raises(NotAdmitted, match="production runs without") as error:
         _check_site(site(tmp_path), limited)
     assert "--rate-limiter" in error.value.do
+
+
+@pytest.mark.timeout(100)
+def test_an_image_s_example_does_not_hold_the_scan_up_and_is_there_after_it(tmp_path: Path) -> None:
+    """As MLflow writes it; the scanner alone would take more than ten minutes."""
+    numbers = [[round(0.001 * n, 3) for n in range(224)]] * 224
+    text = json.dumps({"inputs": [[numbers] * 3] * 2})
+    assert 1 << 20 < len(text) < 10 << 20
+    with workplace("runtime.scan:scan_files", tmp_path) as place:
+        model = place.folder / "model"
+        model.mkdir()
+        perceptron(model / "model.onnx")
+        for name in ("input_example.json", "serving_input_example.json"):
+            (model / name).write_text(text)
+        found = _scanned(model, place, ReleaseSpec())
+        assert found.findings == ()
+        assert sorted(file.name for file in model.iterdir()) == [
+            "input_example.json", "model.onnx", "serving_input_example.json",
+        ]  # fmt: skip
+
+
+def test_an_example_that_is_no_json_is_left_to_the_scanner(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "input_example.json").write_bytes(b"\x80\x04cos\nsystem\n")
+    (model / "serving_input_example.json").write_text("[1]")
+    with _aside(model, tmp_path / "aside"):
+        assert [file.name for file in model.iterdir()] == ["input_example.json"]
+    assert len(list(model.iterdir())) == 2

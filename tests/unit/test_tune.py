@@ -186,6 +186,18 @@ def test_a_long_measurement_outweighs_a_short_one() -> None:
     assert len(found.trials) == 4
 
 
+@pytest.mark.parametrize(("delayed", "chosen"), [(1040.0, 0), (1100.0, 500)])
+def test_waiting_for_batches_has_to_be_worth_it(delayed: float, chosen: int) -> None:
+    """At full load it may seem a little better; at any other load each request pays for it."""
+    placements = len(space_of((package(),), SPACE, Serving()).placements)
+    found = told(*[trial(throughput_per_s=700)] * placements, trial(throughput_per_s=1000))
+    finalists = list(found.finalists())
+    assert [point.config.queue_delay_us for point in finalists] == [500, 0]
+    for point, rate in zip(finalists, (delayed, 1000.0), strict=True):
+        found.tell_final(point, trial(config=point.config, throughput_per_s=rate))
+    assert found.best()[1].config.queue_delay_us == chosen
+
+
 def test_what_is_slower_already_and_over_its_limit_is_hopeless() -> None:
     found = told(trial(throughput_per_s=1000), goal=Goal(p99_ms=10))
     assert found.hopeless(trial(throughput_per_s=900, within_slo=False))
