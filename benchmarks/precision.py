@@ -238,16 +238,19 @@ def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, An
     if packages:
         makers["olive"] = lambda: olive(subject, work / "olive", packages, 0)
         makers["olive-search"] = lambda: olive(subject, work / "olive-search", packages, _OLIVE_TRIES)
+    tell(f"{subject.name}: the ladder")
     started = time.monotonic()
     files["shiplift"], story = ladder(subject, site)
     seconds["shiplift"] = round(time.monotonic() - started, 2)
     for name, make in makers.items():
+        tell(f"{subject.name}: {name}")
         started = time.monotonic()
         try:
             files[name] = make()
             seconds[name] = round(time.monotonic() - started, 2)
         except Exception as error:
             notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    tell(f"{subject.name}: serving {', '.join(files)} in {ROUNDS} rounds")
     figures = served(subject, files, work)
     base = figures["fp32"]
     for name, row in figures.items():
@@ -256,6 +259,11 @@ def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, An
         row["agreement" if not subject.trained else "accuracy"] = round(accuracy(subject, files[name]), 4)
         row["seconds"] = seconds.get(name, 0.0)
     return {"figures": figures, "notes": notes, **story}
+
+
+def tell(said: str) -> None:
+    """Progress, on the terminal alone."""
+    print(said, file=sys.stderr, flush=True)
 
 
 def table(found: dict[str, Any]) -> str:
@@ -282,7 +290,7 @@ def main() -> None:
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     kind = targets.accelerator_of(targets.this_machine())
     found: dict[str, Any] = {"machine": {**machine, "accelerator": kind}, "models": {}}
-    packages = None if given.no_olive else extras("olive.txt", lambda said: print(said, file=sys.stderr))
+    packages = None if given.no_olive else extras("olive.txt", tell)
     with TemporaryDirectory(prefix="shiplift-precision-") as folder:
         for subject in subjects(Path(folder), set(given.models)):
             work = Path(folder) / f"{subject.name}-work"
