@@ -1,7 +1,8 @@
 """Runs an ONNX model inside Triton's Python backend: one process an instance, one ONNX Runtime session a process.
 
-Copied into every bundled package as `model.py`, so it may import nothing of Shiplift. Inputs are views of Triton's
-shared memory and are not copied for a single request; a batch costs one concatenation per input.
+For what the backend in C leaves: tensors of text, and states (`sequence_model`). Copied into those packages as
+`model.py`, so it may import nothing of Shiplift. Inputs are views of Triton's shared memory and are not copied for a
+single request; a batch costs one concatenation per input.
 """
 
 import gc
