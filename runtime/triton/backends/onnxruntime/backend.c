@@ -252,61 +252,83 @@ static Error *copied(Input *input, uint32_t parts, char *to, size_t room) {
   return NULL;
 }
 
+/* One input of all requests, as one tensor: its shape, and its size in bytes. `last` is the last request's, in parts. */
+typedef struct { int64_t shape[RANK_MOST]; uint32_t rank, parts; uint64_t size; Input *last; } Batch;
+
 /* The bytes of the only request's input where Triton holds them; NULL: they must be copied. */
-static const void *in_place(Input *input, uint32_t parts) {
+static const void *in_place(const Batch *batch) {
   const void *bytes = NULL;
   uint64_t size;
   int memory = 0;
   int64_t id = 0;
-  if (parts != 1) return NULL;
-  Error *error = TRITONBACKEND_InputBuffer(input, 0, &bytes, &size, &memory, &id);
+  if (batch->parts != 1) return NULL;
+  Error *error = TRITONBACKEND_InputBuffer(batch->last, 0, &bytes, &size, &memory, &id);
   if (error) TRITONSERVER_ErrorDelete(error);
   return error || memory == MEMORY_GPU || (uintptr_t) bytes % ENOUGH ? NULL : bytes;
 }
 
-/* One input of all requests as one tensor; `instance->rows` says how much of it is each one's. */
+/* What the requests give for an input; `instance->rows` says how much of it is each one's. */
+static Error *looked_at(Instance *instance, size_t at, Request **requests, uint32_t count, Batch *batch) {
+  Tensor *tensor = &instance->model->inputs.all[at];
+  int64_t rows = 0;
+  for (uint32_t each = 0; each < count; each++) {
+    const char *name;
+    const int64_t *dims;
+    int type;
+    uint64_t size;
+    TRY(TRITONBACKEND_RequestInput(requests[each], tensor->name, &batch->last));
+    TRY(TRITONBACKEND_InputProperties(batch->last, &name, &type, &dims, &batch->rank, &size, &batch->parts));
+    if (type != TYPES[tensor->type].triton)
+      return fault(ERROR_INVALID_ARG, "input '%s' has another data type than the model's", name);
+    if (batch->rank > RANK_MOST) return fault(ERROR_INVALID_ARG, "input '%s' has too many dimensions", name);
+    if (!each) memcpy(batch->shape, dims, batch->rank * sizeof *dims);
+    else if (batch->rank && memcmp(batch->shape + 1, dims + 1, (batch->rank - 1) * sizeof *dims))
+      return fault(ERROR_INVALID_ARG, "requests of one batch differ in the shape of '%s'", name);
+    int64_t own = batch->rank ? dims[0] : 1;
+    if (!at) instance->rows[each] = own;
+    rows += own;
+    batch->size += size;
+  }
+  if (batch->rank && count > 1) batch->shape[0] = rows;
+  return NULL;
+}
+
+static Error *copied_together(Buffer *buffer, const char *name, Request **requests, uint32_t count, uint64_t total) {
+  uint64_t filled = 0;
+  TRY(grown(buffer, total));
+  for (uint32_t each = 0; each < count; each++) {
+    Input *input;
+    const int64_t *dims;
+    int type;
+    uint32_t rank, parts;
+    uint64_t size;
+    TRY(TRITONBACKEND_RequestInput(requests[each], name, &input));
+    TRY(TRITONBACKEND_InputProperties(input, &name, &type, &dims, &rank, &size, &parts));
+    TRY(copied(input, parts, buffer->bytes + filled, size));
+    filled += size;
+  }
+  return NULL;
+}
+
 static Error *gathered(Instance *instance, size_t at, Request **requests, uint32_t count) {
   Tensor *tensor = &instance->model->inputs.all[at];
   Buffer *buffer = &instance->buffers[at];
-  int64_t shape[RANK_MOST] = {0}, rows = 0;
-  uint32_t rank = 0, parts;
-  uint64_t size, total = 0, filled = 0;
-  const void *bytes = NULL;
-  for (int copying = 0; copying < 2 && !bytes; copying++) {
-    if (copying) TRY(grown(buffer, total));
-    for (uint32_t each = 0; each < count; each++) {
-      Input *input;
-      const char *name;
-      const int64_t *dims;
-      int type;
-      TRY(TRITONBACKEND_RequestInput(requests[each], tensor->name, &input));
-      TRY(TRITONBACKEND_InputProperties(input, &name, &type, &dims, &rank, &size, &parts));
-      if (copying) {
-        TRY(copied(input, parts, buffer->bytes + filled, size));
-        filled += size;
-        continue;
-      }
-      if (type != TYPES[tensor->type].triton)
-        return fault(ERROR_INVALID_ARG, "input '%s' has another data type than the model's", name);
-      if (rank > RANK_MOST) return fault(ERROR_INVALID_ARG, "input '%s' has too many dimensions", name);
-      if (!each) memcpy(shape, dims, rank * sizeof *dims);
-      else if (rank && memcmp(shape + 1, dims + 1, (rank - 1) * sizeof *dims))
-        return fault(ERROR_INVALID_ARG, "requests of one batch differ in the shape of '%s'", name);
-      rows += rank ? dims[0] : 1;
-      if (!at) instance->rows[each] = rank ? dims[0] : 1;
-      total += size;
-      if (count == 1) bytes = in_place(input, parts);
-    }
+  Batch batch = {0};
+  TRY(looked_at(instance, at, requests, count, &batch));
+  const void *bytes = count == 1 ? in_place(&batch) : NULL;
+  if (!bytes) {
+    TRY(copied_together(buffer, tensor->name, requests, count, batch.size));
+    bytes = buffer->bytes;
   }
-  if (rank && count > 1) shape[0] = rows;
   return from_ort(ORT(
-      ORT_TENSOR_OF_DATA, instance->model->backend->memory, bytes ? bytes : buffer->bytes, (size_t) total, shape,
-      (size_t) rank, tensor->type, &instance->given[at]));
+      ORT_TENSOR_OF_DATA, instance->model->backend->memory, bytes, (size_t) batch.size, batch.shape,
+      (size_t) batch.rank, tensor->type, &instance->given[at]));
 }
 
 /* --- outputs ----------------------------------------------------------------------------------------------------- */
 
-typedef struct { char *bytes; int64_t shape[RANK_MOST]; size_t rank, row; int type; } Answer;
+/* An output of all requests; one that is not batched is a single row. */
+typedef struct { char *bytes; int64_t shape[RANK_MOST]; size_t rank, row; int type; bool batched; } Answer;
 
 static Error *read_shape(void *info, Answer *answer, const char *name) {
   TRY_ORT(ORT(ORT_ELEMENT_TYPE, info, &answer->type));
@@ -324,11 +346,11 @@ static Error *read_answer(Instance *instance, size_t at, int64_t rows, Answer *a
   Error *error = read_shape(info, answer, name);
   ORT_VOID(ORT_RELEASE_SHAPE, info);
   if (error) return error;
-  bool batched = instance->model->max_batch > 0;
-  if (batched && (!answer->rank || answer->shape[0] != rows))
+  answer->batched = instance->model->max_batch > 0;
+  if (answer->batched && (!answer->rank || answer->shape[0] != rows))
     return fault(ERROR_INTERNAL, "output '%s' has another batch size than the inputs", name);
   answer->row = (size_t) TYPES[answer->type].size;
-  for (size_t dim = batched; dim < answer->rank; dim++) answer->row *= (size_t) answer->shape[dim];
+  for (size_t dim = answer->batched; dim < answer->rank; dim++) answer->row *= (size_t) answer->shape[dim];
   return NULL;
 }
 
@@ -352,12 +374,12 @@ static Error *written(Response *response, const char *name, Answer *answer, int6
   int64_t id = 0, shape[RANK_MOST];
   size_t size = answer->row * (size_t) rows;
   memcpy(shape, answer->shape, answer->rank * sizeof *shape);
-  if (answer->rank && rows != shape[0] && from >= 0) shape[0] = rows;
+  if (answer->batched) shape[0] = rows;
   TRY(TRITONBACKEND_ResponseOutput(
       response, &output, name, TYPES[answer->type].triton, shape, (uint32_t) answer->rank));
   TRY(TRITONBACKEND_OutputBuffer(output, &to, size, &memory, &id));
   if (memory == MEMORY_GPU) return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "an output is wanted in a GPU's memory");
-  memcpy(to, answer->bytes + (from > 0 ? answer->row * (size_t) from : 0), size);
+  memcpy(to, answer->bytes + answer->row * (size_t) from, size);
   return NULL;
 }
 
@@ -380,20 +402,19 @@ static Error *computed(Instance *instance, Request **requests, uint32_t count, u
   return error;
 }
 
-static Error *answered(Instance *instance, Request **requests, uint32_t count) {
+static Error *answered(Instance *instance, Request **requests, uint32_t count, int64_t rows) {
   Tensors *outputs = &instance->model->outputs;
-  bool batched = instance->model->max_batch > 0;
-  int64_t rows = 0;
-  for (uint32_t each = 0; each < count; each++) rows += instance->rows[each];
   for (size_t at = 0; at < outputs->count; at++) {
+    const char *name = outputs->all[at].name;
     Answer answer;
     int64_t from = 0;
     TRY(read_answer(instance, at, rows, &answer));
-    for (uint32_t each = 0; each < count; from += instance->rows[each++])
-      if (instance->responses[each] && wanted(requests[each], outputs->all[at].name, outputs->count))
-        TRY(written(
-            instance->responses[each], outputs->all[at].name, &answer, batched ? from : -1,
-            batched ? instance->rows[each] : 1));
+    for (uint32_t each = 0; each < count; each++) {
+      int64_t own = answer.batched ? instance->rows[each] : 1;
+      if (instance->responses[each] && wanted(requests[each], name, outputs->count))
+        TRY(written(instance->responses[each], name, &answer, from, own));
+      from += own;
+    }
   }
   return NULL;
 }
@@ -417,7 +438,8 @@ static void sent(void *triton, Instance *instance, Request **requests, uint32_t 
 }
 
 static Error *serve(void *triton, Instance *instance, Request **requests, uint32_t count) {
-  uint64_t times[3], rows = 0;
+  uint64_t times[3];
+  int64_t rows = 0;
   TRY(room_for(instance, count));
   times[0] = times[1] = times[2] = nanoseconds();
   for (uint32_t each = 0; each < count; each++) {
@@ -426,16 +448,15 @@ static Error *serve(void *triton, Instance *instance, Request **requests, uint32
     logged(TRITONBACKEND_ResponseNew(&instance->responses[each], requests[each]));
   }
   Error *error = computed(instance, requests, count, &times[1], &times[2]);
-  if (!error) error = answered(instance, requests, count);
+  for (uint32_t each = 0; each < count; each++) rows += instance->rows[each];
+  if (!error) error = answered(instance, requests, count, rows);
   let_go(instance->given, instance->model->inputs.count);
   let_go(instance->made, instance->model->outputs.count);
-  for (uint32_t each = 0; each < count; each++) rows += (uint64_t) instance->rows[each];
-  bool failed = error != NULL;
   sent(triton, instance, requests, count, error, times);
   if (error) TRITONSERVER_ErrorDelete(error);
-  if (!failed)
+  else
     logged(TRITONBACKEND_ModelInstanceReportBatchStatistics(
-        triton, rows, times[0], times[1], times[2], nanoseconds()));
+        triton, (uint64_t) rows, times[0], times[1], times[2], nanoseconds()));
   return NULL;
 }
 
