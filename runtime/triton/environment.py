@@ -11,7 +11,6 @@ import hashlib
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable
@@ -149,12 +148,11 @@ def _link_libraries(environment: ServerEnvironment) -> None:
 
 
 def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise MissingTool(
-            f"{Path(command[0]).name} {command[2]} failed: {' '.join(done.stderr.split())[-500:]}",
-            do="Check that PyPI, or your mirror of it, can be reached, then run the same command again.",
-        )
+    native.run(
+        command,
+        failed=f"{Path(command[0]).name} {command[2]} failed",
+        do="Check that PyPI, or your mirror of it, can be reached, then run the same command again.",
+    )
 
 
 if __name__ == "__main__":

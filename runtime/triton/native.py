@@ -9,12 +9,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.errors import MissingTool
 
 SOURCE = Path(__file__).parent / "backends" / "onnxruntime"
 COMPILER = "ziglang==0.17.1"
+_FAILED = "the ONNX Runtime backend can't be built"
 FLAGS = ("-std=gnu17", "-O2", "-fPIC", "-shared", "-Wall", "-Wno-deprecated-non-prototype", "-fno-sanitize=undefined")
 
 
@@ -33,9 +35,10 @@ def build(to: Path, onnxruntime: Path) -> Path:
         return library
     with tempfile.TemporaryDirectory(prefix="shiplift-compiler-") as folder:
         packages = Path(folder) / "packages"
-        _run(
+        run(
             [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target",
              packages, COMPILER],
+            failed=f"{_FAILED}: pip",
             do="Install a C compiler (Debian and Ubuntu: package gcc), or let pip reach PyPI or your mirror of it.",
         )  # fmt: skip
         _compile([packages / "ziglang" / "zig", "cc", "-target", "x86_64-linux-gnu.2.31"], sources, library)
@@ -43,14 +46,19 @@ def build(to: Path, onnxruntime: Path) -> Path:
 
 
 def _compile(compiler: list[str | Path], sources: list[Path], to: Path) -> None:
-    _run(
+    run(
         [*compiler, *FLAGS, "-o", to, *sources, "-ldl", "-lpthread"],
+        failed=f"{_FAILED}: {Path(compiler[0]).name}",
         do="Check that this compiler builds a shared library from C; without one on the PATH another is fetched.",
     )
 
 
-def _run(command: list[str | Path], *, do: str) -> None:
+def run(command: Sequence[str | Path], *, failed: str, do: str) -> None:
+    """Runs a command that makes a part of the environment.
+
+    Raises:
+        MissingTool: it failed; the message is `failed` and the end of what it said.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        said = " ".join(done.stderr.split())[-500:]
-        raise MissingTool(f"the ONNX Runtime backend can't be built: {Path(command[0]).name}: {said}", do=do)
+        raise MissingTool(f"{failed}: {' '.join(done.stderr.split())[-500:]}", do=do)
