@@ -3,7 +3,7 @@
 import contextlib
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from runtime.records import Datatype, Signature, TensorSpec
 from runtime.tensors import Arrays
 
 INLINE_BYTES = 1 << 30  # protobuf stops at 2 GiB: larger weights go into files of their own
+_M_MMAP_THRESHOLD, _TIGHT, _LOOSE = -3, 1 << 17, 1 << 25  # where glibc's limit begins, and the most it grows to
+_OBSERVED_BYTES = 32 << 20  # of tensors inside a model, looked at together
 _PROVIDERS = {False: ["CPUExecutionProvider"], True: ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 _DATATYPES: dict[int, Datatype] = {
     TensorProto.BOOL: "BOOL",
@@ -95,9 +97,10 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = Fal
 def observing_session(graph: onnx.ModelProto, beside: Path) -> ort.InferenceSession:
     """A session of a graph that gives more tensors than the model did; its weights lie beside the file `beside`.
 
-    Nothing is fused, so that every tensor is computed as the graph says.
+    Nothing is fused, so that every tensor is computed as the graph says; weights are not copied into another layout.
     """
     options = ort.SessionOptions()
+    options.add_session_config_entry("session.disable_prepacking", "1")
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
@@ -110,10 +113,50 @@ def observing_session(graph: onnx.ModelProto, beside: Path) -> ort.InferenceSess
         file.unlink(missing_ok=True)
 
 
+def observed_bytes(model: Path) -> int:
+    """How much of a model's inner tensors to look at together: little beside its weights, which lie next to it."""
+    weights: int = sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
+    return max(_OBSERVED_BYTES, weights * 2 // 3)
+
+
+def least_bytes(value: onnx.ValueInfoProto) -> int:
+    """What a float tensor takes where every dimension that is not known is 1: one sample of it."""
+    return 4 * math.prod(int(dim.dim_value) or 1 for dim in value.type.tensor_type.shape.dim)
+
+
+def in_parts(sizes: Mapping[str, int], most: int) -> list[list[str]]:
+    """The names of tensors by their bytes, in order, in parts of at most `most` bytes or of one tensor."""
+    parts: list[list[str]] = []
+    held = 0
+    for name, size in sizes.items():
+        if not parts or held + size > most:
+            parts.append([])
+            held = 0
+        parts[-1].append(name)
+        held += size
+    return parts
+
+
 def give_back_memory() -> None:
     """Returns what was freed to the system: glibc keeps a heap that large models leave full of holes."""
     with contextlib.suppress(OSError, AttributeError):  # another libc has its own ways
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextlib.contextmanager
+def tight_heap() -> Iterator[None]:
+    """Every large block is given back as it is freed, which costs page faults: for what copies weights about.
+
+    glibc raises its limit for such blocks with every one that is freed, and keeps the holes (mallopt(3)).
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _TIGHT)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LOOSE)
+        give_back_memory()
 
 
 def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> Arrays:

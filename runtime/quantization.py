@@ -25,7 +25,6 @@ from runtime.spec import Method, Quantization, Target
 from runtime.tensors import Arrays, batch_of
 
 _BATCH = 32
-_OBSERVED_BYTES = 32 << 20  # activations held at once while calibrating
 _FINE_BINS, _COARSE_BINS = 2048, 128  # what ONNX Runtime takes for percentiles and for entropy
 _WEIGHTS = "weights.bin"
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -75,6 +74,12 @@ def layers(prepared: Path) -> tuple[str, ...]:
     graph = onnx.load(prepared, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     return tuple(node.name for node in graph.node if node.op_type in LAYERS and set(node.input[1:2]) & weights)
+
+
+def import_tools() -> None:
+    """Imports what the functions here would import as they are called."""
+    import onnxruntime.quantization  # noqa: PLC0415 - 0.2 s each
+    import onnxruntime.transformers.float16  # noqa: F401, PLC0415
 
 
 @contextlib.contextmanager
@@ -189,21 +194,28 @@ def _write_ranges(found: dict[str, Any], to: Path) -> Path:
 
 
 def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iterator[Arrays]:
-    """Every float tensor around the given operators, a few samples at a time: as many as memory is meant to hold."""
+    """Every float tensor around the given operators, a few samples at a time: as many as memory is meant to hold.
+
+    Where one sample's tensors are more than that, the samples are run once for each part of them.
+    """
     made = onnx.load(prepared, load_external_data=False)
     wanted = _floats_around(made.graph, op_types)
-    given = {value.name for value in made.graph.output}
-    made.graph.output.extend(value for name, value in wanted.items() if name not in given)
-    running = onnx_models.observing_session(made, prepared)
-    size, at, step = len(next(iter(samples.values()))), 0, 1
-    while at < size:
-        batch = {name: array[at : at + step] for name, array in samples.items()}
-        values = dict(zip(wanted, running.run(list(wanted), batch), strict=True))
-        held = sum(array.nbytes for array in values.values()) / step
-        yield values
-        del values
-        at += step
-        step = max(1, min(_BATCH, int(_OBSERVED_BYTES // max(held, 1))))
+    sizes = {name: onnx_models.least_bytes(value) for name, value in wanted.items()}
+    most = onnx_models.observed_bytes(prepared)
+    at_once = max(1, min(_BATCH, most // max(sum(sizes.values()), 1)))  # the others are computed, too
+    for part in onnx_models.in_parts(sizes, most):
+        del made.graph.output[:]
+        made.graph.output.extend(wanted[name] for name in part)
+        running = onnx_models.observing_session(made, prepared)
+        size, at, step = len(next(iter(samples.values()))), 0, 1
+        while at < size:
+            batch = {name: array[at : at + step] for name, array in samples.items()}
+            values = dict(zip(part, running.run(part, batch), strict=True))
+            held = sum(array.nbytes for array in values.values()) / step
+            yield values
+            del values
+            at += step
+            step = max(1, min(at_once, int(most // max(held, 1))))
 
 
 def _floats_around(graph: onnx.GraphProto, op_types: tuple[str, ...]) -> dict[str, onnx.ValueInfoProto]:
@@ -226,7 +238,8 @@ def quantize_static(prepared: Path, given: Path, how: Scheme, to: Path, excluded
     """
     from onnxruntime import quantization as q  # noqa: PLC0415
 
-    with _explained("int8"):
+    weights = _beside(to)
+    with _explained("int8"), onnx_models.tight_heap():
         q.quantize_static(
             str(prepared),
             str(to),
@@ -238,7 +251,7 @@ def quantize_static(prepared: Path, given: Path, how: Scheme, to: Path, excluded
             per_channel=how.per_channel,
             reduce_range=how.reduce_range,
             nodes_to_exclude=list(excluded),
-            use_external_data_format=_large(prepared),
+            use_external_data_format=True,
             calibration_cache_path=given,
             extra_options={
                 "ActivationSymmetric": how.symmetric,
@@ -246,6 +259,7 @@ def quantize_static(prepared: Path, given: Path, how: Scheme, to: Path, excluded
                 "MatMulConstBOnly": how.constant_weights,
             },
         )
+        _as_one_file(to, weights)
         onnx_models.session(to)
     return to
 
@@ -260,26 +274,38 @@ def quantize_dynamic(prepared: Path, how: Scheme, to: Path, excluded: tuple[str,
     """
     from onnxruntime import quantization as q  # noqa: PLC0415
 
-    with _explained("dynamic int8"):
+    weights = _beside(to)
+    with _explained("dynamic int8"), onnx_models.tight_heap():
         q.quantize_dynamic(
-            str(_untyped_copy(prepared)),  # by path it holds two copies the less
+            str(_without_gemm(prepared)),  # by path it holds two copies the less
             str(to),
             op_types_to_quantize=["MatMul", "Gemm", "LSTM", "Attention"],
             per_channel=how.per_channel,
             reduce_range=how.reduce_range,
             weight_type=q.QuantType.QInt8,
-            nodes_to_exclude=[*excluded, *(f"{name}_MatMul" for name in excluded)],  # what it makes of a Gemm
-            use_external_data_format=_large(prepared),
+            nodes_to_exclude=[*excluded, *(f"{name}_MatMul" for name in excluded)],  # what has become of a Gemm
+            use_external_data_format=True,
         )
+        _as_one_file(to, weights)
         onnx_models.session(to)
     return to
 
 
-def _untyped_copy(prepared: Path) -> Path:
-    """The graph without the shapes of its tensors: Gemm's weights are turned round, and would be taken for the old."""
-    made = onnx.load(prepared, load_external_data=False)
-    del made.graph.value_info[:]
-    onnx.save(made, to := prepared.with_name("untyped.onnx"))
+def _without_gemm(prepared: Path) -> Path:
+    """The graph with MatMul and Add for each Gemm, which the quantizer would do itself, holding old and new weights.
+
+    It has no shapes of tensors: Gemm's weights are turned round, and would be taken for the old ones.
+    """
+    from onnxruntime.quantization.onnx_model import ONNXModel  # noqa: PLC0415
+
+    to = prepared.with_name("without-gemm.onnx")
+    if not to.is_file():
+        made = onnx.load(prepared)
+        ONNXModel(made).replace_gemm_with_matmul()
+        del made.graph.value_info[:]
+        _save_in_parts(made, to, f"{to.name}.data")
+        del made
+        onnx_models.give_back_memory()
     return to
 
 
@@ -297,25 +323,38 @@ def to_half(model: Path, kind: Literal["fp16", "bf16"], to: Path) -> Path:
 
     if _large(model):
         raise QuantizeFailed(f"{kind} can't be built: the model is larger than 1 GiB", do="Leave it out.")
-    with _explained(kind):
+    with _explained(kind), onnx_models.tight_heap():
         made = convert_float_to_float16(str(model), keep_io_types=True)  # by path it holds one copy the less
         if kind == "bf16":
             original = onnx.load(model).graph.initializer
             _as_bfloat16(made.graph, {tensor.name: numpy_helper.to_array(tensor) for tensor in original})
         sorted_ = OnnxModel(made)
         sorted_.topological_sort()  # the conversion leaves its casts at the end
-        _save_in_parts(sorted_.model, to)
+        _save_in_parts(sorted_.model, to, _WEIGHTS)
         del made, sorted_
-        onnx_models.give_back_memory()
-        onnx.save(onnx.load(to), to)
-        (to.parent / _WEIGHTS).unlink(missing_ok=True)
+        _as_one_file(to, _WEIGHTS)
     return to
 
 
-def _save_in_parts(model: onnx.ModelProto, to: Path) -> None:
+def _save_in_parts(model: onnx.ModelProto, to: Path, weights: str) -> None:
     """Tensor by tensor: a converted model still holds what it was made from, and its text would come on top."""
-    (to.parent / _WEIGHTS).unlink(missing_ok=True)
-    onnx.save(model, to, save_as_external_data=True, location=_WEIGHTS)
+    (to.parent / weights).unlink(missing_ok=True)
+    onnx.save(model, to, save_as_external_data=True, location=weights)
+
+
+def _beside(to: Path) -> str:
+    """The name that ONNX Runtime's quantizers give to the file of weights; what a killed run left would be added to."""
+    name = f"{to.name}.data"
+    (to.parent / name).unlink(missing_ok=True)
+    return name
+
+
+def _as_one_file(model: Path, weights: str) -> None:
+    """Takes the weights beside a model into its file, where that stays within what protobuf reads."""
+    onnx_models.give_back_memory()
+    if not _large(model):
+        onnx.save(onnx.load(model), model)
+        (model.parent / weights).unlink(missing_ok=True)
 
 
 def _as_bfloat16(graph: onnx.GraphProto, weights: dict[str, Any]) -> None:

@@ -340,6 +340,7 @@ _BUILDERS = {"fp16": _half, "bf16": _half, "int8 static": _static, "int8 dynamic
 
 def main(job: Path) -> None:
     """Builds one job and writes its rung beside it."""
+    quantization.import_tools()  # they are no part of a rung's memory
     rung = build(Job.model_validate_json(job.read_text()))
     (job.parent / "rung.json").write_text(rung.model_dump_json())
 

@@ -7,20 +7,20 @@ spots, so the ranking is kept under the digest of the graph without its weights.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from runtime import onnx_models
 from runtime.errors import QuantizeFailed
 from runtime.storage import write_atomically
 from runtime.tensors import Arrays
-
-_BATCH = 1  # of samples: both sides give every layer's output at once
 
 
 def ranking(
@@ -63,48 +63,59 @@ def _attribute(one: onnx.AttributeProto) -> str:
 def layer_noise(prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays) -> dict[str, float]:
     """The power of each layer's error over the power of its output, over all samples.
 
+    The two models run one after the other, the first one's outputs wait on disk: together they would hold the weights
+    as float twice.
+
     Raises:
         QuantizeFailed: one of the two models does not run.
     """
     graph = onnx.load(prepared, load_external_data=False).graph
-    tensors = {node.name: node.output[0] for node in graph.node if node.name in set(layers)}
-    sides = [_Observed(model, tensors) for model in (prepared, quantized)]
-    common = [name for name in layers if all(name in side.outputs for side in sides)]
-    error, signal = dict.fromkeys(common, 0.0), dict.fromkeys(common, 0.0)
-    size = len(next(iter(samples.values())))
-    for at in range(0, size, _BATCH):
-        batch = {name: array[at : at + _BATCH] for name, array in samples.items()}
-        exact, rough = (side.run(common, batch) for side in sides)
-        for name, wanted, got in zip(common, exact, rough, strict=True):
-            error[name] += float(np.square(got.astype(np.float64) - wanted).sum())
-            signal[name] += float(np.square(wanted.astype(np.float64)).sum())
-    return {name: error[name] / signal[name] if signal[name] else 0.0 for name in common}
+    made = {name for node in onnx.load(quantized, load_external_data=False).graph.node for name in node.output}
+    # A layer is found by the tensor it gives: quantized, its node may have another name.
+    tensors = {node.output[0]: node.name for node in graph.node if node.name in set(layers) and node.output[0] in made}
+    sizes = {value.name: onnx_models.least_bytes(value) for value in (*graph.value_info, *graph.output)}
+    found: dict[str, float] = {}
+    for part in onnx_models.in_parts(
+        {name: sizes.get(name, 0) for name in tensors}, onnx_models.observed_bytes(prepared)
+    ):
+        with TemporaryDirectory(dir=prepared.parent) as folder:
+            for at, exact in enumerate(_outputs(prepared, part, samples)):
+                np.savez(Path(folder) / f"{at}.npz", *exact)
+            noise = _noise(_outputs(quantized, part, samples), Path(folder))
+        found |= {tensors[name]: one for name, one in zip(part, noise, strict=True)}
+    return found
 
 
-class _Observed:
-    """A model that also gives the outputs of layers; nothing is fused, so both sides compute alike.
+def _noise(rough: Iterable[list[Any]], exact: Path) -> list[float]:
+    """The power of each output's error over its own: `exact` is a folder with an NPZ for each of `rough`."""
+    powers = []
+    for at, found in enumerate(rough):
+        with np.load(exact / f"{at}.npz") as wanted:
+            powers.append([_powers(wanted[f"arr_{index}"], got) for index, got in enumerate(found)])
+    error, signal = np.sum(powers, axis=0).T
+    return [float(one) for one in np.divide(error, signal, out=np.zeros_like(error), where=signal > 0)]
 
-    A layer is found by the tensor it gives: quantized, its node may have another name.
-    """
 
-    def __init__(self, model: Path, tensors: Mapping[str, str]) -> None:
-        loaded = onnx.load(model, load_external_data=False)
-        made = {name for node in loaded.graph.node for name in node.output}
-        self.outputs = {layer: tensor for layer, tensor in tensors.items() if tensor in made}
-        known = {value.name for value in loaded.graph.output}
-        for name in self.outputs.values():
-            if name not in known:
-                loaded.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
-        try:
-            self._session = onnx_models.observing_session(loaded, model)
-        except Exception as error:
-            raise QuantizeFailed(
-                f"the layers' errors can't be measured: {' '.join(str(error).split())[:300]}", do="Report the model."
-            ) from error
+def _powers(wanted: NDArray[Any], got: NDArray[Any]) -> tuple[float, float]:
+    exact = wanted.astype(np.float64)
+    return float(np.square(got - exact).sum()), float(np.square(exact).sum())
 
-    def run(self, names: Sequence[str], batch: Arrays) -> list[Any]:
-        """The outputs of the layers of these names."""
-        return list(self._session.run([self.outputs[name] for name in names], batch))
+
+def _outputs(model: Path, tensors: Sequence[str], samples: Arrays) -> Iterator[list[Any]]:
+    """What a model has in these tensors, sample by sample; nothing is fused, so that all compute alike."""
+    loaded = onnx.load(model, load_external_data=False)
+    del loaded.graph.output[:]
+    loaded.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in tensors)
+    try:
+        running = onnx_models.observing_session(loaded, model)
+    except Exception as error:
+        raise QuantizeFailed(
+            f"the layers' errors can't be measured: {' '.join(str(error).split())[:300]}", do="Report the model."
+        ) from error
+    for at in range(len(next(iter(samples.values())))):
+        yield list(running.run(list(tensors), {name: array[at : at + 1] for name, array in samples.items()}))
+    del running
+    onnx_models.give_back_memory()  # the next one is loaded in it
 
 
 def noise_added(prepared: Path, noise: Mapping[str, float]) -> dict[str, float]:

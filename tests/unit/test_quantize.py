@@ -17,6 +17,7 @@ from runtime.keys import load_secrets
 from runtime.lessons import lessons
 from runtime.quantization import (
     has_attention,
+    layers,
     pick,
     prepare,
     quantize_dynamic,
@@ -290,6 +291,28 @@ def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Benc
         "entropy", "entropy.json", "minmax", "minmax.json", "percentile", "percentile.json", "prepared.onnx",
         "weights.bin",
     ]  # fmt: skip
+
+
+def test_looking_at_few_tensors_at_a_time_finds_the_same(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
+        folder.mkdir()
+        prepared, plan = prepare(bench.file, folder / "prepared.onnx"), scheme(bench.file, Target(), Quantization())
+        given = ranges(prepared, {"input": bench.inputs}, plan.op_types, Quantization(), folder)["minmax"]
+        (folder / "to").mkdir()
+        rough = quantize_static(prepared, given, plan, folder / "to" / "model.onnx")
+        noise = sensitivity.layer_noise(prepared, rough, layers(prepared), {"input": bench.inputs[:4]})
+        limits = json.loads(given.read_text())["data"]
+        return {f"{name} {end}": limits[name][end]["data"] for name in limits for end in ("lowest", "highest")}, noise
+
+    together = found(tmp_path / "together")
+    monkeypatch.setattr(onnx_models, "observed_bytes", lambda _: 1)
+    apart = found(tmp_path / "apart")
+    assert apart[0] == pytest.approx(together[0])
+    assert apart[1] == pytest.approx(together[1], rel=1e-3)
+    assert apart[1]
+    assert all(noise > 0 for noise in apart[1].values())
 
 
 def test_ranges_are_those_that_onnxruntime_s_own_calibration_finds(bench: Bench, tmp_path: Path) -> None:
