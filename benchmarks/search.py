@@ -1,8 +1,8 @@
 """`make bench-search`: the search against brute force and against Triton Model Analyzer, on one bundled server.
 
 For three models, each in fp32 and int8: every point of a grid measured in long windows (brute force), what the search
-chooses, and what Model Analyzer's quick mode finds (in an environment of its own; skipped with the reason where it
-can't be had). The search's and the grid's best are then measured again in turn, since the luckiest of many
+chooses, and what Model Analyzer's quick and Optuna modes find (in an environment of its own; skipped with the reason
+where it can't be had). The search's and the grid's best are then measured again in turn, since the luckiest of many
 measurements is not the best configuration. `--quick` takes a small grid and short windows.
 """
 
@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import onnx
@@ -39,11 +39,12 @@ from steps.tune import tune
 RESULTS = Path(__file__).parent / "results" / "search.json"
 ANALYZER = "triton-model-analyzer==1.58"
 _AGAIN = 3
-_ANALYZER_S = 900
+_ANALYZER_S = 600
+Mode = Literal["quick", "optuna"]
 GRIDS = {
     "full": SearchSpace(
         time_budget_s=60, max_batch=(1, 2, 4, 8, 16, 32, 64), queue_delay_us=(0, 100, 500), instances=(1, 2, 3, 4),
-        threads=(1, 2), window_ms=500,
+        threads=(1, 2), window_ms=300,
     ),
     "quick": SearchSpace(
         time_budget_s=10, max_batch=(1, 8, 32), queue_delay_us=(0, 500), instances=(1, 2), threads=(1, 2),
@@ -144,8 +145,8 @@ def again(bench: Workbench, space: Space, points: dict[str, Point]) -> dict[str,
     return {name: median(values) for name, values in found.items()}
 
 
-def analyzer(bench: Workbench, package: Package, work: Path) -> tuple[float, float, str]:
-    """Model Analyzer's best throughput in quick mode, the seconds it took, and why there is none.
+def analyzer(bench: Workbench, package: Package, work: Path, mode: Mode) -> tuple[float, float, str]:
+    """Model Analyzer's best throughput in one of its modes, the seconds it took, and why there is none.
 
     It is given the precision that brute force found best: choosing one is not its business.
     """
@@ -156,7 +157,7 @@ def analyzer(bench: Workbench, package: Package, work: Path) -> tuple[float, flo
     tree = bench.trees[package.precision]
     reconfigure(tree, package.model, package.config)
     install(tree, bench.repository, source=package.model, name=package.model)  # it loads this with other settings
-    config = _analyzer_config(bench, package.model, work)
+    config = _analyzer_config(bench, package.model, work, mode)
     started = time.monotonic()
     try:
         done = subprocess.run(
@@ -174,7 +175,7 @@ def analyzer(bench: Workbench, package: Package, work: Path) -> tuple[float, flo
     return max(float(row["Throughput (infer/sec)"]) for row in rows), seconds, ""
 
 
-def _analyzer_config(bench: Workbench, model: str, work: Path) -> Path:
+def _analyzer_config(bench: Workbench, model: str, work: Path, mode: Mode) -> Path:
     """Its configuration, and a wrapper that lets perf_analyzer find its libraries."""
     wrapper = work / "perf_analyzer"
     libraries = bench.environment.library_path
@@ -186,7 +187,7 @@ def _analyzer_config(bench: Workbench, model: str, work: Path) -> Path:
         "override_output_model_repository": True, "triton_launch_mode": "remote", "client_protocol": "grpc",
         "triton_http_endpoint": server.http, "triton_grpc_endpoint": server.grpc, "triton_metrics_url": server.metrics,
         "perf_analyzer_path": str(wrapper), "export_path": str(work / "export"),
-        "checkpoint_directory": str(work / "checkpoints"), "run_config_search_mode": "quick",
+        "checkpoint_directory": str(work / "checkpoints"), "run_config_search_mode": mode,
         "run_config_search_max_instance_count": max(bench.space.instances),
         "run_config_search_max_model_batch_size": max(bench.space.max_batch),
         "run_config_search_max_concurrency": bench.space.max_concurrency,
@@ -231,12 +232,15 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
     with workbench(site, packages, Serving(), search_space, Load()) as bench:
         brute, brute_trials, brute_seconds = brute_force(bench, space)
         found = again(bench, space, {"ours": ours, "brute": brute})
-        best, analyzer_seconds, why = analyzer(bench, brute.package, home / "analyzer")
+        best, analyzer_seconds, why = analyzer(bench, brute.package, home / "quick", "quick")
+        optuna_best, optuna_seconds, optuna_why = analyzer(bench, brute.package, home / "optuna", "optuna")
     return {
         "model": name, "best": round(found["ours"], 1), "trials": tuned.configurations, "seconds": round(seconds, 1),
         "brute_best": round(found["brute"], 1), "brute_trials": brute_trials, "brute_seconds": round(brute_seconds, 1),
         "analyzer_best": round(best, 1) or None, "analyzer_seconds": round(analyzer_seconds, 1) or None,
-        "analyzer_skipped": why, "config": ours.config.model_dump() | {"precision": ours.package.precision},
+        "analyzer_skipped": why, "analyzer_optuna_best": round(optuna_best, 1) or None,
+        "analyzer_optuna_seconds": round(optuna_seconds, 1) or None, "analyzer_optuna_skipped": optuna_why,
+        "config": ours.config.model_dump() | {"precision": ours.package.precision},
         "brute_config": brute.config.model_dump() | {"precision": brute.package.precision},
     }  # fmt: skip
 

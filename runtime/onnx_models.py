@@ -169,6 +169,18 @@ def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]]) ->
     return dict(zip(names, running.run(names, feeds), strict=True))
 
 
+def one_by_one(
+    running: ort.InferenceSession, outputs: Sequence[str], inputs: Arrays
+) -> Iterator[tuple[str, NDArray[Any]]]:
+    """Outputs and their names; each is copied out of ONNX Runtime as it is asked for, `run` would copy all of them."""
+    if any(array.dtype.kind in "OSU" for array in inputs.values()):  # it makes no values of text
+        yield from zip(outputs, running.run(list(outputs), inputs), strict=True)
+        return
+    given = {name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+    for name, value in zip(outputs, running.run_with_ort_values(list(outputs), given), strict=True):
+        yield name, value.numpy()
+
+
 def stacked(answers: Sequence[Arrays]) -> Arrays:
     """Answers to consecutive batches as one."""
     return {name: np.concatenate([one[name] for one in answers]) for name in answers[0]}

@@ -194,7 +194,7 @@ def _write_ranges(found: dict[str, Any], to: Path) -> Path:
 
 
 def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iterator[Arrays]:
-    """Every float tensor around the given operators, a few samples at a time: as many as memory is meant to hold.
+    """Every float tensor around the given operators, one by one, for a few samples at a time: what memory may hold.
 
     Where one sample's tensors are more than that, the samples are run once for each part of them.
     """
@@ -209,11 +209,12 @@ def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iter
         running = onnx_models.observing_session(made, prepared)
         size, at, step = len(next(iter(samples.values()))), 0, 1
         while at < size:
-            batch = {name: array[at : at + step] for name, array in samples.items()}
-            values = dict(zip(part, running.run(part, batch), strict=True))
-            held = sum(array.nbytes for array in values.values()) / step
-            yield values
-            del values
+            held = 0.0
+            for name, array in onnx_models.one_by_one(
+                running, part, {k: v[at : at + step] for k, v in samples.items()}
+            ):
+                held += array.nbytes / step
+                yield {name: array}
             at += step
             step = max(1, min(at_once, int(most // max(held, 1))))
 
