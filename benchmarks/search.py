@@ -191,7 +191,7 @@ def _analyzer_config(bench: Workbench, model: str, work: Path, mode: Mode) -> Pa
         "run_config_search_max_instance_count": max(bench.space.instances),
         "run_config_search_max_model_batch_size": max(bench.space.max_batch),
         "run_config_search_max_concurrency": bench.space.max_concurrency,
-        "perf_analyzer_flags": {"measurement-interval": max(1000, bench.space.window_ms)},
+        "perf_analyzer_flags": {"measurement-interval": max(500, bench.space.window_ms)},
         "profile_models": {model: {"cpu_only": True}},
     }  # fmt: skip
     file = work / "analyzer.json"  # JSON is YAML

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import numpy as np
@@ -276,7 +277,7 @@ def quantize_dynamic(prepared: Path, how: Scheme, to: Path, excluded: tuple[str,
     from onnxruntime import quantization as q  # noqa: PLC0415
 
     weights = _beside(to)
-    with _explained("dynamic int8"), onnx_models.tight_heap():
+    with _explained("dynamic int8"), onnx_models.tight_heap(), _inferred_by_us():
         q.quantize_dynamic(
             str(_without_gemm(prepared)),  # by path it holds two copies the less
             str(to),
@@ -290,6 +291,32 @@ def quantize_dynamic(prepared: Path, how: Scheme, to: Path, excluded: tuple[str,
         _as_one_file(to, weights)
         onnx_models.session(to)
     return to
+
+
+@contextlib.contextmanager
+def _inferred_by_us() -> Iterator[None]:
+    """ONNX Runtime's dynamic quantizer holds the model thrice to know its shapes; while this lasts, twice.
+
+    It has no parameter for that, and is given the function below in place of its own.
+    """
+    from onnxruntime.quantization import onnx_quantizer  # noqa: PLC0415
+
+    theirs = onnx_quantizer.save_and_reload_model_with_shape_infer
+    onnx_quantizer.save_and_reload_model_with_shape_infer = _inferred
+    try:
+        yield
+    finally:
+        onnx_quantizer.save_and_reload_model_with_shape_infer = theirs
+
+
+def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its shapes; the one that was given, which the quantizer drops, is left without weights."""
+    from onnxruntime.quantization.quant_utils import load_model_with_shape_infer  # noqa: PLC0415
+
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "model.onnx"
+        onnx.save(model, file, save_as_external_data=True)
+        return load_model_with_shape_infer(file)
 
 
 def _without_gemm(prepared: Path) -> Path:

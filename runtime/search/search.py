@@ -21,6 +21,7 @@ FINALISTS = 3
 _CLOSE = math.log(1.15)  # coarse windows err by about this much
 _DELAY_IS_WORTH = math.log(1.05)  # waiting for batches must give this much at the least
 PATIENCE = 10
+_SHARE, _ENOUGH = 0.1, 24  # of a large space, and how many measurements are never too many
 
 
 class Search:
@@ -39,16 +40,17 @@ class Search:
         self._study = _study()
         self._turn = 0
         self._since_better = 0
+        self._most = max(_ENOUGH, int(_SHARE * len(tuple(space.points())))) - FINALISTS
 
     # --- asking ---
 
     def ask(self) -> Point | None:
-        """The next point for a coarse measurement; None: everything was measured, or nothing better turned up."""
+        """The next point for a coarse measurement; None: nothing better turned up, or enough of them were measured."""
         first = next((point for point in self._starts if point.key not in self._measured), None)
         first = first or next((point for point in self._rules() if point.key not in self._measured), None)
         if first:
             return first
-        if self._since_better >= PATIENCE:
+        if self._since_better >= PATIENCE or len(self._measured) >= self._most:
             return None
         unseen = [point for point in self.space.points() if point.key not in self._measured]
         if not unseen:

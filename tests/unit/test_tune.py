@@ -9,7 +9,7 @@ import pytest
 from runtime.errors import MeasurementFailed
 from runtime.records import Package, Packages, ServingConfig, Trial
 from runtime.search.bench import short
-from runtime.search.search import PATIENCE, Search
+from runtime.search.search import FINALISTS, PATIENCE, Search
 from runtime.search.space import space_of
 from runtime.search.worth import Goal
 from runtime.spec import LatencyTarget, Load, Queue, SearchSpace, Serving
@@ -90,9 +90,9 @@ def test_a_tenth_of_a_large_space_is_enough_to_come_within_a_twentieth_of_the_be
 
     packages = (package(config=config(8)), package(precision="int8", config=config(8)))
     every = list(space_of(packages, space, Serving()).points())
-    found, asked = search(measure, space, None, *packages, most=len(every) // 10)
+    found, asked = search(measure, space, None, *packages)
     chosen = found.best()
-    assert len(asked) <= len(every) // 10
+    assert len(asked) + FINALISTS <= len(every) // 10  # each final may need its like without a delay
     assert rate(chosen[0], chosen[1].config) >= 0.95 * max(rate(one.package, one.config) for one in every)
 
 
