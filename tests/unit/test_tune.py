@@ -28,13 +28,13 @@ def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def search(
     measure: Measure, space: SearchSpace = SPACE, serving: Serving | None = None, *packages: Package,
-    most: int = 1000, **given: Any,
+    **given: Any,
 ) -> tuple[Search, list[tuple[Package, ServingConfig]]]:  # fmt: skip
     """A finished search, and what it asked for."""
     given.setdefault("goal", Goal())
     found = Search(space_of(packages or (package(config=config(8)),), space, serving or Serving()), **given)
     asked: list[tuple[Package, ServingConfig]] = []
-    while len(asked) < most and (point := found.ask()) is not None:
+    while (point := found.ask()) is not None:
         asked.append((point.package, point.config))
         found.tell(point, measure(point.package, point.config))
     return found, asked
