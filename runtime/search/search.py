@@ -40,7 +40,9 @@ class Search:
         self._study = _study()
         self._turn = 0
         self._since_better = 0
-        self._most = max(_ENOUGH, int(_SHARE * len(tuple(space.points())))) - FINALISTS
+        tenth = int(_SHARE * len(tuple(space.points())))
+        self._most = max(_ENOUGH, tenth) - FINALISTS
+        self._patience = max(PATIENCE, tenth * 2 // 3)  # where there is more to find, noise hides more of it
 
     # --- asking ---
 
@@ -50,7 +52,7 @@ class Search:
         first = first or next((point for point in self._rules() if point.key not in self._measured), None)
         if first:
             return first
-        if self._since_better >= PATIENCE or len(self._measured) >= self._most:
+        if self._since_better >= self._patience or len(self._measured) >= self._most:
             return None
         unseen = [point for point in self.space.points() if point.key not in self._measured]
         if not unseen:
