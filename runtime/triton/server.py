@@ -206,7 +206,7 @@ def _wait_live(server: Server, log: Path, child: "subprocess.Popen[bytes] | None
             ended = child.poll() is not None if child else not alive(server.process)
             if ended:
                 break
-            if _listening(server.ports.host, server.ports.grpc) and client.live():
+            if _listening(server.ports) and client.live():
                 return
             time.sleep(0.02)
     raise ServerFailed(
@@ -214,8 +214,12 @@ def _wait_live(server: Server, log: Path, child: "subprocess.Popen[bytes] | None
     )
 
 
-def _listening(host: str, port: int) -> bool:
-    """Asked before gRPC is: a refused gRPC channel waits a second before it tries again."""
+def _listening(ports: Ports) -> bool:
+    """All of them: Triton opens gRPC first. Asked before gRPC is, whose refused channel waits a second to try again."""
+    return all(_open(ports.host, port) for port in (ports.grpc, ports.http, ports.metrics))
+
+
+def _open(host: str, port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex((host, port)) == 0
 

@@ -148,7 +148,8 @@ def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_ano
     child = start_child(line, environment={**variables(ENVIRONMENT), "PATH": path}, log=tmp_path / "log")
     address = f"127.0.0.1:{ports.grpc}"
     try:
-        until(lambda: child.poll() is not None or listening(ports.grpc), seconds=30)
+        # Each of them: Triton opens HTTP after gRPC.
+        until(lambda: child.poll() is not None or (listening(ports.grpc) and listening(ports.http)), seconds=30)
         with TritonClient(address) as client:
             until(lambda: client.ready("m", 3), seconds=30)
             check_golden(client, "m", SIGNATURE, golden_arrays({"x": X}, {"y": 2 * X}), tolerance=1e-6)
