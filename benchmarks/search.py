@@ -1,20 +1,23 @@
 """`make bench-search`: the search against brute force and against Triton Model Analyzer, on one bundled server.
 
-For three models, each in fp32 and int8: every point of a grid measured in long windows (brute force), what the search
-chooses, and what Model Analyzer's quick and Optuna modes find (in an environment of its own; skipped with the reason
-where it can't be had). The search's and the grid's best are then measured again in turn, since the luckiest of many
-measurements is not the best configuration. `--quick` takes a small grid and short windows.
+For three models, each in fp32 and int8: every point of a grid measured in long windows (brute force, in random order,
+so that a machine that gets slower for a minute does not point at one corner), what the search chooses, and what Model
+Analyzer's quick and Optuna modes find (in an environment of its own; skipped with the reason where it can't be had).
+What each found best is then measured again in turn: the luckiest of many measurements is not the best configuration.
+`--quick` takes a small grid and short windows.
 """
 
 import argparse
 import csv
 import json
+import random
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 from typing import Any, Literal
 
 import numpy as np
@@ -38,13 +41,14 @@ from steps.tune import tune
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
 ANALYZER = "triton-model-analyzer==1.58"
-_AGAIN = 3
+_AGAIN = 15
 _ANALYZER_S = 600
+_RATE = "Throughput (infer/sec)"
 Mode = Literal["quick", "optuna"]
 GRIDS = {
     "full": SearchSpace(
         time_budget_s=60, max_batch=(1, 2, 4, 8, 16, 32, 64), queue_delay_us=(0, 100, 500), instances=(1, 2, 3, 4),
-        threads=(1, 2), window_ms=500,
+        threads=(1, 2), window_ms=300,
     ),
     "quick": SearchSpace(
         time_budget_s=10, max_batch=(1, 8, 32), queue_delay_us=(0, 500), instances=(1, 2), threads=(1, 2),
@@ -129,30 +133,43 @@ def brute_force(bench: Workbench, space: Space) -> tuple[Point, int, float]:
     """The best of every point, how many there were, and the seconds it took."""
     started = time.monotonic()
     search = Search(space, Goal())
-    for point in space.points():
+    points = list(space.points())
+    random.Random(0).shuffle(points)
+    for point in points:
         search.tell(point, measure_point(bench, search, point, bench.space.window_ms))
     package, best = search.best()
     return Point(package, best.config), len(search.trials), time.monotonic() - started
 
 
-def again(bench: Workbench, space: Space, points: dict[str, Point]) -> dict[str, float]:
-    """Median throughput of each point, measured in turn."""
-    found: dict[str, list[float]] = {name: [] for name in points}
+def again(bench: Workbench, space: Space, points: dict[str, Point]) -> dict[str, list[float]]:
+    """Throughputs of each point, measured in turn; of the same point, the same."""
+    each = {point.key: point for point in points.values()}
+    found: dict[Any, list[float]] = {key: [] for key in each}
     search = Search(space, Goal())
     for at in range(_AGAIN):
-        for name, point in list(points.items())[:: 1 if at % 2 else -1]:
-            found[name].append(measure_point(bench, search, point, bench.space.window_ms).throughput_per_s)
-    return {name: median(values) for name, values in found.items()}
+        for key, point in list(each.items())[:: 1 if at % 2 else -1]:
+            found[key].append(measure_point(bench, search, point, bench.space.window_ms).throughput_per_s)
+    return {name: found[point.key] for name, point in points.items()}
 
 
-def analyzer(bench: Workbench, package: Package, work: Path, mode: Mode) -> tuple[float, float, str]:
-    """Model Analyzer's best throughput in one of its modes, the seconds it took, and why there is none.
+@dataclass(frozen=True, kw_only=True)
+class Analyzed:
+    """What one of Model Analyzer's modes found best and the throughput it said, or why there is none."""
+
+    point: Point | None = None
+    said: float = 0.0
+    seconds: float = 0.0
+    why: str = ""
+
+
+def analyzer(bench: Workbench, package: Package, work: Path, mode: Mode) -> Analyzed:
+    """Model Analyzer's best in one of its modes.
 
     It is given the precision that brute force found best: choosing one is not its business.
     """
     binary, why = _analyzer_program()
     if binary is None:
-        return 0.0, 0.0, why
+        return Analyzed(why=why)
     work.mkdir()
     tree = bench.trees[package.precision]
     reconfigure(tree, package.model, package.config)
@@ -165,14 +182,17 @@ def analyzer(bench: Workbench, package: Package, work: Path, mode: Mode) -> tupl
             cwd=work, env=inherited() | {"NO_PROXY": "*", "no_proxy": "*"},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return 0.0, time.monotonic() - started, f"Model Analyzer took more than {_ANALYZER_S} s"
+        return Analyzed(seconds=time.monotonic() - started, why=f"Model Analyzer took more than {_ANALYZER_S} s")
     seconds = time.monotonic() - started
     table = work / "export" / "results" / "metrics-model-inference.csv"
     if done.returncode or not table.is_file():
         said = " ".join((done.stderr or done.stdout).split())[-300:]
-        return 0.0, seconds, f"Model Analyzer ended with {done.returncode}: {said}"
+        return Analyzed(seconds=seconds, why=f"Model Analyzer ended with {done.returncode}: {said}")
     rows = list(csv.DictReader(table.read_text().splitlines()))
-    return max(float(row["Throughput (infer/sec)"]) for row in rows), seconds, ""
+    best = max(rows, key=lambda row: float(row[_RATE]))
+    change = {"max_batch": int(best["Max Batch Size"]), "instances": int(best["Instance Group"].split(":")[0])}
+    point = Point(package, package.config.model_copy(update=change))
+    return Analyzed(point=point, said=float(best[_RATE]), seconds=seconds)
 
 
 def _analyzer_config(bench: Workbench, model: str, work: Path, mode: Mode) -> Path:
@@ -231,18 +251,40 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
     ours = Point(by_precision[tuned.best.precision], tuned.best.config)
     with workbench(site, packages, Serving(), search_space, Load()) as bench:
         brute, brute_trials, brute_seconds = brute_force(bench, space)
-        found = again(bench, space, {"ours": ours, "brute": brute})
-        best, analyzer_seconds, why = analyzer(bench, brute.package, home / "quick", "quick")
-        optuna_best, optuna_seconds, optuna_why = analyzer(bench, brute.package, home / "optuna", "optuna")
+        quick = analyzer(bench, brute.package, home / "quick", "quick")
+        optuna = analyzer(bench, brute.package, home / "optuna", "optuna")
+        named = {"ours": ours, "brute": brute, "quick": quick.point, "optuna": optuna.point}
+        found = again(bench, space, {who: point for who, point in named.items() if point})
     return {
-        "model": name, "best": round(found["ours"], 1), "trials": tuned.configurations, "seconds": round(seconds, 1),
-        "brute_best": round(found["brute"], 1), "brute_trials": brute_trials, "brute_seconds": round(brute_seconds, 1),
-        "analyzer_best": round(best, 1) or None, "analyzer_seconds": round(analyzer_seconds, 1) or None,
-        "analyzer_skipped": why, "analyzer_optuna_best": round(optuna_best, 1) or None,
-        "analyzer_optuna_seconds": round(optuna_seconds, 1) or None, "analyzer_optuna_skipped": optuna_why,
-        "config": ours.config.model_dump() | {"precision": ours.package.precision},
-        "brute_config": brute.config.model_dump() | {"precision": brute.package.precision},
-    }  # fmt: skip
+        "model": name,
+        **_best("", ours, found["ours"]),
+        "trials": tuned.configurations,
+        "seconds": round(seconds, 1),
+        **_best("brute_", brute, found["brute"]),
+        "brute_trials": brute_trials,
+        "brute_seconds": round(brute_seconds, 1),
+        **_analyzed("analyzer_", quick, found.get("quick")),
+        **_analyzed("analyzer_optuna_", optuna, found.get("optuna")),
+    }
+
+
+def _best(prefix: str, point: Point, rates: list[float]) -> dict[str, Any]:
+    """Median throughput, how far the quartiles are apart in percent of it, and the configuration."""
+    low, _, high = quantiles(rates, n=4)
+    config = point.config.model_dump() | {"precision": point.package.precision}
+    middle = median(rates)
+    return {
+        f"{prefix}best": round(middle, 1),
+        f"{prefix}spread_percent": round((high - low) / middle * 100, 1),
+        f"{prefix}config": config,
+    }
+
+
+def _analyzed(prefix: str, found: Analyzed, rates: list[float] | None) -> dict[str, Any]:
+    shown = _best(prefix, found.point, rates) if found.point and rates else {f"{prefix}best": None}
+    seconds = round(found.seconds, 1) or None
+    said = round(found.said, 1) or None
+    return shown | {f"{prefix}seconds": seconds, f"{prefix}said": said, f"{prefix}skipped": found.why}
 
 
 def _site(home: Path) -> Site:

@@ -99,17 +99,24 @@ def _coarse(bench: Workbench, search: Search, journal: Journal[Trial]) -> bool:
 
 
 def _final(bench: Workbench, search: Search, journal: Journal[Trial]) -> None:
-    """The finalists in long windows, best first; at least the first of them."""
+    """The finalists in long windows, round by round until the time is up; at least the best of the first round."""
     deadline = time.monotonic() + bench.space.time_budget_s * _FINAL_SHARE
-    for at, point in enumerate(list(search.finalists())):
-        if at and time.monotonic() > deadline:
-            return
-        progress(f"finalist {at + 1}: {point.package.precision} {short(point.config)}")
-        search.tell_final(point, _kept(bench, search, journal, point, bench.space.window_ms))
+    window_ms = bench.space.window_ms
+    round_ = 0
+    while finalists := search.finalists():
+        round_ += 1
+        for at, point in enumerate(finalists, 1):
+            if (round_, at) > (1, 1) and time.monotonic() > deadline:
+                return
+            said = f"{point.package.precision} {short(point.config)}"
+            progress(f"finals, round {round_}, {at} of {len(finalists)}: {said}")
+            search.tell_final(point, _kept(bench, search, journal, point, window_ms, round_))
 
 
-def _kept(bench: Workbench, search: Search, journal: Journal[Trial], point: Point, window_ms: int) -> Trial:
-    key = f"{_trial_key(point.package, point.config)}, {window_ms} ms"
+def _kept(
+    bench: Workbench, search: Search, journal: Journal[Trial], point: Point, window_ms: int, round_: int = 1
+) -> Trial:  # fmt: skip
+    key = f"{_trial_key(point.package, point.config)}, {window_ms} ms, {round_}"
     trial = journal.get(key)
     if trial is None:
         trial = measure_point(bench, search, point, window_ms)

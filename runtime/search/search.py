@@ -1,25 +1,23 @@
 """Which point to measure next: rules first, then what was good before, then a cost model and TPE in turn.
 
 Tree-structured Parzen estimators (Bergstra et al., NeurIPS 2011), by Optuna, look where good points have been; the cost
-model looks where throughput's own arithmetic points. All measurements, whoever asked for them, teach both. Coarse ones
-choose finalists, which are measured again for long (successive halving: Jamieson and Talwalkar, AISTATS 2016).
+model looks where throughput's own arithmetic points. All measurements, whoever asked for them, teach both. They are
+coarse; which of the best is best, the finals say (`runtime.search.finals`).
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from runtime.errors import MeasurementFailed
 from runtime.records import Package, ServingConfig, Trial
 from runtime.search.cost_model import CostModel
+from runtime.search.finals import FINALISTS, Finals, best_of
 from runtime.search.space import Point, Space
 from runtime.search.worth import NOISE, Goal
 
 _ASKS = 4
 _REMEMBERED = 3
-FINALISTS = 3
-_CLOSE = math.log(1.15)  # coarse windows err by about this much
-_DELAY_IS_WORTH = math.log(1.05)  # waiting for batches must give this much at the least
 PATIENCE = 10
 _SHARE, _ENOUGH = 0.1, 24  # of a large space, and how many measurements are never too many
 
@@ -33,7 +31,7 @@ class Search:
         self.trials: list[Trial] = []
         self._model = CostModel(space, goal)
         self._measured: dict[tuple[str, ServingConfig], tuple[Point, Trial]] = {}
-        self._finals: dict[tuple[str, ServingConfig], tuple[Point, Trial]] = {}
+        self._finals = Finals(space, goal)
         self._remembered = list(remembered)[:_REMEMBERED]
         self._starts = self._starting_points()
         self._ruled: tuple[Point, ...] | None = None
@@ -61,35 +59,20 @@ class Search:
         asked = self._model.best(self._measured.values(), unseen) if self._turn % 3 else None
         return asked or self._by_tpe() or unseen[0]
 
-    def finalists(self) -> Iterator[Point]:
-        """The points that coarse windows can't tell from the best, best first, for a long measurement.
-
-        One that waits for its batches is held against the same one that does not.
-        """
-        ranked = sorted(self._measured.values(), key=lambda one: -self.goal.worth(one[1]))
-        top = self.goal.worth(ranked[0][1]) if ranked else -math.inf
-        told: set[tuple[str, ServingConfig]] = set()
-        for point, trial in ranked[:FINALISTS]:
-            if math.isfinite(self.goal.worth(trial)) and self.goal.worth(trial) >= top - _CLOSE:
-                for one in (point, self._without_delay(point)):
-                    if one.key not in told:
-                        told.add(one.key)
-                        yield one
-
-    def _without_delay(self, point: Point) -> Point:
-        least = min(self.space.queue_delay_us)
-        return Point(point.package, point.config.model_copy(update={"queue_delay_us": least}))
+    def finalists(self) -> list[Point]:
+        """What to measure for long in the next round of the finals, best first; none: they are over."""
+        return self._finals.next_round(self._measured.values())
 
     def hopeless(self, trial: Trial) -> bool:
         """Whether a trial over its limits can be cut short: a lower concurrency gives no more throughput than this."""
-        best = self._best_of(self._measured)
+        best = self._best()
         return best is not None and best[1].within_slo and trial.throughput_per_s < best[1].throughput_per_s
 
     # --- telling ---
 
     def tell(self, point: Point, trial: Trial) -> None:
         """Takes a coarse trial in."""
-        before = self._best_of(self._measured)
+        before = self._best()
         self.trials.append(trial)
         self._measured[point.key] = (point, trial)
         worth = self.goal.worth(trial)
@@ -98,51 +81,29 @@ class Search:
         self._teach(point, trial)
 
     def tell_final(self, point: Point, trial: Trial) -> None:
-        """Takes a long trial of a finalist in."""
+        """Takes a long trial of a finalist in, one more of it."""
         self.trials.append(trial)
-        self._finals[point.key] = (point, trial)
+        self._finals.tell(point, trial)
 
     def best(self) -> tuple[Package, Trial]:
-        """The best package and trial: of the finalists that were measured for long, else of all.
-
-        Load is at its highest here, where batches form by themselves; at any lower one a request pays the whole queue
-        delay. So of finalists about as good the one that delays least is best.
+        """The best package and trial: of the finalists that were measured most often, else of all.
 
         Raises:
             MeasurementFailed: every trial failed.
         """
-        found = self._least_delayed(self._finals) or self._best_of(self._measured)
+        found = self._finals.best() or self._best()
         if found is None:
             last = self.trials[-1].error if self.trials else "nothing was tried"
             raise MeasurementFailed(f"no serving configuration could be measured: {last}", do="See the release's log.")
         return found[0].package, found[1]
-
-    def _least_delayed(
-        self, among: dict[tuple[str, ServingConfig], tuple[Point, Trial]]
-    ) -> tuple[Point, Trial] | None:  # fmt: skip
-        best = self._best_of(among)
-        if best is None:
-            return None
-        least = self.goal.worth(best[1]) - _DELAY_IS_WORTH
-        good = [one for one in among.values() if self.goal.worth(one[1]) >= least]
-        delay = min(point.config.queue_delay_us for point, _ in good)
-        if delay == best[0].config.queue_delay_us:
-            return best
-        return max((one for one in good if one[0].config.queue_delay_us == delay), key=lambda o: self.goal.worth(o[1]))
 
     def best_trials(self, count: int) -> tuple[Trial, ...]:
         """The best `count` trials, in the order they were made."""
         order = sorted(range(len(self.trials)), key=lambda at: -self.goal.worth(self.trials[at]))
         return tuple(self.trials[at] for at in sorted(order[:count]))
 
-    def _best_of(self, among: dict[tuple[str, ServingConfig], tuple[Point, Trial]]) -> tuple[Point, Trial] | None:
-        """The earliest that no other beats by more than noise."""
-        best: tuple[Point, Trial] | None = None
-        for point, trial in among.values():
-            worth = self.goal.worth(trial)
-            if math.isfinite(worth) and (best is None or worth > self.goal.worth(best[1]) + math.log(NOISE)):
-                best = (point, trial)
-        return best
+    def _best(self) -> tuple[Point, Trial] | None:
+        return best_of(self._measured.values(), self.goal)
 
     # --- where to begin ---
 
@@ -160,7 +121,7 @@ class Search:
         of the precision that was better by then.
         """
         if self._ruled is None:
-            space, best = self.space, self._best_of(self._measured)
+            space, best = self.space, self._best()
             package = space.packages.index(best[0].package) if best else 0
             full = min(space.cores, max(i * t for i, t in space.placements))
             filling = [at for at, (i, t) in enumerate(space.placements) if i * t == full and 1 in (i, t)]

@@ -9,7 +9,8 @@ import pytest
 from runtime.errors import MeasurementFailed
 from runtime.records import Package, Packages, ServingConfig, Trial
 from runtime.search.bench import short
-from runtime.search.search import FINALISTS, PATIENCE, Search
+from runtime.search.finals import FINALISTS
+from runtime.search.search import PATIENCE, Search
 from runtime.search.space import space_of
 from runtime.search.worth import Goal
 from runtime.spec import LatencyTarget, Load, Queue, SearchSpace, Serving
@@ -184,6 +185,29 @@ def test_a_long_measurement_outweighs_a_short_one() -> None:
     found.tell_final(second, trial(config=second.config, throughput_per_s=980))
     assert found.best()[1].throughput_per_s == 980
     assert len(found.trials) == 4
+
+
+def test_the_better_half_of_the_finalists_goes_on_and_the_median_counts() -> None:
+    found = told(*[trial(throughput_per_s=1000)] * 4)
+    first = found.finalists()
+    for point, rate in zip(first, (1400.0, 900.0, 1010.0, 800.0), strict=True):
+        found.tell_final(point, trial(config=point.config, throughput_per_s=rate))
+    lucky, better = first[0], first[2]
+    for rates in ({lucky.key: 900.0, better.key: 1000.0}, {lucky.key: 910.0, better.key: 1005.0}):
+        now = found.finalists()
+        assert {point.key for point in now} == set(rates)
+        for point in now:
+            found.tell_final(point, trial(config=point.config, throughput_per_s=rates[point.key]))
+    assert (found.best()[1].config, found.best()[1].throughput_per_s) == (better.config, 1005)
+
+
+def test_the_finals_end_when_one_alone_is_left_or_none_was_in_them() -> None:
+    found = told(trial(throughput_per_s=1000), trial(throughput_per_s=10))
+    (only,) = found.finalists()
+    found.tell_final(only, trial(config=only.config, error="died"))
+    assert found.finalists() == []
+    assert found.best()[1].throughput_per_s == 1000  # as short as it was measured
+    assert told(trial(error="died")).finalists() == []
 
 
 @pytest.mark.parametrize(("delayed", "chosen"), [(1040.0, 0), (1100.0, 500)])
