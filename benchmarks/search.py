@@ -47,7 +47,7 @@ _RATE = "Throughput (infer/sec)"
 Mode = Literal["quick", "optuna"]
 GRIDS = {
     "full": SearchSpace(
-        time_budget_s=60, max_batch=(1, 2, 4, 8, 16, 32, 64), queue_delay_us=(0, 100, 500), instances=(1, 2, 3, 4),
+        time_budget_s=90, max_batch=(1, 2, 4, 8, 16, 32, 64), queue_delay_us=(0, 100, 500), instances=(1, 2, 3, 4),
         threads=(1, 2), window_ms=300,
     ),
     "quick": SearchSpace(

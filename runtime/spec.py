@@ -300,9 +300,10 @@ class SearchSpace(Record):
     """The serving configurations to measure, and how long that may take.
 
     `time_budget_s` bounds the measuring; the configuration suggested by Triton's documentation is always measured.
-    Configurations are compared in windows of a third of `window_ms`, and finalists in whole ones. The best has the
-    highest throughput within `slo.p99_ms` and `memory_mb`, or with `objective: cost` the lowest price of a million
-    requests, counting the share of a machine at `price_per_hour` that its instances and threads can use.
+    Configurations are compared in windows of a third of `window_ms`, or of 200 ms where that is less than `window_ms`
+    and more than its third; finalists in whole ones, several times, and their median counts. The best has the highest
+    throughput within `slo.p99_ms` and `memory_mb`, or with `objective: cost` the lowest price of a million requests,
+    counting the share of a machine at `price_per_hour` that its instances and threads can use.
     """
 
     time_budget_s: float = Field(20, ge=2, le=86400)

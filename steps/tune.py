@@ -27,7 +27,7 @@ from runtime.spec import LatencyTarget, Load, SearchSpace, Serving, Target
 from runtime.triton.repository import reconfigure
 
 _COARSE = 3  # a search's windows are this many times shorter than a finalist's
-_LEAST_MS = 100
+_LEAST_MS = 200  # in shorter ones small models err by a quarter, and seem slow: a window begins with a ramp
 _REPORTED = 32  # trials in the record; `raw` has all of them
 _FINAL_SHARE = 0.3  # of the time, at most, is the finalists'
 
@@ -87,7 +87,7 @@ def _coarse(bench: Workbench, search: Search, journal: Journal[Trial]) -> bool:
     """Short measurements until the search or its time ends; whether it ended by itself. What is kept costs no time."""
     started = time.monotonic()
     budget_s = bench.space.time_budget_s * (1 - _FINAL_SHARE)
-    window_ms = max(_LEAST_MS, bench.space.window_ms // _COARSE)
+    window_ms = min(bench.space.window_ms, max(_LEAST_MS, bench.space.window_ms // _COARSE))
     while (point := search.ask()) is not None:
         spent = time.monotonic() - started
         if search.trials and spent > budget_s:
@@ -114,7 +114,7 @@ def _final(bench: Workbench, search: Search, journal: Journal[Trial]) -> None:
 
 
 def _kept(
-    bench: Workbench, search: Search, journal: Journal[Trial], point: Point, window_ms: int, round_: int = 1
+    bench: Workbench, search: Search, journal: Journal[Trial], point: Point, window_ms: int, round_: int = 0
 ) -> Trial:  # fmt: skip
     key = f"{_trial_key(point.package, point.config)}, {window_ms} ms, {round_}"
     trial = journal.get(key)
