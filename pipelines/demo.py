@@ -21,7 +21,8 @@ from pipelines import console, stack
 from pipelines.releases import Releases
 from runtime.errors import ShipliftError, Temporary
 from runtime.names import release_name
-from runtime.records import ReleaseReport
+from runtime.records import ReleaseReport, Site
+from runtime.registry import CHAMPION, Registry
 from runtime.settings import Settings
 from runtime.tensors import Arrays, load_npz
 from steps.rollback import rollback
@@ -127,6 +128,8 @@ def play(settings: Settings, tell: Tell, *, keep: bool) -> dict[str, Any]:
 
 
 def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
+    site, unfinished = stack.site(home, running), home / "demo" / "unfinished"
+    _finish(site, unfinished, tell)
     tell("\n2. Version 1: training and registering it starts its release")
     first = _release(home, running, tell, epochs=6, expect=0)
     answers = load_npz(home / "demo" / "answers.npz")
@@ -144,9 +147,11 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
         tell("\n3. Version 2 is worse: it is refused, and version 1 keeps serving")
         second = _release(home, running, tell, epochs=1, samples=600, expect=20)
         tell("\n4. Version 3 is better: it is promoted while a client keeps sending")
+        unfinished.write_text(str(first.version))
         third = _release(home, running, tell, epochs=30, expect=0)
         tell("\n5. Rollback, under the same load")
-        back = rollback(stack.site(home, running), MODEL)
+        back = rollback(site, MODEL)
+        unfinished.unlink()
         tell(f"Version {back.version} is the champion again.")
         time.sleep(1)  # a second of traffic after the switch is part of what is counted
     finally:
@@ -161,6 +166,16 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
         "failures": sorted(set(traffic.failures)),
         "max_difference_from_torch": difference,
     }
+
+
+def _finish(site: Site, unfinished: Path, tell: Tell) -> None:
+    """Rolls back what a demo that was stopped had promoted: the story begins with a champion that can be bettered."""
+    if not unfinished.is_file():
+        return
+    if Registry(site.registry_uri).alias(MODEL, CHAMPION) != int(unfinished.read_text()):
+        back = rollback(site, MODEL)
+        tell(f"An earlier demo was stopped before its rollback: version {back.version} is the champion again.")
+    unfinished.unlink()
 
 
 def _release(
