@@ -9,7 +9,6 @@ import pwd
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -25,7 +24,7 @@ from benchmarks.machine import until
 from pipelines import stack
 from pipelines.releases import Order
 from runtime.names import release_name
-from runtime.processes import free_port, start_daemon, stop
+from runtime.processes import free_port, listening, start_daemon, stop
 from runtime.records import Check, Outcome, ReleaseReport, Request, StageRun, Trigger
 
 VERSIONS = 20
@@ -84,7 +83,7 @@ def _postgres() -> Iterator[int]:
     options = ["-c", f"listen_addresses={HOST}", "-c", "unix_socket_directories="]
     server = subprocess.Popen([programs / "postgres", "-D", folder / "data", "-p", str(port), *options], **said)
     try:
-        until(lambda: listening(port), "PostgreSQL")
+        until(lambda: listening(HOST, port), "PostgreSQL")
         where = ["-h", HOST, "-p", str(port), "-U", "shiplift"]
         until(
             lambda: subprocess.run([programs / "pg_isready", *where], check=False, **said).returncode == 0,
@@ -125,7 +124,7 @@ def mlflow_server(uri: str, home: Path) -> Iterator[str]:
     process = start_daemon(command, environment=variables, log=home / "mlflow.log", folder=home)
     try:
         health = f"http://{HOST}:{port}/health"
-        until(lambda: listening(port), "MLflow", seconds=180)
+        until(lambda: listening(HOST, port), "MLflow", seconds=180)
         until(lambda: httpx.get(health, trust_env=False, timeout=30).is_success, "MLflow's health", seconds=180)
         yield f"http://{HOST}:{port}"
     finally:
@@ -241,12 +240,3 @@ def _report(name: str, version: int) -> ReleaseReport:
         release=release_name(name, version, ""), reason="every check passed", exit_code=0, seconds=9.0,
         since_request_seconds=9.0, overhead_seconds=1.0, trigger="webhook",
     )  # fmt: skip
-
-
-# --- ports ----------------------------------------------------------------------------------------------------------
-
-
-def listening(port: int) -> bool:
-    """Whether somebody listens on a port of this machine."""
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0

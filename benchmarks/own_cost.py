@@ -42,7 +42,7 @@ from pipelines.receiver import on_this_machine, serve
 from pipelines.releases import Releases
 from pipelines.trigger_settings import Limits, Listening
 from runtime.keys import load_secrets
-from runtime.processes import free_port
+from runtime.processes import free_port, listening
 from runtime.registry_rest import RestRegistry
 from runtime.settings import Settings
 
@@ -85,9 +85,9 @@ def shiplift(*words: str) -> None:
 
 def _receive(home: str, port: int) -> None:
     """The local engine's receiver as it is, but with no limit on one sender's rate."""
-    listening = Listening(host=big_registry.HOST, port=port)
+    address = Listening(host=big_registry.HOST, port=port)
     with (Path(home) / "receiver.log").open("w") as sys.stdout:
-        serve(on_this_machine(Path(home)), listening, Limits(deliveries_per_minute=10**9))
+        serve(on_this_machine(Path(home)), address, Limits(deliveries_per_minute=10**9))
 
 
 @contextmanager
@@ -97,7 +97,7 @@ def receiver(home: Path) -> Iterator[int]:
     process = multiprocessing.get_context("spawn").Process(target=_receive, args=(str(home), port))
     process.start()
     try:
-        until(lambda: big_registry.listening(port), "the receiver")
+        until(lambda: listening(big_registry.HOST, port), "the receiver")
         yield port
     finally:
         process.terminate()

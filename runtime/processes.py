@@ -105,6 +105,12 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def listening(host: str, port: int) -> bool:
+    """Whether somebody takes connections at a TCP port."""
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
 def require_free(host: str, port: int, what: str, flag: str) -> None:
     """Checks that nobody listens on a port.
 

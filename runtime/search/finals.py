@@ -11,7 +11,7 @@ from statistics import median_low
 
 from runtime.records import ServingConfig, Trial
 from runtime.search.space import Point, Space
-from runtime.search.worth import NOISE, Goal
+from runtime.search.worth import Goal
 
 FINALISTS = 4
 ROUNDS = 4
@@ -23,10 +23,9 @@ Measured = tuple[Point, Trial]
 def best_of(among: Iterable[Measured], goal: Goal) -> Measured | None:
     """The earliest that no other beats by more than noise; None: all failed."""
     best: Measured | None = None
-    for point, trial in among:
-        worth = goal.worth(trial)
-        if math.isfinite(worth) and (best is None or worth > goal.worth(best[1]) + math.log(NOISE)):
-            best = (point, trial)
+    for one in among:
+        if goal.beats(one[1], best and best[1]):
+            best = one
     return best
 
 

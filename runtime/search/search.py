@@ -14,7 +14,7 @@ from runtime.records import Package, ServingConfig, Trial
 from runtime.search.cost_model import CostModel
 from runtime.search.finals import FINALISTS, Finals, best_of
 from runtime.search.space import Point, Space
-from runtime.search.worth import NOISE, Goal
+from runtime.search.worth import Goal
 
 _ASKS = 4
 _REMEMBERED = 3
@@ -75,8 +75,7 @@ class Search:
         before = self._best()
         self.trials.append(trial)
         self._measured[point.key] = (point, trial)
-        worth = self.goal.worth(trial)
-        better = math.isfinite(worth) and (before is None or worth > self.goal.worth(before[1]) + math.log(NOISE))
+        better = self.goal.beats(trial, before and before[1])
         self._since_better = 0 if better else self._since_better + 1
         self._teach(point, trial)
 

@@ -8,7 +8,7 @@ from runtime.records import Trial
 from runtime.spec import LatencyTarget, SearchSpace
 
 _OUTSIDE = 20.0  # e-folds: any point within the budgets is worth more than any outside
-NOISE = 1.02  # what is better by less is not better: the simpler, earlier configuration stays
+_NOISE = 1.02  # what is better by less is not better: the simpler, earlier configuration stays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,11 @@ class Goal:
             return None
         share = min(1.0, trial.config.instances * trial.config.threads / self.cores)
         return self.price_per_hour * share / 3600 / trial.throughput_per_s * 1e6
+
+    def beats(self, trial: Trial, other: Trial | None) -> bool:
+        """Whether a trial is better by more than noise; a failed one beats none, and any other one beats None."""
+        worth = self.worth(trial)
+        return math.isfinite(worth) and (other is None or worth > self.worth(other) + math.log(_NOISE))
 
     def worth(self, trial: Trial) -> float:
         """A number that grows by 1 with every e-fold of throughput (or of requests for the same money).

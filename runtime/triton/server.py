@@ -8,7 +8,6 @@ loopback. The shared-memory API is closed with a key nobody keeps.
 import contextlib
 import os
 import secrets
-import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -18,7 +17,17 @@ from pathlib import Path
 from typing import Literal
 
 from runtime.errors import ServerFailed
-from runtime.processes import alive, free_port, identify, inherited, kill, start_child, start_daemon, stop
+from runtime.processes import (
+    alive,
+    free_port,
+    identify,
+    inherited,
+    kill,
+    listening,
+    start_child,
+    start_daemon,
+    stop,
+)
 from runtime.records import Process, ServerNeeds
 from runtime.triton.client import TritonClient
 from runtime.triton.environment import ServerEnvironment
@@ -216,12 +225,7 @@ def _wait_live(server: Server, log: Path, child: "subprocess.Popen[bytes] | None
 
 def _listening(ports: Ports) -> bool:
     """All of them: Triton opens gRPC first. Asked before gRPC is, whose refused channel waits a second to try again."""
-    return all(_open(ports.host, port) for port in (ports.grpc, ports.http, ports.metrics))
-
-
-def _open(host: str, port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((host, port)) == 0
+    return all(listening(ports.host, port) for port in (ports.grpc, ports.http, ports.metrics))
 
 
 def _complaint(log: Path) -> str:

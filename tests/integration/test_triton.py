@@ -1,7 +1,6 @@
 """What a package says is what the server does: each serving setting, observed on the real bundled Triton."""
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from tritonclient.utils import InferenceServerException
 from runtime import perf
 from runtime.errors import ServerFailed, Temporary
 from runtime.kubernetes import guard
-from runtime.processes import free_port, start_child
+from runtime.processes import free_port, listening, start_child
 from runtime.records import ServingConfig, Signature, TensorSpec
 from runtime.spec import HostPolicy, Priorities, Queue, RateLimiter, Serving
 from runtime.triton.client import TritonClient, check_golden
@@ -148,8 +147,8 @@ def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_ano
     child = start_child(line, environment={**variables(ENVIRONMENT), "PATH": path}, log=tmp_path / "log")
     address = f"127.0.0.1:{ports.grpc}"
     try:
-        # Each of them: Triton opens HTTP after gRPC.
-        until(lambda: child.poll() is not None or (listening(ports.grpc) and listening(ports.http)), seconds=30)
+        both = (ports.grpc, ports.http)  # Triton opens HTTP after gRPC
+        until(lambda: child.poll() is not None or all(listening(ports.host, port) for port in both), seconds=30)
         with TritonClient(address) as client:
             until(lambda: client.ready("m", 3), seconds=30)
             check_golden(client, "m", SIGNATURE, golden_arrays({"x": X}, {"y": 2 * X}), tolerance=1e-6)
@@ -159,11 +158,6 @@ def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_ano
     finally:
         child.kill()
         child.wait()
-
-
-def listening(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_requests_are_batched_within_the_delay(tmp_path: Path) -> None:
