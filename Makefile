@@ -11,10 +11,10 @@ CLUSTER_TESTS ?= cluster
 
 setup: $(READY)
 
-$(READY): pyproject.toml constraints.txt runtime/triton/requirements.txt
+$(READY): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
-	$(BIN)/python -m runtime.triton.environment
+	$(BIN)/python -m shiplift.runtime.serving.triton.environment
 	@touch $@
 
 demo: setup  ## the whole story: three versions, one refused, one promoted under load, one rollback

@@ -21,11 +21,13 @@ from typing import Any
 import httpx
 
 from benchmarks.machine import until
-from pipelines import stack
-from pipelines.releases import Order
-from runtime.names import release_name
-from runtime.processes import free_port, listening, start_daemon, stop
-from runtime.records import Check, Outcome, ReleaseReport, Request, StageRun, Trigger
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.releases import Order
+from shiplift.runtime.base.names import release_name
+from shiplift.runtime.host.processes import free_port, listening, start_daemon, stop
+from shiplift.runtime.records.release import ReleaseReport, StageRun
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.verdict import Check, Outcome
 
 VERSIONS = 20
 HOST = stack.HOST

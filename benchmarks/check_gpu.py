@@ -196,7 +196,7 @@ def _onnxruntime(ort: Any) -> list[dict[str, Any]]:
 
 
 def tensorrt_figures(_: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Whether plans can be built here: the package step does so, with `runtime.tensorrt_plans`."""
+    """Whether plans can be built here: the package step does so, with `runtime.precision.tensorrt_plans`."""
     try:
         import tensorrt
     except ImportError:

@@ -32,16 +32,16 @@ from sklearn.linear_model import LogisticRegression
 from urllib3.exceptions import ProtocolError
 
 from benchmarks.machine import until
-from pipelines.ending import attempts, stage_run
-from pipelines.layout import LIMITS
-from pipelines.release import RELEASE
-from pipelines.values import Values
-from pipelines.workflows import Run, read
-from runtime.kubernetes.api import Api, connect
-from runtime.kubernetes.objects import LABEL
-from runtime.names import dns_name
-from runtime.registry import CHAMPION, prepare_environment
-from runtime.registry_rest import PATIENT_S, RestRegistry
+from shiplift.pipelines.engines.argo.ending import attempts, stage_run
+from shiplift.pipelines.engines.argo.layout import LIMITS
+from shiplift.pipelines.engines.argo.workflows import Run, read
+from shiplift.pipelines.installation.values import Values
+from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.serving.kubernetes.api import Api, connect
+from shiplift.runtime.serving.kubernetes.objects import LABEL
+from shiplift.runtime.store.registry import CHAMPION, prepare_environment
+from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 
 RESULTS = Path(__file__).parent / "results" / "cluster.json"
 SPEC = """

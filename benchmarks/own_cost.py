@@ -37,21 +37,22 @@ from benchmarks import big_registry
 from benchmarks.machine import processor, until
 from benchmarks.ratios import percentile
 from benchmarks.release import measured_release
-from pipelines import stack, sweeping
-from pipelines.receiver import on_this_machine, serve
-from pipelines.releases import Releases
-from pipelines.trigger_settings import Limits, Listening
-from runtime.keys import load_secrets
-from runtime.processes import free_port, listening
-from runtime.registry_rest import RestRegistry
-from runtime.settings import Settings
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.settings import Settings
+from shiplift.pipelines.triggers import registry_sweep
+from shiplift.pipelines.triggers.receiver import on_this_machine, serve
+from shiplift.pipelines.triggers.settings import Limits, Listening
+from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.host.processes import free_port, listening
+from shiplift.runtime.store.registry_rest import RestRegistry
 
 RESULTS = Path(__file__).parent / "results" / "own_cost.json"
 SIZES = (10, 100, 1000)
 LINEAR = 1.15  # a slope up to here is linear: times of a few milliseconds scatter
 _HELP_RUNS, _RUNS, _IDLE_S = 15, 5, 5.0
 _SENDERS, _DELIVERIES = 8, 1000
-_OWN = [sys.executable, "-m", "pipelines.cli"]
+_OWN = [sys.executable, "-m", "shiplift.pipelines.commands.app"]
 _ROWS = {
     "status_s": "shiplift status", "status_model_s": "shiplift status MODEL",
     "report_s": "shiplift report MODEL/VERSION", "index_s": "shiplift report --index",
@@ -211,7 +212,7 @@ def of_size(home: Path, running: stack.Stack, models: int) -> dict[str, float]:
     releases, registry = Releases(home), RestRegistry(running.registry_uri)
 
     def swept() -> None:
-        if sweeping.sweep(registry, releases.accept, since=0, tell=print):
+        if registry_sweep.sweep(registry, releases.accept, since=0, tell=print):
             raise SystemExit("the sweep found a version that was released")
 
     return {

@@ -26,19 +26,28 @@ import torch
 
 from benchmarks.architectures import LARGE, seeded, trained_digits
 from benchmarks.extras import extras
-from runtime import evaluation, onnx_models, perf, targets
-from runtime.artifacts import ArtifactStore
-from runtime.onnx_models import signature_of
-from runtime.processes import inherited, memory_mb
-from runtime.records import Candidates, Datasets, Exported, Isolation, ServingConfig, Signature, Site
-from runtime.spec import Data, Quantization, Serving, Target
-from runtime.tensors import Arrays, dump_npz
-from runtime.triton.client import TritonClient
-from runtime.triton.config import ModelDescription
-from runtime.triton.environment import default_root, ensure
-from runtime.triton.repository import golden_arrays, install, write_package
-from runtime.triton.server import Features, private_server
-from steps.quantize import quantize
+from shiplift.runtime.host.processes import inherited, memory_mb
+from shiplift.runtime.measure import perf_analyzer
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.onnx_models import signature_of
+from shiplift.runtime.model.tensors import Arrays, dump_npz
+from shiplift.runtime.precision import evaluation
+from shiplift.runtime.records.model import Datasets, Exported, Isolation
+from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.config import ModelDescription
+from shiplift.runtime.serving.triton.environment import default_root, ensure
+from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
+from shiplift.runtime.serving.triton.server import Features, private_server
+from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.targets.machine import accelerator_of, this_machine
+from shiplift.steps.quantize import quantize
 
 RESULTS = Path(__file__).parent / "results" / "precision.json"
 ROUNDS, _WINDOW_MS, _CONCURRENCY = 5, 1000, 4
@@ -133,7 +142,7 @@ def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidate
         calibration=store.put_bytes(dump_npz(subject.calibration)),
         calibration_name="calibration.npz",
     )
-    kind = targets.accelerator_of(targets.this_machine())
+    kind = accelerator_of(this_machine())
     target = Target(name=kind, accelerator=kind, precisions=("fp32", "fp16", "int8"))
     return quantize(site, target, exported, datasets, Data(), Quantization())
 
@@ -189,7 +198,7 @@ def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, di
     environment = ensure(default_root())
     signature = signature_of(onnx.load(subject.file))
     asked = {name: array[:16] for name, array in subject.validation.items()}
-    requests = perf.write_requests(work / "requests.json", signature, asked)
+    requests = perf_analyzer.write_requests(work / "requests.json", signature, asked)
     with (
         private_server(environment, work / "models", Features(), log=work / "triton.log") as server,
         TritonClient(server.grpc) as client,
@@ -200,12 +209,12 @@ def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, di
             before = memory_mb(server.process.pid)
             client.load(name)
             taken[name] = round(memory_mb(server.process.pid) - before, 1)
-        window = perf.Window(window_ms=_WINDOW_MS, stability_percent=1000, attempts=1, protocol="grpc")
+        window = perf_analyzer.Window(window_ms=_WINDOW_MS, stability_percent=1000, attempts=1, protocol="grpc")
         points: dict[str, list[Any]] = {name: [] for name in files}
         for round_ in range(ROUNDS):
             for name in list(files)[:: 1 if round_ % 2 else -1]:
-                target = perf.Target(model=name, address=server.grpc, requests=requests)
-                points[name].append(perf.measure(environment, target, _CONCURRENCY, window, work))
+                target = perf_analyzer.Target(model=name, address=server.grpc, requests=requests)
+                points[name].append(perf_analyzer.measure(environment, target, _CONCURRENCY, window, work))
     return {
         name: {
             "throughput_per_s": round(median(p.throughput_per_s for p in found), 1),
@@ -288,7 +297,7 @@ def main() -> None:
     options.add_argument("--out", type=Path, default=RESULTS)
     given = options.parse_args()
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    kind = targets.accelerator_of(targets.this_machine())
+    kind = accelerator_of(this_machine())
     found: dict[str, Any] = {"machine": {**machine, "accelerator": kind}, "models": {}}
     packages = None if given.no_olive else extras("olive.txt", tell)
     with TemporaryDirectory(prefix="shiplift-precision-") as folder:

@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import Field
 
-from runtime.records import Record
-from runtime.statistics import ratio_interval
+from shiplift.runtime.gates.statistics import ratio_interval
+from shiplift.runtime.records.base import Record
 
 OURS = "shiplift"
 RIVALS = ("flask-torch", "fastapi-onnxruntime", "mlflow-serve", "triton-default")

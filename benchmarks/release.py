@@ -14,10 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pipelines import demo, stack
-from pipelines.releases import Releases
-from runtime.names import release_name
-from runtime.settings import Settings
+from shiplift.pipelines.commands import demo
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.names import release_name
 
 RUNS = 3
 
@@ -35,7 +36,17 @@ def one_run(home: Path) -> dict[str, float]:
         report = releases.result(name)
         if report is None or report.exit_code:
             raise SystemExit(f"the release failed: {report}")
-        rerun = timed([sys.executable, "-m", "pipelines.cli", "--home", str(home), "rerun", f"{demo.MODEL}/{version}"])
+        rerun = timed(
+            [
+                sys.executable,
+                "-m",
+                "shiplift.pipelines.commands.app",
+                "--home",
+                str(home),
+                "rerun",
+                f"{demo.MODEL}/{version}",
+            ]
+        )
     finally:
         stack.down(home)
     return {

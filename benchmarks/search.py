@@ -23,21 +23,30 @@ from typing import Any, Literal
 import numpy as np
 import onnx
 
-from runtime import onnx_models, quantization
-from runtime.artifacts import ArtifactStore
-from runtime.processes import inherited
-from runtime.records import Artifact, Package, Packages, Precision, Signature, Site, TensorSpec
-from runtime.search.bench import Workbench, measure_point, workbench
-from runtime.search.search import Search
-from runtime.search.space import Point, Space, first_config, space_of
-from runtime.search.worth import Goal
-from runtime.settings import Settings
-from runtime.spec import LatencyTarget, Load, Quantization, SearchSpace, Serving, Target
-from runtime.tensors import Arrays
-from runtime.triton.config import ModelDescription
-from runtime.triton.environment import ServerEnvironment, default_root, ensure
-from runtime.triton.repository import golden_arrays, install, reconfigure, write_package
-from steps.tune import tune
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.host.processes import inherited
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.precision import quantization
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.search.bench import Workbench, measure_point, workbench
+from shiplift.runtime.search.goal import Goal
+from shiplift.runtime.search.planner import Search
+from shiplift.runtime.search.space import Point, Space, first_config, space_of
+from shiplift.runtime.serving.triton.config import ModelDescription
+from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure
+from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
+from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
+from shiplift.runtime.spec.model import Quantization
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.steps.tune import tune
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
 ANALYZER = "triton-model-analyzer==1.58"

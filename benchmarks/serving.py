@@ -30,13 +30,13 @@ from benchmarks.plot import draw
 from benchmarks.ratios import Cell, Goal, Ratio, Window, percentile, rounded
 from benchmarks.sides import Side
 from benchmarks.subjects import Champion, Failed, Subject
-from pipelines import stack
-from runtime import targets
-from runtime.errors import ShipliftError
-from runtime.processes import stop
-from runtime.records import Record
-from runtime.settings import Settings
-from runtime.triton.environment import ServerEnvironment
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.host.processes import stop
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.targets.machine import accelerator_of, this_machine
 
 RESULTS = Path(__file__).parent / "results" / "serving.json"
 _LOAD = Path(__file__).with_name("load.py")
@@ -227,7 +227,7 @@ def machine() -> dict[str, Any]:
     """Where this was measured."""
     return {
         "processor": processor(), "cores": os.cpu_count(),
-        "accelerator": targets.accelerator_of(targets.this_machine()),
+        "accelerator": accelerator_of(this_machine()),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1), "system": platform.platform(),
         "python": platform.python_version(), "load_before": [round(one, 2) for one in os.getloadavg()],
     }  # fmt: skip

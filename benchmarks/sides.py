@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2 as pb
 
 from benchmarks.subjects import Champion, Failed, Subject
-from runtime.onnx_models import signature_of
-from runtime.processes import free_port, identify, inherited, start_child, stop
-from runtime.records import Process
-from runtime.triton.client import TritonClient
-from runtime.triton.config import datatype_value
-from runtime.triton.environment import ServerEnvironment
-from runtime.triton.server import HTTP_THREADS, Features, private_server
+from shiplift.runtime.host.processes import free_port, identify, inherited, start_child, stop
+from shiplift.runtime.model.onnx_models import signature_of
+from shiplift.runtime.records.serving import Process
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.config import datatype_value
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.server import HTTP_THREADS, Features, private_server
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[1]

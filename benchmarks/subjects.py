@@ -15,14 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.architectures import Architecture, resnet50, seeded, served, trained_digits
-from pipelines import stack
-from pipelines.releases import Releases
-from runtime import targets
-from runtime.artifacts import ArtifactStore
-from runtime.ledger import Ledger
-from runtime.names import release_name, serving_name
-from runtime.records import Candidates, Exported, ReleaseReport, Request, Tuned, stage_keys
-from runtime.registry import Registry
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.runtime.base.names import release_name, serving_name
+from shiplift.runtime.records.measurement import Tuned
+from shiplift.runtime.records.model import Exported
+from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.release import ReleaseReport, stage_keys
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.targets import machine
 
 NAMES = ("digits-cnn", "boosting", "encoder", "resnet50")  # the quick ones first
 _RELEASE_S = 1200
@@ -174,7 +178,7 @@ def release(home: Path, running: stack.Stack, name: str, folder: Path, *, quick:
     made = _MAKERS[name]()
     made.save(folder)
     (folder / "spec.json").write_text(json.dumps(made.spec))
-    kind = targets.accelerator_of(targets.this_machine())
+    kind = machine.accelerator_of(machine.this_machine())
     spec = f"targets: [{{name: {kind}, accelerator: {kind}}}]\n" + (_QUICK if quick else _FULL) + made.yaml
     version = _log(running, name, made, folder, spec)
     report = _ended(Releases(home), release_name(name, version, ""))

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from types import GenericAlias
 from typing import Any, get_args, get_origin, get_type_hints
 
-from runtime.records import Bundle, Ending, Record
+from shiplift.runtime.records.base import Bundle, Record
+from shiplift.runtime.records.release import Ending
 
 
 @dataclass(frozen=True, kw_only=True)

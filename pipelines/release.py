@@ -2,24 +2,27 @@
 
 from dataclasses import replace
 
-from pipelines.graph import Each, Pipeline, Placement, Stage
-from runtime import targets
-from runtime.records import Request, Site, Trigger
-from runtime.spec import Target
-from steps.admit import admit
-from steps.conclude import conclude
-from steps.deploy import deploy
-from steps.export import export
-from steps.find_champion import find_champion
-from steps.find_targets import find_targets
-from steps.gate import gate
-from steps.load_test import load_test
-from steps.package import package
-from steps.promote import promote
-from steps.quantize import quantize
-from steps.rollback import rollback
-from steps.tune import tune
+from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.targets import machine
+from shiplift.steps.admit import admit
+from shiplift.steps.conclude import conclude
+from shiplift.steps.deploy import deploy
+from shiplift.steps.export import export
+from shiplift.steps.find_champion import find_champion
+from shiplift.steps.find_targets import find_targets
+from shiplift.steps.gate import gate
+from shiplift.steps.load_test import load_test
+from shiplift.steps.package import package
+from shiplift.steps.promote import promote
+from shiplift.steps.quantize import quantize
+from shiplift.steps.rollback import rollback
+from shiplift.steps.tune import tune
 
+CONVERT = "shiplift.runtime.model.conversion.entry:convert"
+CONVERT = "shiplift.runtime.model.conversion.entry:convert"
 ON_TARGET = Placement(cpu="2", memory="4Gi", deadline_s=7200, on_target=True)
 MEASURED = Placement(cpu="2", memory="2Gi", deadline_s=7200, on_target=True)
 
@@ -30,13 +33,16 @@ RELEASE = Pipeline(
         Stage(admit, Placement(memory="4Gi")),
         Stage(find_champion, Placement(keep="never")),
         Stage(find_targets, Placement(keep="never")),
-        Stage(export, Placement(cpu="2", memory="6Gi", sandbox=True, warm="runtime.conversion.entry:convert")),
+        Stage(
+            export,
+            Placement(cpu="2", memory="6Gi", sandbox=True, warm=CONVERT),
+        ),
         Each(
             Target,
             "fleet",
             "targets",
             (Stage(quantize, replace(ON_TARGET, modelopt=True)), Stage(package), Stage(tune, MEASURED)),
-            unfit=targets.unfit_here,
+            unfit=machine.unfit_here,
         ),
         Stage(deploy, Placement(keep="effect", cluster=True)),
         Stage(load_test, replace(MEASURED, uses="deploy", cluster=True)),

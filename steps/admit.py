@@ -9,20 +9,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runtime import scan
-from runtime.admitted import Admitted
-from runtime.artifacts import ArtifactStore
-from runtime.contracts import LoggedModel, read_model
-from runtime.errors import NotAdmitted, SpecInvalid
-from runtime.progress import progress
-from runtime.records import Artifact, Contract, Datasets, ModelVersion, RecordedRequests, Request, Scan, Site
-from runtime.registry import FOLDER, Registry, VersionInfo, check_name
-from runtime.sandbox import Limits, Workplace, workplace
-from runtime.spec import ComparisonTarget, LatencyTarget, ReleaseSpec, Wanted, parse
-from runtime.tensors import dump_npz
+from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.host import scan
+from shiplift.runtime.host.sandbox import Limits, Workplace, workplace
+from shiplift.runtime.model.contracts import LoggedModel, read_model
+from shiplift.runtime.model.tensors import dump_npz
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.admitted import Admitted
+from shiplift.runtime.spec.document import ReleaseSpec, parse
+from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget
+from shiplift.runtime.spec.target import Wanted
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.registry import FOLDER, Registry, VersionInfo, check_name
 
 SPEC_FILE = "shiplift.yaml"
-_SCAN = "runtime.scan:scan_files"
+_SCAN = "shiplift.runtime.host.scan:scan_files"
 _SCAN_LIMITS = Limits(memory_mb=4096, timeout_s=600, task="scanning the model's files", settings="")
 _EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow names them
 

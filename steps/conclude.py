@@ -10,33 +10,24 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from runtime.admitted import Admitted
-from runtime.artifacts import ArtifactStore
-from runtime.errors import ShipliftError, by_exit_code
-from runtime.ledger import Ledger
-from runtime.names import serving_name
-from runtime.records import (
-    Candidates,
-    Check,
-    Deployment,
-    Ending,
-    Exported,
-    LoadReport,
-    Outcome,
-    Packages,
-    Record,
-    ReleaseReport,
-    Request,
-    Site,
-    Trigger,
-    Tuned,
-    Verdict,
-    stage_keys,
-)
-from runtime.registry import CHALLENGER, CHAMPION, FOLDER
-from runtime.report import Story, render
-from runtime.serving import production, staging
-from runtime.storage import write_atomically
+from shiplift.runtime.base.errors import ShipliftError, by_exit_code
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.gates.report import Story, render
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.measurement import LoadReport, Tuned
+from shiplift.runtime.records.model import Exported
+from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.release import Ending, ReleaseReport, stage_keys
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Deployment
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict
+from shiplift.runtime.serving.places import production, staging
+from shiplift.runtime.spec.admitted import Admitted
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, FOLDER
 
 R = TypeVar("R", bound=Record)
 

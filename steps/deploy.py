@@ -1,9 +1,11 @@
 """Deployment to staging: the tuned package on a server of its own, warmed, answering its golden requests right."""
 
-from runtime.records import Deployment, Site, Tuned
-from runtime.registry import CHALLENGER, Registry
-from runtime.serving import staging
-from runtime.spec import Serving
+from shiplift.runtime.records.measurement import Tuned
+from shiplift.runtime.records.serving import Deployment
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.places import staging
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.store.registry import CHALLENGER, Registry
 
 
 def deploy(site: Site, tuned: tuple[Tuned, ...], serving: Serving) -> Deployment:

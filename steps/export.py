@@ -10,17 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from runtime import onnx_models
-from runtime.artifacts import ArtifactStore
-from runtime.errors import ExportFailed
-from runtime.progress import measuring, progress
-from runtime.records import Contract, Exported, ModelVersion, ParityCase, Signature, Site, TensorSpec
-from runtime.sandbox import Limits, workplace
-from runtime.scan import onnx_problems
-from runtime.spec import Conversion
-from runtime.tensors import Arrays, dump_npz, load_npz
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.base.progress import measuring, progress
+from shiplift.runtime.host.sandbox import Limits, workplace
+from shiplift.runtime.host.scan import onnx_problems
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
+from shiplift.runtime.records.model import Contract, Exported, ModelVersion, ParityCase
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.store.artifacts import ArtifactStore
 
-_ENTRY = "runtime.conversion.entry:convert"
+_ENTRY = "shiplift.runtime.model.conversion.entry:convert"
 _SEED = 20240229
 
 

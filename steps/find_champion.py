@@ -1,8 +1,10 @@
 """Which version a challenger is compared with: a question to the registry as it is now, so never a cached answer."""
 
-from runtime.ledger import Ledger
-from runtime.records import Champion, Request, Site
-from runtime.registry import CHAMPION, PREVIOUS, Registry
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.serving import Champion
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
 
 
 def find_champion(site: Site, request: Request) -> Champion:

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from runtime.errors import SpecInvalid
-from runtime.records import Site
-from runtime.spec import Fleet, Wanted
-from runtime.targets import catalogue
+from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.target import Fleet, Wanted
+from shiplift.runtime.targets.catalogue import catalogue
 
 
 def find_targets(site: Site, wanted: Wanted) -> Fleet:

@@ -1,9 +1,13 @@
 """The gate: every check of the spec against what was measured. Pure; the same records always give the same verdict."""
 
-from runtime import policy as gates
-from runtime.records import Champion, Deployment, Exported, LoadReport, Verdict
-from runtime.rules import Policy
-from runtime.spec import Data, Quality, Slo
+from shiplift.runtime.gates import policy as gates
+from shiplift.runtime.records.measurement import LoadReport
+from shiplift.runtime.records.model import Exported
+from shiplift.runtime.records.serving import Champion, Deployment
+from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.spec.measurement import Slo
+from shiplift.runtime.spec.model import Data, Quality
+from shiplift.runtime.spec.rules import Policy
 
 
 def gate(

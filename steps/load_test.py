@@ -12,28 +12,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runtime import comparing, perf, requests, sweep
-from runtime.artifacts import ArtifactStore, json_lines
-from runtime.errors import ArtifactCorrupt, MeasurementFailed, ServerFailed
-from runtime.names import serving_name
-from runtime.perf import Demand
-from runtime.progress import progress
-from runtime.records import (
-    Champion,
-    Deployment,
-    LoadPoint,
-    LoadReport,
-    Package,
-    RecordedRequests,
-    Site,
-    Staged,
-)
-from runtime.serving import Staging, staging
-from runtime.spec import ComparisonTarget, LatencyTarget, Load
-from runtime.tensors import load_npz
-from runtime.triton.client import TritonClient
-from runtime.triton.environment import ServerEnvironment
-from runtime.triton.repository import GOLDEN
+from shiplift.runtime.base.errors import ArtifactCorrupt, MeasurementFailed, ServerFailed
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.measure import comparing, perf_analyzer, requests, sweep
+from shiplift.runtime.measure.perf_analyzer import Demand
+from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.measurement import LoadPoint, LoadReport
+from shiplift.runtime.records.model import RecordedRequests
+from shiplift.runtime.records.serving import Champion, Deployment, Package, Staged
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.places import Staging, staging
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load
+from shiplift.runtime.store.artifacts import ArtifactStore, json_lines
 
 _SHORT_MS = 100
 _ENOUGH = 30  # requests a window, for a percentile to mean something
@@ -64,14 +58,16 @@ class _Generator:
         staged = side.staged
         http = staged.endpoint.http.removeprefix("http://").split("/", 1)[0]
         address = staged.endpoint.grpc if self.load.protocol == "grpc" else http
-        window = perf.Window(
+        window = perf_analyzer.Window(
             window_ms=window_ms or self.load.window_ms,
             stability_percent=self.load.stability_percent,
             attempts=attempts,
             protocol=self.load.protocol,
         )
-        target = perf.Target(model=staged.model, address=address, requests=side.requests, sequences=side.sequences)
-        point, runs = perf.measured(self.environment, target, demand, window, self.work)
+        target = perf_analyzer.Target(
+            model=staged.model, address=address, requests=side.requests, sequences=side.sequences
+        )
+        point, runs = perf_analyzer.measured(self.environment, target, demand, window, self.work)
         self.raw.extend(
             {"phase": phase, "side": side.name, "demand": vars(demand), "window_ms": window.window_ms, **vars(run)}
             for run in runs

@@ -8,32 +8,28 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runtime import onnx_models, policy, tensorrt_plans
-from runtime.artifacts import ArtifactStore
-from runtime.errors import SpecInvalid
-from runtime.names import serving_name
-from runtime.records import (
-    Artifact,
-    Candidate,
-    Candidates,
-    Check,
-    Exported,
-    ModelVersion,
-    Outcome,
-    Package,
-    Packages,
-    Precision,
-    ServingConfig,
-    Signature,
-    Site,
-    TensorSpec,
-)
-from runtime.search.space import first_config
-from runtime.sequences import hide_states, walk
-from runtime.spec import Data, Quality, SearchSpace, Serving, Target
-from runtime.tensors import Arrays, batch_of, load_npz
-from runtime.triton.config import ModelDescription, positional, server_needs
-from runtime.triton.repository import golden_arrays, write_package
+from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.gates import policy
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.sequences import hide_states, walk
+from shiplift.runtime.model.tensors import Arrays, batch_of, load_npz
+from shiplift.runtime.precision import tensorrt_plans
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.model import Exported, ModelVersion
+from shiplift.runtime.records.precision import Candidate, Candidates, Precision
+from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.verdict import Check, Outcome, Packages
+from shiplift.runtime.search.space import first_config
+from shiplift.runtime.serving.triton.config import ModelDescription, positional, server_needs
+from shiplift.runtime.serving.triton.repository import golden_arrays, write_package
+from shiplift.runtime.spec.measurement import SearchSpace
+from shiplift.runtime.spec.model import Data, Quality
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
 
 _GOLDEN_SAMPLES = 8
 _GPU_ALONE: tuple[Precision, ...] = ("bf16", "fp8")

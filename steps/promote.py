@@ -4,13 +4,16 @@ The order is: the new version beside the old one, verified; the served name move
 the old one's files removed. Whatever is already done is found done and skipped.
 """
 
-from runtime.errors import PromotionConflict
-from runtime.ledger import Ledger
-from runtime.progress import progress
-from runtime.records import Champion, Deployment, Promotion, Request, Site, Trigger, Verdict
-from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
-from runtime.serving import production
-from runtime.spec import Rollout
+from shiplift.runtime.base.errors import PromotionConflict
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Champion, Deployment, Promotion
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.serving.places import production
+from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
 
 
 def promote(

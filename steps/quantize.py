@@ -13,28 +13,24 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from runtime import onnx_models, rungs, targets, tensorrt_plans
-from runtime import quantization as building
-from runtime.artifacts import ArtifactStore
-from runtime.datasets import load_columns, load_samples
-from runtime.errors import DataInvalid, Temporary
-from runtime.evaluation import Validation, answers, over_budget
-from runtime.lessons import lessons
-from runtime.progress import measuring, progress
-from runtime.records import (
-    Artifact,
-    Candidate,
-    Candidates,
-    Datasets,
-    Evaluation,
-    Exported,
-    Metric,
-    Precision,
-    Site,
-)
-from runtime.sensitivity import graph_digest
-from runtime.spec import Data, Quantization, Target
-from runtime.tensors import Arrays, batch_of, dump_npz, load_npz
+from shiplift.runtime.base.errors import DataInvalid, Temporary
+from shiplift.runtime.base.progress import measuring, progress
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.datasets import load_columns, load_samples
+from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz, load_npz
+from shiplift.runtime.precision import quantization as building
+from shiplift.runtime.precision import rungs, tensorrt_plans
+from shiplift.runtime.precision.evaluation import Validation, answers, over_budget
+from shiplift.runtime.precision.sensitivity import graph_digest
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.model import Datasets, Exported
+from shiplift.runtime.records.precision import Candidate, Candidates, Evaluation, Metric, Precision
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.lessons import lessons
+from shiplift.runtime.targets import machine, operators
 
 _TIMED_BATCH = 8
 _ROUNDS = 15
@@ -62,13 +58,13 @@ def quantize(
         Temporary: this machine is not the target's: it vanished, or a pod landed on the wrong node.
         MissingTool: the target is a GPU, and this environment can't run models on one.
     """
-    if why := targets.mismatch(target, targets.this_machine()):
+    if why := machine.mismatch(target, machine.this_machine()):
         raise Temporary(f"target {target.name} is not this machine: {why}", do="Check its node selector.")
     store = ArtifactStore(site.artifacts_uri)
     with TemporaryDirectory(prefix="shiplift-quantize-", dir=site.home) as name:
         folder = Path(name)
         base = store.fetch(exported.model, folder / "fp32") / "model.onnx"
-        targets.require_operators(base, target)
+        operators.require_operators(base, target)
         running = onnx_models.session(base, gpu=target.gpu, lean=True)
         validation, calibration, notes = _samples(store, exported, datasets, data, running)
         progress("scoring fp32")
@@ -204,7 +200,7 @@ def _with_plans(
             at = store.fetch(one.model, Path(folder) / "model")
             with lessons(site, tensorrt_plans.lesson_of(target), Path(folder) / "timing") as kept:
                 tensorrt_plans.build_plan(
-                    at / "model.onnx", exported.signature, target, kept, trt, built_on=targets.this_machine().capability
+                    at / "model.onnx", exported.signature, target, kept, trt, built_on=machine.this_machine().capability
                 )
             given.append(one.model_copy(update={"model": store.put_tree(at)}))
     return tuple(given)

@@ -1,11 +1,13 @@
 """Rollback: a promotion of the previous champion, from the package it was promoted with."""
 
-from runtime.errors import NothingToRollBack
-from runtime.ledger import Ledger
-from runtime.records import Promotion, Request, Site
-from runtime.registry import CHAMPION, PREVIOUS, Registry
-from runtime.serving import production
-from runtime.spec import Rollout
+from shiplift.runtime.base.errors import NothingToRollBack
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.places import production
+from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
 
 
 def rollback(site: Site, model: str) -> Promotion:

@@ -11,20 +11,26 @@ import os
 import time
 from pathlib import Path
 
-from runtime.artifacts import ArtifactStore, json_lines
-from runtime.errors import MissingTool
-from runtime.journal import Journal
-from runtime.lessons import lessons
-from runtime.names import serving_name
-from runtime.onnx_models import cpu_flags
-from runtime.progress import progress
-from runtime.records import Package, Packages, Precision, ServingConfig, Site, Trial, Tuned
-from runtime.search.bench import Workbench, measure_point, short, workbench
-from runtime.search.search import Search
-from runtime.search.space import Point, space_of
-from runtime.search.worth import goal_of
-from runtime.spec import LatencyTarget, Load, SearchSpace, Serving, Target
-from runtime.triton.repository import reconfigure
+from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.model.onnx_models import cpu_flags
+from shiplift.runtime.records.measurement import Trial, Tuned
+from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.search.bench import Workbench, measure_point, short, workbench
+from shiplift.runtime.search.goal import goal_of
+from shiplift.runtime.search.planner import Search
+from shiplift.runtime.search.space import Point, space_of
+from shiplift.runtime.serving.triton.repository import reconfigure
+from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore, json_lines
+from shiplift.runtime.store.journal import Journal
+from shiplift.runtime.store.lessons import lessons
 
 _COARSE = 3  # a search's windows are this many times shorter than a finalist's
 _LEAST_MS = 200  # in shorter ones small models err by a quarter, and seem slow: a window begins with a ramp

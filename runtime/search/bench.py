@@ -6,21 +6,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from runtime import perf, requests
-from runtime.artifacts import ArtifactStore
-from runtime.errors import MeasurementFailed, ServerFailed
-from runtime.names import serving_name
-from runtime.processes import memory_mb
-from runtime.records import Packages, Precision, ServingConfig, Site, Trial
-from runtime.search.search import Search
-from runtime.search.space import Point
-from runtime.search.worth import Goal
-from runtime.spec import Load, SearchSpace, Serving
-from runtime.tensors import load_npz
-from runtime.triton.client import TritonClient
-from runtime.triton.environment import ServerEnvironment
-from runtime.triton.repository import GOLDEN, install, reconfigure
-from runtime.triton.server import Features, Server, private_server
+from shiplift.runtime.base.errors import MeasurementFailed, ServerFailed
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.host.processes import memory_mb
+from shiplift.runtime.measure import perf_analyzer, requests
+from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.measurement import Trial
+from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.search.goal import Goal
+from shiplift.runtime.search.planner import Search
+from shiplift.runtime.search.space import Point
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.repository import GOLDEN, install, reconfigure
+from shiplift.runtime.serving.triton.server import Features, Server, private_server
+from shiplift.runtime.spec.measurement import Load, SearchSpace
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.store.artifacts import ArtifactStore
 
 _ATTEMPTS = 1  # coarse: a trial that is off is one of many
 
@@ -89,19 +94,19 @@ def measure_point(bench: Workbench, search: Search, point: Point, window_ms: int
 
 
 def _at(bench: Workbench, goal: Goal, point: Point, concurrency: int, window_ms: int) -> Trial:
-    target = perf.Target(
+    target = perf_analyzer.Target(
         model=serving_name(point.package.model),
         address=bench.server.grpc if bench.load.protocol == "grpc" else bench.server.http,
         requests=bench.requests,
         sequences=point.package.sequences,
     )
-    window = perf.Window(
+    window = perf_analyzer.Window(
         window_ms=window_ms,
         stability_percent=bench.load.stability_percent,
         attempts=_ATTEMPTS,
         protocol=bench.load.protocol,
     )
-    found = perf.measure(bench.environment, target, concurrency, window, bench.work)
+    found = perf_analyzer.measure(bench.environment, target, concurrency, window, bench.work)
     memory = memory_mb(bench.server.process.pid)
     trial = Trial(
         precision=point.package.precision,

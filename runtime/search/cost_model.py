@@ -12,9 +12,9 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.records import Trial
-from runtime.search.space import Point, Space
-from runtime.search.worth import Goal
+from shiplift.runtime.records.measurement import Trial
+from shiplift.runtime.search.goal import Goal
+from shiplift.runtime.search.space import Point, Space
 
 _RIDGE = 0.1
 _OPTIMISM = 1.0

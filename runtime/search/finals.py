@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterable
 from statistics import median_low
 
-from runtime.records import ServingConfig, Trial
-from runtime.search.space import Point, Space
-from runtime.search.worth import Goal
+from shiplift.runtime.records.measurement import Trial
+from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.search.goal import Goal
+from shiplift.runtime.search.space import Point, Space
 
 FINALISTS = 4
 ROUNDS = 4

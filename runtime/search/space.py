@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from runtime.records import Package, ServerKind, ServingConfig
-from runtime.spec import SearchSpace, Serving
-from runtime.triton.config import least_instances
+from shiplift.runtime.records.serving import Package, ServerKind, ServingConfig
+from shiplift.runtime.serving.triton.config import least_instances
+from shiplift.runtime.spec.measurement import SearchSpace
+from shiplift.runtime.spec.serving import Serving
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,10 @@ import yaml
 from filelock import FileLock
 from numpy.typing import NDArray
 
-from pipelines.values import Values, parse
-from runtime.registry import Registry, prepare_environment
-
-from ..integration.conftest import FAST, digits
-from ..integration.conftest import until as _until
+from shiplift.pipelines.installation.values import Values, parse
+from shiplift.runtime.store.registry import Registry, prepare_environment
+from tests.integration.conftest import FAST, digits
+from tests.integration.conftest import until as _until
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(os.environ.get("SHIPLIFT_CLUSTER_SCRIPT", ROOT.parent / "shared" / "cluster" / "cluster"))
@@ -82,7 +81,8 @@ class Kube:
     def shiplift(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
         """The command of this working tree."""
         done = subprocess.run(
-            [sys.executable, "-m", "pipelines.cli", *words], capture_output=True, text=True, check=False, cwd=ROOT,
+            [sys.executable, "-m", "shiplift.pipelines.commands.app", *words],
+            capture_output=True, text=True, check=False, cwd=ROOT,
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)}, timeout=400,
         )  # fmt: skip
         assert not check or done.returncode == 0, done.stderr

@@ -15,13 +15,12 @@ import httpx
 import pytest
 import yaml
 
-from pipelines.argo_releases import ArgoReleases
-from pipelines.pushes import NO_COMMIT
-from runtime.kubernetes.api import Api
-from runtime.processes import free_port, start_child
-
-from ..integration.conftest import FAST
-from .conftest import Lab, small_values, until
+from shiplift.pipelines.engines.argo.releases import ArgoReleases
+from shiplift.pipelines.triggers.pushes import NO_COMMIT
+from shiplift.runtime.host.processes import free_port, start_child
+from shiplift.runtime.serving.kubernetes.api import Api
+from tests.cluster.conftest import Lab, small_values, until
+from tests.integration.conftest import FAST
 
 NAME = "team/models"
 

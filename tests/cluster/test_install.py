@@ -18,10 +18,9 @@ import httpx
 import pytest
 import yaml
 
-from runtime.errors import ClusterUnreachable, NotFound, ServerFailed
-from runtime.processes import free_port
-
-from .conftest import Kube, small_values, until
+from shiplift.runtime.base.errors import ClusterUnreachable, NotFound, ServerFailed
+from shiplift.runtime.host.processes import free_port
+from tests.cluster.conftest import Kube, small_values, until
 
 NAME = "shiplift-install"
 SERVING = f"{NAME}-serving"

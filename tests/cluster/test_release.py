@@ -19,12 +19,11 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines.remote import Remote
-from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS
-
-from ..integration.conftest import FAST, digits
-from .conftest import Kube, Lab, stage_runs, until
-from .traffic import Traffic, row
+from shiplift.pipelines.engines.argo.remote import Remote
+from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS
+from tests.cluster.conftest import Kube, Lab, stage_runs, until
+from tests.cluster.traffic import Traffic, row
+from tests.integration.conftest import FAST, digits
 
 MODEL = "plain"
 SPEC = FAST + "rollout: {canary_percent: [50], hold_s: 1}\n"

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from runtime.registry import CHALLENGER, CHAMPION
-
-from ..integration.conftest import FAST
-from .conftest import Kube, Lab, stage_runs, until
-from .test_release import ended, pod_of, promoted, rerun, serving, tag, traffic, workflow_of
+from shiplift.runtime.store.registry import CHALLENGER, CHAMPION
+from tests.cluster.conftest import Kube, Lab, stage_runs, until
+from tests.cluster.test_release import ended, pod_of, promoted, rerun, serving, tag, traffic, workflow_of
+from tests.integration.conftest import FAST
 
 MODEL = "placed"
 SLOT = "shiplift.dev/test-slot"

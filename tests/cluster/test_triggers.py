@@ -12,18 +12,19 @@ from typing import Any
 
 import pytest
 
-from pipelines import stuck
-from pipelines.argo_releases import ArgoReleases, concluding
-from pipelines.reconciler import Reconciler
-from pipelines.releases import Accepted
-from pipelines.trigger_settings import Reconciling, TriggerSettings
-from pipelines.values import Images
-from pipelines.workflows import Run
-from runtime.kubernetes.api import Api
-from runtime.records import Outcome, ReleaseReport, Request, Trigger
-from tests.unit.test_reconciler import Registry
-
-from .conftest import Kube, until
+from shiplift.pipelines.daemons import stuck
+from shiplift.pipelines.daemons.reconciler import Reconciler
+from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding
+from shiplift.pipelines.engines.argo.workflows import Run
+from shiplift.pipelines.engines.local.releases import Accepted
+from shiplift.pipelines.installation.values import Images
+from shiplift.pipelines.triggers.settings import Reconciling, TriggerSettings
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.kubernetes.api import Api
+from tests.cluster.conftest import Kube, until
+from tests.unit.pipelines.daemons.test_reconciler import Registry
 
 IMAGE = os.environ.get("SHIPLIFT_PIPELINE_IMAGE", Images().pipeline)
 WEBHOOK, MANUAL = Trigger(kind="webhook"), Trigger(kind="manual")

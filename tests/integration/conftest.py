@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pipelines import control, stack
-from pipelines.releases import Releases
-from runtime.names import release_name
-from runtime.records import Event, ReleaseReport, Request, Site, Trigger
-from runtime.registry import Registry, prepare_environment
-from runtime.settings import Settings
+from shiplift.pipelines.engines.local import control, stack
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.names import release_name
+from shiplift.runtime.records.release import Event, ReleaseReport
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.store.registry import Registry, prepare_environment
 
 # One small configuration and short windows: what is tested is the path, not the numbers.
 FAST = """

@@ -7,23 +7,19 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
-from runtime.artifacts import ArtifactStore
-from runtime.errors import StorageFull
-from runtime.records import (
-    Artifact,
-    Candidate,
-    Candidates,
-    Exported,
-    Isolation,
-    ModelVersion,
-    ParityCase,
-    Signature,
-    Site,
-    TensorSpec,
-)
-from runtime.spec import Data, Quality, SearchSpace, Serving, Target
-from runtime.tensors import dump_npz
-from steps.package import package
+from shiplift.runtime.base.errors import StorageFull
+from shiplift.runtime.model.tensors import dump_npz
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.model import Exported, Isolation, ModelVersion, ParityCase
+from shiplift.runtime.records.precision import Candidate, Candidates
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.spec.measurement import SearchSpace
+from shiplift.runtime.spec.model import Data, Quality
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.steps.package import package
 
 
 def main(small: Path) -> int:

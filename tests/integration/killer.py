@@ -14,15 +14,22 @@ from typing import Any
 
 import mlflow  # noqa: F401 - imported once, before the forks
 
-from pipelines import stack
-from runtime.ledger import Ledger
-from runtime.records import Champion, Deployment, Endpoint, Outcome, Process, Request, Trigger, Verdict
-from runtime.registry import CHAMPION, PREVIOUS, Registry
-from runtime.spec import Rollout
-from steps.promote import promote
-from steps.rollback import rollback
+from shiplift.pipelines.engines.local import stack
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Champion, Deployment, Endpoint, Process
+from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
+from shiplift.steps.promote import promote
+from shiplift.steps.rollback import rollback
 
-FILES = ("steps/promote.py", "steps/rollback.py", "runtime/triton/production.py", "runtime/triton/repository.py")
+FILES = (
+    "steps/promote.py",
+    "steps/rollback.py",
+    "runtime/serving/triton/production.py",
+    "runtime/serving/triton/repository.py",
+)
 seen = 0
 
 

@@ -19,15 +19,17 @@ import torch
 from mlflow.models import infer_signature
 from onnx import TensorProto, helper
 
-from pipelines import stack
-from runtime.artifacts import ArtifactStore
-from runtime.errors import ExportFailed, MeasurementFailed, MissingTool, PortTaken, ShipliftError
-from runtime.names import release_name
-from runtime.processes import alive
-from runtime.records import Outcome, Process, ReleaseReport
-from runtime.registry import CHALLENGER, CHAMPION
-from runtime.settings import Settings
-from runtime.triton.environment import ServerEnvironment, default_root
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.errors import ExportFailed, MeasurementFailed, MissingTool, PortTaken, ShipliftError
+from shiplift.runtime.base.names import release_name
+from shiplift.runtime.host.processes import alive
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.registry import CHALLENGER, CHAMPION
 from tests.integration.conftest import FAST, Lab, digits, request, until
 
 SHIPLIFT = Path(sys.executable).with_name("shiplift")
@@ -156,12 +158,12 @@ def test_a_pickle_that_runs_code_is_named_and_never_runs(lab: Lab, tmp_path: Pat
 
 
 def test_even_unscanned_it_can_do_nothing_in_the_sandbox(lab: Lab, tmp_path: Path) -> None:
-    from runtime.sandbox import Limits, workplace
-    from runtime.tensors import dump_npz
+    from shiplift.runtime.host.sandbox import Limits, workplace
+    from shiplift.runtime.model.tensors import dump_npz
 
     marker = tmp_path / "it-ran"
     x = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
-    with workplace("runtime.conversion.entry:convert", tmp_path) as place:
+    with workplace("shiplift.runtime.model.conversion.entry:convert", tmp_path) as place:
         folder = evil_folder(lab, place.folder / "m", marker)
         example = place.folder / "example.npz"
         example.write_bytes(dump_npz({"x": np.ones((2, 4), np.float32)}))
@@ -249,7 +251,7 @@ def test_a_taken_port_is_named_and_nothing_is_started(tmp_path: Path) -> None:
 
 
 def free() -> int:
-    from runtime.processes import free_port
+    from shiplift.runtime.host.processes import free_port
 
     return free_port()
 
@@ -269,8 +271,8 @@ def test_a_full_disk_while_packaging_is_one_clear_message(lab: Lab, tmp_path: Pa
 def test_a_load_generator_that_is_missing_or_dies_is_said_so(
     lab: Lab, tmp_path: Path, fault: str, error: type[ShipliftError]
 ) -> None:
-    from runtime import perf
-    from runtime.records import Signature, TensorSpec
+    from shiplift.runtime.measure import perf_analyzer
+    from shiplift.runtime.records.tensor import Signature, TensorSpec
 
     real = ServerEnvironment(default_root())
     root = tmp_path / "server"
@@ -283,12 +285,12 @@ def test_a_load_generator_that_is_missing_or_dies_is_said_so(
         program.write_text("#!/bin/sh\necho the network is down >&2\nkill -9 $$\n")
         program.chmod(0o755)
     spec = TensorSpec(name="x", datatype="FP32", shape=(-1, 4))
-    requests = perf.write_requests(
+    requests = perf_analyzer.write_requests(
         tmp_path / "r.json", Signature(inputs=(spec,), outputs=(spec,)), {"x": np.ones((1, 4), np.float32)}
     )
-    target = perf.Target(model="any", address=f"127.0.0.1:{lab.running.grpc_port}", requests=requests)
+    target = perf_analyzer.Target(model="any", address=f"127.0.0.1:{lab.running.grpc_port}", requests=requests)
     with pytest.raises(error) as caught:
-        perf.measure(ServerEnvironment(root), target, 1, perf.Window(window_ms=100), tmp_path)
+        perf_analyzer.measure(ServerEnvironment(root), target, 1, perf_analyzer.Window(window_ms=100), tmp_path)
     assert "perf_analyzer" in str(caught.value)
     if fault == "dying":
         assert "the network is down" in str(caught.value)

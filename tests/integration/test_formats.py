@@ -15,13 +15,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from runtime.admitted import Admitted
-from runtime.artifacts import ArtifactStore
-from runtime.errors import ExportFailed, NotAdmitted, SandboxLimit
-from runtime.records import Exported
-from runtime.spec import Conversion, Quality
-from steps.admit import admit
-from steps.export import export
+from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit
+from shiplift.runtime.records.model import Exported
+from shiplift.runtime.spec.admitted import Admitted
+from shiplift.runtime.spec.model import Conversion, Quality
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.steps.admit import admit
+from shiplift.steps.export import export
 from tests.integration.conftest import FAST, Lab, digits, request
 
 Log = Callable[..., Any]

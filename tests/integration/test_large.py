@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from runtime import onnx_models
-from runtime.artifacts import ArtifactStore
-from runtime.errors import ArtifactCorrupt
-from runtime.records import Contract, ModelVersion, Signature, TensorSpec
-from runtime.spec import Conversion
-from runtime.tensors import dump_npz
-from steps.export import export
+from shiplift.runtime.base.errors import ArtifactCorrupt
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.tensors import dump_npz
+from shiplift.runtime.records.model import Contract, ModelVersion
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.steps.export import export
 from tests.unit.examples import site
 
 pytestmark = [pytest.mark.large, pytest.mark.timeout(600)]

@@ -16,17 +16,19 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from runtime import perf
-from runtime.errors import MeasurementFailed
-from runtime.records import ServingConfig, Signature, TensorSpec
-from runtime.requests import recorded, synthetic
-from runtime.spec import DynamicShape, Load, Serving
-from runtime.tensors import Arrays
-from runtime.triton.client import TritonClient
-from runtime.triton.config import ModelDescription
-from runtime.triton.environment import ServerEnvironment, default_root
-from runtime.triton.repository import golden_arrays, install, write_package
-from runtime.triton.server import Features, Server, private_server
+from shiplift.runtime.base.errors import MeasurementFailed
+from shiplift.runtime.measure import perf_analyzer
+from shiplift.runtime.measure.requests import recorded, synthetic
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.config import ModelDescription
+from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
+from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
+from shiplift.runtime.serving.triton.server import Features, Server, private_server
+from shiplift.runtime.spec.measurement import DynamicShape, Load
+from shiplift.runtime.spec.serving import Serving
 
 pytestmark = pytest.mark.integration
 ENVIRONMENT = ServerEnvironment(default_root())
@@ -116,11 +118,13 @@ def failed_under_load(
     work: Path, model: bytes, signature: Signature, example: Any, sent: list[Arrays], protocol: Any = "grpc"
 ) -> int:
     """Sends the requests in turn for a while; gives how many of them failed."""
-    file = perf.write_each(work / "requests.json", signature, sent)
+    file = perf_analyzer.write_each(work / "requests.json", signature, sent)
     with served(work, model, signature, example) as (server, client):
-        target = perf.Target(model="m", address=server.grpc if protocol == "grpc" else server.http, requests=file)
-        window = perf.Window(window_ms=150, attempts=1, protocol=protocol)
-        point = perf.measure(ENVIRONMENT, target, 2, window, work)
+        target = perf_analyzer.Target(
+            model="m", address=server.grpc if protocol == "grpc" else server.http, requests=file
+        )
+        window = perf_analyzer.Window(window_ms=150, attempts=1, protocol=protocol)
+        point = perf_analyzer.measure(ENVIRONMENT, target, 2, window, work)
         assert point.throughput_per_s * 0.15 > len(sent), "not every request was sent"
         return client.failures("m")
 

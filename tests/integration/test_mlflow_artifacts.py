@@ -12,12 +12,11 @@ import fsspec
 import httpx
 import pytest
 
-from runtime.artifacts import ArtifactStore
-from runtime.errors import ArtifactCorrupt, Temporary
-from runtime.processes import free_port, inherited, start_daemon, stop
-from runtime.records import Process
-
-from .conftest import until
+from shiplift.runtime.base.errors import ArtifactCorrupt, Temporary
+from shiplift.runtime.host.processes import free_port, inherited, start_daemon, stop
+from shiplift.runtime.records.serving import Process
+from shiplift.runtime.store.artifacts import ArtifactStore
+from tests.integration.conftest import until
 
 
 @dataclass

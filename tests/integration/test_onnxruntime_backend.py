@@ -17,17 +17,17 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
-from runtime.errors import MissingTool, ServerFailed
-from runtime.onnx_models import signature_of
-from runtime.processes import memory_mb
-from runtime.records import ServingConfig
-from runtime.spec import Serving
-from runtime.triton import native
-from runtime.triton.client import TritonClient
-from runtime.triton.config import ModelDescription
-from runtime.triton.environment import ServerEnvironment, default_root
-from runtime.triton.repository import install, write_package
-from runtime.triton.server import Features, Server, private_server
+from shiplift.runtime.base.errors import MissingTool, ServerFailed
+from shiplift.runtime.host.processes import memory_mb
+from shiplift.runtime.model.onnx_models import signature_of
+from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.serving.triton import native
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.config import ModelDescription
+from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
+from shiplift.runtime.serving.triton.repository import install, write_package
+from shiplift.runtime.serving.triton.server import Features, Server, private_server
+from shiplift.runtime.spec.serving import Serving
 
 pytestmark = pytest.mark.integration
 ENVIRONMENT = ServerEnvironment(default_root())

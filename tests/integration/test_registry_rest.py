@@ -5,12 +5,13 @@ import time
 
 import pytest
 
-from pipelines import stack, sweeping
-from pipelines.releases import Accepted
-from runtime.errors import NotFound, UsageError
-from runtime.keys import load_secrets
-from runtime.records import Request, Trigger
-from runtime.registry_rest import RestRegistry
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.releases import Accepted
+from shiplift.pipelines.triggers import registry_sweep
+from shiplift.runtime.base.errors import NotFound, UsageError
+from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.store.registry_rest import RestRegistry
 from tests.integration.conftest import Lab
 
 
@@ -59,7 +60,7 @@ def test_a_sweep_finds_what_has_no_release(lab: Lab) -> None:
         assert trigger.kind == "sweep"
         return Accepted(name="x", created=True, queued=True)
 
-    sweeping.sweep(RestRegistry(lab.running.registry_uri), accept, since=since, tell=print)
+    registry_sweep.sweep(RestRegistry(lab.running.registry_uri), accept, since=since, tell=print)
     assert found.count(("swept", 1)) in (0, 1)  # 0: its release has ended by now
 
 

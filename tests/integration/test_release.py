@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from pipelines import pages, replay
-from runtime.artifacts import ArtifactStore
-from runtime.keys import load_secrets, sign
-from runtime.ledger import PROMOTION
-from runtime.records import Outcome
-from runtime.registry import CHALLENGER, CHAMPION, PREVIOUS
+from shiplift.pipelines.commands import gate, pages
+from shiplift.runtime.base.secrets import load_secrets, sign
+from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.ledger import PROMOTION
+from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS
 from tests.integration.conftest import FAST, Lab, digits, until
 
 
@@ -101,13 +101,13 @@ def test_a_past_release_is_judged_again_by_another_policy_without_running_it(
     report = lab.wait("judged", second)
     assert report.exit_code == 0
 
-    found = replay.replay(lab.home, "judged", "same.yaml", "")
+    found = gate.replay(lab.home, "judged", "same.yaml", "")
     assert [(one.version, one.after, one.flips) for one in found.releases] == [
         (second, Outcome.PASS, ()), (first, Outcome.PASS, ()),
     ]  # fmt: skip
     assert found.releases[0].checks == report.checks
     rules = "policy: {rules: [{metric: memory_mb, comparison: <=, limit: 1 MiB}, {metric: max_rate_per_s, "
-    stricter = replay.replay(lab.home, f"judged/{second}", "stricter.yaml", rules + "comparison: '>=', limit: 1/s}]}")
+    stricter = gate.replay(lab.home, f"judged/{second}", "stricter.yaml", rules + "comparison: '>=', limit: 1/s}]}")
     assert {flip.name: flip.after for flip in stricter.releases[0].flips} == {
         "memory_mb": "fail", "max_rate_per_s": "pass",
     }  # fmt: skip
@@ -167,7 +167,7 @@ def test_a_forged_promotion_is_not_believed(lab: Lab) -> None:
     envelope = json.loads(lab.registry.read_text(info.run_id, PROMOTION) or "{}")
     altered = envelope["record"].replace('"precision":"', '"precision":"int8","x":"')
     lab.registry.write_text(info.run_id, PROMOTION, json.dumps({"record": altered, "signature": envelope["signature"]}))
-    from runtime.ledger import Ledger
+    from shiplift.runtime.store.ledger import Ledger
     from tests.integration.conftest import request
 
     assert Ledger(lab.site, request("forged", version)).promotion() is None

@@ -9,13 +9,14 @@ import torch
 from mlflow.models import infer_signature
 from numpy.typing import NDArray
 
-from pipelines import control, pages
-from runtime.artifacts import ArtifactStore
-from runtime.errors import ServerFailed
-from runtime.ledger import Ledger
-from runtime.names import serving_name
-from runtime.triton.client import Step, TritonClient, steps_of
-from runtime.triton.repository import GOLDEN
+from shiplift.pipelines.commands import pages
+from shiplift.pipelines.engines.local import control
+from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.serving.triton.client import Step, TritonClient, steps_of
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.ledger import Ledger
 from tests.integration.conftest import Lab, request
 
 SPEC = """

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from pipelines.demo import Traffic
-from runtime.ledger import Ledger
-from runtime.records import Champion, Outcome, Promotion, Verdict
-from runtime.registry import CHAMPION, PREVIOUS
-from runtime.spec import Rollout
-from runtime.triton.production import LocalProduction
-from steps.rollback import rollback
+from shiplift.pipelines.commands.demo import Traffic
+from shiplift.runtime.records.serving import Champion, Promotion
+from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.serving.triton.production import LocalProduction
+from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import CHAMPION, PREVIOUS
+from shiplift.steps.rollback import rollback
 from tests.integration.conftest import Lab, digits, request, until
 
 POINTS = 20  # how many of the lines, evenly spread, it is killed at
@@ -69,10 +70,10 @@ def test_no_request_fails_while_versions_are_promoted_and_rolled_back(lab: Lab) 
 
 
 def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: Path) -> None:
-    from runtime.artifacts import ArtifactStore
-    from runtime.errors import GoldenMismatch, ServerFailed
-    from runtime.tensors import dump_npz, load_npz
-    from runtime.triton.repository import GOLDEN
+    from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed
+    from shiplift.runtime.model.tensors import dump_npz, load_npz
+    from shiplift.runtime.serving.triton.repository import GOLDEN
+    from shiplift.runtime.store.artifacts import ArtifactStore
 
     version = lab.log_classifier("wrong")
     assert lab.wait("wrong", version).exit_code == 0
@@ -167,9 +168,9 @@ def test_promotions_of_one_model_wait_for_each_other(lab: Lab) -> None:
 
 
 def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int, int]) -> None:
-    from runtime.errors import Refused
-    from runtime.records import Deployment, Endpoint, Process
-    from steps.promote import promote
+    from shiplift.runtime.base.errors import Refused
+    from shiplift.runtime.records.serving import Deployment, Endpoint, Process
+    from shiplift.steps.promote import promote
     from tests.integration.conftest import by_hand
 
     first, second = pair

@@ -17,19 +17,19 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from runtime import perf
-from runtime.errors import ServerFailed, Temporary
-from runtime.kubernetes import guard
-from runtime.processes import free_port, listening, start_child
-from runtime.records import ServingConfig, Signature, TensorSpec
-from runtime.spec import HostPolicy, Priorities, Queue, RateLimiter, Serving
-from runtime.triton.client import TritonClient, check_golden
-from runtime.triton.config import ModelDescription, least_instances, server_needs
-from runtime.triton.environment import ServerEnvironment, default_root
-from runtime.triton.repository import golden_arrays, install, write_package
-from runtime.triton.server import Features, Ports, Server, nvidia_command, private_server, variables
-
-from .conftest import until
+from shiplift.runtime.base.errors import ServerFailed, Temporary
+from shiplift.runtime.host.processes import free_port, listening, start_child
+from shiplift.runtime.measure import perf_analyzer
+from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.serving.kubernetes import guard
+from shiplift.runtime.serving.triton.client import TritonClient, check_golden
+from shiplift.runtime.serving.triton.config import ModelDescription, least_instances, server_needs
+from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
+from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
+from shiplift.runtime.serving.triton.server import Features, Ports, Server, nvidia_command, private_server, variables
+from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving
+from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration
 ENVIRONMENT = ServerEnvironment(default_root())
@@ -278,11 +278,11 @@ def test_a_numa_node_that_is_not_there_is_an_error_at_load(tmp_path: Path) -> No
 
 def test_a_model_slower_than_the_window_is_measured_in_a_longer_one(tmp_path: Path) -> None:
     """perf_analyzer counts a request that begins and ends within its window, and gives up where there is none."""
-    window = perf.Window(window_ms=100, stability_percent=1000, attempts=1)
+    window = perf_analyzer.Window(window_ms=100, stability_percent=1000, attempts=1)
     with served(tmp_path, Serving(), max_batch=1, slow=250) as (server, _):
-        requests = perf.write_requests(tmp_path / "requests.json", SIGNATURE, {"x": X})
-        target = perf.Target(model="m", address=server.grpc, requests=requests)
-        point = perf.measure(ENVIRONMENT, target, 8, window, tmp_path)
+        requests = perf_analyzer.write_requests(tmp_path / "requests.json", SIGNATURE, {"x": X})
+        target = perf_analyzer.Target(model="m", address=server.grpc, requests=requests)
+        point = perf_analyzer.measure(ENVIRONMENT, target, 8, window, tmp_path)
     assert point.throughput_per_s > 0
     assert point.p50_ms > window.window_ms
 

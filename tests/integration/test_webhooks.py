@@ -12,13 +12,14 @@ from typing import Any
 import httpx
 import pytest
 
-from pipelines import dispatcher, stack
-from pipelines.receiver import MAX_BODY_BYTES
-from pipelines.releases import Releases
-from runtime.keys import load_secrets
-from runtime.names import release_name
-from runtime.processes import alive, stop
-from runtime.registry import TAG
+from shiplift.pipelines.daemons import dispatcher
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.triggers.receiver import MAX_BODY_BYTES
+from shiplift.runtime.base.names import release_name
+from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.host.processes import alive, stop
+from shiplift.runtime.store.registry import TAG
 from tests.integration.conftest import Lab, until
 
 

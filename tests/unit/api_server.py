@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from runtime.kubernetes.api import Api
+from shiplift.runtime.serving.kubernetes.api import Api
 
 Object = dict[str, Any]
 

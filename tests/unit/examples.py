@@ -8,27 +8,13 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from runtime.records import (
-    Artifact,
-    Champion,
-    Check,
-    Comparison,
-    Deployment,
-    Endpoint,
-    Exported,
-    Isolation,
-    LoadPoint,
-    LoadReport,
-    Outcome,
-    Package,
-    ParityCase,
-    Process,
-    ServingConfig,
-    Signature,
-    Site,
-    TensorSpec,
-    Trial,
-)
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Trial
+from shiplift.runtime.records.model import Exported, Isolation, ParityCase
+from shiplift.runtime.records.serving import Champion, Deployment, Endpoint, Package, Process, ServingConfig
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.records.verdict import Check, Outcome
 
 Golden = Callable[[str, str], None]
 

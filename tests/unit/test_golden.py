@@ -1,6 +1,6 @@
 import pytest
 
-from .examples import Golden
+from tests.unit.examples import Golden
 
 
 @pytest.mark.parametrize("name", ["shiplift.schema.json", "nowhere.txt"])

@@ -7,26 +7,52 @@ from pathlib import Path
 
 import pytest
 
-import pipelines
-import runtime
-import steps
-import templates
+import shiplift
 
 ROOT = Path(__file__).parents[2]
-ROOMS = {"pipelines": pipelines, "runtime": runtime, "steps": steps, "templates": templates}
+ROOMS = ("pipelines", "runtime", "steps", "templates")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
 STEPS = sorted(path.stem for path in (ROOT / "steps").glob("*.py") if path.stem != "__init__")
+MOST_MODULES = 13  # in one folder: more than a reader takes in at a glance
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_is_this_repository_s_and_not_a_folder_that_shadows_it(room: str) -> None:
-    assert ROOMS[room].__file__ == str(ROOT / room / "__init__.py")
-    assert list(ROOMS[room].__path__) == [str(ROOT / room)]
+def test_a_room_is_this_repository_s(room: str) -> None:
+    module = importlib.import_module(f"shiplift.{room}")
+    assert Path(str(module.__file__)).resolve() == ROOT / room / "__init__.py"
 
 
-def test_no_folder_of_tests_is_named_like_a_room() -> None:
-    named = {path.name for path in (ROOT / "tests").rglob("*") if path.is_dir()}
-    assert named & set(ROOMS) == set()
+def test_the_package_is_the_rooms_and_nothing_else() -> None:
+    entries = {path.name for path in Path(shiplift.__file__).parent.iterdir()} - {"__pycache__"}
+    assert entries == {"__init__.py", "py.typed", *ROOMS}
+
+
+def test_no_module_is_imported_by_its_bare_name() -> None:
+    """A room imported as `runtime` and as `shiplift.runtime` would be two rooms, each with its own error classes."""
+    for path in (*MODULES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
+            bare = [name for name in names if name.split(".")[0] in ROOMS]
+            assert not bare, f"{path} imports {bare}"
+
+
+def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
+    folders = {path.parent for path in MODULES}
+    crowded = {
+        folder.relative_to(ROOT).as_posix(): count
+        for folder in folders
+        if (count := len([path for path in folder.glob("*.py") if path.stem != "__init__"])) > MOST_MODULES
+    }
+    assert not crowded
+
+
+def test_unit_tests_mirror_the_rooms() -> None:
+    folders = {
+        path.parent.relative_to(ROOT / "tests" / "unit") for path in (ROOT / "tests" / "unit").rglob("test_*.py")
+    }
+    lost = {folder.as_posix() for folder in folders if not (ROOT / folder).is_dir()}
+    assert not lost
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
@@ -37,7 +63,7 @@ def test_a_module_begins_with_what_it_is_for(path: Path) -> None:
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_is_one_public_function_named_like_its_file(name: str) -> None:
-    module = importlib.import_module(f"steps.{name}")
+    module = importlib.import_module(f"shiplift.steps.{name}")
     public = [
         found.__name__
         for found in vars(module).values()
@@ -47,7 +73,7 @@ def test_a_step_is_one_public_function_named_like_its_file(name: str) -> None:
 
 
 def test_every_step_is_in_the_release_or_is_the_way_back() -> None:
-    from pipelines.release import RELEASE
+    from shiplift.pipelines.release import RELEASE
 
     in_release = {stage.name for stage in RELEASE.flat()} | {"conclude"}
     assert set(STEPS) == in_release | {"rollback"}

@@ -1,0 +1,1 @@
+"""The `shiplift` command: one module per subcommand, named after it."""

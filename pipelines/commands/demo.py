@@ -1,0 +1,244 @@
+"""`shiplift demo`: the whole story on one machine, told as it happens and checked as it is told.
+
+Three versions of a digit classifier are trained by the example script that `shiplift init` writes, and registered;
+nothing else starts a release. The first is promoted, the second refused, the third promoted while a client keeps
+sending, then rolled back under the same load.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shiplift.pipelines.commands import console
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.errors import ShipliftError, Temporary
+from shiplift.runtime.base.names import release_name
+from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.store.registry import CHAMPION, Registry
+from shiplift.steps.rollback import rollback
+
+MODEL = "digits"
+_SCRIPT = Path(str(files("shiplift.templates").joinpath("train.py")))
+_SPEC = """\
+quality: {min_score: 0.9}
+slo: {p99_ms: 100, throughput_per_s: 200, regression: {p99_percent: 100, throughput_percent: 40}}
+search: {time_budget_s: 8}
+load: {concurrency: [1, 8, 32]}
+"""
+_WEBHOOK_S = 30
+Tell = Callable[[str], None]
+
+
+@dataclass
+class Traffic:
+    """A client that never stops asking, over both protocols, and counts what failed.
+
+    `image` is a float32 array for the input named `input`.
+    """
+
+    model: str
+    http: str
+    grpc: str
+    image: Any
+    sent: int = 0
+    failures: list[str] = field(default_factory=list)
+    versions: set[str] = field(default_factory=set)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self) -> None:
+        """Two senders over gRPC, one over HTTP."""
+        for send in (self._over_grpc, self._over_grpc, self._over_http):
+            thread = threading.Thread(target=send, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Ends it, and waits for the last answers."""
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=30)
+
+    def _over_grpc(self) -> None:
+        import tritonclient.grpc as triton  # noqa: PLC0415 - plain client, as any user's
+
+        client = triton.InferenceServerClient(self.grpc)
+        given = triton.InferInput("input", list(self.image.shape), "FP32")
+        given.set_data_from_numpy(self.image)
+        self._until_stopped(lambda: str(client.infer(self.model, [given]).get_response().model_version))
+
+    def _over_http(self) -> None:
+        import httpx  # noqa: PLC0415
+
+        body = {"inputs": [{"name": "input", "shape": list(self.image.shape), "datatype": "FP32",
+                            "data": self.image.ravel().tolist()}]}  # fmt: skip
+        with httpx.Client(trust_env=False, timeout=30) as client:
+
+            def ask() -> str:
+                answer = client.post(f"{self.http}/infer", json=body)
+                answer.raise_for_status()
+                return str(answer.json()["model_version"])
+
+            self._until_stopped(ask)
+
+    def _until_stopped(self, ask: Callable[[], str]) -> None:
+        while not self._stop.is_set():
+            try:
+                version = ask()
+            except Exception as error:
+                with self._lock:
+                    self.failures.append(str(error)[:200])
+            else:
+                with self._lock:
+                    self.sent += 1
+                    self.versions.add(version)
+            time.sleep(0.005)
+
+
+def play(settings: Settings, tell: Tell, *, keep: bool) -> dict[str, Any]:
+    """Plays the demo in the home of `settings`; gives what the last line prints.
+
+    Raises:
+        ShipliftError: something did not go as the story says.
+    """
+    started = time.monotonic()
+    home = settings.root
+    tell("1. The embedded stack")
+    running = stack.up(settings, tell)
+    try:
+        found = _story(home, running, tell)
+        found["idle_memory_mb"] = round(sum(stack.memory(running).values()))
+    finally:
+        if not keep:
+            stack.down(home)
+    found["seconds"] = round(time.monotonic() - started, 1)
+    tell(f"State is in {home}; `shiplift up` starts the stack again.")
+    return found
+
+
+def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
+    site, unfinished = stack.site(home, running), home / "demo" / "unfinished"
+    _finish(site, unfinished, tell)
+    tell("\n2. Version 1: training and registering it starts its release")
+    first = _release(home, running, tell, epochs=6, expect=0)
+    answers = load_npz(home / "demo" / "answers.npz")
+    difference = _compare(running, answers)
+    tell(f"Production's answers are within {difference:.2g} of torch's (largest logit: {_largest(answers):.1f}).")
+
+    traffic = Traffic(
+        model=MODEL,
+        http=f"http://{stack.HOST}:{running.http_port}/v2/models/{MODEL}",
+        grpc=f"{stack.HOST}:{running.grpc_port}",
+        image=answers["image"][:1],
+    )
+    traffic.start()
+    try:
+        tell("\n3. Version 2 is worse: it is refused, and version 1 keeps serving")
+        second = _release(home, running, tell, epochs=1, samples=600, expect=20)
+        tell("\n4. Version 3 is better: it is promoted while a client keeps sending")
+        unfinished.write_text(str(first.version))
+        third = _release(home, running, tell, epochs=30, expect=0)
+        tell("\n5. Rollback, under the same load")
+        back = rollback(site, MODEL)
+        unfinished.unlink()
+        tell(f"Version {back.version} is the champion again.")
+        time.sleep(1)  # a second of traffic after the switch is part of what is counted
+    finally:
+        traffic.stop()
+    tell(f"{traffic.sent} requests were answered by versions {', '.join(sorted(traffic.versions))}; "
+         f"{len(traffic.failures)} failed.\n")  # fmt: skip
+    return {
+        "releases": [report.model_dump(mode="json") for report in (first, second, third)],
+        "rollback": {"model": back.model, "version": back.version, "alias": back.alias},
+        "requests": traffic.sent,
+        "failed_requests": len(traffic.failures),
+        "failures": sorted(set(traffic.failures)),
+        "max_difference_from_torch": difference,
+    }
+
+
+def _finish(site: Site, unfinished: Path, tell: Tell) -> None:
+    """Rolls back what a demo that was stopped had promoted: the story begins with a champion that can be bettered."""
+    if not unfinished.is_file():
+        return
+    if Registry(site.registry_uri).alias(MODEL, CHAMPION) != int(unfinished.read_text()):
+        back = rollback(site, MODEL)
+        tell(f"An earlier demo was stopped before its rollback: version {back.version} is the champion again.")
+    unfinished.unlink()
+
+
+def _release(
+    home: Path, running: stack.Stack, tell: Tell, *, epochs: int, expect: int, samples: int = 1200
+) -> ReleaseReport:
+    """Trains and registers a version, follows the release that this starts, and checks how it ended."""
+    version = train(home, running, tell, epochs=epochs, samples=samples)
+    releases, name = Releases(home), release_name(MODEL, version, "")
+    deadline = time.monotonic() + _WEBHOOK_S
+    while not releases.folder(name).is_dir():
+        if time.monotonic() > deadline:
+            raise Temporary(
+                f"no webhook came for {MODEL}/{version} within {_WEBHOOK_S} s", do="See `shiplift logs receiver`."
+            )
+        time.sleep(0.05)
+    report = console.follow(releases, name, alive=lambda: running.runs("dispatcher"))
+    console.show_report(report)
+    if report.exit_code != expect:
+        raise ShipliftError(
+            f"version {version} ended with {report.exit_code}, the story says {expect}: {report.reason}",
+            do=f"See `shiplift logs {MODEL}/{version}`.",
+        )
+    return report
+
+
+def train(home: Path, running: stack.Stack, tell: Tell, *, epochs: int, samples: int) -> int:
+    """Trains and registers a version with the example script, as a user would; gives its number.
+
+    Raises:
+        ShipliftError: the script failed.
+    """
+    folder = home / "demo"
+    folder.mkdir(exist_ok=True)
+    (folder / "shiplift.yaml").write_text(_SPEC)
+    variables = {**os.environ, "MLFLOW_TRACKING_URI": running.registry_uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
+    words = ["--name", MODEL, "--epochs", str(epochs), "--samples", str(samples), "--answers", "answers.npz"]
+    done = subprocess.run(
+        [sys.executable, str(_SCRIPT), *words], cwd=folder, env=variables, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ShipliftError(f"training failed: {done.stderr[-500:]}", do="Run `shiplift doctor`.")
+    lines = done.stdout.splitlines()
+    tell(next((line for line in lines if line.startswith("accuracy")), ""))
+    said = f"{done.stdout}\n{done.stderr}"
+    version = next(line for line in said.splitlines() if line.startswith("Created version"))
+    return int(version.split("'")[1])
+
+
+def _compare(running: stack.Stack, answers: Arrays) -> float:
+    """Asks production for images that torch has answered; gives the largest absolute difference."""
+    from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415
+
+    with TritonClient(f"{stack.HOST}:{running.grpc_port}") as client:
+        signature = client.signature(MODEL)
+        got = [
+            client.ask(MODEL, signature, {signature.inputs[0].name: image[None]})[signature.outputs[0].name]
+            for image in answers["image"]
+        ]
+    return float(np.abs(np.concatenate(got) - answers["logits"]).max())
+
+
+def _largest(answers: Arrays) -> float:
+    return float(np.abs(answers["logits"]).max())

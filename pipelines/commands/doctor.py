@@ -1,0 +1,176 @@
+"""`shiplift doctor`: what this machine has, what is missing, and how to get it."""
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from rich.table import Table
+from rich.text import Text
+
+from shiplift.pipelines.commands import console
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.host.processes import require_free
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, libpython, unsupported
+
+State = Literal["ok", "warning", "missing"]
+_DISK_GB, _MEMORY_GB = 3, 4
+_MARKS: dict[str, tuple[str, str]] = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "missing": ("✗", "red")}
+
+
+class Finding(Record):
+    """One thing looked at: `missing` keeps a release from working, `warning` does not."""
+
+    name: str
+    state: State
+    found: str
+    do: str = ""
+
+
+class Examination(Record):
+    """Everything looked at."""
+
+    usable: bool
+    findings: tuple[Finding, ...]
+
+
+def examine(settings: Settings) -> Examination:
+    """Looks at the machine; starts nothing that stays."""
+    findings = tuple(one for look in _LOOKS for one in look(settings))
+    return Examination(usable=all(one.state != "missing" for one in findings), findings=findings)
+
+
+def show(found: Examination) -> None:
+    """The findings, for a person."""
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for one in found.findings:
+        mark, style = _MARKS[one.state]
+        table.add_row(Text(mark, style=style), one.name, one.found, Text(one.do, style="dim"))
+    console.stdout.print(table)
+    console.stdout.print("this machine can run releases" if found.usable else "something is missing; see above")
+
+
+def _python(_: Settings) -> Iterator[Finding]:
+    good = (3, 11) <= sys.version_info[:2] < (3, 13)
+    do = "" if good else "Use Python 3.11 or 3.12: the bundled server's numpy < 2 exists for these."
+    yield Finding(name="python", state="ok" if good else "missing", found=platform.python_version(), do=do)
+
+
+def _packages(_: Settings) -> Iterator[Finding]:
+    wanted = {
+        "mlflow": ("missing", "pip install 'shiplift[local]'"),
+        "onnxruntime": ("missing", "pip install 'shiplift[local]'"),
+        "modelaudit": ("missing", "pip install 'shiplift[local]'"),
+        "fastapi": ("missing", "pip install 'shiplift[local]'"),
+        "torch": ("warning", "pip install 'shiplift[torch]', to release pytorch models"),
+        "skl2onnx": ("warning", "pip install 'shiplift[sklearn]', to release scikit-learn models"),
+    }
+    for name, (state, do) in wanted.items():
+        there = importlib.util.find_spec(name) is not None
+        version = importlib.metadata.version(name) if there else "not installed"
+        yield Finding(name=name, state="ok" if there else state, found=version, do="" if there else do)
+
+
+def _bundled_server(settings: Settings) -> Iterator[Finding]:
+    problem = unsupported()
+    if problem:
+        do = "Release on a cluster with NVIDIA's Triton image (`server: nvidia`), or run the stack on Linux x86-64."
+        if libpython() is None and "libpython" in problem:
+            do = f"Debian and Ubuntu: apt-get install libpython{sys.version_info.major}.{sys.version_info.minor}"
+        yield Finding(name="bundled Triton", state="missing", found=problem, do=do)
+        return
+    environment = ServerEnvironment(settings.server_environment or default_root())
+    if not environment.ready:
+        yield Finding(name="bundled Triton", state="warning", found="not made yet", do="`shiplift up` makes it (15 s).")
+        return
+    for name, program in (("tritonserver", environment.tritonserver), ("perf_analyzer", environment.perf_analyzer)):
+        yield _program(name, program, environment)
+
+
+def _program(name: str, program: Path, environment: ServerEnvironment) -> Finding:
+    """Whether a program's libraries are all found."""
+    if not program.is_file():
+        return Finding(
+            name=name,
+            state="missing",
+            found=f"not at {program}",
+            do=f"Remove {environment.root}; `shiplift up` makes it again.",
+        )
+    variables = {**os.environ, "LD_LIBRARY_PATH": environment.library_path}
+    said = subprocess.run(["ldd", str(program)], env=variables, capture_output=True, text=True, check=False).stdout  # noqa: S607
+    lacking = [line.split()[0] for line in said.splitlines() if "not found" in line]
+    if lacking:
+        return Finding(
+            name=name,
+            state="missing",
+            found=f"lacks {', '.join(lacking)}",
+            do="Install the packages that hold these libraries.",
+        )
+    return Finding(name=name, state="ok", found=str(program))
+
+
+def _sandbox(_: Settings) -> Iterator[Finding]:
+    """Asked in a child: entering a namespace can't be undone."""
+    probe = "import ctypes,sys; sys.exit(ctypes.CDLL(None).unshare(0x50000000) != 0)"
+    isolated = subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
+    abi = int(ctypes.CDLL(None).syscall(444, None, 0, 1))
+    yield Finding(
+        name="sandbox: network",
+        state="ok" if isolated or abi >= 4 else "warning",
+        found="namespace" if isolated else f"landlock ABI {abi}" if abi >= 4 else "not isolated",
+        do="" if isolated or abi >= 4 else "Allow unprivileged user namespaces (sysctl user.max_user_namespaces).",
+    )
+    yield Finding(
+        name="sandbox: files",
+        state="ok" if abi >= 1 else "warning",
+        found=f"landlock ABI {abi}" if abi >= 1 else "not isolated",
+        do="" if abi >= 1 else "Use a kernel with Landlock (5.13 or newer, enabled in its `lsm=`).",
+    )
+
+
+def _machine(settings: Settings) -> Iterator[Finding]:
+    at = settings.root
+    while not at.exists():
+        at = at.parent
+    free = shutil.disk_usage(at).free / 2**30
+    yield Finding(
+        name="disk", state="ok" if free >= _DISK_GB else "warning", found=f"{free:.0f} GiB free at {at}",
+        do="" if free >= _DISK_GB else f"At least {_DISK_GB} GiB are needed for a stack and a few models.",
+    )  # fmt: skip
+    memory = psutil.virtual_memory().available / 2**30
+    yield Finding(
+        name="memory", state="ok" if memory >= _MEMORY_GB else "warning", found=f"{memory:.0f} GiB available",
+        do="" if memory >= _MEMORY_GB else f"Exporting torch models needs about {_MEMORY_GB} GiB.",
+    )  # fmt: skip
+
+
+def _ports(settings: Settings) -> Iterator[Finding]:
+    running = stack.read(settings.root)
+    if running is not None and all(running.runs(name) for name in running.names):
+        yield Finding(name="ports", state="ok", found="the stack is running on its own")
+        return
+    for name in ("mlflow_port", "http_port", "grpc_port", "metrics_port", "receiver_port"):
+        port = getattr(running or settings, name)
+        flag = f"--{name.replace('_', '-')}"
+        try:
+            require_free(stack.HOST, port, name, flag)
+        except ShipliftError as error:
+            yield Finding(name=flag.removeprefix("--"), state="warning", found=error.what, do=error.do)
+        else:
+            yield Finding(name=flag.removeprefix("--"), state="ok", found=f"{port} is free")
+
+
+_LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
+    _python, _packages, _bundled_server, _sandbox, _machine, _ports,
+)  # fmt: skip

@@ -1,0 +1,41 @@
+"""`shiplift init`: the files to begin with."""
+
+import json
+import shutil
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from shiplift.runtime.base.errors import UsageError
+from shiplift.runtime.spec import document
+
+_COPIED = ("shiplift.yaml", "train.py")
+SCHEMA = "shiplift.schema.json"
+_WORKFLOW = {".github/workflows/shiplift-release.yaml": "github/shiplift-release.yaml"}
+
+
+def write(folder: Path, *, force: bool, github_actions: bool = False) -> list[Path]:
+    """Writes the commented spec, its schema and the example training script; gives their paths.
+
+    With `github_actions`, it is the workflow that releases models whose spec changed, and nothing else.
+
+    Raises:
+        UsageError: one of them is there already and `force` is not given, or there is no such folder and none can be
+            made; nothing is written then.
+    """
+    sources = _WORKFLOW if github_actions else {name: name for name in _COPIED} | {SCHEMA: ""}
+    paths = [folder / name for name in sources]
+    there = [str(path) for path in paths if path.exists()]
+    if there and not force:
+        raise UsageError(f"{', '.join(there)} is there already", do="Use --force to overwrite, or another folder.")
+    try:
+        for path in paths:
+            path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{folder} can't be made: {error.strerror}", do="Give another folder.") from error
+    for name, source in sources.items():
+        if source:
+            with as_file(files("shiplift.templates").joinpath(source)) as file:
+                shutil.copyfile(file, folder / name)
+        else:
+            (folder / name).write_text(json.dumps(document.schema(), indent=2) + "\n")
+    return paths

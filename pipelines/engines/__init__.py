@@ -1,0 +1,1 @@
+"""Where releases run: the core that every engine shares, this machine, and Argo Workflows."""

@@ -1,0 +1,1 @@
+"""This machine as an engine: the embedded stack, its releases, and the runner that walks one."""

@@ -1,0 +1,213 @@
+"""Releases as folders: accepted exactly once, queued until they end, followed by anyone who can read them.
+
+A folder appears by one rename, complete with its request, so fifty deliveries at once make one release. The file
+`queued` stays until the release has ended: whoever dies in between, the dispatcher finds it again. Requests, events
+and results are JSON; nothing here needs the registry.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import shutil
+import time
+import uuid
+from pathlib import Path
+
+from shiplift.runtime.base.errors import NotFound, by_exit_code
+from shiplift.runtime.base.names import release_name, release_prefix
+from shiplift.runtime.base.storage import room_for, write_atomically
+from shiplift.runtime.host.processes import alive
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.release import Event, ReleaseReport
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Process
+
+MAX_ATTEMPTS = 3
+
+
+class Order(Record):
+    """What was accepted: the request and who asked."""
+
+    request: Request
+    trigger: Trigger
+
+
+class Accepted(Record):
+    """A release that exists now; `created` or `queued` say whether this call did something."""
+
+    name: str
+    created: bool
+    queued: bool
+
+
+class Releases:
+    """The releases of a home folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.root = home / "releases"
+
+    def folder(self, name: str) -> Path:
+        """Where a release keeps its files."""
+        return self.root / name
+
+    # --- accepting ---
+
+    def accept(self, request: Request, trigger: Trigger, *, again: bool = False) -> Accepted:
+        """Makes the release of a request, or finds the one there is.
+
+        An ended release is queued again if `again` says so, or if a person asks and it ended for a reason that was
+        not the model's.
+
+        Raises:
+            StorageFull: no space is left.
+        """
+        name = release_name(request.model, request.version, request.spec)
+        if self._create(name, Order(request=request, trigger=trigger)):
+            return Accepted(name=name, created=True, queued=True)
+        if self.active(name):
+            return Accepted(name=name, created=False, queued=False)
+        ended = self.result(name)
+        unfinished = ended is None or (trigger.kind == "manual" and not final(ended.exit_code))
+        if again or unfinished or trigger.allow_older:
+            self._queue_again(name, Order(request=request, trigger=trigger))
+            return Accepted(name=name, created=False, queued=True)
+        return Accepted(name=name, created=False, queued=False)
+
+    def _create(self, name: str, order: Order) -> bool:
+        folder = self.folder(name)
+        if folder.exists():
+            return False
+        partial = self.root / f".{name}.{uuid.uuid4().hex}"
+        try:
+            with room_for("a release", self.root):
+                partial.mkdir(parents=True)
+                (partial / "order.json").write_text(order.model_dump_json())
+                (partial / "queued").write_text(str(time.time()))
+            partial.rename(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            return False  # another process was first: its folder is not empty
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return True
+
+    def _queue_again(self, name: str, order: Order) -> None:
+        folder = self.folder(name)
+        for old in ("result.json", "attempts", "events.jsonl"):
+            (folder / old).unlink(missing_ok=True)
+        write_atomically(folder / "order.json", order.model_dump_json())
+        write_atomically(folder / "queued", str(time.time()))
+        os.utime(self.root)
+
+    # --- the queue ---
+
+    def order(self, name: str) -> Order:
+        """What was accepted.
+
+        Raises:
+            NotFound: there is no such release.
+        """
+        file = self.folder(name) / "order.json"
+        if not file.is_file():
+            raise NotFound(f"there is no release {name!r}", do="`shiplift status MODEL` lists them.")
+        return Order.model_validate_json(file.read_text())
+
+    def names(self) -> list[str]:
+        """Every release, in no order."""
+        if not self.root.is_dir():
+            return []
+        return [entry.name for entry in os.scandir(self.root) if not entry.name.startswith(".")]
+
+    def of(self, model: str, version: int | None = None) -> list[str]:
+        """The releases of a model, or of one version of it, in no order."""
+        prefix, found = release_prefix(model, version), []
+        for name in self.names():
+            if name.startswith(prefix):  # of tens of thousands, these few are read
+                with contextlib.suppress(NotFound, ValueError):
+                    request = self.order(name).request
+                    if request.model == model and version in (None, request.version):
+                        found.append(name)
+        return found
+
+    def active(self, name: str) -> bool:
+        """Whether it is queued or running."""
+        return os.access(f"{self.root}/{name}/queued", os.F_OK)
+
+    def changed_at(self) -> float:
+        """When a release was last queued, in seconds since the epoch, to a clock tick; perhaps later, never earlier."""
+        return self.root.stat().st_mtime if self.root.is_dir() else 0.0
+
+    def pending(self) -> list[str]:
+        """What is to run: models by when they first asked, a model's versions in their order."""
+        waiting: list[tuple[float, str, int, str]] = []
+        for name in filter(self.active, self.names()):
+            with contextlib.suppress(OSError, ValueError):
+                since = float((self.folder(name) / "queued").read_text())
+                request = self.order(name).request
+                waiting.append((since, request.model, request.version, name))
+        first: dict[str, float] = {}
+        for since, model, _, _ in waiting:
+            first[model] = min(since, first.get(model, since))
+        return [name for _, _, _, name in sorted((first[m], m, version, name) for _, m, version, name in waiting)]
+
+    def begin(self, name: str) -> int:
+        """Notes that this process works on a release; gives which attempt it is."""
+        folder = self.folder(name)
+        from shiplift.runtime.host.processes import identify  # noqa: PLC0415
+
+        attempts = folder / "attempts"
+        number = int(attempts.read_text()) + 1 if attempts.is_file() else 1
+        write_atomically(attempts, str(number))
+        write_atomically(folder / "worker.json", identify(os.getpid()).model_dump_json())
+        return number
+
+    def end(self, name: str, report: ReleaseReport) -> None:
+        """Keeps the result and takes the release off the queue, in this order."""
+        folder = self.folder(name)
+        write_atomically(folder / "result.json", report.model_dump_json(indent=1))
+        (folder / "queued").unlink(missing_ok=True)
+
+    def worker(self, name: str) -> Process | None:
+        """The process that works on a release now."""
+        file = self.folder(name) / "worker.json"
+        process = Process.model_validate_json(file.read_text()) if file.is_file() else None
+        return process if process and self.active(name) and alive(process) else None
+
+    # --- what happened ---
+
+    def result(self, name: str) -> ReleaseReport | None:
+        """How it ended; None while it has not."""
+        file = self.folder(name) / "result.json"
+        return ReleaseReport.model_validate_json(file.read_text()) if file.is_file() else None
+
+    def tell(self, name: str, event: Event) -> None:
+        """Appends an event.
+
+        Raises:
+            StorageFull: no space is left.
+        """
+        line = json.dumps({"at": round(time.time(), 3), **event.model_dump(mode="json", exclude_defaults=True)})
+        with room_for("an event", self.folder(name)), (self.folder(name) / "events.jsonl").open("a") as file:
+            file.write(line + "\n")
+
+    def events(self, name: str, offset: int = 0) -> tuple[list[Event], int]:
+        """Events from a byte offset on, and the offset behind them; a line being written is left for next time."""
+        file = self.folder(name) / "events.jsonl"
+        if not file.is_file():
+            return [], offset
+        with file.open("rb") as lines:
+            lines.seek(offset)
+            body = lines.read()
+        complete = body[: body.rfind(b"\n") + 1]
+        found: list[Event] = []
+        for line in complete.splitlines():
+            with contextlib.suppress(ValueError, AttributeError):  # a line that a full disk cut off
+                found.append(Event.model_validate({k: v for k, v in json.loads(line).items() if k != "at"}))
+        return found, offset + len(complete)
+
+
+def final(exit_code: int) -> bool:
+    """Whether an ended release said something of the model itself, which asking again would not change."""
+    return exit_code == 0 or by_exit_code(exit_code).about_model

@@ -1,0 +1,273 @@
+"""The embedded stack: MLflow, production Triton, the receiver and the dispatcher, as daemons of one home folder.
+
+Starting is idempotent: what runs is left alone, what died is started again with the ports it had. The processes are
+independent of each other and of who started them: production goes on answering when everything else is gone.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from pydantic import Field
+
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.errors import ServerFailed, StackDown
+from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.host.processes import alive, free_port, inherited, memory_mb, require_free, start_daemon, stop
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.triton.environment import default_root, ensure
+from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
+
+HOST = "127.0.0.1"
+WEBHOOK = "shiplift"
+NAMES = ("mlflow", "triton", "receiver", "dispatcher")
+_START_S = 120
+Tell = Callable[[str], None]
+
+
+class Stack(Record):
+    """What a home's stack is made of, kept in `stack.json`."""
+
+    mlflow_port: int
+    receiver_port: int
+    http_port: int
+    grpc_port: int
+    metrics_port: int
+    registry_uri: str
+    server_environment: str
+    cache_mb: int
+    rate_limiter: bool
+    sweep_s: float
+    since: float
+    processes: dict[str, Process] = Field(default_factory=dict)
+
+    def runs(self, name: str) -> bool:
+        """Whether one of its processes is alive."""
+        return name in self.processes and alive(self.processes[name])
+
+    @property
+    def embedded_registry(self) -> bool:
+        """Whether the registry is this stack's own."""
+        return self.registry_uri == f"http://{HOST}:{self.mlflow_port}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The processes it consists of."""
+        return NAMES if self.embedded_registry else NAMES[1:]
+
+
+def read(home: Path) -> Stack | None:
+    """The stack of a home, as last started."""
+    file = home / "stack.json"
+    return Stack.model_validate_json(file.read_text()) if file.is_file() else None
+
+
+def require(home: Path) -> Stack:
+    """The running stack of a home.
+
+    Raises:
+        StackDown: it was never started, or a part of it is gone.
+    """
+    stack = read(home)
+    if stack is None:
+        raise StackDown(f"no stack was started in {home}", do="Run `shiplift up`.")
+    gone = [name for name in stack.names if not stack.runs(name)]
+    if gone:
+        raise StackDown(f"{', '.join(gone)} of the stack in {home} is not running", do="Run `shiplift up`.")
+    return stack
+
+
+def site(home: Path, stack: Stack) -> Site:
+    """The stack as the place where releases run."""
+    return Site(
+        home=str(home),
+        registry_uri=stack.registry_uri,
+        artifacts_uri=(home / "artifacts").as_uri(),
+        server_environment=stack.server_environment,
+        http=f"{HOST}:{stack.http_port}",
+        grpc=f"{HOST}:{stack.grpc_port}",
+        metrics=f"http://{HOST}:{stack.metrics_port}/metrics",
+        rate_limiter=stack.rate_limiter,
+    )
+
+
+def up(settings: Settings, tell: Tell = lambda _: None) -> Stack:
+    """Starts what does not run.
+
+    Raises:
+        PortTaken: somebody else listens where the stack should.
+        MissingTool: this machine can't run the bundled server.
+        ServerFailed: a part did not come up; its log says why.
+    """
+    home = settings.root
+    for folder in ("logs", "mlflow", "artifacts", "production/models", "releases", "staging"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    with _locked(home):
+        stack = read(home) or _planned(settings)
+        ensure(Path(stack.server_environment), tell)
+        _check_ports(stack)
+        return start_missing(home, stack, tell)
+
+
+def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stack:
+    """Starts the processes that are not alive, in the order they need each other; the dispatcher calls it too."""
+    starters: dict[str, Callable[[Path, Stack], Process]] = {
+        "mlflow": _start_mlflow,
+        "triton": _start_triton,
+        "receiver": _start_receiver,
+        "dispatcher": _start_dispatcher,
+    }
+    for name in stack.names:
+        if not stack.runs(name):
+            tell(f"starting {name}")
+            stack = stack.model_copy(update={"processes": {**stack.processes, name: starters[name](home, stack)}})
+            write_atomically(home / "stack.json", stack.model_dump_json(indent=1))
+            if name == "mlflow":
+                _wait_healthy(home, stack, "mlflow", f"{stack.registry_uri}/health")
+            if name == "receiver":
+                _wait_healthy(home, stack, "receiver", f"http://{HOST}:{stack.receiver_port}/healthz")
+                _announce(home, stack)
+    return stack
+
+
+def down(home: Path, tell: Tell = lambda _: None) -> bool:
+    """Stops every process of a home's stack, the last started first; gives whether there was anything to stop."""
+    stack = read(home)
+    if stack is None:
+        return False
+    with _locked(home):
+        running = [name for name in reversed(stack.names) if stack.runs(name)]
+        for name in running:
+            tell(f"stopping {name}")
+            stop(stack.processes[name], grace_s=30 if name in ("triton", "dispatcher") else 10)
+        shutil.rmtree(home / "staging", ignore_errors=True)
+    return bool(running)
+
+
+def memory(stack: Stack) -> dict[str, float]:
+    """The memory of each running process with its children, as proportional set size in MiB."""
+    return {name: memory_mb(stack.processes[name].pid) for name in stack.names if stack.runs(name)}
+
+
+@contextmanager
+def _locked(home: Path) -> Iterator[None]:
+    home.mkdir(parents=True, exist_ok=True)
+    with (home / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _planned(settings: Settings) -> Stack:
+    named = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port")
+    ports = {name: free_port() if settings.free_ports else getattr(settings, name) for name in named}
+    return Stack(
+        **ports,
+        registry_uri=settings.registry_uri or f"http://{HOST}:{ports['mlflow_port']}",
+        server_environment=str((settings.server_environment or default_root()).absolute()),
+        cache_mb=settings.cache_mb,
+        rate_limiter=settings.rate_limiter,
+        sweep_s=settings.sweep_s,
+        since=time.time(),
+    )
+
+
+def _check_ports(stack: Stack) -> None:
+    """All of them before anything starts: nothing is left half up."""
+    wanted = {
+        "mlflow": [("mlflow_port", "--mlflow-port")],
+        "triton": [("http_port", "--http-port"), ("grpc_port", "--grpc-port"), ("metrics_port", "--metrics-port")],
+        "receiver": [("receiver_port", "--receiver-port")],
+    }
+    for name, ports in wanted.items():
+        if name in stack.names and not stack.runs(name):
+            for attribute, flag in ports:
+                require_free(HOST, getattr(stack, attribute), f"{name} ({attribute.removesuffix('_port')})", flag)
+
+
+def _start_mlflow(home: Path, stack: Stack) -> Process:
+    folder = home / "mlflow"
+    command = mlflow_command(stack.mlflow_port, f"sqlite:///{folder / 'mlflow.db'}", folder / "artifacts")
+    variables = _variables() | mlflow_variables(home)
+    return start_daemon(command, environment=variables, log=home / "logs" / "mlflow.log", folder=folder)
+
+
+def mlflow_command(port: int, database: str, artifacts: Path) -> list[str | Path]:
+    """MLflow's server on this machine."""
+    return [
+        sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1",
+        "--backend-store-uri", database, "--artifacts-destination", artifacts,
+    ]  # fmt: skip
+
+
+def mlflow_variables(home: Path) -> dict[str, str]:
+    """What MLflow's server must be told to send webhooks to this machine."""
+    return {
+        "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": load_secrets(home).mlflow,
+        "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
+        "MLFLOW_WEBHOOK_ALLOWED_SCHEMES": "http,https",
+        "MLFLOW_WEBHOOK_CACHE_TTL": "1",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+    }
+
+
+def _start_triton(home: Path, stack: Stack) -> Process:
+    from shiplift.runtime.serving.triton.server import Features, Ports, start_production  # noqa: PLC0415 - 0.2 s, only to start it
+
+    environment = ensure(Path(stack.server_environment))
+    ports = Ports(http=stack.http_port, grpc=stack.grpc_port, metrics=stack.metrics_port, host=HOST)
+    features = Features(cache_mb=stack.cache_mb, rate_limiter=stack.rate_limiter)
+    repository = home / "production" / "models"
+    return start_production(environment, repository, ports, features, log=home / "logs" / "triton.log").process
+
+
+def _start_receiver(home: Path, stack: Stack) -> Process:
+    command: list[str | Path] = [
+        sys.executable, "-m", "shiplift.pipelines.triggers.receiver", "--home", str(home), "--host", HOST, "--port",
+        str(stack.receiver_port),
+    ]  # fmt: skip
+    return start_daemon(command, environment=_variables(), log=home / "logs" / "receiver.log", folder=home)
+
+
+def _start_dispatcher(home: Path, _stack: Stack) -> Process:
+    command: list[str | Path] = [sys.executable, "-m", "shiplift.pipelines.daemons.dispatcher", "--home", str(home)]
+    return start_daemon(command, environment=_variables(), log=home / "logs" / "dispatcher.log", folder=home)
+
+
+def _variables() -> dict[str, str]:
+    """What our own processes inherit: paths, and how to reach a registry that asks who they are."""
+    ours = ("MLFLOW_TRACKING_", "AWS_", "GOOGLE_")
+    kept = {name: value for name, value in os.environ.items() if name.startswith(ours)}
+    quiet = {"PYTHONUNBUFFERED": "1", "NO_PROXY": "*", "no_proxy": "*", "DO_NOT_TRACK": "1"}
+    return {**inherited(("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV")), **kept, **quiet}
+
+
+def _announce(home: Path, stack: Stack) -> None:
+    """Tells the registry where new versions are announced."""
+    url = f"http://{HOST}:{stack.receiver_port}/webhooks/mlflow"
+    RestRegistry(stack.registry_uri, timeout_s=PATIENT_S).ensure_webhook(
+        WEBHOOK, url, load_secrets(home).webhook, renew=True
+    )
+
+
+def _wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:
+    deadline = time.monotonic() + _START_S
+    with httpx.Client(timeout=2, trust_env=False) as client:
+        while time.monotonic() < deadline and stack.runs(name):
+            with contextlib.suppress(httpx.HTTPError):
+                if client.get(url).is_success:
+                    return
+            time.sleep(0.05)
+    log = home / "logs" / f"{name}.log"
+    last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:] or ["it said nothing"]
+    raise ServerFailed(f"{name} did not come up: {last[0][:300]}", do=f"Its log is {log}.")

@@ -1,0 +1,1 @@
+"""Shiplift on a cluster: its values, its manifests, installing and removing them."""

@@ -1,0 +1,192 @@
+"""Everything Shiplift is on a cluster, as objects rendered from values.
+
+The same objects whether `install` applies them or `render` writes them to files for GitOps. Secrets that hold something
+are not among them: they are made on the cluster, once. Every object carries a label by which all of them are found.
+"""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+from shiplift.pipelines.engines.argo import layout, templates
+from shiplift.pipelines.installation.values import GATEWAY, MLFLOW_PORT, WEBHOOKS, Values
+from shiplift.runtime.serving.kubernetes.api import Object
+from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
+
+# In the order they need each other; `workflows` are those of `pipelines.engines.argo.templates`.
+PARTS = (
+    "namespaces", "access", "configuration", "network", "mlflow", "workflows", "receiver", "reconciler", "serving",
+)  # fmt: skip
+INSTALLED = f"{LABEL}installed"
+_WEBHOOK_SECRET, _MLFLOW_SECRET, _ARTIFACTS_SECRET = "shiplift-webhooks", "shiplift-mlflow", "shiplift-artifacts"
+
+
+def documents(values: Values) -> list[Object]:
+    """Every object but the Secrets that hold something, in the order to apply them in."""
+    return [body for part in PARTS for body in part_of(values, part)]
+
+
+def part_of(values: Values, part: str) -> list[Object]:
+    """The objects of one of `PARTS`."""
+    texts = templates.templates(values.setting) if part == "workflows" else [_rendered(values, part)]
+    found = [body for text in texts for body in yaml.safe_load_all(text) if body]
+    return [labelled(body) for body in found]
+
+
+def render(values: Values, folder: Path) -> list[Path]:
+    """Writes the objects as YAML files into `folder`, for GitOps; one file a part, applied in the order of their names.
+
+    Raises:
+        UsageError: the folder can't be written to.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for number, part in enumerate(PARTS, start=1):
+        file = folder / f"{number * 10}-{part}.yaml"
+        bodies = part_of(values, part)
+        if bodies:
+            file.write_text(text_of(bodies))
+            written.append(file)
+        else:
+            file.unlink(missing_ok=True)
+    return written
+
+
+def text_of(bodies: list[Object]) -> str:
+    """Objects as YAML documents."""
+    return yaml.safe_dump_all(bodies, sort_keys=False, explicit_start=True, width=120)
+
+
+def left_to_do(values: Values) -> Iterator[str]:
+    """What rendered files don't hold, as sentences: the Secrets, and what only the cluster knows."""
+    yield f"Secrets are in no file. Make them once in the namespace {values.namespace}, by hand or from your vault:"
+    for name, keys in secret_keys(values).items():
+        made = "; ".join(f"{key} ({_MEANT[key]})" for key in keys)
+        yield f"  {name}: {made}"
+    if values.network.policies and not values.network.api_server:
+        yield "Give network.api_server, or pods that load models may reach ports 443 and 6443 anywhere."
+
+
+def _rendered(values: Values, part: str) -> str:
+    return _environment().get_template(f"{part}.yaml.j2").render(_context(values))
+
+
+def _template(name: str) -> str:
+    return files("shiplift.templates").joinpath("kubernetes", name).read_text()
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(  # noqa: S701 - YAML, not HTML; whatever is text is quoted with `q`
+        loader=FunctionLoader(_template), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    made.filters["q"] = _quoted
+    return made
+
+
+def _quoted(value: str | dict[str, str]) -> str:
+    """A text, or a mapping of texts, as YAML in one line that nothing in it can get out of."""
+    return yaml.safe_dump(dict(value) if isinstance(value, dict) else str(value), default_style='"',
+                          default_flow_style=True, width=10**9).strip()  # fmt: skip
+
+
+def _context(values: Values) -> dict[str, object]:
+    told = f"{values.triggers.model_dump_json()}{values.site.model_dump_json()}"
+    return {
+        "values": values,
+        "accounts": {
+            "step": layout.STEP, "release": layout.RELEASER, "executor": layout.EXECUTOR, "receiver": layout.RECEIVER,
+            "reconciler": "shiplift-reconciler", "mlflow": "shiplift-mlflow",
+        },
+        "names": {
+            "config": layout.CONFIG_MAP, "limits": layout.LIMITS, "targets": layout.TARGETS,
+            "webhooks": _WEBHOOK_SECRET, "mlflow": _MLFLOW_SECRET, "artifacts": _ARTIFACTS_SECRET, "gateway": GATEWAY,
+        },
+        "paths": {"config": f"{layout.CONFIG}/config", "webhooks": WEBHOOKS},
+        "user": USER,
+        "port": MLFLOW_PORT,
+        "allowed_hosts": list(_hosts(values)),
+        "outside": sorted(_outside(values)),
+        "checksum": hashlib.sha256(told.encode()).hexdigest()[:16],
+        "catalogue": _catalogue(values),
+    }  # fmt: skip
+
+
+def _catalogue(values: Values) -> str:
+    """The targets as `runtime.targets` reads them."""
+    listed = [one.model_dump(mode="json", exclude_defaults=True) | {"name": one.name} for one in values.targets]
+    return yaml.safe_dump({"targets": listed}, sort_keys=False)
+
+
+def _hosts(values: Values) -> Iterator[str]:
+    """Host headers that MLflow takes: its Service's names, addresses (for port forwards and probes), the user's."""
+    for name in ("mlflow", f"mlflow.{values.namespace}", f"mlflow.{values.namespace}.svc"):
+        yield from (name, f"{name}:*")
+    yield f"mlflow.{values.namespace}.svc.*"
+    yield from ("localhost", "localhost:*", "127.0.0.1:*", "10.*", "172.*", "192.168.*", "[*]:*")
+    for host in values.mlflow.allowed_hosts:
+        yield from (host, f"{host}:*")
+
+
+def _outside(values: Values) -> set[int]:
+    """Ports outside the cluster's own MLflow on which the registry and the artifact store are reached."""
+    found: set[int] = set()
+    for uri in filter(None, (values.mlflow.uri, values.artifacts_uri)):
+        parts = urlsplit(uri)
+        if parts.port:
+            found.add(parts.port)
+        elif parts.scheme in ("http", "https"):
+            found.add(80 if parts.scheme == "http" else 443)
+        else:
+            found.update(values.network.store_ports)
+    return found
+
+
+def labelled(body: Object) -> Object:
+    """An object with the labels of what an installation made."""
+    labels = {
+        "app.kubernetes.io/part-of": "shiplift", "app.kubernetes.io/managed-by": "shiplift", INSTALLED: "true"
+    }  # fmt: skip
+    meta = body["metadata"]
+    return {**body, "metadata": {**meta, "labels": {**labels, **(meta.get("labels") or {})}}}
+
+
+# --- secrets --------------------------------------------------------------------------------------------------------
+
+
+_MEANT = {
+    "secrets.json": '{"webhook": "", "ledger": "32 or more random characters", "mlflow": ""}',
+    "mlflow": "32 or more random characters",
+    "github": "the secret of the webhook on GitHub",
+    "gitlab": "the secret token of the webhook on GitLab",
+    "encryption-key": "a Fernet key: 32 random bytes in URL-safe base64",
+}
+
+
+def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
+    """The Secrets by name: their keys, and what makes each value."""
+    hosts = ["mlflow", *sorted({one.host for one in values.repositories})]
+    wanted = {
+        layout.LEDGER_SECRET: {"secrets.json": _ledger},
+        _WEBHOOK_SECRET: dict.fromkeys(hosts, lambda: secrets.token_urlsafe(32)),
+    }
+    return wanted | ({_MLFLOW_SECRET: {"encryption-key": _fernet}} if values.mlflow.enabled else {})
+
+
+def _ledger() -> str:
+    """What `runtime.base.secrets` reads; a pod is given the one secret that it signs records with, and no other."""
+    return json.dumps({"webhook": "", "ledger": secrets.token_urlsafe(32), "mlflow": ""})
+
+
+def _fernet() -> str:
+    from cryptography.fernet import Fernet  # noqa: PLC0415 - once per installation
+
+    return Fernet.generate_key().decode()

@@ -1,0 +1,187 @@
+"""What a delivery becomes: a release, a push to look into, or a refusal with its reason.
+
+A delivery is believed once its signature is right and fresh. Then only names and numbers of it are used: the registry
+is asked whether the version exists, and a repository must be on the list.
+"""
+
+import contextlib
+import hashlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Literal
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shiplift.pipelines.engines.local.releases import Accepted
+from shiplift.pipelines.triggers.pushes import Find, Push, read_push
+from shiplift.pipelines.triggers.signatures import MAX_AGE_S, Refusal, check_github, check_gitlab, check_mlflow
+from shiplift.runtime.base.errors import NotAdmitted, ShipliftError, StorageFull, Temporary
+from shiplift.runtime.base.storage import room_for
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.store.registry import check_name
+
+_KEEP_DELIVERIES_S = 2 * MAX_AGE_S
+_FORGET_EVERY_S = 30.0
+
+Secrets = Callable[[], tuple[str, ...]]
+Answer = tuple[int, str]
+
+
+class VersionCreated(BaseModel):
+    """The part of `model_version.created` that is used."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    version: Annotated[int, Field(ge=1, le=2**31)]
+
+
+class Event(BaseModel):
+    """A webhook's body."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    entity: Literal["model_version"]
+    action: Literal["created"]
+    data: VersionCreated
+
+
+class Deliveries:
+    """Delivery ids seen lately, as files: claimed by exactly one request, over any number of processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._next_look = 0.0
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def claim(self, delivery: str) -> bool:
+        """Whether this call is the first with that id."""
+        file = self._file(delivery)
+        try:
+            with room_for("a delivery's id", self._folder):
+                os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        except FileExistsError:
+            return False
+        self._forget_old()
+        return True
+
+    def release(self, delivery: str) -> None:
+        """Gives an id back: its delivery failed, and the sender will try again with the same one."""
+        self._file(delivery).unlink(missing_ok=True)
+
+    def _file(self, delivery: str) -> Path:
+        return self._folder / hashlib.sha256(delivery.encode()).hexdigest()
+
+    def _forget_old(self) -> None:
+        """Now and then: thousands of ids may be there, and each delivery would look at all of them."""
+        if time.monotonic() < self._next_look:
+            return
+        self._next_look = time.monotonic() + _FORGET_EVERY_S
+        limit = time.time() - _KEEP_DELIVERIES_S
+        for file in self._folder.iterdir():
+            with contextlib.suppress(OSError):
+                if file.stat().st_mtime < limit:
+                    file.unlink()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intake:
+    """What the receiver works with, on one machine or on a cluster.
+
+    `exists` asks the registry for a version; secrets are read for each delivery. `deliveries` refuses a second
+    delivery with the same id where releases can't tell by themselves. Pushes are taken if `push` says what to do with
+    them. `ready` raises what keeps deliveries from being taken now.
+    """
+
+    accept: Callable[[Request, Trigger], Accepted]
+    exists: Callable[[str, int], bool]
+    mlflow: Secrets
+    deliveries: Deliveries | None = None
+    push: Callable[[Push], Accepted] | None = None
+    find: Find = lambda _: None
+    github: Secrets = tuple
+    gitlab: Secrets = tuple
+    ready: Callable[[], object] = lambda: None
+
+
+def of_mlflow(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:
+    """The HTTP status and a sentence for a delivery of MLflow's, which becomes a release if it announces a version."""
+    refusal = check_mlflow(intake.mlflow(), headers, body, now=time.time())
+    if refusal:
+        return refusal
+    try:
+        event = Event.model_validate_json(body)
+        check_name(event.data.name)
+    except (ValidationError, NotAdmitted):
+        return 200, "ignored: not a new model version"
+    return _once(intake.deliveries, headers["x-mlflow-delivery-id"], partial(_release, intake, event.data))
+
+
+def of_github(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:
+    """The same for a delivery of GitHub's."""
+    refusal = check_github(intake.github(), headers, body)
+    event = headers.get("x-github-event", "")
+    if refusal is None and event == "ping":
+        return 200, "pong"
+    return refusal or _pushed(intake, "github", event == "push", body)
+
+
+def of_gitlab(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:
+    """The same for a delivery of GitLab's."""
+    refusal: Refusal | None = check_gitlab(intake.gitlab(), headers, body, now=time.time())
+    return refusal or _pushed(intake, "gitlab", headers.get("x-gitlab-event", "") == "Push Hook", body)
+
+
+def _release(intake: Intake, version: VersionCreated, delivery: str) -> Answer:
+    if not intake.exists(version.name, version.version):
+        return 200, "ignored: the registry has no such version"
+    trigger = Trigger(kind="webhook", delivery=delivery[:200], requested_at=time.time())
+    return _accepted(intake.accept(Request(model=version.name, version=version.version), trigger))
+
+
+def _pushed(intake: Intake, host: Literal["github", "gitlab"], is_push: bool, body: bytes) -> Answer:
+    if not is_push or intake.push is None:
+        return 200, "ignored: not a push of commits to a branch"
+    push = read_push(host, body, intake.find)
+    if not isinstance(push, Push):
+        return push
+    act = intake.push
+    return _answered(lambda: _accepted(act(push)))
+
+
+def _once(deliveries: Deliveries | None, delivery: str, act: Callable[[str], Answer]) -> Answer:
+    """Acts on a delivery unless one with its id was acted on; a failure is no act."""
+    if deliveries is None:
+        return _answered(partial(act, delivery))
+    try:
+        if not deliveries.claim(delivery):
+            return 409, "this delivery was received before"
+    except StorageFull as error:
+        return 503, error.what
+    status = 500
+    try:
+        status, said = _answered(partial(act, delivery))
+    finally:
+        if status >= 500:
+            deliveries.release(delivery)
+    return status, said
+
+
+def _answered(act: Callable[[], Answer]) -> Answer:
+    """What acting answers; what can't be done now is asked for again, and its reason kept out of the answer."""
+    try:
+        return act()
+    except (Temporary, StorageFull) as error:
+        return 503, error.what
+    except ShipliftError as error:
+        structlog.get_logger().error("a delivery failed", error=str(error))
+        return 500, f"{error.title}: the receiver's log says more"
+
+
+def _accepted(accepted: Accepted) -> Answer:
+    return 202, f"{'accepted' if accepted.created else 'already there'}: {accepted.name}"

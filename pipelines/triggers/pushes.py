@@ -1,0 +1,78 @@
+"""What is read of a push: which repository, which branch, from which commit to which. Nothing else of it is trusted.
+
+The repository must be one that the settings list, from the host they list it for; where it is cloned from is said
+there, never by the sender.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from shiplift.pipelines.triggers.settings import Repository
+
+NO_COMMIT = "0" * 40
+Commit = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
+Find = Callable[[str], Repository | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """New commits on a branch that counts; `before` is all zeros for a new branch."""
+
+    repository: str
+    before: str
+    after: str
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+
+class _GitHubRepository(_Part):
+    full_name: Annotated[str, Field(max_length=200)]
+
+
+class _GitHub(_Part):
+    ref: str
+    before: Commit
+    after: Commit
+    repository: _GitHubRepository
+
+    @property
+    def name(self) -> str:
+        return self.repository.full_name
+
+
+class _GitLabProject(_Part):
+    path_with_namespace: Annotated[str, Field(max_length=200)]
+
+
+class _GitLab(_Part):
+    object_kind: Literal["push"]
+    ref: str
+    before: Commit
+    after: Commit
+    project: _GitLabProject
+
+    @property
+    def name(self) -> str:
+        return self.project.path_with_namespace
+
+
+def read_push(host: Literal["github", "gitlab"], body: bytes, find: Find) -> Push | tuple[int, str]:
+    """The push in a genuine delivery; else the HTTP status and the sentence to answer with."""
+    kind: type[Any] = _GitHub if host == "github" else _GitLab
+    try:
+        said: _GitHub | _GitLab = kind.model_validate_json(body)
+    except ValidationError:
+        return 200, "ignored: not a push of commits to a branch"
+    repository = find(said.name)
+    if repository is None or repository.host != host:
+        return 403, "this repository is not one of those that release models here"
+    if said.ref != f"refs/heads/{repository.branch}":
+        return 200, f"ignored: only pushes to {repository.branch} release models"
+    if not said.after.strip("0"):
+        return 200, "ignored: the branch was deleted"
+    return Push(repository=repository.name, before=said.before, after=said.after)

@@ -1,0 +1,166 @@
+"""Signed webhooks in, releases out, exactly once.
+
+The answer comes when the release exists, not before: what was answered is never lost, and what was not is sent again.
+On one machine releases are folders of its home; on a cluster they are Workflows, whose names tell a second delivery
+from a first one, so any number of receivers work beside each other.
+"""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+
+import structlog
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.concurrency import run_in_threadpool
+
+from shiplift.pipelines.triggers.intake import Deliveries, Intake, of_github, of_gitlab, of_mlflow
+from shiplift.pipelines.triggers.request_limits import Decide, Door, Metrics, answer
+from shiplift.pipelines.triggers.settings import Limits, Listening, TriggerSettings, load, read_secrets
+from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary, UsageError
+from shiplift.runtime.store.registry_rest import RestRegistry
+
+MAX_BODY_BYTES = 64 * 1024
+MAX_PUSH_BYTES = 5 * 1024 * 1024  # a push lists its commits, and their files
+_GRACE_S = 20
+
+
+def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
+    """The receiver."""
+    app = FastAPI(title="Shiplift receiver", docs_url=None, redoc_url=None, openapi_url=None)
+    metrics = Metrics()
+    door = Door(limits or Limits(), metrics)
+
+    @app.get("/healthz")
+    def healthz() -> dict[str, str]:
+        """Whether the receiver is up."""
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> Response:
+        """Whether a delivery would be taken now."""
+        try:
+            await run_in_threadpool(intake.ready)
+        except ShipliftError as error:
+            return answer(503, error.what)
+        return answer(200, "ok")
+
+    @app.get("/metrics")
+    def prometheus() -> Response:
+        """The metrics, in Prometheus' format."""
+        return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    def take(sender: str, most_bytes: int, decide: Decide) -> None:
+        async def delivery(request: Request) -> Response:
+            return await door.take(sender, request, most_bytes, decide)
+
+        app.add_api_route(f"/webhooks/{sender}", delivery, methods=["POST"])
+
+    take("mlflow", MAX_BODY_BYTES, partial(of_mlflow, intake))
+    if intake.push is not None:
+        take("github", MAX_PUSH_BYTES, partial(of_github, intake))
+        take("gitlab", MAX_PUSH_BYTES, partial(of_gitlab, intake))
+    return app
+
+
+def on_this_machine(home: Path) -> Intake:
+    """Releases of the stack in a home folder.
+
+    Raises:
+        StackDown: there is none.
+    """
+    from shiplift.pipelines.engines.local import stack as stacks  # noqa: PLC0415 - a receiver on a cluster has no use for it
+    from shiplift.pipelines.engines.local.releases import Releases  # noqa: PLC0415
+    from shiplift.runtime.base.secrets import load_secrets  # noqa: PLC0415
+
+    stack = stacks.read(home)
+    if stack is None:
+        raise StackDown(f"no stack was started in {home}", do="Run `shiplift up`.")
+    secret = load_secrets(home).webhook
+    return Intake(
+        accept=Releases(home).accept,
+        exists=RestRegistry(stack.registry_uri).has,
+        mlflow=lambda: (secret,),
+        deliveries=Deliveries(home / "deliveries"),
+    )
+
+
+def on_a_cluster(settings: TriggerSettings) -> Intake:
+    """Releases as Workflows in the settings' namespace."""
+    from shiplift.pipelines.engines.argo.releases import connect  # noqa: PLC0415 - the Kubernetes client is not for every machine
+
+    registry = RestRegistry(settings.registry_uri)
+    releases = connect(settings.namespace, registry)
+    files = settings.secrets
+
+    def ready() -> None:
+        if not read_secrets(files.mlflow):
+            raise UsageError("there is no secret for MLflow's deliveries", do="Mount one; see `shiplift install`.")
+        if releases.installed_at() is None:
+            raise Temporary("the WorkflowTemplate 'release' is not there yet", do="Run `shiplift install`.")
+
+    return Intake(
+        accept=releases.accept,
+        exists=registry.has,
+        mlflow=lambda: read_secrets(files.mlflow),
+        push=lambda push: releases.push(push.repository, push.before, push.after),
+        find=settings.repository,
+        github=lambda: read_secrets(files.github),
+        gitlab=lambda: read_secrets(files.gitlab),
+        ready=ready,
+    )
+
+
+def serve(intake: Intake, listening: Listening, limits: Limits) -> None:
+    """Serves until SIGTERM; deliveries under way are answered first."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
+    )
+    uvicorn.run(
+        create_app(intake, limits),
+        host=listening.host,
+        port=listening.port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=5,
+        timeout_graceful_shutdown=_GRACE_S,
+        limit_concurrency=limits.connections,
+        h11_max_incomplete_event_size=16 * 1024,
+        proxy_headers=bool(listening.trusted_proxies),
+        forwarded_allow_ips=list(listening.trusted_proxies),
+    )
+
+
+def main() -> None:
+    """Serves the webhooks of a home, or of a cluster's namespace."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--home", type=Path, help="a stack's folder")
+    where.add_argument("--cluster", type=Path, metavar="SETTINGS", help="the settings of a cluster, as JSON")
+    parser.add_argument("--host", help="the address to listen on")
+    parser.add_argument("--port", type=int, help="the port to listen on")
+    words = parser.parse_args()
+    settings = load(words.cluster) if words.cluster else None
+    listening = settings.receiver if settings else Listening(host="127.0.0.1")
+    given = {"host": words.host, "port": words.port}
+    serve(
+        on_a_cluster(settings) if settings else on_this_machine(words.home),
+        listening.model_copy(update={key: value for key, value in given.items() if value}),
+        settings.limits if settings else Limits(),
+    )
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ShipliftError as error:
+        print(f"{error.title}: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from error

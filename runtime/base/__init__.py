@@ -1,0 +1,1 @@
+"""What everything else stands on: errors, names, storage, progress, git, secrets."""

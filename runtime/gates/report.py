@@ -1,0 +1,304 @@
+"""The HTML pages: a release, two of them side by side, all models; each self-contained, for phone, dark and paper.
+
+Charts are inline SVG whose ink is the page's own text colour; nothing is loaded from anywhere.
+"""
+
+import difflib
+import io
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from shiplift.runtime.gates import policy
+from shiplift.runtime.records.measurement import LoadPoint, LoadReport, Trial, Tuned
+from shiplift.runtime.records.model import Exported
+from shiplift.runtime.records.precision import Candidate, Candidates, Precision, Slice
+from shiplift.runtime.records.release import ReleaseReport, StageRun
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.spec.admitted import Admitted
+
+_TREND = 12  # versions
+# Each is told from both papers, the light and the dark one, by a contrast of at least 3; a test keeps it so.
+_INK, _ACCENT, _SECOND, _FAINT, _LIMIT = "#010203", "#3b82f6", "#d97706", "#64748b", "#ef4444"
+_COLOURS: dict[Precision, str] = {
+    "fp32": _FAINT, "fp16": "#059669", "bf16": "#0d9488", "int8": _SECOND, "fp8": "#a855f7",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What is known of a release beside its report; None where it did not get that far."""
+
+    admitted: Admitted | None = None
+    exported: Exported | None = None
+    candidates: Candidates | None = None
+    tuned: Tuned | None = None
+    package: Package | None = None
+    load_report: LoadReport | None = None
+    config: str = ""
+    champion_config: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One model on the index page: its champion (0: none), its limits in words, and its releases, oldest first."""
+
+    model: str
+    champion: int
+    limits: str
+    releases: tuple[ReleaseReport, ...]
+
+
+def render(report: ReleaseReport, story: Story) -> str:
+    """The page of a release."""
+    slo = story.admitted.slo if story.admitted else None
+    confidence = slo.regression.confidence_percent if slo else 95
+    sliced = [one for one in story.candidates.candidates if one.slices] if story.candidates else []
+    return _page(
+        "report.html.j2",
+        report=report,
+        story=story,
+        confidence=confidence,
+        interval=lambda comparison, side: policy.interval_of(comparison, side, confidence),
+        charts=_charts(story, slo.p99_ms if slo else None),
+        timeline=_timeline(report),
+        ranking=_ranking(story.tuned),
+        sliced=sliced,
+        slices=_slices(sliced),
+        changes=config_changes(story.champion_config, story.config),
+    )
+
+
+def render_comparison(left: tuple[ReleaseReport, Story], right: tuple[ReleaseReport, Story]) -> str:
+    """The page of two releases side by side."""
+    names = [f"{report.model} {report.version}" for report, _ in (left, right)]
+    charts = []
+    reports = [(name, story.load_report) for name, (_, story) in zip(names, (left, right), strict=True)]
+    measured = [(name, one.points) for name, one in reports if one]
+    if measured:
+        charts.append(("p99 by concurrency", _svg(lambda axes: _sides(axes, measured, "p99_ms", "ms"))))
+        charts.append(
+            ("Throughput by concurrency", _svg(lambda axes: _sides(axes, measured, "throughput_per_s", "inferences/s")))
+        )
+    checks = [{check.name: check for check in report.checks} for report, _ in (left, right)]
+    return _page(
+        "comparison.html.j2",
+        sides=(left, right),
+        names=names,
+        charts=charts,
+        checks=[(name, *(one.get(name) for one in checks)) for name in dict.fromkeys([*checks[0], *checks[1]])],
+        changes=config_changes(left[1].config, right[1].config),
+    )
+
+
+def render_index(standings: tuple[Standing, ...]) -> str:
+    """The page of all models."""
+    return _page("index.html.j2", standings=[(one, _trend(one)) for one in standings])
+
+
+def config_changes(before: str, after: str) -> list[tuple[str, str]]:
+    """The lines of a unified difference, each with what it is: `added`, `removed` or `same`; empty where nothing is."""
+    if not before or not after or before == after:
+        return []
+    kinds = {"+": "added", "-": "removed", "@": "soft"}
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]
+    return [(kinds.get(line[:1], "same"), line) for line in lines]
+
+
+def pareto(trials: Iterable[Trial]) -> list[Trial]:
+    """The trials that no other beats in both throughput and p99, slowest first."""
+    front: list[Trial] = []
+    for trial in sorted((t for t in trials if not t.error), key=lambda t: (-t.throughput_per_s, t.p99_ms)):
+        if not front or trial.p99_ms < front[-1].p99_ms:
+            front.append(trial)
+    return front[::-1]
+
+
+def _page(template: str, **given: Any) -> str:
+    loader = PackageLoader("templates", ".")
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
+    )
+    environment.filters.update(number=_number, ms=lambda value: f"{value:.2f}", short=lambda digest: digest[:12])
+    return environment.get_template(template).render(when=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), **given)
+
+
+def _timeline(report: ReleaseReport) -> list[tuple[StageRun, float, float]]:
+    """Each stage with where its bar begins and how wide it is, in percent of all stages' time."""
+    whole = sum(stage.seconds for stage in report.stages) or 1.0
+    bars, passed = [], 0.0
+    for stage in report.stages:
+        bars.append((stage, round(100 * passed / whole, 2), round(100 * stage.seconds / whole, 2)))
+        passed += stage.seconds
+    return bars
+
+
+def _slices(candidates: list[Candidate]) -> list[tuple[str, int, list[Slice | None]]]:
+    """Each part of the data with its samples, and how each candidate does on it (None: it was not looked at)."""
+    by_name = [{part.name: part for part in one.slices} for one in candidates]
+    names = dict.fromkeys(name for parts in by_name for name in parts)
+    return [
+        (name, next(parts[name].samples for parts in by_name if name in parts), [parts.get(name) for parts in by_name])
+        for name in names
+    ]
+
+
+def _ranking(tuned: Tuned | None) -> list[Trial]:
+    """The ten best trials: within the budgets first, then by price or throughput; long windows stand for short ones."""
+    if tuned is None:
+        return []
+    latest = {(trial.precision, trial.config): trial for trial in tuned.trials if not trial.error}
+    priced = any(trial.cost_per_million is not None for trial in latest.values())
+
+    def order(trial: Trial) -> tuple[bool, float]:
+        price = trial.cost_per_million if trial.cost_per_million is not None else float("inf")
+        return not trial.within_slo, price if priced else -trial.throughput_per_s
+
+    return sorted(latest.values(), key=order)[:10]
+
+
+def _trend(standing: Standing) -> str:
+    """The p99 of a model's releases from 0 up, as a line, and the last one in words.
+
+    Drawn here, since an index may have a thousand of them and a figure takes 50 ms.
+    """
+    found = [
+        (report.version, check.measured)
+        for report in standing.releases
+        for check in report.checks
+        if check.name == "p99" and check.measured is not None
+    ][-_TREND:]
+    if len(found) < 2:
+        return ""
+    step, most = 100 / (len(found) - 1), max(p99 for _, p99 in found) or 1
+    line = " ".join(f"{at * step:.1f},{28 - 26 * p99 / most:.1f}" for at, (_, p99) in enumerate(found))
+    told = ", ".join(f"version {version}: {_number(p99)} ms" for version, p99 in found)
+    x, y = line.rsplit(" ", 1)[1].split(",")
+    return (
+        f'<svg role="img" viewBox="-3 -1 106 32"><title>{told}</title>'
+        f'<polyline points="{line}" fill="none" stroke="{_ACCENT}" stroke-width="2"/>'
+        f'<circle cx="{x}" cy="{y}" r="3" fill="{_ACCENT}"/></svg>{_number(found[-1][1])}'
+    )
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    if value == 0 or 0.01 <= abs(value) < 1e6:
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:.2e}"
+
+
+def _charts(story: Story, p99_ms: float | None) -> list[tuple[str, str]]:
+    """Captions and inline SVG."""
+    found: list[tuple[str, str]] = []
+    load = story.load_report
+    if load:
+        found.append(("Latency by concurrency", _svg(lambda axes: _latency(axes, load, p99_ms))))
+        found.append(("Throughput by concurrency", _svg(lambda axes: _throughput(axes, load))))
+    if load and load.open_points:
+        found.append(("Latency by arrival rate (Poisson)", _svg(lambda axes: _rates(axes, load, p99_ms))))
+    if story.tuned and story.tuned.trials:
+        tuned = story.tuned
+        found.append(("The best configurations tried, and the Pareto front", _svg(lambda a: _trials(a, tuned, p99_ms))))
+    return found
+
+
+def _latency(axes: Any, load: LoadReport, p99_ms: float | None) -> None:
+    levels = [point.concurrency for point in load.points]
+    for name, colour in (("p50_ms", _FAINT), ("p95_ms", _SECOND), ("p99_ms", _ACCENT)):
+        axes.plot(levels, [getattr(p, name) for p in load.points], marker="o", color=colour, label=name[:3])
+        if load.champion_points:
+            theirs = [getattr(p, name) for p in load.champion_points]
+            axes.plot([p.concurrency for p in load.champion_points], theirs, color=colour, linestyle=":")
+    if load.champion_points:
+        axes.plot([], [], color=_INK, linestyle=":", label="champion")
+    _limit(axes, p99_ms)
+    axes.set(xlabel="concurrent requests", ylabel="ms", ylim=(0, None))
+    axes.legend(frameon=False)
+
+
+def _throughput(axes: Any, load: LoadReport) -> None:
+    axes.plot(
+        [p.concurrency for p in load.points], [p.throughput_per_s for p in load.points], marker="o", color=_ACCENT,
+        label="challenger",
+    )  # fmt: skip
+    if load.champion_points:
+        theirs = [p.throughput_per_s for p in load.champion_points]
+        axes.plot([p.concurrency for p in load.champion_points], theirs, color=_FAINT, marker="o", label="champion")
+    if load.knee:
+        axes.axvline(load.knee, color=_SECOND, linestyle="--", label="knee")
+    axes.set(xlabel="concurrent requests", ylabel="inferences per second", ylim=(0, None))
+    axes.legend(frameon=False)
+
+
+def _rates(axes: Any, load: LoadReport, p99_ms: float | None) -> None:
+    rates = [point.rate_per_s for point in load.open_points]
+    for name, colour in (("p50_ms", _FAINT), ("p99_ms", _ACCENT)):
+        axes.plot(rates, [getattr(p, name) for p in load.open_points], marker="o", color=colour, label=name[:3])
+    closed = sorted(load.points, key=lambda point: point.throughput_per_s)
+    axes.plot([p.throughput_per_s for p in closed], [p.p99_ms for p in closed], color=_ACCENT, linestyle=":",
+              label="p99, closed loop")  # fmt: skip
+    _limit(axes, p99_ms)
+    axes.set(xlabel="requests per second", ylabel="ms", ylim=(0, None))
+    axes.legend(frameon=False)
+
+
+def _trials(axes: Any, tuned: Tuned, p99_ms: float | None) -> None:
+    for precision, colour in _COLOURS.items():
+        trials = [t for t in tuned.trials if t.precision == precision and not t.error]
+        if trials:
+            axes.scatter(
+                [t.throughput_per_s for t in trials], [t.p99_ms for t in trials], color=colour, label=precision
+            )
+    front = pareto(tuned.trials)
+    axes.plot([t.throughput_per_s for t in front], [t.p99_ms for t in front], color=_FAINT, label="Pareto front")
+    best = tuned.best
+    axes.scatter([best.throughput_per_s], [best.p99_ms], color=_ACCENT, marker="*", s=160, label="chosen", zorder=3)
+    _limit(axes, p99_ms)
+    axes.set(xlabel="inferences per second", ylabel="p99 in ms", ylim=(0, None))
+    axes.legend(frameon=False)
+
+
+def _sides(axes: Any, sides: list[tuple[str, tuple[LoadPoint, ...]]], field: str, unit: str) -> None:
+    for (name, points), colour in zip(sides, (_FAINT, _ACCENT), strict=False):
+        levels = [p.concurrency for p in points]
+        axes.plot(levels, [getattr(p, field) for p in points], marker="o", color=colour, label=name)
+    axes.set(xlabel="concurrent requests", ylabel=unit, ylim=(0, None))
+    axes.legend(frameon=False)
+
+
+def _limit(axes: Any, p99_ms: float | None) -> None:
+    if p99_ms is not None:
+        axes.axhline(p99_ms, color=_LIMIT, linestyle="--", label="p99 limit")
+
+
+def _svg(draw: Callable[[Any], None]) -> str:
+    import matplotlib as mpl  # noqa: PLC0415 - 0.4 s, once a release
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    ink = {
+        "text.color": _INK,
+        "axes.edgecolor": _INK,
+        "axes.labelcolor": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+    }
+    with mpl.rc_context({**ink, "svg.fonttype": "none", "svg.hashsalt": "shiplift", "font.size": 9}):
+        figure = Figure(figsize=(4.2, 2.8), layout="constrained")
+        axes = figure.add_subplot()
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(visible=True, axis="y", color=_FAINT, alpha=0.25)
+        draw(axes)
+        page = io.StringIO()
+        figure.savefig(page, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    drawn = page.getvalue()
+    drawn = drawn[drawn.index("<svg") :].replace(_INK, "currentColor")
+    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'role="img"', drawn, count=1)

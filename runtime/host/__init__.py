@@ -1,0 +1,1 @@
+"""This machine: processes, the sandbox, the scanner that runs in it."""

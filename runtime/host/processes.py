@@ -1,0 +1,168 @@
+"""Child processes that do not outlive their purpose: killed with their parent, or found again by pid and start time."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from shiplift.runtime.base.errors import PortTaken
+from shiplift.runtime.records.serving import Process
+
+_PR_SET_PDEATHSIG = 1
+_NOTICE_S = 5
+_libc = ctypes.CDLL(None)
+
+
+def alive(process: Process) -> bool:
+    """Whether a process still runs."""
+    with contextlib.suppress(psutil.Error):
+        one = psutil.Process(process.pid)
+        return abs(one.create_time() - process.started_at) < 1 and one.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def identify(pid: int) -> Process:
+    """The process of a pid, as it can be found again."""
+    return Process(pid=pid, started_at=psutil.Process(pid).create_time())
+
+
+def start_child(
+    command: Sequence[str | Path], *, environment: Mapping[str, str], log: Path, folder: Path | None = None
+) -> "subprocess.Popen[bytes]":
+    """A child that is killed when this process ends, however it ends; its output goes to the end of `log`."""
+    return _start(command, environment, log, folder, _die_with_parent)
+
+
+def start_daemon(
+    command: Sequence[str | Path], *, environment: Mapping[str, str], log: Path, folder: Path | None = None
+) -> Process:
+    """A process that outlives this one, in a session of its own."""
+    return identify(_start(command, environment, log, folder, None).pid)
+
+
+def stop(process: Process, *, grace_s: float = 10) -> None:
+    """Ends a process and its children: asked first, killed after `grace_s` seconds. Nothing happens if it is gone."""
+    if not alive(process):
+        return
+    family = _family(process.pid)
+    with contextlib.suppress(psutil.Error):
+        psutil.Process(process.pid).terminate()
+    psutil.wait_procs(_kill_late(family, grace_s), timeout=5)
+
+
+def kill(process: Process) -> None:
+    """Ends a private server at once. Its children notice, clear their shared memory and end by themselves.
+
+    One that has not after some seconds is killed: a stub that waits for its server's answer would stay for ever.
+    """
+    if alive(process):
+        family = _family(process.pid)
+        with contextlib.suppress(psutil.Error):
+            psutil.Process(process.pid).kill()
+            psutil.Process(process.pid).wait(timeout=5)
+        threading.Thread(target=_kill_late, args=(family, _NOTICE_S), daemon=True).start()
+
+
+def _kill_late(family: Sequence[psutil.Process], grace_s: float) -> list[psutil.Process]:
+    """Kills those that have not ended after `grace_s` seconds, and gives them."""
+    _, left = psutil.wait_procs(family, timeout=grace_s)
+    for one in left:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+    return list(left)
+
+
+def memory_mb(pid: int) -> float:
+    """The proportional set size of a process and its children, in MiB; shared pages are counted once."""
+    total = 0
+    for one in _family(pid):
+        with contextlib.suppress(psutil.Error):
+            total += one.memory_full_info().pss
+    return total / 2**20
+
+
+def own_memory_mb() -> tuple[float, float]:
+    """What this process holds and the most that it has held, in MiB.
+
+    Not `getrusage`: its figure begins with what the parent held when it started this process.
+    """
+    status = Path("/proc/self/status").read_text()
+    now, most = (int(status.split(f"{key}:")[1].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
+    return now, most
+
+
+def free_port() -> int:
+    """A TCP port of the loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def listening(host: str, port: int) -> bool:
+    """Whether somebody takes connections at a TCP port."""
+    with socket.socket() as probe:
+        return probe.connect_ex((host, port)) == 0
+
+
+def require_free(host: str, port: int, what: str, flag: str) -> None:
+    """Checks that nobody listens on a port.
+
+    Raises:
+        PortTaken: somebody does; the message names the process where it can be seen.
+    """
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise PortTaken(
+                f"port {port}, wanted for {what}, is taken{_listener(port)}",
+                do=f"Stop that process, choose another port with {flag}, or let `--free-ports` choose all of them.",
+            ) from error
+
+
+def _listener(port: int) -> str:
+    with contextlib.suppress(psutil.Error):
+        for connection in psutil.net_connections("tcp"):
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and getattr(connection.laddr, "port", 0) == port
+                and connection.pid
+            ):
+                return f" by {psutil.Process(connection.pid).name()} (pid {connection.pid})"
+    return ""
+
+
+def _start(
+    command: Sequence[str | Path], environment: Mapping[str, str], log: Path, folder: Path | None,
+    first: Callable[[], None] | None,
+) -> "subprocess.Popen[bytes]":  # fmt: skip
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        return subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment),
+            cwd=folder, start_new_session=True, preexec_fn=first,  # noqa: PLW1509 - one prctl, bound before the fork
+        )  # fmt: skip
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.Error):
+        one = psutil.Process(pid)
+        return [one, *one.children(recursive=True)]
+    return []
+
+
+def inherited(names: Sequence[str] = ("PATH", "HOME", "LANG", "TMPDIR", "TZ")) -> dict[str, str]:
+    """The few variables a server needs; credentials of the caller are not among them."""
+    return {name: os.environ[name] for name in names if name in os.environ}

@@ -1,0 +1,1 @@
+"""Models and their data: contracts, tensors, samples, ONNX graphs, conversion."""

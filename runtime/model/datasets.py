@@ -1,0 +1,129 @@
+"""Logged data as arrays: NPZ, CSV or Parquet files matched to a model's inputs, with every mismatch named."""
+
+import io
+from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.model.tensors import Arrays, as_input, load_npz
+from shiplift.runtime.records.tensor import TensorSpec
+
+
+def load_samples(
+    body: bytes, name: str, inputs: tuple[TensorSpec, ...], label: str, columns: tuple[str, ...] = ()
+) -> tuple[Arrays, NDArray[Any] | None]:
+    """The inputs by name, in the model's dtypes, and the labels (None where the file has none).
+
+    `columns` are arrays that are neither: `load_columns` gives them.
+
+    Raises:
+        DataInvalid: the file can't be read, or its arrays do not fit the model's inputs.
+    """
+    arrays = _read(body, name)
+    labels = arrays.pop(label, None)
+    names = {spec.name for spec in inputs}
+    arrays = {key: array for key, array in arrays.items() if key not in columns or key in names}
+    if labels is not None:
+        _check_labels(labels, label, name)
+    matched = _match(arrays, inputs, name)
+    samples = {spec.name: _checked(matched[spec.name], spec, name) for spec in inputs}
+    counts = {len(array) for array in samples.values()} | ({len(labels)} if labels is not None else set())
+    if len(counts) != 1:
+        raise DataInvalid(f"{name} has arrays of different lengths: {sorted(counts)}", do="Log one row per sample.")
+    return samples, labels
+
+
+def load_columns(body: bytes, name: str, columns: tuple[str, ...], count: int) -> Arrays:
+    """Named arrays of a data file, one value for each of `count` samples.
+
+    Raises:
+        DataInvalid: one is not there, or has not one value a sample.
+    """
+    arrays = _read(body, name) if columns else {}
+    if missing := [column for column in columns if column not in arrays]:
+        raise DataInvalid(
+            f"{name} has no {', '.join(map(repr, missing))}, which `data.slices` names",
+            do="Log them with the samples, or change `data.slices`.",
+        )
+    found = {column: arrays[column] for column in columns}
+    for column, array in found.items():
+        if array.size != count:
+            raise DataInvalid(
+                f"{name} has {array.size} values of {column!r} for {count} samples",
+                do="Log one value a sample to slice by, or change `data.slices`.",
+            )
+    return found
+
+
+def _read(body: bytes, name: str) -> Arrays:
+    suffix = PurePosixPath(name).suffix.lower()
+    if suffix == ".npz":
+        return load_npz(body)
+    import pandas as pd  # noqa: PLC0415 - 0.35 s, only for tables
+
+    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
+    if suffix not in readers:
+        raise DataInvalid(f"{name} is not a .npz, .csv or .parquet file", do="Log the data as one of these.")
+    try:
+        table = readers[suffix](io.BytesIO(body))
+    except Exception as error:
+        raise DataInvalid(f"{name} can't be read: {' '.join(str(error).split())[:300]}", do="Log it again.") from error
+    return {str(column): table[column].to_numpy() for column in table.columns}
+
+
+def _match(arrays: Arrays, inputs: tuple[TensorSpec, ...], name: str) -> Arrays:
+    """By name; one input may also be the only array there is, or a matrix given as columns."""
+    if all(spec.name in arrays for spec in inputs):
+        return {
+            spec.name: arrays[spec.name].reshape(-1, 1)
+            if arrays[spec.name].ndim == 1 and len(spec.shape) == 2
+            else arrays[spec.name]
+            for spec in inputs
+        }
+    if len(inputs) == 1 and len(arrays) == 1:
+        return {inputs[0].name: next(iter(arrays.values()))}
+    if len(inputs) == 1 and arrays and all(array.ndim == 1 for array in arrays.values()):
+        return {inputs[0].name: np.column_stack(list(arrays.values()))}
+    raise DataInvalid(
+        f"{name} has the arrays {', '.join(sorted(arrays)) or 'none'}; the model's inputs are "
+        f"{', '.join(spec.name for spec in inputs)}",
+        do="Name each array after the input it is for.",
+    )
+
+
+def _checked(array: NDArray[Any], spec: TensorSpec, name: str) -> NDArray[Any]:
+    wanted = spec.shape[1:]
+    if array.ndim != len(spec.shape) or any(w not in (-1, h) for w, h in zip(wanted, array.shape[1:], strict=True)):
+        raise DataInvalid(
+            f"{name}: {spec.name!r} has shape {array.shape}, the model takes {spec.shape}",
+            do="Log samples shaped like the input example.",
+        )
+    if not len(array):
+        raise DataInvalid(f"{name} has no samples", do="Log at least one row.")
+    if array.dtype.kind not in ("OSU" if spec.datatype == "BYTES" else "biuf"):
+        raise DataInvalid(
+            f"{name}: {spec.name!r} has dtype {array.dtype}, the model takes {spec.datatype}",
+            do="Log samples with the dtypes of the signature.",
+        )
+    _check_values(array, spec.name, name)
+    return as_input(array, spec)
+
+
+def _check_labels(labels: NDArray[Any], label: str, name: str) -> None:
+    if labels.ndim == 0:
+        raise DataInvalid(f"{name}: {label!r} is a single value", do="Log one label per sample.")
+    _check_values(labels, label, name)
+
+
+def _check_values(array: NDArray[Any], column: str, name: str) -> None:
+    """A hole in the labels would make a score NaN, which is over no limit."""
+    if array.dtype.kind == "f" and (bad := int((~np.isfinite(array)).sum())):
+        raise DataInvalid(f"{name}: {column!r} holds {bad} NaN or infinite values", do="Remove those samples.")
+    if array.dtype.kind == "O":
+        import pandas as pd  # noqa: PLC0415 - objects come from tables alone, which pandas has read
+
+        if missing := int(pd.isna(array).sum()):
+            raise DataInvalid(f"{name}: {column!r} holds {missing} missing values", do="Remove those samples.")

@@ -1,0 +1,1 @@
+"""Precisions of a model: building them, and what each costs in accuracy."""

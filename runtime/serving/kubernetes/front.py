@@ -1,0 +1,118 @@
+"""How a model's traffic is shared out: weights of Gateway API routes, or, without a gateway, a Service's selector.
+
+What is set is not what is done until the data plane does it. So a share counts as given when requests sent through the
+front were answered by both sides as it says.
+"""
+
+import time
+
+from tritonclient.utils import InferenceServerException
+
+from shiplift.runtime.base.errors import CanaryFailed, Temporary
+from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.serving.kubernetes.api import Api
+from shiplift.runtime.serving.kubernetes.objects import GRPC, LABEL, front_of_gateway, front_switched, hostnames, routes
+from shiplift.runtime.serving.triton.client import TritonClient
+
+_SETTLE_S = 60.0
+_POLL_S = 0.2
+_PROBES = 60
+
+
+class Front:
+    """The front of one model."""
+
+    def __init__(self, cluster: Cluster, model: str) -> None:
+        self._cluster = cluster
+        self._model = model
+        self._api = Api(cluster.serving_namespace)
+
+    def weights(self) -> dict[str, int]:
+        """The share of each package by name, in percent; empty where the model was never served."""
+        if self._cluster.gateway is None:
+            front = self._api.get("Service", dns_name(self._model))
+            marks = (front or {}).get("metadata", {}).get("annotations", {})
+            serves, before = marks.get(f"{LABEL}serves", ""), marks.get(f"{LABEL}before", "")
+            return {**({before: 0} if before else {}), **({serves: 100} if serves else {})}
+        route = self._api.get("GRPCRoute", dns_name(self._model))
+        backends = [one for rule in (route or {}).get("spec", {}).get("rules", []) for one in rule["backendRefs"]]
+        return {one["name"]: int(one.get("weight", 1)) for one in backends}
+
+    def names(self) -> set[str]:
+        """Every package the front refers to, whatever its share."""
+        return set(self.weights())
+
+    def set(self, weights: dict[str, int]) -> None:
+        """Shares the traffic out. Without a gateway only all of it can move, and what had it is remembered as 0."""
+        gateway = self._cluster.gateway
+        if gateway is None:
+            (serves,) = [name for name, weight in weights.items() if weight]
+            before = next((name for name, weight in weights.items() if not weight), "")
+            self._api.apply(front_switched(self._model, serves, before))
+            return
+        for route in routes(self._model, self._cluster, gateway, weights):
+            self._api.apply(route)
+        for part in front_of_gateway(self._model, self._gateway_address()):
+            self._api.apply(part)
+
+    def wait_share(self, package: Package, golden: Arrays, percent: int) -> None:
+        """Returns when requests through the front are answered by a package's version as often as its share says.
+
+        Raises:
+            CanaryFailed: requests failed.
+            Temporary: the data plane did not follow in time.
+        """
+        deadline = time.monotonic() + _SETTLE_S
+        seen = -1
+        while time.monotonic() < deadline:
+            try:
+                seen = self._answered(package, golden)
+            except InferenceServerException as error:
+                if not _starting(error):
+                    raise CanaryFailed(
+                        f"a request through the front of {self._model!r} failed: {' '.join(str(error).split())[:300]}",
+                        do="What served before has the traffic again; see the pods' logs, then rerun the release.",
+                    ) from error
+            if seen == _PROBES if percent == 100 else 0 < seen < _PROBES:
+                return
+            time.sleep(_POLL_S)
+        raise Temporary(
+            f"the gateway was told to give {percent} % to {self._model!r} version {package.version}, but it answered "
+            f"{'no request' if seen < 0 else f'{seen} of {_PROBES} requests'} after {_SETTLE_S:.0f} s",
+            do="Look at the routes' status, then try again.",
+        )
+
+    def _answered(self, package: Package, golden: Arrays) -> int:
+        """How many of the probes a package's version answered."""
+        address, authority = self.address()
+        with TritonClient(address, authority=authority) as client:
+            row = {spec.name: golden[f"input/{spec.name}"][:1] for spec in package.signature.inputs}
+            answers = [client.answered_by(package, row) for _ in range(_PROBES)]
+        return answers.count(package.version)
+
+    def address(self) -> tuple[str, str]:
+        """Where the front answers gRPC, and the authority to name there."""
+        host = hostnames(self._model, self._cluster)[2]
+        if self._cluster.gateway is None:
+            return f"{host}:{GRPC}", ""
+        return f"{self._gateway_address()}:{GRPC}", host
+
+    def _gateway_address(self) -> str:
+        gateway = self._cluster.gateway
+        if gateway is None:
+            raise Temporary("there is no gateway", do="Set `gateway` in the values.")
+        found = Api(gateway.namespace).get("Gateway", gateway.name)
+        addresses = (found or {}).get("status", {}).get("addresses", [])
+        if not addresses:
+            raise Temporary(
+                f"gateway {gateway.namespace}/{gateway.name} has no address yet", do="Check the gateway's controller."
+            )
+        return str(addresses[0]["value"])
+
+
+def _starting(error: InferenceServerException) -> bool:
+    """Whether the front does not know the model yet: a new route takes a moment to reach the proxies."""
+    return error.status() in ("StatusCode.UNIMPLEMENTED", "StatusCode.UNAVAILABLE", "StatusCode.NOT_FOUND")

@@ -1,0 +1,83 @@
+"""Staging on a cluster: the challenger's own Deployment and Service, beside the champion's and without traffic.
+
+What passes its gates is not deployed again: production gives the same pods their share of the traffic.
+"""
+
+import time
+
+from shiplift.runtime.base.names import dns_name, serving_name
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.serving import Deployment, Endpoint, Package, Staged
+from shiplift.runtime.records.site import Cluster, Site
+from shiplift.runtime.serving.kubernetes.front import Front
+from shiplift.runtime.serving.kubernetes.objects import HTTP, LABEL, METRICS, package_name
+from shiplift.runtime.serving.kubernetes.workloads import Workloads, golden_of
+from shiplift.runtime.spec.serving import Serving
+
+_OF = f"{LABEL}compared-with"
+_UNITS = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024, "": 1 / 1024**2}
+
+
+class ClusterStaging:
+    """The staging pods of a model version. See `runtime.serving.places.Staging`."""
+
+    def __init__(self, site: Site, cluster: Cluster, model: str, version: int) -> None:
+        self._site = site
+        self._cluster = cluster
+        self._model = model
+        self._version = version
+        self._workloads = Workloads(site, cluster)
+
+    def start(self, package: Package, serving: Serving) -> Deployment:  # noqa: ARG002 - the package says it all
+        """The challenger's pods, ready, answering their golden requests right."""
+        started = time.monotonic()
+        progress("starting the challenger's pods")
+        try:
+            name = self._workloads.run(package)
+            seconds = time.monotonic() - started
+            self._workloads.check(package, name, golden_of(self._site, package))
+        except BaseException:
+            self.end()
+            raise
+        host = f"{name}.{self._cluster.serving_namespace}.svc"
+        return Deployment(
+            package=package,
+            endpoint=self._endpoint(name, package.model),
+            metrics=f"http://{host}:{METRICS}/metrics",
+            load_seconds=seconds,
+        )
+
+    def beside(self, deployment: Deployment, package: Package) -> Staged:  # noqa: ARG002 - it needs pods of its own
+        """The champion's package on pods of its own: production's have users, so they would be no equal terms."""
+        extra = {_OF: f"{dns_name(self._model)}-{self._version}"}
+        name = self._workloads.run(package, name=f"{package_name(package)}-twin", extra=extra)
+        return Staged(model=serving_name(package.model), endpoint=self._endpoint(name, package.model))
+
+    def memory_mb(self, deployment: Deployment) -> float | None:
+        """What the metrics API says of the pods, where there is one; else what the server used when it was tuned."""
+        if not self._workloads.api.serves("PodMetrics"):
+            return deployment.tuned_memory_mb or None
+        found = self._workloads.api.find("PodMetrics", f"{LABEL}package={package_name(deployment.package)}")
+        used = [_mib(one["usage"]["memory"]) for pod in found for one in pod["containers"]]
+        return sum(used) / len(found) if used else deployment.tuned_memory_mb or None
+
+    def end(self) -> None:
+        """Removes this version's pods, unless production needs them, and what they were compared with."""
+        api, kept = self._workloads.api, Front(self._cluster, self._model).names()
+        mine = f"{LABEL}model={dns_name(self._model)},{LABEL}version={self._version},!{_OF}"
+        twins = f"{_OF}={dns_name(self._model)}-{self._version}"
+        for selector in (mine, twins):
+            for found in api.find("Deployment", selector):
+                if found["metadata"]["name"] not in kept:
+                    self._workloads.remove(found["metadata"]["name"])
+
+    def _endpoint(self, name: str, model: str) -> Endpoint:
+        host = f"{name}.{self._cluster.serving_namespace}.svc"
+        return Endpoint(
+            http=f"http://{host}:{HTTP}/v2/models/{serving_name(model)}", grpc=self._workloads.address(name)
+        )
+
+
+def _mib(quantity: str) -> float:
+    number = quantity.rstrip("KMGi")
+    return float(number) * _UNITS[quantity.removeprefix(number)]

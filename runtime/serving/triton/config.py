@@ -1,0 +1,316 @@
+"""config.pbtxt for the bundled server and for NVIDIA's image, from one description of a model.
+
+Written through Triton's own protobuf, so an unknown field or a wrong type can't be written. What only differs between
+the two servers is in `_backend`; the meaning of each field is in Triton's model_configuration.md. The bundled server
+runs ONNX models in a backend of the same name and parameters as NVIDIA's (`backends/onnxruntime`), and those that it
+does not take, with text or with states, in Python's.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2 as pb
+
+from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.serving import ServerKind, ServerNeeds, ServingConfig
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.spec.serving import SequenceBatching, Serving
+from shiplift.runtime.spec.target import Engine, Profile
+
+_US_PER_MS = 1000
+_US_PER_S = 1_000_000
+TENSORRT_CACHE = "/var/cache/shiplift/tensorrt"
+_MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
+_THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
+_GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warmup:
+    """A warm-up request: its batch size and, per input, the file with its raw bytes and the shape without batch."""
+
+    batch: int
+    files: dict[str, str] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelDescription:
+    """All that a configuration says about a model, whichever server runs it.
+
+    `signature` is what clients see; `states` are the tensors that it hides, by the input that takes each.
+    """
+
+    name: str
+    version: int
+    signature: Signature
+    states: Mapping[str, TensorSpec] = field(default_factory=dict)
+    config: ServingConfig
+    serving: Serving
+    labels_file: str = ""
+    warmups: tuple[Warmup, ...] = ()
+    gpu: bool = False
+    engine: Engine = "onnxruntime"
+    precision: Precision = "fp32"
+    profiles: Mapping[str, Profile] = field(default_factory=dict)
+
+
+def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
+    """The configuration of a model on one kind of server."""
+    config = pb.ModelConfig(name=model.name, max_batch_size=model.config.max_batch)
+    config.version_policy.specific.versions.append(model.version)
+    reshaped = not in_python(model, server)
+    for spec in model.signature.inputs:
+        _tensor(config.input.add(), spec, reshaped=reshaped)
+    for at, spec in enumerate(model.signature.outputs):
+        output = config.output.add()
+        _tensor(output, spec, reshaped=reshaped)
+        if at == 0 and model.labels_file:
+            output.label_filename = model.labels_file
+    _instances(config, model, server)
+    _batching(config, model)
+    if model.serving.response_cache:
+        config.response_cache.enable = True
+    for warmup in model.warmups:
+        _warmup(config, warmup, model.signature.inputs)
+    if server == "nvidia":
+        _implicit_states(config, model)
+    _backend(config, model, server)
+    return config
+
+
+def in_python(model: ModelDescription, server: ServerKind) -> bool:
+    """Whether a server runs the model in its Python backend, and the package needs a `model.py`."""
+    tensors = (*model.signature.inputs, *model.signature.outputs)
+    special = model.serving.sequence_batching is not None or any(spec.datatype == "BYTES" for spec in tensors)
+    return server == "bundled" and special
+
+
+def render(config: pb.ModelConfig) -> str:
+    """The configuration as text, the same text for the same configuration."""
+    return str(text_format.MessageToString(config))
+
+
+def parse(text: str) -> pb.ModelConfig:
+    """A configuration from text; raises `text_format.ParseError` for an unknown field."""
+    return text_format.Parse(text, pb.ModelConfig())
+
+
+def renamed(text: str, name: str) -> str:
+    """The same configuration under another model name."""
+    config = parse(text)
+    config.name = name
+    return render(config)
+
+
+def retuned(text: str, config: ServingConfig) -> str:
+    """The same model under another serving configuration: what tuning varies, and nothing else."""
+    model = parse(text)
+    model.max_batch_size = config.max_batch
+    _batcher(model).max_queue_delay_microseconds = config.queue_delay_us
+    model.instance_group[0].count = config.instances
+    if model.backend in _THREADS:  # TensorRT has no threads to give
+        model.parameters[_THREADS[model.backend]].string_value = str(config.threads)
+    for warmup in model.model_warmup[1:]:
+        warmup.batch_size = config.max_batch
+        warmup.name = f"example-batch-{config.max_batch}"
+    return render(model)
+
+
+def positional(signature: Signature) -> tuple[Signature, dict[str, str]]:
+    """The signature as PyTorch's backend addresses tensors, by position, and the new names by the old ones."""
+    names = {spec.name: f"INPUT__{at}" for at, spec in enumerate(signature.inputs)}
+    outputs = {spec.name: f"OUTPUT__{at}" for at, spec in enumerate(signature.outputs)}
+
+    def renamed_(specs: tuple[TensorSpec, ...], new: Mapping[str, str]) -> tuple[TensorSpec, ...]:
+        return tuple(spec.model_copy(update={"name": new[spec.name]}) for spec in specs)
+
+    made = Signature(inputs=renamed_(signature.inputs, names), outputs=renamed_(signature.outputs, outputs))
+    return made, {f"input/{old}": f"input/{new}" for old, new in names.items()} | {
+        f"output/{old}": f"output/{new}" for old, new in outputs.items()
+    }
+
+
+def datatype_value(name: str) -> int:
+    """The protobuf's number of a Triton datatype."""
+    return int(pb.DataType.Value("TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"))
+
+
+def _tensor(entry: Any, spec: TensorSpec, *, reshaped: bool) -> None:
+    """Shapes without the batch; a rank-1 tensor is one number per sample, which Triton writes as [1].
+
+    Unless the backend does it itself, Triton has to take that dimension away again (`reshaped`).
+    """
+    entry.name = spec.name
+    entry.data_type = datatype_value(spec.datatype)
+    entry.dims.extend(spec.shape[1:] or (1,))
+    if len(spec.shape) == 1 and reshaped:
+        entry.reshape.SetInParent()
+
+
+def _instances(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:
+    least = least_instances(model.serving, server)
+    if model.config.instances < least:
+        raise ValueError(f"{model.name} has {model.config.instances} instance, its queue policy needs {least}")
+    kind = pb.ModelInstanceGroup.KIND_GPU if model.gpu else pb.ModelInstanceGroup.KIND_CPU
+    group = config.instance_group.add(count=model.config.instances, kind=kind)
+    limiter, host = model.serving.rate_limiter, model.serving.host_policy
+    if limiter:
+        group.rate_limiter.priority = limiter.priority
+        for name, count in sorted(limiter.resources.items()):
+            group.rate_limiter.resources.add(name=name, count=count)
+    if host:
+        group.host_policy = host_policy_name(model.serving)
+
+
+def least_instances(serving: Serving, server: ServerKind) -> int:
+    """How many instances a model needs for its batcher to be woken in time.
+
+    With priorities or a queue policy Triton hands a batch over only when an instance is idle, and a request that comes
+    while the only one finishes is not noticed for up to 500 ms (dynamic_batch_scheduler.cc, seen in 2.51 on one
+    instance, not on two). NVIDIA's backends return to idle faster, and keep what the spec says.
+    """
+    policed = serving.priorities or serving.queue.max_size or serving.queue.timeout_ms
+    return 2 if policed and server == "bundled" else 1
+
+
+def host_policy_name(serving: Serving) -> str:
+    """The name of the host policy that a server's `--host-policy` flags must define."""
+    host = serving.host_policy
+    if host is None:
+        return ""
+    node = "any" if host.numa_node is None else str(host.numa_node)
+    cores = (host.cpu_cores or "all").replace(",", "_")
+    return f"numa_{node}_cores_{cores}"
+
+
+def server_needs(serving: Serving, server: ServerKind) -> ServerNeeds:
+    """What a server must be started with for a model's configuration to mean what it says.
+
+    The bundled server's backends pin their instances themselves.
+    """
+    flags = host_policy_flags(serving) if server == "nvidia" else []
+    return ServerNeeds(rate_limiter=serving.rate_limiter is not None, flags=tuple(flags))
+
+
+def host_policy_flags(serving: Serving) -> list[str]:
+    """What NVIDIA's server must be started with for the host policy to mean anything."""
+    host = serving.host_policy
+    if host is None:
+        return []
+    name = host_policy_name(serving)
+    flags = [f"--host-policy={name},numa-node={host.numa_node}"] if host.numa_node is not None else []
+    return [*flags, f"--host-policy={name},cpu-cores={host.cpu_cores}"] if host.cpu_cores else flags
+
+
+def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
+    """Dynamic batching with its delay, priorities and queue policy; no preferred sizes, as Triton's docs advise."""
+    serving = model.serving
+    if serving.sequence_batching:
+        _sequences(config, model, serving.sequence_batching)
+        return
+    batching = config.dynamic_batching
+    batching.SetInParent()
+    batching.max_queue_delay_microseconds = model.config.queue_delay_us
+    if serving.priorities:
+        batching.priority_levels = serving.priorities.levels
+        batching.default_priority_level = serving.priorities.default
+    if serving.queue.max_size or serving.queue.timeout_ms:
+        policy = batching.default_queue_policy
+        policy.max_queue_size = serving.queue.max_size
+        policy.default_timeout_microseconds = int(serving.queue.timeout_ms * _US_PER_MS)
+        policy.allow_timeout_override = serving.queue.allow_timeout_override
+        policy.timeout_action = pb.ModelQueuePolicy.TimeoutAction.Value(serving.queue.on_timeout.upper())
+
+
+def _sequences(config: pb.ModelConfig, model: ModelDescription, how: SequenceBatching) -> None:
+    """Oldest first, so that requests of different sequences form a batch (Triton's model_configuration.md)."""
+    batching = config.sequence_batching
+    batching.max_sequence_idle_microseconds = int(how.max_sequence_idle_s * _US_PER_S)
+    batching.oldest.max_candidate_sequences = how.max_candidate_sequences
+    batching.oldest.max_queue_delay_microseconds = model.config.queue_delay_us
+
+
+def _batcher(config: pb.ModelConfig) -> Any:
+    """Where a configuration says how long its batcher waits."""
+    sequences = config.WhichOneof("scheduling_choice") == "sequence_batching"
+    return config.sequence_batching.oldest if sequences else config.dynamic_batching
+
+
+def _implicit_states(config: pb.ModelConfig, model: ModelDescription) -> None:
+    """NVIDIA's backends keep states themselves, and begin each sequence with zeros."""
+    for name, spec in model.states.items():
+        state = config.sequence_batching.state.add(input_name=name, output_name=spec.name)
+        state.data_type = datatype_value(spec.datatype)
+        state.dims.extend(spec.shape[1:])
+        first = state.initial_state.add(name=f"{name} at the start", zero_data=True)
+        first.data_type = state.data_type
+        first.dims.extend(spec.shape[1:])
+
+
+def _warmup(config: pb.ModelConfig, warmup: Warmup, inputs: tuple[TensorSpec, ...]) -> None:
+    entry = config.model_warmup.add(name=f"example-batch-{warmup.batch}", batch_size=warmup.batch)
+    for spec in inputs:
+        given = entry.inputs[spec.name]
+        given.data_type = datatype_value(spec.datatype)
+        given.dims.extend(warmup.shapes[spec.name])
+        given.input_data_file = warmup.files[spec.name]
+
+
+def _accelerate(config: pb.ModelConfig, model: ModelDescription) -> None:
+    """TensorRT inside ONNX Runtime: engines and kernel timings are kept, so that only the first load builds them."""
+    entry = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
+    values = {
+        "precision_mode": _MODES[model.precision],
+        "trt_engine_cache_enable": "true",
+        "trt_engine_cache_path": f"{TENSORRT_CACHE}/{model.name}/{model.version}",
+        "trt_timing_cache_enable": "true",
+        "trt_timing_cache_path": TENSORRT_CACHE,
+    }
+    for bound in ("min", "opt", "max") if model.profiles else ():
+        shapes = [f"{n}:{'x'.join(map(str, getattr(p, bound)))}" for n, p in sorted(model.profiles.items())]
+        values[f"trt_profile_{bound}_shapes"] = ",".join(shapes)
+    for key, value in values.items():
+        entry.parameters[key] = value
+
+
+def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:
+    threads, graph = str(model.config.threads), model.serving.graph_optimization
+    if model.engine == "tensorrt":
+        config.backend, config.default_model_filename = "tensorrt", "model.plan"
+        return
+    config.backend = "python" if in_python(model, server) else "pytorch" if model.engine == "pytorch" else "onnxruntime"
+    config.parameters[_THREADS[config.backend]].string_value = threads
+    if config.backend == "pytorch":
+        config.platform, config.default_model_filename = "pytorch_libtorch", "model.pt"
+        config.parameters["INTER_OP_THREAD_COUNT"].string_value = "1"
+    elif config.backend == "onnxruntime":
+        config.default_model_filename = "model.onnx"
+        if model.engine == "onnxruntime-tensorrt":
+            _accelerate(config, model)
+        config.optimization.graph.level = _GRAPH_LEVELS[graph]
+        config.parameters["inter_op_thread_count"].string_value = "1"
+    else:
+        _python_backend(config, model.serving)
+    if server == "bundled":
+        _pinning(config, model.serving)
+
+
+def _python_backend(config: pb.ModelConfig, serving: Serving) -> None:
+    """What our model.py reads."""
+    config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
+    config.parameters["graph_optimization"].string_value = serving.graph_optimization
+    if how := serving.sequence_batching:
+        config.parameters["sequence_states"].string_value = json.dumps(how.states, sort_keys=True)
+
+
+def _pinning(config: pb.ModelConfig, serving: Serving) -> None:
+    """What the bundled server's backends read instead of a host policy, which needs flags of the server."""
+    host = serving.host_policy
+    if host and host.cpu_cores:
+        config.parameters["cpu_cores"].string_value = host.cpu_cores
+    if host and host.numa_node is not None:
+        config.parameters["numa_node"].string_value = str(host.numa_node)

@@ -1,0 +1,159 @@
+"""The bundled server's environment: a venv of its own, made on first use and found by its requirements' digest.
+
+nvidia-pytriton carries a real tritonserver with its Python backend; tritonclient's wheel carries perf_analyzer. Both
+run outside a container once their libraries can be found, which this module arranges; the backend for ONNX models is
+built beside Python's.
+"""
+
+import ctypes.util
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.serving.triton import native
+
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
+_LIBPYTHON = f"libpython{_MINOR}.so.1.0"
+
+
+@dataclass(frozen=True)
+class ServerEnvironment:
+    """A finished environment at `root`."""
+
+    root: Path
+
+    @property
+    def site(self) -> Path:
+        """Its packages; a `model.py` adds this folder to its own path."""
+        return self.root / "lib" / f"python{_MINOR}" / "site-packages"
+
+    @property
+    def tritonserver(self) -> Path:
+        """The server's program."""
+        return self.site / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+
+    @property
+    def backends(self) -> Path:
+        """The folder with the backends: ONNX Runtime's, and Python's with its stub for this Python."""
+        return self.root / "backends"
+
+    @property
+    def caches(self) -> Path:
+        """The folder with the response cache."""
+        return self.site / "pytriton" / "tritonserver" / "caches"
+
+    @property
+    def perf_analyzer(self) -> Path:
+        """The load generator's program."""
+        return self.root / "bin" / "perf_analyzer"
+
+    @property
+    def library_path(self) -> str:
+        """LD_LIBRARY_PATH for both programs."""
+        return os.pathsep.join([str(self.root / "libraries"), str(self.site / "nvidia_pytriton.libs")])
+
+    @property
+    def ready(self) -> bool:
+        """Whether it was finished: its stamp is written last."""
+        return (self.root / "stamp").is_file()
+
+
+def default_root() -> Path:
+    """Inside the pipeline's own environment: shared by every stack of this install, and removed with it."""
+    made_of = [REQUIREMENTS, *sorted(native.SOURCE.iterdir())]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in made_of) + _MINOR.encode()).hexdigest()[:12]
+    return Path(sys.prefix) / "share" / "shiplift" / f"server-{digest}"
+
+
+def ensure(root: Path, tell: Callable[[str], None] = lambda _: None) -> ServerEnvironment:
+    """The environment at `root`, made if it isn't there (about 15 s and 400 MB).
+
+    Raises:
+        MissingTool: this machine can't have it; the message says what is missing.
+    """
+    environment = ServerEnvironment(root)
+    if environment.ready:
+        return environment
+    if problem := unsupported():
+        raise MissingTool(problem, do="See `shiplift doctor`; on other machines use NVIDIA's Triton image.")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with (root.parent / f".{root.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not environment.ready:
+            tell("making the bundled server's environment (once, about 15 s)")
+            _make(environment)
+    return environment
+
+
+def unsupported() -> str:
+    """Why the bundled server can't run on this machine; empty: it can."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return f"the bundled Triton exists for Linux x86-64, this is {platform.system()} {platform.machine()}"
+    libc, version = platform.libc_ver()
+    if libc != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < (2, 35):
+        return f"the bundled Triton needs glibc 2.35 or newer, this is {libc or 'another libc'} {version}"
+    if libpython() is None:
+        return f"the bundled Triton needs {_LIBPYTHON} (Debian and Ubuntu: package libpython{_MINOR})"
+    return ""
+
+
+def libpython() -> Path | None:
+    """The shared library of this Python, which Triton's stub is linked against."""
+    folders = [sysconfig.get_config_var("LIBDIR") or "", f"{sys.base_prefix}/lib", "/usr/lib/x86_64-linux-gnu"]
+    for folder in (*folders, "/usr/lib64", "/usr/local/lib"):
+        if (found := Path(folder) / _LIBPYTHON).is_file():
+            return found
+    return Path(_LIBPYTHON) if ctypes.util.find_library(f"python{_MINOR}") else None
+
+
+def _make(environment: ServerEnvironment) -> None:
+    root = environment.root
+    shutil.rmtree(root, ignore_errors=True)
+    _run([sys.executable, "-m", "venv", "--without-pip", str(root)])
+    _run([
+        sys.executable, "-m", "pip", "--python", str(root / "bin" / "python"), "install", "--quiet", "--no-deps",
+        "--disable-pip-version-check", "--requirement", str(REQUIREMENTS),
+    ])  # fmt: skip
+    bundled = environment.site / "pytriton" / "tritonserver"
+    python = environment.backends / "python"
+    shutil.copytree(bundled / "backends" / "python", python)
+    shutil.copytree(bundled / "python_backend_stubs" / _MINOR, python, dirs_exist_ok=True)
+    for program in (environment.tritonserver, python / "triton_python_backend_stub"):
+        program.chmod(0o755)
+    library = next((environment.site / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
+    native.build(environment.backends / "onnxruntime", library)
+    _link_libraries(environment)
+    (root / "stamp").write_text(REQUIREMENTS.read_text())
+
+
+def _link_libraries(environment: ServerEnvironment) -> None:
+    """perf_analyzer wants libraries by their plain names; the wheel carries them under names with a hash."""
+    at = environment.root / "libraries"
+    at.mkdir()
+    bundled = environment.site / "nvidia_pytriton.libs"
+    for plain, pattern in (("libb64.so.0d", "libb64-*.so.0d"), ("libcudart.so.12", "libcudart-*.so.12*")):
+        (at / plain).symlink_to(next(bundled.glob(pattern)))
+    own = libpython()
+    if own is not None and own.is_absolute() and not str(own).startswith(("/usr/lib", "/lib")):
+        (at / _LIBPYTHON).symlink_to(own)
+
+
+def _run(command: list[str]) -> None:
+    native.run(
+        command,
+        failed=f"{Path(command[0]).name} {command[2]} failed",
+        do="Check that PyPI, or your mirror of it, can be reached, then run the same command again.",
+    )
+
+
+if __name__ == "__main__":
+    ensure(Path(sys.argv[1]) if len(sys.argv) > 1 else default_root(), print)

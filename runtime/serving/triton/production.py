@@ -1,0 +1,136 @@
+"""Production on one machine: one Triton in explicit mode, one model folder per served name, moved without a gap.
+
+A version is first loaded beside the one that serves, under a name of its own, and answers its golden requests there.
+Then the served name is reloaded in place: Triton warms the new version while the old one answers, switches in one
+step, and goes on with the old one if that fails. No router stands in between, so nothing is paid per request.
+Every method can be killed at any line and called again.
+"""
+
+import fcntl
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from shiplift.runtime.base.errors import ServerFailed, ShipliftError
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.serving import Endpoint, Package
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.repository import GOLDEN, install, retire
+from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+_BESIDE = "--next"
+
+
+class Served(Record):
+    """What a served name is, as last moved: written after the move, read to see whether one is needed."""
+
+    version: int
+    package: str
+
+
+class LocalProduction:
+    """The production server of a site."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._home = Path(site.home) / "production"
+        self.repository = self._home / "models"
+
+    @contextmanager
+    def lock(self, model: str) -> Iterator[None]:
+        """One promotion or rollback of a model at a time, on this machine; freed by the kernel if its holder dies."""
+        file = self._home / "locks" / serving_name(model)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def endpoint(self, model: str) -> Endpoint:
+        """Where a model answers."""
+        return Endpoint(http=f"http://{self._site.http}/v2/models/{serving_name(model)}", grpc=self._site.grpc)
+
+    def serves(self, package: Package) -> bool:
+        """Whether exactly this package answers under its name."""
+        name = serving_name(package.model)
+        if self._served(name) != Served(version=package.version, package=package.repository.sha256):
+            return False
+        with TritonClient(self._site.grpc) as client:
+            return client.versions(name) == [package.version]
+
+    def move(self, package: Package, rollout: Rollout) -> None:  # noqa: ARG002 - one server has nothing to roll out
+        """Makes a package the one that answers under its name, in one step.
+
+        Raises:
+            GoldenMismatch: it answers wrongly; what answered before still does.
+            ServerFailed: Triton can't load it; what answered before still does.
+        """
+        name = serving_name(package.model)
+        store = ArtifactStore(self._site.artifacts_uri)
+        self.repository.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix="shiplift-move-", dir=self._site.home) as folder:
+            tree = store.fetch(package.repository, Path(folder))
+            golden = load_npz(tree / GOLDEN)
+            with TritonClient(self._site.grpc) as client:
+                self._beside(client, tree, package, name, golden)
+                self._switch(client, tree, package, name, golden)
+        write_atomically(
+            self._state(name), Served(version=package.version, package=package.repository.sha256).model_dump_json()
+        )
+
+    def retire(self, model: str) -> None:
+        """Unloads what was only there for the move, and removes files of versions that no longer serve."""
+        name = serving_name(model)
+        with TritonClient(self._site.grpc) as client:
+            client.unload(name + _BESIDE)
+        shutil.rmtree(self.repository / (name + _BESIDE), ignore_errors=True)
+        retire(self.repository, name)
+
+    def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
+        progress(f"loading version {package.version} beside the one that serves")
+        beside = name + _BESIDE
+        try:
+            install(tree, self.repository, source=name, name=beside)
+            client.load(beside)
+            check_package(client, beside, package, golden)
+        except ShipliftError:
+            client.unload(beside)
+            shutil.rmtree(self.repository / beside, ignore_errors=True)
+            raise
+
+    def _switch(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
+        progress(f"moving {name} to version {package.version}")
+        config = self.repository / name / "config.pbtxt"
+        before = config.read_text() if config.is_file() else ""
+        try:
+            install(tree, self.repository, source=name, name=name)
+            client.load(name)
+            if client.versions(name) != [package.version]:
+                raise ServerFailed(f"{name} serves {client.versions(name)} after the switch", do="Rerun the release.")
+            check_package(client, name, package, golden)
+        except ShipliftError:
+            self._restore(client, name, before)
+            raise
+
+    def _restore(self, client: TritonClient, name: str, before: str) -> None:
+        """The configuration from before: in the repository for a restart, and in the server if it got that far."""
+        if before:
+            write_atomically(self.repository / name / "config.pbtxt", before)
+            client.load(name)
+        else:
+            client.unload(name)
+            shutil.rmtree(self.repository / name, ignore_errors=True)
+
+    def _served(self, name: str) -> Served | None:
+        file = self._state(name)
+        return Served.model_validate_json(file.read_text()) if file.is_file() else None
+
+    def _state(self, name: str) -> Path:
+        return self._home / "served" / f"{name}.json"

@@ -1,0 +1,162 @@
+"""A Triton model repository on disk: the one place that knows what differs between the bundled and NVIDIA's server.
+
+A package is a tree `NAME/config.pbtxt`, `NAME/VERSION/model.onnx` (and `model.py` where the bundled server runs it in
+Python), with warm-up data and labels under names that carry the version, so that two versions can lie in one model
+folder during a switch. Beside it lies `golden.npz`: requests with the answers they must get.
+"""
+
+import shutil
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
+from shiplift.runtime.records.serving import ServerKind, ServingConfig
+from shiplift.runtime.serving.triton.config import (
+    ModelDescription,
+    Warmup,
+    in_python,
+    model_config,
+    parse,
+    renamed,
+    render,
+    retuned,
+)
+from shiplift.runtime.store.artifacts import digest
+
+BACKENDS = Path(__file__).parent / "backends"
+BACKEND = BACKENDS / "onnx_model.py"
+GOLDEN = "golden.npz"
+
+
+def write_package(
+    to: Path, model: ModelDescription, onnx_folder: Path, server: ServerKind, *, example: Arrays, golden: Arrays
+) -> Path:
+    """Writes the repository of one model into the empty folder `to`, and gives that folder.
+
+    `onnx_folder` holds `model.onnx` and its external data; `example` are inputs by name for the warm-up; `golden` is
+    what `golden_arrays` gives.
+
+    Raises:
+        StorageFull: no space is left.
+    """
+    folder = to / model.name
+    version = folder / str(model.version)
+    version.mkdir(parents=True)
+    for file in onnx_folder.iterdir():
+        shutil.copyfile(file, version / file.name)
+    if in_python(model, server):
+        _write_backend(version, model)
+    if model.serving.labels:
+        name = f"labels.{model.version}.txt"
+        (folder / name).write_text("\n".join(model.serving.labels) + "\n")
+        model = replace(model, labels_file=name)
+    if model.serving.warmup and not model.serving.sequence_batching:  # Triton warms no sequences: golden requests do
+        model = replace(model, warmups=_write_warmups(folder, model, example))
+    (folder / "config.pbtxt").write_text(render(model_config(model, server)))
+    (to / GOLDEN).write_bytes(dump_npz(golden))
+    return to
+
+
+def _write_backend(version: Path, model: ModelDescription) -> None:
+    if model.serving.sequence_batching:
+        shutil.copyfile(BACKEND, version / BACKEND.name)
+        shutil.copyfile(BACKENDS / "sequence_model.py", version / "model.py")
+    else:
+        shutil.copyfile(BACKEND, version / "model.py")
+
+
+def install(package: Path, repository: Path, *, source: str, name: str) -> None:
+    """Puts the model `source` of a fetched package into a server's repository as `name`.
+
+    Other versions' files stay where they are: a server that still runs one can be restarted from them. The
+    configuration is replaced last and in one step, so a kill leaves the old model or the new one.
+    """
+    model, to = package / source, repository / name
+    to.mkdir(parents=True, exist_ok=True)
+    for entry in sorted(model.iterdir()):
+        if entry.name != "config.pbtxt":
+            _replace(entry, to / entry.name)
+    written = to / ".config.pbtxt.new"
+    written.write_text(renamed((model / "config.pbtxt").read_text(), name))
+    written.replace(to / "config.pbtxt")
+
+
+def reconfigure(package: Path, model: str, config: ServingConfig) -> None:
+    """Gives a fetched package another serving configuration."""
+    file = package / model / "config.pbtxt"
+    file.write_text(retuned(file.read_text(), config))
+
+
+def retire(repository: Path, name: str) -> None:
+    """Removes the files of versions that the model's configuration no longer names."""
+    folder = repository / name
+    if not (folder / "config.pbtxt").is_file():
+        return
+    kept = {str(v) for v in parse((folder / "config.pbtxt").read_text()).version_policy.specific.versions}
+    for entry in folder.iterdir():
+        versions = set(entry.name.split(".")) if entry.is_file() else {entry.name}
+        if entry.name not in ("config.pbtxt", "warmup") and not versions & kept:
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    for entry in (folder / "warmup").glob("*"):
+        if entry.name.split("-", 1)[0] not in kept:
+            entry.unlink()
+
+
+def _replace(entry: Path, to: Path) -> None:
+    partial = to.with_name(f".{to.name}.new")
+    if entry.is_dir() and entry.name == "warmup":
+        shutil.copytree(entry, to, dirs_exist_ok=True)
+    elif entry.is_dir():
+        if _same(entry, to):
+            return
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(entry, partial)
+        shutil.rmtree(to, ignore_errors=True)
+        partial.rename(to)
+    else:
+        shutil.copyfile(entry, partial)
+        partial.replace(to)
+
+
+def _same(left: Path, right: Path) -> bool:
+    """Whether two folders hold the same files: a version already in place is not touched."""
+    names = [sorted(p.relative_to(side).as_posix() for p in side.rglob("*") if p.is_file()) for side in (left, right)]
+    names[1] = [name for name in names[1] if "__pycache__" not in name]
+    return names[0] == names[1] and all(digest(left / name) == digest(right / name) for name in names[0])
+
+
+def _write_warmups(folder: Path, model: ModelDescription, example: Arrays) -> tuple[Warmup, ...]:
+    """One request of a single sample, and one of a full batch: both paths are compiled and allocated before traffic."""
+    at = folder / "warmup"
+    at.mkdir()
+    warmups = []
+    for batch in (1, model.config.max_batch):
+        one = batch_of(example, 1)
+        files: dict[str, str] = {}
+        for index, (name, array) in enumerate(one.items()):
+            files[name] = f"{model.version}-input-{index}"
+            (at / files[name]).write_bytes(raw_bytes(array[:1]))
+        shapes = {name: tuple(array.shape[1:]) or (1,) for name, array in one.items()}
+        warmups.append(Warmup(batch=batch, files=files, shapes=shapes))
+    return tuple(warmups)
+
+
+def raw_bytes(array: NDArray[Any]) -> bytes:
+    """An array as Triton's raw tensor content; text is length-prefixed, little-endian."""
+    if array.dtype.kind in "OSU":
+        texts = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1)]
+        return b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    return np.ascontiguousarray(array).tobytes()
+
+
+def golden_arrays(inputs: Arrays, outputs: Arrays) -> Arrays:
+    """Requests and their right answers, as one set of arrays."""
+    return {
+        **{f"input/{name}": array for name, array in inputs.items()},
+        **{f"output/{name}": array for name, array in outputs.items()},
+    }

@@ -1,0 +1,88 @@
+"""Staging on one machine: the bundled server of one release, started by `deploy`, used by `load_test`, ended with it.
+
+It is a child of the release's process and dies with it. Its folder also says who it was, so that the release's last
+stage can end it, and clear the folder, whatever happened before.
+"""
+
+import shutil
+from pathlib import Path
+
+from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.host.processes import kill, memory_mb
+from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.serving import Deployment, Endpoint, Package, Process, Staged
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.repository import GOLDEN, install
+from shiplift.runtime.serving.triton.server import Features, start_private
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+_BESIDE = "--champion"
+
+
+class LocalStaging:
+    """The staging server of a model version."""
+
+    def __init__(self, site: Site, model: str, version: int) -> None:
+        self._environment = ServerEnvironment(Path(site.server_environment))
+        self._store = ArtifactStore(site.artifacts_uri)
+        self.folder = Path(site.home) / "staging" / f"{serving_name(model)}-{version}"
+        self._state = self.folder / "process.json"
+
+    def start(self, package: Package, serving: Serving) -> Deployment:
+        """A fresh server with one model; one from before is ended first. See `runtime.serving.places.Staging`."""
+        self.end()
+        progress("starting the staging server")
+        features = Features(rate_limiter=serving.rate_limiter is not None)
+        server = start_private(self._environment, self.folder / "models", features, log=self.folder / "triton.log")
+        name = serving_name(package.model)
+        try:
+            write_atomically(self._state, server.process.model_dump_json())
+            tree = self._store.fetch(package.repository, self.folder / "package")
+            install(tree, server.repository, source=name, name=name)
+            with TritonClient(server.grpc) as client:
+                progress("loading and warming the model")
+                seconds = client.load(name)
+                golden = load_npz(tree / GOLDEN)
+                check_package(client, name, package, golden)
+        except BaseException:
+            self.end()
+            raise
+        return Deployment(
+            package=package,
+            endpoint=Endpoint(http=f"http://{server.http}/v2/models/{name}", grpc=server.grpc),
+            metrics=server.metrics,
+            repository=str(server.repository),
+            process=server.process,
+            load_seconds=seconds,
+        )
+
+    def beside(self, deployment: Deployment, package: Package) -> Staged:
+        """Another package on the same server, under a name of its own."""
+        name = serving_name(package.model)
+        tree = self._store.fetch(package.repository, self.folder / "beside")
+        install(tree, Path(deployment.repository), source=name, name=name + _BESIDE)
+        with TritonClient(deployment.endpoint.grpc) as client:
+            client.load(name + _BESIDE)
+        return Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
+
+    def memory_mb(self, deployment: Deployment) -> float | None:
+        """The server's and its children's memory, as proportional set size.
+
+        Raises:
+            ServerFailed: the server is gone.
+        """
+        if deployment.process is None:
+            raise ServerFailed("the staging server has no process here", do="Rerun the release.")
+        return memory_mb(deployment.process.pid)
+
+    def end(self) -> None:
+        """Ends the server, if there is one, and removes its folder."""
+        if self._state.is_file():
+            kill(Process.model_validate_json(self._state.read_text()))
+        shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,32 @@
+"""What admission gives: one record whose parts are edges of their own, so that later steps take what they use."""
+
+from shiplift.runtime.records.base import Bundle
+from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, SearchSpace, Slo
+from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
+from shiplift.runtime.spec.rules import Policy
+from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.target import Wanted
+
+
+class Admitted(Bundle):
+    """An admitted version with its spec, section by section."""
+
+    model_version: ModelVersion
+    contract: Contract
+    datasets: Datasets
+    recorded_requests: RecordedRequests = RecordedRequests()
+    scan: Scan
+    wanted: Wanted
+    conversion: Conversion
+    data: Data
+    quantization: Quantization
+    quality: Quality
+    search_space: SearchSpace
+    load: Load
+    slo: Slo
+    policy: Policy = Policy()
+    latency_target: LatencyTarget
+    comparison_target: ComparisonTarget = ComparisonTarget()
+    serving: Serving
+    rollout: Rollout

@@ -1,0 +1,136 @@
+"""What finished stages gave, kept twice: in the version's run in the registry, and in a folder here for speed.
+
+Entries are found by key (`engines.cache_key`) and signed, since authors can write to their own runs. A record whose
+bytes are gone from the artifact store is no hit.
+"""
+
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from shiplift.runtime.base.secrets import load_secrets, sign, signed_by
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.registry import FOLDER, Registry
+
+R = TypeVar("R", bound=Record)
+PROMOTION = f"{FOLDER}/promotion.json"
+
+
+class Ledger:
+    """The ledger of one release request.
+
+    Raises `Temporary` where the registry does not answer.
+    """
+
+    def __init__(self, site: Site, request: Request, *, registry: Registry | None = None) -> None:
+        self._site = site
+        self._request = request
+        self._folder = Path(site.home) / "records"
+        self._given = registry
+
+    @property
+    def model(self) -> str:
+        """The model of the request."""
+        return self._request.model
+
+    @cached_property
+    def registry(self) -> Registry:
+        """The registry, connected on first use."""
+        return self._given or Registry(self._site.registry_uri)
+
+    @cached_property
+    def run_id(self) -> str:
+        """The run that keeps this version's story."""
+        return self.registry.run_of(self.registry.version(self._request.model, self._request.version))
+
+    @cached_property
+    def _secret(self) -> str:
+        return load_secrets(Path(self._site.home)).ledger
+
+    @cached_property
+    def _store(self) -> ArtifactStore:
+        return ArtifactStore(self._site.artifacts_uri)
+
+    def get(self, key: str, stage: str, kind: type[R]) -> R | None:
+        """The record kept under a key, if it is genuine and all its bytes are still there."""
+        file = self._folder / f"{key}.json"
+        text = file.read_text() if file.is_file() else self._from_registry(key, stage)
+        if text is None:
+            return None
+        record = kind.model_validate_json(text)
+        return record if all(self._store.holds(artifact) for artifact in artifacts_of(record)) else None
+
+    def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
+        """Like `get`, for who reads a record and not the bytes it names: those may be gone."""
+        file = self._folder / f"{key}.json"
+        text = file.read_text() if file.is_file() else self._from_registry(key, stage)
+        try:
+            return kind.model_validate_json(text) if text is not None else None
+        except ValidationError:  # of another Shiplift
+            return None
+
+    def put(self, key: str, stage: str, record: Record) -> None:
+        """Keeps a record, here and in the registry; twice is harmless."""
+        text = record.model_dump_json()
+        envelope = json.dumps({"key": key, "record": text, "signature": sign(self._secret, key, text)})
+        write_atomically(self._folder / f"{key}.json", text)  # first: a registry that is down then costs no work
+        self.registry.write_text(self.run_id, _path(stage, key), envelope)
+
+    def _from_registry(self, key: str, stage: str) -> str | None:
+        text = self._genuine(self.registry.read_text(self.run_id, _path(stage, key)), key)
+        if text is not None:
+            write_atomically(self._folder / f"{key}.json", text)
+        return text
+
+    def _genuine(self, envelope: str | None, key: str) -> str | None:
+        if envelope is None:
+            return None
+        try:
+            said = json.loads(envelope)
+            text, signature = str(said["record"]), str(said["signature"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        return text if signed_by(self._secret, signature, key, text) else None
+
+    # --- promotions: what a version was promoted with, found by version rather than by key ---
+
+    def promotion(self) -> Promotion | None:
+        """What this version was last promoted with; None if it never was, or the record is not genuine."""
+        text = self._genuine(self.registry.read_text(self.run_id, PROMOTION), self._promotion_key)
+        return Promotion.model_validate_json(text) if text else None
+
+    def put_promotion(self, promotion: Promotion) -> None:
+        """Keeps what this version was promoted with."""
+        text = promotion.model_dump_json()
+        envelope = {"record": text, "signature": sign(self._secret, self._promotion_key, text)}
+        self.registry.write_text(self.run_id, PROMOTION, json.dumps(envelope))
+
+    @property
+    def _promotion_key(self) -> str:
+        return f"promotion {self._request.model}/{self._request.version}"
+
+
+def artifacts_of(value: Any) -> Iterator[Artifact]:
+    """Every artifact a record names, however deep."""
+    if isinstance(value, Artifact):
+        yield value
+    elif isinstance(value, Record):
+        for name in type(value).model_fields:
+            yield from artifacts_of(getattr(value, name))
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from artifacts_of(item)
+
+
+def _path(stage: str, key: str) -> str:
+    return f"{FOLDER}/records/{stage}-{key[:16]}.json"

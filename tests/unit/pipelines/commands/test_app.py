@@ -1,0 +1,197 @@
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from shiplift.pipelines.commands.app import app, main
+from shiplift.runtime.spec import document
+from tests.unit.examples import Golden
+
+COMMAND = Path(sys.executable).with_name("shiplift")
+COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Shiplift = Callable[..., Done]
+
+
+@pytest.fixture
+def shiplift(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shiplift:
+    """The command's own entry, in this process: `shiplift("status", home=folder)`."""
+    for name in [name for name in os.environ if name.startswith("SHIPLIFT_")]:
+        monkeypatch.delenv(name)
+
+    def run(*words: str | Path, home: Path | None = None) -> Done:
+        at = ["--home", str(home)] if home else []
+        monkeypatch.setattr(sys, "argv", ["shiplift", *at, *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return Done(ended.value.code, *capfd.readouterr())
+
+    return run
+
+
+def test_the_commands_are_these() -> None:
+    assert set(COMMANDS) == {
+        "up", "down", "status", "release", "rerun", "cancel", "rollback", "report", "gate", "logs", "infer", "init",
+        "schema", "targets", "doctor", "demo", "install", "render", "uninstall", "values",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_says_what_it_does_and_shows_an_example(name: str) -> None:
+    done = CliRunner().invoke(app, [name, "--help"])
+    assert done.exit_code == 0
+    assert "Example" in done.stdout
+    assert f"shiplift {name}" in COMMANDS[name].help
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_option_is_explained(name: str) -> None:
+    bare = [
+        p.name for p in COMMANDS[name].params if p.param_type_name == "option" and not p.help and "port" not in p.name
+    ]
+    assert bare == []
+
+
+def test_the_command_s_help_lists_every_command() -> None:
+    done = subprocess.run([COMMAND, "--help"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+def test_the_version_is_printed(shiplift: Shiplift) -> None:
+    done = shiplift("--version")
+    assert (done.returncode, done.stdout) == (0, "0.1.0\n")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["frobnicate"], ["release"], ["report", "--odd", "digits/1"], ["logs", "--lines", "0"], ["cancel", "digits"]],
+)
+def test_a_wrong_command_line_exits_with_64_and_prints_no_result(
+    shiplift: Shiplift, words: list[str], tmp_path: Path
+) -> None:
+    done = shiplift(*words, home=tmp_path)
+    assert (done.returncode, done.stdout) == (64, "")
+    assert done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["release", "digits/1"], ["rerun", "digits/1"], ["rollback", "digits"], ["status", "digits"]]
+)
+def test_without_a_stack_the_error_says_how_to_start_one(shiplift: Shiplift, words: list[str], tmp_path: Path) -> None:
+    done = shiplift(*words, home=tmp_path / "home")
+    assert (done.returncode, done.stdout) == (69, "")
+    assert done.stderr == f"stack is down: no stack was started in {tmp_path / 'home'}. Run `shiplift up`.\n"
+    assert not (tmp_path / "home").exists()
+
+
+def test_with_json_an_error_is_one_line_of_json(shiplift: Shiplift, tmp_path: Path) -> None:
+    done = shiplift("status", "digits", "--json", home=tmp_path)
+    (line,) = done.stdout.splitlines()
+    assert json.loads(line) == {
+        "error": "StackDown",
+        "exit_code": 69,
+        "what": f"no stack was started in {tmp_path}",
+        "do": "Run `shiplift up`.",
+    }
+    assert done.returncode == 69
+
+
+def test_the_status_of_nothing_is_told_and_is_no_error(shiplift: Shiplift, tmp_path: Path) -> None:
+    done = shiplift("status", home=tmp_path)
+    assert (done.returncode, done.stdout) == (0, f"no stack in {tmp_path}; `shiplift up` starts one\n")
+    found = json.loads(shiplift("status", "--json", home=tmp_path).stdout)
+    assert (found["home"], found["running"], found["parts"]) == (str(tmp_path), False, [])
+
+
+def test_stopping_nothing_is_told_and_is_no_error(shiplift: Shiplift, tmp_path: Path) -> None:
+    done = shiplift("down", home=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing was running\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("slo: {p99_ms: -1}", 65, "spec not valid: slo.p99_ms"),
+        (None, 64, "can't be read"),
+        (b"\xff", 64, "can't be read"),
+    ],
+)
+def test_a_wrong_spec_is_told_before_anything_else(
+    shiplift: Shiplift, text: Any, code: int, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "spec.yaml"
+    if text is not None:
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    done = shiplift("release", "digits/1", "--spec", file, home=tmp_path)
+    assert done.returncode == code
+    assert said in done.stderr
+
+
+def test_a_wrong_variable_is_named(shiplift: Shiplift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHIPLIFT_HTTP_PORT", "x")
+    done = shiplift("status", home=tmp_path)
+    assert done.returncode == 64
+    assert "SHIPLIFT_HTTP_PORT" in done.stderr
+
+
+def test_init_writes_a_spec_its_schema_and_an_example_and_overwrites_nothing(
+    shiplift: Shiplift, tmp_path: Path
+) -> None:
+    folder = tmp_path / "project"
+    done = shiplift("init", folder)
+    assert done.returncode == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["shiplift.schema.json", "shiplift.yaml", "train.py"]
+    assert document.parse((folder / "shiplift.yaml").read_text()) == document.ReleaseSpec()
+    (folder / "train.py").write_text("mine")
+    again = shiplift("init", folder)
+    assert again.returncode == 64
+    assert "is there already" in again.stderr
+    assert (folder / "train.py").read_text() == "mine"
+    assert shiplift("init", folder, "--force").returncode == 0
+    assert (folder / "train.py").read_text() != "mine"
+
+
+def test_init_into_what_is_no_folder_is_a_usage_error(shiplift: Shiplift, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = shiplift("init", tmp_path / "file")
+    assert done.returncode == 64
+    assert "Traceback" not in done.stderr
+
+
+def test_the_schema_printed_is_the_schema_promised(shiplift: Shiplift, golden: Golden) -> None:
+    done = shiplift("schema")
+    assert done.returncode == 0
+    golden("shiplift.schema.json", done.stdout)
+
+
+@pytest.mark.parametrize("name", ["triton", "digits/3", "nothing"])
+def test_a_log_that_is_not_there_is_told_with_those_that_may_be(shiplift: Shiplift, name: str, tmp_path: Path) -> None:
+    done = shiplift("logs", name, home=tmp_path)
+    assert done.returncode == 66
+    assert "mlflow, triton, receiver, dispatcher" in done.stderr
+
+
+def test_a_command_asks_nobody_before_it_is_asked_to() -> None:
+    """`--help` is instant: the command imports what it needs when it runs."""
+    heavy = {"mlflow", "torch", "numpy", "onnx", "fastapi"}
+    script = f"import sys, shiplift.pipelines.commands.app; print(sorted({heavy!r} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

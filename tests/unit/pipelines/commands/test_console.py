@@ -1,0 +1,83 @@
+import threading
+from pathlib import Path
+
+import pytest
+
+from shiplift.pipelines.commands import console
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.runtime.base.errors import StackDown
+from shiplift.runtime.records.release import Event, ReleaseReport
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Endpoint
+from shiplift.runtime.records.verdict import Outcome
+from tests.unit.examples import check
+
+
+def report(name: str) -> ReleaseReport:
+    return ReleaseReport(
+        model="digits", version=1, verdict=Outcome.PASS, alias="champion",
+        endpoint=Endpoint(http="http://127.0.0.1:1/v2/models/digits", grpc="127.0.0.1:2"), stages=(),
+        checks=(check(), check(Outcome.INCONCLUSIVE, "[bold]odd[/]", measured=None)), release=name,
+        reason="[red]every[/] check passed", exit_code=0, seconds=0, since_request_seconds=0, overhead_seconds=0,
+        report="/tmp/report.html",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def releases(tmp_path: Path) -> Releases:
+    return Releases(tmp_path)
+
+
+@pytest.fixture
+def name(releases: Releases) -> str:
+    return releases.accept(Request(model="digits", version=1), Trigger()).name
+
+
+def test_a_release_is_followed_to_its_end(releases: Releases, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    def work() -> None:
+        releases.tell(name, Event(stage="admit", kind="started"))
+        releases.tell(name, Event(stage="admit", kind="progress", message="[red]scanning[/]"))
+        releases.tell(name, Event(stage="admit", kind="finished", outcome="ok", seconds=1.5))
+        releases.end(name, report(name))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    assert console.follow(releases, name, alive=lambda: True) == report(name)
+    worker.join(timeout=10)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "[red]scanning[/]" in err  # what a step says is text, not markup
+    assert "ok" in err
+
+
+def test_a_release_that_has_ended_is_shown_at_once(releases: Releases, name: str) -> None:
+    releases.end(name, report(name))
+    assert console.follow(releases, name, alive=lambda: False, quiet=True) == report(name)
+
+
+def test_a_release_that_nobody_works_on_is_not_waited_for(releases: Releases, name: str) -> None:
+    with pytest.raises(StackDown, match="the dispatcher is not running"):
+        console.follow(releases, name, alive=lambda: False, quiet=True)
+
+
+def test_a_release_without_a_result_is_told(releases: Releases, name: str) -> None:
+    (releases.folder(name) / "queued").unlink()
+    with pytest.raises(StackDown, match="has no result"):
+        console.follow(releases, name, alive=lambda: True, quiet=True)
+
+
+def test_a_report_is_shown_with_verdict_gates_and_endpoint(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    console.show_report(report(name))
+    out, err = capfd.readouterr()
+    for words in ("PASS  digits version 1", "[red]every[/] check passed", "p99", "http://127.0.0.1:1/v2/models/digits",
+                  "127.0.0.1:2", "/tmp/report.html"):  # fmt: skip
+        assert words in out
+    assert err == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (0, "0"), (0.12345, "0.1235"), (12.5, "12.5"), (123456.7, "123,457"), (-2000, "-2,000")],
+)
+def test_numbers_are_written_as_people_do(value: float | None, text: str) -> None:
+    assert console.number(value) == text

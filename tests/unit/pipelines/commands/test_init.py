@@ -1,0 +1,120 @@
+"""What `shiplift init` writes works as it is."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from shiplift.pipelines.commands import init
+from shiplift.pipelines.commands.app import app
+from shiplift.runtime.base.errors import UsageError
+
+WORKFLOW = Path(".github/workflows/shiplift-release.yaml")
+
+
+@pytest.fixture
+def workflow(tmp_path: Path) -> dict[str, Any]:
+    (path,) = init.write(tmp_path, force=False, github_actions=True)
+    assert path == tmp_path / WORKFLOW
+    loaded: dict[str, Any] = yaml.safe_load(path.read_text())
+    return loaded
+
+
+def test_the_workflow_is_not_overwritten_unasked(tmp_path: Path, workflow: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="is there already"):
+        init.write(tmp_path, force=False, github_actions=True)
+    assert init.write(tmp_path, force=True, github_actions=True)
+    assert len(init.write(tmp_path, force=False)) == 3
+
+
+def test_it_may_read_and_nothing_else(workflow: dict[str, Any]) -> None:
+    assert workflow["permissions"] == {"contents": "read"}
+    assert workflow["jobs"]["release"]["steps"][0]["with"]["persist-credentials"] is False
+
+
+def test_scripts_take_nothing_from_an_event_but_through_variables(workflow: dict[str, Any]) -> None:
+    scripts = [step["run"] for step in workflow["jobs"]["release"]["steps"] if "run" in step]
+    assert len(scripts) == 3
+    for script in scripts:
+        assert "${{" not in script
+        assert subprocess.run(["bash", "-n", "-c", script], check=False).returncode == 0
+
+
+def test_the_command_it_calls_has_the_options_it_gives(workflow: dict[str, Any]) -> None:
+    commands: Any = typer.main.get_command(app)
+    options = {option for parameter in commands.commands["release"].params for option in parameter.opts}
+    assert {"--spec", "--engine", "--watch"} <= options
+
+
+def run_step(workflow: dict[str, Any], folder: Path, **environment: str) -> tuple[int, list[str]]:
+    """Runs the last step with a `shiplift` that notes what it is asked; a model called `bad` fails with 20."""
+    script = workflow["jobs"]["release"]["steps"][-1]["run"]
+    tools = folder / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "shiplift").write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n[ "$2" != bad ] || exit 20\n')
+    (tools / "shiplift").chmod(0o755)
+    (tools / "python").unlink(missing_ok=True)
+    (tools / "python").symlink_to(sys.executable)
+    done = subprocess.run(
+        ["bash", "-c", script], cwd=folder / "repository", check=False, capture_output=True, text=True,
+        env={"PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}", "SPEC": "", "BEFORE": "",
+             "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+    )  # fmt: skip
+    asked = folder / "asked"
+    return done.returncode, asked.read_text().splitlines() if asked.exists() else []
+
+
+@pytest.fixture
+def commits(tmp_path: Path) -> list[str]:
+    """A repository with two commits; the second changes one spec, adds one and one that is none."""
+    folder = tmp_path / "repository"
+    (folder / "releases" / "old").mkdir(parents=True)
+
+    def git(*words: str) -> str:
+        identity = ["-c", "user.name=A", "-c", "user.email=a@example.org"]
+        return subprocess.run(
+            ["git", *identity, *words], cwd=folder, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    def commit(**files: str) -> str:
+        for name, text in files.items():
+            (folder / "releases" / name).write_text(text)
+        git("add", "--all")
+        git("commit", "--quiet", "-m", "change")
+        return git("rev-parse", "HEAD")
+
+    git("init", "--quiet")
+    first = commit(**{"a.yaml": "model: a", "b.yaml": "model: b"})
+    second = commit(**{"a.yaml": "model: a\nslo: {}", "c d.yml": "model: c", "old/x.yaml": "model: x", "n.md": "x"})
+    return [first, second]
+
+
+def test_it_releases_the_specs_that_changed(tmp_path: Path, workflow: dict[str, Any], commits: list[str]) -> None:
+    code, asked = run_step(workflow, tmp_path, BEFORE=commits[0], GITHUB_SHA=commits[1])
+    assert code == 0
+    assert asked == [
+        "release a --spec releases/a.yaml --engine argo --watch",
+        "release c --spec releases/c d.yml --engine argo --watch",
+    ]
+
+
+def test_it_releases_all_where_nobody_knows_what_changed(
+    tmp_path: Path, workflow: dict[str, Any], commits: list[str]
+) -> None:
+    code, asked = run_step(workflow, tmp_path, BEFORE="0" * 40, GITHUB_SHA=commits[1])
+    assert (code, [line.split()[1] for line in asked]) == (0, ["a", "b", "c"])
+
+
+def test_one_that_fails_does_not_keep_the_others_and_is_the_result(
+    tmp_path: Path, workflow: dict[str, Any], commits: list[str]
+) -> None:
+    (tmp_path / "repository" / "releases" / "b.yaml").write_text("model: bad")
+    (tmp_path / "repository" / "releases" / "a.yaml").write_text("slo: {}")
+    code, asked = run_step(workflow, tmp_path, BEFORE="0" * 40, GITHUB_SHA=commits[1])
+    assert (code, [line.split()[1] for line in asked]) == (20, ["bad", "c"])
+    assert run_step(workflow, tmp_path, SPEC="releases/c d.yml", GITHUB_SHA=commits[1])[0] == 0

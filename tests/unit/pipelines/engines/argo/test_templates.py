@@ -1,0 +1,370 @@
+"""The Argo side of RELEASE: what is rendered, and that a pod obeys the same rules as engine 1."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from shiplift.pipelines.engines.argo import pod
+from shiplift.pipelines.engines.argo.ending import ending_of
+from shiplift.pipelines.engines.argo.templates import Setting, Size, templates
+from shiplift.pipelines.graph import Placement, Stage
+from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.base.errors import ArtifactCorrupt, Cancelled, Temporary, UsageError
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.measurement import Tuned
+from shiplift.runtime.records.precision import Slice
+from shiplift.runtime.records.release import StageRun
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.site import Cluster, GatewayRef, Site
+from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import Registry
+from tests.unit.examples import Golden, check, package, site, trial
+from tests.unit.runtime.store.test_ledger import Runs
+
+REQUEST = Request(model="digits", version=3)
+
+
+def setting(**changes: Any) -> Setting:
+    cluster = Cluster(
+        namespace="shiplift", serving_namespace="shiplift-serving", server_image="shiplift-server:1",
+        gateway=GatewayRef(name="shiplift", namespace="shiplift-serving"),
+    )  # fmt: skip
+    where = Site(
+        home="/work", registry_uri="http://mlflow.shiplift:5000", server_environment="/opt/triton", http="", grpc="",
+        artifacts_uri="mlflow-artifacts://mlflow.shiplift:5000/shiplift", metrics="", cluster=cluster,
+    )  # fmt: skip
+    return Setting(namespace="shiplift", image="shiplift-pipeline:1", site=where, **changes)
+
+
+def rendered(**changes: Any) -> dict[str, Any]:
+    found = [yaml.safe_load(text) for text in templates(setting(**changes))]
+    return {one["metadata"]["name"]: one["spec"] for one in found}
+
+
+def test_the_templates_are_the_golden_ones(golden: Golden) -> None:
+    golden("workflowtemplates.yaml", "---\n".join(templates(setting())))
+
+
+def test_argo_itself_finds_nothing_wrong(tmp_path: Path) -> None:
+    argo = shutil.which("argo")
+    if argo is None:
+        pytest.skip("there is no `argo` on this machine")
+    (tmp_path / "templates.yaml").write_text("---\n".join(templates(setting())))
+    done = subprocess.run([argo, "lint", "--offline", str(tmp_path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_stage_is_a_template_that_takes_and_gives_its_records() -> None:
+    made = {one["name"]: one for one in rendered()["release"]["templates"]}
+    for stage in RELEASE.flat():
+        given = made[stage.name.replace("_", "-")]
+        assert {one["name"] for one in given["inputs"]["parameters"]} == set(stage.takes)
+        assert stage.gives.parameter() in {one["name"] for one in given["outputs"]["parameters"]}
+
+
+def test_pods_are_restricted_and_only_those_that_need_the_cluster_may_talk_to_it() -> None:
+    spec = rendered()["release"]
+    assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["automountServiceAccountToken"] is False
+    containers = [one for one in spec["templates"] if "container" in one]
+    for one in containers:
+        security = one["container"]["securityContext"]
+        assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
+        assert security["capabilities"] == {"drop": ["ALL"]}
+    talking = {one["name"] for one in containers if one.get("automountServiceAccountToken")}
+    assert talking == {"deploy", "load-test", "promote", "conclude"}
+    (export,) = [one for one in containers if one["name"] == "export"]
+    assert export["metadata"]["labels"]["shiplift.dev/sandbox"] == "true"
+    assert "serviceAccountName" not in export
+
+
+def test_only_temporary_errors_and_lost_pods_are_tried_again() -> None:
+    for spec in rendered().values():
+        for one in spec["templates"]:
+            if "container" in one:
+                said = one["retryStrategy"]["expression"]
+                assert said.startswith("lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143]")
+                assert "not (lastRetry.message contains 'OOMKilled')" in said
+
+
+def test_sizes_given_for_a_stage_are_its_pods() -> None:
+    spec = rendered(sizes={"export": Size(cpu="3", memory="9Gi")})["release"]
+    (export,) = [one for one in spec["templates"] if one["name"] == "export"]
+    assert export["container"]["resources"]["requests"] == {"cpu": "3", "memory": "9Gi"}
+
+
+def test_quantize_of_an_nvidia_target_runs_in_the_image_with_its_tools() -> None:
+    made = {one["name"]: one for one in rendered(modelopt_image="shiplift-modelopt:1")["release"]["templates"]}
+    wanted = "accelerator') == 'nvidia' ? 'shiplift-modelopt:1' : 'shiplift-pipeline:1')}}"
+    assert wanted in made["quantize"]["podSpecPatch"]
+    assert "image" not in made["tune"]["podSpecPatch"]
+    usual = {one["name"]: one for one in rendered()["release"]["templates"]}
+    assert "image" not in usual["quantize"]["podSpecPatch"]
+
+
+# --- in a pod -------------------------------------------------------------------------------------------------------
+
+
+class Asked(Record):
+    text: str = "abc"
+
+
+class Answered(Record):
+    text: str
+
+
+def answer(asked: Asked) -> Answered:
+    if asked.text == "away":
+        raise Temporary("it is away", do="Wait.")
+    if asked.text == "stop":
+        raise Cancelled("told to stop", do="Go on.")
+    return Answered(text=asked.text * (200_000 if asked.text == "long" else 2))
+
+
+def deaf(asked: Asked) -> Answered:
+    """A step with a library in it that catches every `Exception`."""
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5)
+    except Exception:
+        return Answered(text="as if nothing had been")
+    return Answered(text="not told")
+
+
+def judge(asked: Asked) -> Verdict:
+    return Verdict.of((check(Outcome.FAIL if asked.text == "bad" else Outcome.INCONCLUSIVE, reason="slow"),))
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
+    runs = Runs()
+    monkeypatch.setattr(pod, "Ledger", lambda where, request: Ledger(where, request, registry=cast("Registry", runs)))
+    return runs
+
+
+def call(home: Path, step: Any, text: str = "abc", **at: Any) -> pod.Call:
+    given = {"asked": Asked(text=text), "site": site(home), "request": REQUEST}
+    return pod.Call(stage=Stage(step, Placement(**at)), out=home / "out", given=given)
+
+
+def told(home: Path) -> StageRun:
+    return StageRun.model_validate_json((home / "out" / "stage_run.json").read_text())
+
+
+def test_a_stage_writes_what_it_gives_and_how_it_went(tmp_path: Path, runs: Runs) -> None:
+    assert pod.run(call(tmp_path, answer)) == 0
+    assert json.loads((tmp_path / "out" / "answered.json").read_text()) == {"text": "abcabc"}
+    assert (told(tmp_path).outcome, told(tmp_path).cached, len(told(tmp_path).key)) == ("ok", False, 64)
+
+
+def test_a_finished_stage_is_a_hit_in_the_next_pod(tmp_path: Path, runs: Runs) -> None:
+    pod.run(call(tmp_path, answer))
+    assert pod.run(call(tmp_path, answer)) == 0
+    assert told(tmp_path).cached
+
+
+@pytest.mark.parametrize("keep", ["effect", "never"])
+def test_a_stage_with_an_effect_always_runs(tmp_path: Path, runs: Runs, keep: str) -> None:
+    pod.run(call(tmp_path, answer, keep=keep))
+    pod.run(call(tmp_path, answer, keep=keep))
+    assert not told(tmp_path).cached
+
+
+@pytest.mark.parametrize(("text", "code", "word"), [("bad", 20, "refused"), ("odd", 21, "inconclusive")])
+def test_an_objection_is_an_exit_code_with_its_reason_and_its_record(
+    tmp_path: Path, runs: Runs, text: str, code: int, word: str
+) -> None:
+    assert pod.run(call(tmp_path, judge, text)) == code
+    assert (told(tmp_path).outcome, told(tmp_path).message) == (word, "p99: slow")
+    assert (tmp_path / "out" / "verdict.json").is_file()
+    assert not (tmp_path / "out" / "failure.json").exists()
+
+
+@pytest.mark.parametrize(("text", "code", "word"), [("away", 75, "failed"), ("stop", 130, "cancelled")])
+def test_an_error_is_its_exit_code_and_told(tmp_path: Path, runs: Runs, text: str, code: int, word: str) -> None:
+    assert pod.run(call(tmp_path, answer, text)) == code
+    assert told(tmp_path).outcome == word
+    assert json.loads((tmp_path / "out" / "failure.json").read_text())["exit_code"] == code
+
+
+def test_a_pod_that_is_told_to_end_ends_whatever_its_step_catches(tmp_path: Path, runs: Runs) -> None:
+    assert pod.run(call(tmp_path, deaf)) == 130
+    assert (told(tmp_path).outcome, runs.texts) == ("cancelled", {})
+
+
+def test_a_shielded_stage_is_finished_instead(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    assert pod.run(call(tmp_path, deaf, shielded=True)) == 0
+    assert json.loads((tmp_path / "out" / "answered.json").read_text()) == {"text": "not told"}
+
+
+def test_a_record_over_the_limit_fails_before_argo_sees_it(tmp_path: Path, runs: Runs) -> None:
+    assert pod.run(call(tmp_path, answer, "long")) == 36
+    assert "96 KiB" in told(tmp_path).message or str(pod.MAX_RECORD_BYTES) in told(tmp_path).message
+    assert not (tmp_path / "out" / "answered.json").exists()
+
+
+def tuned(target: str) -> Tuned:
+    """As large as a target's record gets: 32 trials, and as many slices as there may be."""
+    parts = tuple(
+        Slice(name=f"label={at:034}", score=0.123456789, error=0.0123456789, samples=100) for at in range(100)
+    )
+    one = trial(error="x" * 100)
+    return Tuned(target=target, package=package(target=target, slices=parts), best=one, trials=(one,) * 32)
+
+
+def test_what_a_hundred_targets_give_fits_into_one_argument_of_the_next_pod(tmp_path: Path, runs: Runs) -> None:
+    given = [tuned(f"target-{at}") for at in range(100)]
+    assert sum(len(one.model_dump_json()) for one in given) > 20 * pod.MAX_RECORD_BYTES
+    texts = []
+    for one in given:
+        pod._write(call(tmp_path, answer), one)
+        texts.append((tmp_path / "out" / "tuned.json").read_text())
+    argument = json.dumps(texts)  # as Argo joins them
+    assert len(argument) < 128 * 1024
+    words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--tuned", argument]
+    assert pod.parse(["deploy", "--out", str(tmp_path), *words]).given["tuned"] == tuple(given)
+
+
+def test_a_record_in_full_is_taken_too_and_an_altered_one_is_not(tmp_path: Path, runs: Runs) -> None:
+    def deployed(text: str) -> pod.Call:
+        words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--tuned", text]
+        return pod.parse(["deploy", "--out", str(tmp_path), *words])
+
+    by_hand = [json.loads(tuned("a").model_dump_json())]
+    assert deployed(json.dumps(by_hand)).given["tuned"] == (tuned("a"),)
+    pod._write(call(tmp_path, answer), tuned("a"))
+    text = (tmp_path / "out" / "tuned.json").read_text()
+    (blob,) = (one for one in (tmp_path / "artifacts").rglob("*") if one.is_file())
+    blob.write_bytes(blob.read_bytes().replace(b"0.95", b"0.99"))
+    with pytest.raises(ArtifactCorrupt):
+        deployed(json.dumps([text]))
+
+
+def test_a_stage_whose_record_is_stored_ends_without_an_objection() -> None:
+    stored = json.dumps({"$stored": {"sha256": "0" * 64, "size_bytes": 1}})
+    workflow = {
+        "metadata": {"name": "x", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {},
+        "status": {"phase": "Running", "nodes": {"t": node("tune", gives={"tuned": stored})}},
+    }  # fmt: skip
+    ending = ending_of(workflow, RELEASE)
+    assert ending.verdict is None
+    assert [run.name for run in ending.stages] == ["tune"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "there is no stage ''"),
+        (["nonsense"], "there is no stage 'nonsense'"),
+        (["gate", "--out", "o"], "gate needs --"),
+        (["find_champion", "--out", "o", "--site", "{", "--request", "{}"], "find_champion:"),
+        (["find_champion", "--out", "o", "--site", "{}", "--request", "{}"], "find_champion:"),
+    ],
+)
+def test_a_wrong_command_line_says_what_is_wrong(words: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        pod.parse(words)
+
+
+# --- the ending, from what Argo says --------------------------------------------------------------------------------
+
+
+def node(stage: str, phase: str = "Succeeded", at: int = 1, **more: Any) -> dict[str, Any]:
+    outputs = [{"name": name, "value": value} for name, value in more.pop("gives", {}).items()]
+    return {
+        "id": f"{stage}-{at}", "type": "Pod", "templateName": stage, "phase": phase, "displayName": stage,
+        "startedAt": f"2026-01-01T00:00:{at:02}Z", "finishedAt": f"2026-01-01T00:00:{at + 5:02}Z",
+        "outputs": {"parameters": outputs, **more.pop("outputs", {})}, **more,
+    }  # fmt: skip
+
+
+def workflow(*pods: dict[str, Any], spec: Any = None, message: str = "", **marks: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": "release-1", "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": marks},
+        "spec": spec or {},
+        "status": {"nodes": {one["id"]: one for one in pods}, "message": message},
+    }
+
+
+def ran(name: str, **more: Any) -> dict[str, str]:
+    return {"stage_run": StageRun(name=name, **more).model_dump_json()}
+
+
+def test_a_pass_is_a_pass() -> None:
+    passed = Verdict.of((check(),)).model_dump_json()
+    found = ending_of(
+        workflow(
+            node("admit", gives=ran("admit", seconds=2.5, key="k")),
+            node("gate", gives=ran("gate") | {"verdict": passed}, at=2),
+            node("promote", gives=ran("promote"), at=3),
+        ),
+        RELEASE,
+    )
+    assert [run.name for run in found.stages] == ["admit", "gate", "promote"]
+    assert (found.stages[0].seconds, found.stages[0].key) == (2.5, "k")
+    assert found.failure is None
+    assert found.verdict is not None
+    assert (found.verdict.outcome, found.release, found.started_at) == (Outcome.PASS, "release-1", 1767225600.0)
+
+
+def test_a_refusal_is_a_verdict_and_no_failure() -> None:
+    refused = Verdict.of((check(Outcome.FAIL, reason="slow"),)).model_dump_json()
+    gave = ran("gate", outcome="refused") | {"verdict": refused}
+    found = ending_of(workflow(node("gate", "Failed", gives=gave)), RELEASE)
+    assert found.failure is None
+    assert found.verdict is not None
+    assert found.verdict.outcome is Outcome.FAIL
+
+
+def test_only_the_last_attempt_counts() -> None:
+    failed = '{"kind": "Temporary", "exit_code": 75, "what": "away", "do": "Wait."}'
+    first = node("admit", "Failed", gives=ran("admit", outcome="failed") | {"failure": failed})
+    found = ending_of(workflow(first, node("admit", at=9, gives=ran("admit")), node("promote", at=20)), RELEASE)
+    assert [(run.name, run.outcome) for run in found.stages] == [("admit", "ok"), ("promote", "ok")]
+    assert found.failure is None
+
+
+@pytest.mark.parametrize(
+    ("more", "kind", "said"),
+    [
+        ({"outputs": {"exitCode": "137"}, "message": "OOMKilled (exit code 137)"}, "SandboxLimit", "more memory"),
+        ({"message": "Pod was active on the node longer than the specified deadline"}, "DeadlineExceeded", "deadline"),
+        ({"outputs": {"exitCode": "30"}, "message": "Error (exit code 30)"}, "NotAdmitted", "exit code 30"),
+        ({"message": "pod deleted"}, "ShipliftError", "pod deleted"),
+    ],
+)
+def test_a_pod_that_could_not_tell_is_told_of(more: dict[str, Any], kind: str, said: str) -> None:
+    found = ending_of(workflow(node("export", "Failed", **more)), RELEASE)
+    assert found.failure is not None
+    assert found.failure.kind == kind
+    assert said in found.failure.what
+    assert [run.outcome for run in found.stages] == ["failed"]
+
+
+def test_a_cancelled_release_says_so_whatever_its_pods_said() -> None:
+    found = ending_of(workflow(node("tune", "Running"), spec={"shutdown": "Stop"}), RELEASE)
+    assert found.failure is not None
+    assert (found.failure.kind, found.stages[0].outcome) == ("Cancelled", "cancelled")
+
+
+def test_who_stopped_it_is_told() -> None:
+    marks = {"shiplift.dev/stopped-because": "no node matches"}
+    found = ending_of(workflow(spec={"shutdown": "Stop"}, **marks), RELEASE)
+    assert found.failure is not None
+    assert (found.failure.kind, found.failure.what) == ("ClusterRefused", "no node matches")
+
+
+def test_the_stages_of_two_targets_are_two() -> None:
+    targets = [{"parameters": [{"name": "target", "value": f'{{"name": "{name}"}}'}]} for name in ("cpu-a", "cpu-b")]
+    pods = [node("tune", at=at, inputs=given) for at, given in enumerate(targets, 1)]
+    assert [run.target for run in ending_of(workflow(*pods), RELEASE).stages] == ["cpu-a", "cpu-b"]

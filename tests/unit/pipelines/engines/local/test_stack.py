@@ -1,0 +1,100 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from shiplift.pipelines.commands import status
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.stack import Stack
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.errors import PortTaken, StackDown
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.host.processes import free_port, identify
+from shiplift.runtime.records.serving import Process
+
+ME = identify(os.getpid())
+GONE = Process(pid=2**22 - 1, started_at=0)
+
+
+def made(home: Path, processes: dict[str, Process] | None = None, *, registry: str = "") -> Stack:
+    found = Stack(
+        mlflow_port=5000, receiver_port=8090, http_port=8000, grpc_port=8001, metrics_port=8002,
+        registry_uri=registry or "http://127.0.0.1:5000", server_environment=str(home / "server"), cache_mb=64,
+        rate_limiter=False, sweep_s=60, since=0, processes=processes or {},
+    )  # fmt: skip
+    write_atomically(home / "stack.json", found.model_dump_json())
+    return found
+
+
+def all_of(process: Process) -> dict[str, Process]:
+    return dict.fromkeys(stack.NAMES, process)
+
+
+def test_a_home_without_a_stack_has_none(tmp_path: Path) -> None:
+    assert stack.read(tmp_path) is None
+    with pytest.raises(StackDown, match="no stack was started"):
+        stack.require(tmp_path)
+    assert not stack.down(tmp_path)
+
+
+def test_a_stack_that_runs_is_found_again(tmp_path: Path) -> None:
+    found = made(tmp_path, all_of(ME))
+    assert stack.require(tmp_path) == found
+
+
+@pytest.mark.parametrize("name", stack.NAMES)
+def test_a_stack_of_which_a_part_is_gone_is_down(tmp_path: Path, name: str) -> None:
+    made(tmp_path, all_of(ME) | {name: GONE})
+    with pytest.raises(StackDown, match=f"{name} of the stack in .* is not running"):
+        stack.require(tmp_path)
+
+
+def test_somebody_else_s_registry_is_no_part_of_the_stack(tmp_path: Path) -> None:
+    parts = all_of(ME)
+    del parts["mlflow"]
+    found = made(tmp_path, parts, registry="https://mlflow.example.org")
+    assert (found.embedded_registry, found.names) == (False, ("triton", "receiver", "dispatcher"))
+    assert stack.require(tmp_path) == found
+
+
+def test_a_site_says_where_and_no_secret(tmp_path: Path) -> None:
+    site = stack.site(tmp_path, made(tmp_path))
+    assert (site.http, site.grpc) == ("127.0.0.1:8000", "127.0.0.1:8001")
+    assert site.artifacts_uri == f"file://{tmp_path}/artifacts"
+    assert "secret" not in site.model_dump_json()
+
+
+def test_a_port_that_is_taken_stops_the_start_before_anything_runs(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        environment = tmp_path / "server"
+        environment.mkdir()
+        (environment / "stamp").touch()
+        settings = Settings(
+            home=tmp_path / "home", server_environment=environment, mlflow_port=free_port(), http_port=free_port(),
+            grpc_port=taken, metrics_port=free_port(), receiver_port=free_port(),
+        )  # fmt: skip
+        with pytest.raises(PortTaken, match=f"port {taken}, wanted for triton \\(grpc\\), is taken"):
+            stack.up(settings)
+    assert stack.read(tmp_path / "home") is None
+
+
+def test_the_status_tells_every_part_and_what_is_down(tmp_path: Path) -> None:
+    assert status.of_stack(tmp_path) == status.StackStatus(home=str(tmp_path), running=False)
+    made(tmp_path, all_of(GONE) | {"triton": ME})
+    found = status.of_stack(tmp_path)
+    assert not found.running
+    assert {part.name: (part.running, part.pid) for part in found.parts} == {
+        "mlflow": (False, 0), "triton": (True, os.getpid()), "receiver": (False, 0), "dispatcher": (False, 0),
+    }  # fmt: skip
+    assert found.memory_mb > 0
+
+
+def test_the_addresses_of_a_stack_are_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = status.endpoints(made(tmp_path))
+    assert found.model_dump() == {
+        "mlflow": "http://127.0.0.1:5000", "receiver": "http://127.0.0.1:8090", "http": "http://127.0.0.1:8000",
+        "grpc": "127.0.0.1:8001", "metrics": "http://127.0.0.1:8002/metrics",
+    }  # fmt: skip

@@ -1,0 +1,69 @@
+import re
+from pathlib import Path
+
+import pytest
+
+from shiplift import runtime
+from shiplift.pipelines.engines.cache_key import code_version, key
+from shiplift.pipelines.graph import Stage
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.spec.measurement import SearchSpace, Slo
+from shiplift.runtime.spec.model import Quality
+from tests.unit.examples import artifact, deployment, exported, site
+
+
+def one(slo: Slo) -> Verdict:
+    return Verdict.of(())
+
+
+def two(slo: Slo) -> Verdict:
+    return Verdict.of(())
+
+
+def test_a_key_is_a_sha256_in_hex() -> None:
+    assert re.fullmatch("[0-9a-f]{64}", key(Stage(one), {"slo": Slo()}))
+
+
+def test_the_same_call_has_the_same_key() -> None:
+    assert key(Stage(one), {"slo": Slo(p99_ms=5)}) == key(Stage(one), {"slo": Slo(p99_ms=5.0)})
+
+
+def test_another_record_or_another_step_has_another_key() -> None:
+    keys_ = {key(Stage(step), {"slo": slo}) for step in (one, two) for slo in (Slo(), Slo(p99_ms=5), Slo(failures=1))}
+    assert len(keys_) == 6
+
+
+def test_where_a_stage_runs_does_not_change_its_key(tmp_path: Path) -> None:
+    here, there = site(tmp_path / "a"), site(tmp_path / "b")
+    assert key(Stage(one), {"site": here}) == key(Stage(one), {"site": there})
+    assert key(Stage(one), {"x": artifact(uri="a")}) == key(Stage(one), {"x": artifact(uri="b")})
+
+
+def test_the_order_of_arguments_does_not_change_a_key() -> None:
+    assert key(Stage(one), {"a": Slo(), "b": Quality()}) == key(Stage(one), {"b": Quality(), "a": Slo()})
+
+
+@pytest.mark.parametrize(
+    "record", [Slo(p99_ms=5), SearchSpace(time_budget_s=20), Quality(min_score=1), deployment(), exported()]
+)
+def test_a_record_from_the_ledger_gives_the_key_of_the_one_in_memory(record: Record) -> None:
+    again = type(record).model_validate_json(record.model_dump_json())
+    assert key(Stage(one), {"record": again}) == key(Stage(one), {"record": record})
+    assert key(Stage(one), {"records": (again, again)}) == key(Stage(one), {"records": (record, record)})
+
+
+def test_changed_code_of_the_runtime_changes_every_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.py").write_text("x = 1")
+    (tmp_path / "notes.md").write_text("x")
+    monkeypatch.setattr(runtime, "__file__", str(tmp_path / "__init__.py"))
+    version = code_version.__wrapped__
+    before = version()
+    (tmp_path / "notes.md").write_text("y")
+    assert version() == before
+    (tmp_path / "a.py").write_text("x = 2")
+    assert version() != before
+    (tmp_path / "a.py").rename(tmp_path / "b.py")
+    renamed = version()
+    (tmp_path / "b.py").write_text("x = 1")
+    assert len({before, renamed, version()}) == 3

@@ -1,0 +1,46 @@
+import importlib
+
+import pytest
+
+from shiplift.pipelines.graph import Stage
+from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.records.base import Bundle
+
+
+def test_a_release_is_these_stages_in_this_order() -> None:
+    assert [stage.name for stage in RELEASE.flat()] == [
+        "admit", "find_champion", "find_targets", "export", "quantize", "package", "tune", "deploy", "load_test",
+        "gate", "promote",
+    ]  # fmt: skip
+    assert RELEASE.on_exit is not None
+    assert RELEASE.on_exit.name == "conclude"
+
+
+@pytest.mark.parametrize("stage", list(RELEASE.flat()), ids=lambda stage: stage.name)
+def test_a_pod_finds_a_step_by_its_entry(stage: Stage) -> None:
+    module, _, name = stage.entry.partition(":")
+    assert module == f"shiplift.steps.{name}"
+    assert getattr(importlib.import_module(module), name) is stage.step
+
+
+def test_only_what_reads_or_moves_the_world_is_never_a_cache_hit() -> None:
+    kept = {stage.name: stage.at.keep for stage in RELEASE.flat()}
+    assert {name for name, keep in kept.items() if keep == "never"} == {"find_champion", "find_targets", "promote"}
+    assert {name for name, keep in kept.items() if keep == "effect"} == {"deploy"}
+
+
+def test_code_of_authors_runs_in_the_sandboxed_stage() -> None:
+    assert [stage.name for stage in RELEASE.flat() if stage.at.sandbox] == ["export"]
+
+
+def test_every_setting_of_the_spec_reaches_a_step() -> None:
+    admit = next(RELEASE.flat())
+    assert issubclass(admit.gives, Bundle)
+    taken = {name for stage in RELEASE.flat() for name in stage.takes}
+    assert set(admit.gives.parts()) - taken == {"scan"}  # what the report alone shows
+
+
+def test_a_changed_limit_judges_again_and_measures_nothing() -> None:
+    """The design's promise, read off the edges: limits of the SLO enter no stage that measures."""
+    measuring = {"export", "quantize", "tune", "deploy", "load_test"}
+    assert {stage.name for stage in RELEASE.flat() if "slo" in stage.takes} & measuring == set()

@@ -1,0 +1,391 @@
+import dataclasses
+import math
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shiplift.runtime.gates import policy
+from shiplift.runtime.records.precision import Slice
+from shiplift.runtime.records.serving import Champion, Package
+from shiplift.runtime.records.verdict import Check, Evidence, Outcome
+from shiplift.runtime.spec.measurement import Regression, Slo
+from shiplift.runtime.spec.model import Data, Parity, Quality
+from shiplift.runtime.spec.rules import Policy, Rule
+from tests.unit.examples import case, champion, comparison, exported, load_report, package, point
+
+PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
+DATA = Data(min_samples=100)
+
+
+def named(checks: Any) -> dict[str, Check]:
+    return {check.name: check for check in checks}
+
+
+def explained(check: Check) -> bool:
+    """A pass needs no reason; anything else has one."""
+    return (check.verdict is PASS) == (check.reason == "")
+
+
+# --- parity ---
+
+
+@pytest.mark.parametrize(
+    ("max_abs", "max_rel", "verdict"),
+    [
+        (1e-4, 1.0, PASS),
+        (1.0, 1e-3, PASS),
+        (1e-3, 1e-2, PASS),
+        (2e-3, 2e-2, FAIL),
+        (math.inf, math.inf, FAIL),
+        (math.nan, math.nan, FAIL),
+        (0, 0, PASS),
+    ],
+)
+def test_parity_passes_within_the_absolute_or_the_relative_limit(
+    max_abs: float, max_rel: float, verdict: Outcome
+) -> None:
+    limits = Quality(parity=Parity(max_abs=1e-3, max_rel=1e-2))
+    check = policy.parity_check((case(), case(max_abs, max_rel)), limits)
+    assert (check.verdict, explained(check)) == (verdict, True)
+
+
+def test_the_worst_failing_inputs_are_named() -> None:
+    cases = (case(5, 1e-9, "fine"), case(2, 2, "random-7", 7), case(1, 1, "random-1", 1))
+    check = policy.parity_check(cases, Quality())
+    assert (check.verdict, check.measured) == (FAIL, 2)
+    assert "on random-7 (batch 7) the exported model is 2 off" in check.reason
+
+
+# --- the task metric ---
+
+
+def score(value: float | None, samples: int = 500, limit: float | None = 0.9, metric: Any = "accuracy") -> Check | None:
+    return policy.score_check(
+        value, samples, metric, Quality(min_score=limit), DATA.model_copy(update={"metric": metric})
+    )
+
+
+def test_no_limit_is_no_check() -> None:
+    assert score(0.5, limit=None) is None
+
+
+@pytest.mark.parametrize(
+    ("metric", "limit", "value", "verdict"),
+    [
+        ("accuracy", 0.9, 0.9, PASS),
+        ("accuracy", 0.9, 0.91, PASS),
+        ("accuracy", 0.9, 0.8999, FAIL),
+        ("mae", 2.0, 2.0, PASS),
+        ("mae", 2.0, 1.0, PASS),
+        ("mae", 2.0, 2.1, FAIL),
+        ("mae", 2.0, math.inf, FAIL),
+        ("accuracy", 0.9, math.nan, INCONCLUSIVE),
+        ("mae", 2.0, math.nan, INCONCLUSIVE),
+        ("accuracy", 0.9, None, INCONCLUSIVE),
+    ],
+)
+def test_a_score_is_judged_in_the_direction_of_its_metric(
+    metric: str, limit: float, value: float | None, verdict: Outcome
+) -> None:
+    check = score(value, limit=limit, metric=metric)
+    assert check is not None
+    assert (check.verdict, explained(check)) == (verdict, True)
+
+
+def test_a_score_without_data_says_where_to_log_them() -> None:
+    check = policy.score_check(None, 0, None, Quality(min_score=0.9), DATA)
+    assert check is not None
+    assert check.verdict is INCONCLUSIVE
+    assert DATA.validation in check.reason
+
+
+@pytest.mark.parametrize(("samples", "verdict"), [(99, INCONCLUSIVE), (100, PASS)])
+def test_too_few_samples_decide_nothing_however_good(samples: int, verdict: Outcome) -> None:
+    check = score(1.0, samples)
+    assert check is not None
+    assert check.verdict is verdict
+
+
+# --- load ---
+
+
+def test_a_service_runs_where_throughput_is_highest_within_the_limit() -> None:
+    report = load_report(point(1, 100, 5), point(4, 300, 20), point(16, 500, 60))
+    assert policy.operating_point(report, Slo(p99_ms=20)).concurrency == 4
+    assert policy.operating_point(report, Slo()).concurrency == 16
+    assert policy.operating_point(report, Slo(p99_ms=1)).concurrency == 1
+
+
+@pytest.mark.parametrize(
+    ("slo", "failing"),
+    [
+        (Slo(), set()),
+        (Slo(p99_ms=10, throughput_per_s=1000, failures=0, memory_mb=200), set()),
+        (Slo(p99_ms=9.9), {"p99"}),
+        (Slo(throughput_per_s=1000.1), {"throughput"}),
+        (Slo(memory_mb=199), {"memory"}),
+        (Slo(p99_ms=1, throughput_per_s=1e6, memory_mb=1), {"p99", "throughput", "memory"}),
+    ],
+)
+def test_each_limit_fails_its_own_check(slo: Slo, failing: set[str]) -> None:
+    checks = named(policy.load_checks(load_report(), slo))
+    assert list(checks) == ["p99", "throughput", "failures", "memory"]
+    assert {name for name, check in checks.items() if check.verdict is FAIL} == failing
+    assert all(explained(check) for check in checks.values())
+
+
+@pytest.mark.parametrize(("failures", "allowed", "verdict"), [(0, 0, PASS), (1, 0, FAIL), (3, 3, PASS), (4, 3, FAIL)])
+def test_failed_requests_are_counted_against_what_is_allowed(failures: int, allowed: int, verdict: Outcome) -> None:
+    checks = named(policy.load_checks(load_report(failures=failures), Slo(failures=allowed)))
+    assert checks["failures"].verdict is verdict
+
+
+def test_throughput_counts_only_where_latency_is_within_its_limit() -> None:
+    report = load_report(point(4, 300, 20), point(16, 900, 60))
+    checks = named(policy.load_checks(report, Slo(p99_ms=30, throughput_per_s=500)))
+    assert (checks["p99"].verdict, checks["throughput"].verdict) == (PASS, FAIL)
+    assert "300 inferences/s at concurrency 4, the limit is 500" in checks["throughput"].reason
+
+
+@pytest.mark.parametrize(
+    ("p99_ms", "verdict"),
+    [(95, INCONCLUSIVE), (105, INCONCLUSIVE), (100, INCONCLUSIVE), (10, PASS), (400, FAIL)],
+)
+def test_an_unstable_measurement_near_its_limit_decides_nothing(p99_ms: float, verdict: Outcome) -> None:
+    report = load_report(point(p99_ms=p99_ms, stable=False, spread_percent=30))
+    check = named(policy.load_checks(report, Slo(p99_ms=100)))["p99"]
+    assert (check.verdict, explained(check)) == (verdict, True)
+
+
+def test_an_unstable_measurement_says_what_would_decide_it() -> None:
+    report = load_report(point(throughput_per_s=490, stable=False, spread_percent=30))
+    check = named(policy.load_checks(report, Slo(throughput_per_s=500)))["throughput"]
+    assert check.verdict is INCONCLUSIVE
+    assert "load.attempts" in check.reason
+
+
+def test_a_stable_measurement_is_taken_at_its_word() -> None:
+    report = load_report(point(p99_ms=100.1, stable=True, spread_percent=30))
+    assert named(policy.load_checks(report, Slo(p99_ms=100)))["p99"].verdict is FAIL
+
+
+# --- the champion ---
+
+
+def against(
+    given_: Any = None, *, slo: Slo | None = None, before: Champion | None = None, **score_: Any
+) -> dict[str, Check]:
+    mine = policy.scored(package(**score_))
+    theirs = (before or champion()).package
+    return named(policy.champion_checks(given_, policy.scored(theirs) if theirs else None, mine, slo or Slo()))
+
+
+def test_without_a_champion_there_is_nothing_to_compare() -> None:
+    assert against(comparison(), before=Champion()) == {}
+    assert against(comparison(), before=Champion(version=3)) == {}
+
+
+def test_a_champion_that_was_not_measured_beside_it_decides_nothing() -> None:
+    assert against(None)["champion"].verdict is INCONCLUSIVE
+
+
+def test_why_it_was_not_measured_is_the_checks_reason() -> None:
+    why = "champion 1 can't be measured beside the challenger: its pods exceed the quota"
+    report = load_report().model_copy(update={"uncompared": why})
+    evidence = policy.evidence_of(exported(), package(), report, champion())
+    found = named(policy.judge(evidence, LIMITS))["champion"]
+    assert (found.verdict, found.reason) == (INCONCLUSIVE, why)
+
+
+@pytest.mark.parametrize(
+    ("p99_ratio", "spread", "verdict"),
+    [
+        (1.0, 0.02, PASS),
+        (1.4, 0.02, PASS),
+        (1.4, 0.3, INCONCLUSIVE),
+        (1.5, 0.02, INCONCLUSIVE),
+        (1.6, 0.1, INCONCLUSIVE),
+        (1.6, 0.02, FAIL),
+        (5.0, 0.02, FAIL),
+        (1.0, 0.9, INCONCLUSIVE),
+        (0.2, 0.02, PASS),
+        (math.nan, 0.01, INCONCLUSIVE),
+    ],
+)
+def test_latency_against_the_champion_is_decided_by_its_whole_interval(
+    p99_ratio: float, spread: float, verdict: Outcome
+) -> None:
+    slo = Slo(regression=Regression(p99_percent=50))
+    check = against(comparison(p99_ratio=p99_ratio, spread=spread), slo=slo)["p99 against the champion"]
+    assert (check.verdict, explained(check)) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "spread", "verdict"),
+    [(1.3, 0.02, PASS), (0.80, 0.02, PASS), (0.75, 0.02, INCONCLUSIVE), (0.7, 0.02, FAIL), (math.nan, 1, INCONCLUSIVE)],
+)
+def test_throughput_against_the_champion_is_decided_by_its_whole_interval(
+    ratio: float, spread: float, verdict: Outcome
+) -> None:
+    slo = Slo(regression=Regression(throughput_percent=25))
+    found = against(comparison(throughput_ratio=ratio, spread=spread), slo=slo)
+    assert found["throughput against the champion"].verdict is verdict
+
+
+def test_one_round_decides_nothing() -> None:
+    assert against(comparison(rounds=1))["p99 against the champion"].verdict is INCONCLUSIVE
+
+
+def test_what_is_not_decided_says_how_many_rounds_would() -> None:
+    check = against(comparison(p99_ratio=1.3, spread=0.2))["p99 against the champion"]
+    assert check.verdict is INCONCLUSIVE
+    assert re.search(r"4 rounds show differences of \d+ % and more; about \d+ more would decide it", check.reason)
+    near = against(comparison(p99_ratio=1.5, spread=0.001))["p99 against the champion"]
+    assert "too close to the limit" in near.reason
+
+
+def test_a_surer_answer_needs_a_narrower_interval() -> None:
+    sure, surer = Slo(regression=Regression(confidence_percent=60)), Slo(regression=Regression(confidence_percent=99.9))
+    found = comparison(p99_ratio=1.3, spread=0.05)
+    assert against(found, slo=sure)["p99 against the champion"].verdict is PASS
+    assert against(found, slo=surer)["p99 against the champion"].verdict is INCONCLUSIVE
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "now", "verdict"),
+    [
+        ("accuracy", 0.95, 0.95, PASS),
+        ("accuracy", 0.95, 0.99, PASS),
+        ("accuracy", 0.95, 0.93, FAIL),
+        ("mae", 1.0, 0.5, PASS),
+        ("mae", 1.0, 1.5, FAIL),
+        ("accuracy", 0.95, math.nan, INCONCLUSIVE),
+        ("accuracy", math.nan, 0.95, INCONCLUSIVE),
+    ],
+)
+def test_a_worse_score_than_the_champion_s_is_refused(metric: str, before: float, now: float, verdict: Outcome) -> None:
+    slo = Slo(regression=Regression(score=0.01))
+    found = against(comparison(), slo=slo, before=champion(score=before, metric=metric), score=now, metric=metric)
+    check = found[f"{metric} against the champion"]
+    assert (check.verdict, explained(check)) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        {"score": None},
+        {"metric": "f1"},
+        {"metric": None},
+        {"validation": "w" * 64},
+    ],
+)
+def test_scores_on_other_samples_or_in_another_unit_are_not_compared(before: dict[str, Any]) -> None:
+    found = against(comparison(), before=champion(**before), score=0.1)
+    assert [name for name in found if "accuracy" in name] == []
+    assert {check.verdict for check in found.values()} == {PASS}
+
+
+_numbers = st.none() | st.floats()
+
+
+@given(value=_numbers, samples=st.integers(0, 1000), limit=st.floats(0, 1))
+def test_nothing_but_a_number_within_its_limit_ever_passes(value: float | None, samples: int, limit: float) -> None:
+    check = score(value, samples, limit)
+    assert check is not None
+    good = value is not None and value >= limit and samples >= DATA.min_samples
+    assert (check.verdict is PASS) == good
+
+
+@given(p99=st.floats(), throughput=st.floats(), memory=st.floats())
+def test_no_measurement_that_is_not_a_number_ever_passes_a_limit(p99: float, throughput: float, memory: float) -> None:
+    report = load_report(point(throughput_per_s=throughput, p99_ms=p99), memory_mb=memory)
+    found = named(policy.load_checks(report, Slo(p99_ms=10, throughput_per_s=10, memory_mb=10)))
+    assert (found["p99"].verdict is PASS) == (p99 <= 10)
+    assert (found["throughput"].verdict is PASS) == (throughput >= 10)
+    assert (found["memory"].verdict is PASS) == (memory <= 10)
+
+
+def test_a_package_carries_what_its_score_is_compared_by() -> None:
+    assert {"score", "samples", "metric", "validation"} <= set(Package.model_fields)
+    assert package().score == 0.95
+
+
+# --- rules ---
+
+LIMITS = policy.Limits(quality=Quality(), data=DATA, slo=Slo(p99_ms=50), policy=Policy())
+PARTS = (
+    Slice(name="region=north", score=0.99, error=0.01, samples=400),
+    Slice(name="label=7", score=1, error=0, samples=9),
+)
+
+
+def ruled(metric: str, how: Any, limit: Any, **more: Any) -> Check:
+    """The one check that a rule gives on a release with everything measured."""
+    rule = Rule(metric=metric, comparison=how, limit=limit, **more)
+    measured = load_report(
+        point(4), point(16, 3000, 40), comparison=comparison(p99_ratio=1.2), max_rate_per_s=900.0,
+        open_points=(point(0, 500, 30, rate_per_s=500.0),),
+    )  # fmt: skip
+    given_ = policy.evidence_of(exported(), package(slices=PARTS), measured, champion())
+    (check,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=Policy(rules=(rule,))))
+    return check
+
+
+@pytest.mark.parametrize(
+    ("metric", "how", "limit", "slice_", "verdict", "measured"),
+    [
+        ("p99_ms", "<=", 40, "", PASS, 40),
+        ("p99_ms", "<=", "0.02 s", "", FAIL, 40),
+        ("p99_ms", "<=", 10, "concurrency=4", PASS, 10),
+        ("p95_ms", "<=", 10, "concurrency=7", INCONCLUSIVE, None),
+        ("open_p99_ms", "<=", 30, "", PASS, 30),
+        ("throughput_per_s", ">=", 2000, "", PASS, 3000),
+        ("throughput_per_s", ">=", "200000/min", "", FAIL, 3000),
+        ("max_rate_per_s", ">=", 1000, "", FAIL, 900),
+        ("memory_mb", "<=", "1 GiB", "", PASS, 200),
+        ("failures", "<=", 0, "", PASS, 0),
+        ("score", ">=", 0.9, "", PASS, 0.95),
+        ("score", ">=", 0.98, "region=north", PASS, 0.99),
+        ("score", ">=", 0.5, "label=7", INCONCLUSIVE, None),
+        ("score", ">=", 0.5, "region=nowhere", INCONCLUSIVE, None),
+        ("score_worse", "<=", 0.01, "", PASS, 0),
+        ("parity_max_abs", "<=", 1e-3, "", PASS, 1e-6),
+        ("p99_worse_percent", "<=", "50 %", "", PASS, 20),
+        ("p99_worse_percent", "<=", 10, "", FAIL, 20),
+        ("p99_worse_percent", "<=", 20, "", INCONCLUSIVE, 20),
+    ],
+)
+def test_a_rule_reads_its_metric(
+    metric: str, how: str, limit: Any, slice_: str, verdict: Outcome, measured: float | None
+) -> None:
+    check = ruled(metric, how, limit, slice=slice_)
+    assert (check.verdict, explained(check)) == (verdict, True)
+    assert check.measured == (measured if measured is None else pytest.approx(measured, rel=1e-2))
+
+
+def test_memory_that_nobody_measured_decides_nothing_and_only_where_it_is_limited() -> None:
+    unmeasured = load_report(memory_mb=None)
+    rules = Policy(rules=(Rule(metric="memory_mb", comparison="<=", limit="1 GiB"),))
+    given_ = policy.evidence_of(exported(), package(), unmeasured, Champion())
+    (ruled_,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))
+    verdicts = {
+        limit: next(c for c in policy.load_checks(unmeasured, Slo(memory_mb=limit)) if c.name == "memory")
+        for limit in (None, 100)
+    }
+    assert [verdicts[None].verdict, verdicts[100].verdict, ruled_.verdict] == [PASS, INCONCLUSIVE, INCONCLUSIVE]
+    assert explained(verdicts[100])
+
+
+def test_a_rule_is_for_its_target_alone() -> None:
+    rules = Policy(rules=(Rule(metric="failures", comparison="<=", limit=0, target="edge"),))
+    given_ = policy.evidence_of(exported(), package(), load_report(), Champion())
+    assert list(policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))) == []
+
+
+def test_the_same_evidence_under_the_same_limits_is_the_same_verdict() -> None:
+    given_ = policy.evidence_of(exported(), package(), load_report(comparison=comparison()), champion())
+    again = Evidence.model_validate_json(given_.model_dump_json())
+    assert policy.verdict(again, LIMITS) == policy.verdict(given_, LIMITS)

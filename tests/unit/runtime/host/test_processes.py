@@ -1,0 +1,164 @@
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from shiplift.runtime.base.errors import PortTaken
+from shiplift.runtime.host import processes
+from shiplift.runtime.records.serving import Process
+
+DEAF = "import signal, sys; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); sys.stdin.read()"
+POLITE = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('bye', flush=True)))
+print('up', flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def sleeper() -> Iterator["subprocess.Popen[bytes]"]:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        yield child
+        child.kill()
+
+
+def gone(pid: int) -> bool:
+    try:
+        psutil.Process(pid).wait(timeout=10)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return False
+    return True
+
+
+def test_a_process_is_alive_until_it_ends(sleeper: "subprocess.Popen[bytes]") -> None:
+    one = processes.identify(sleeper.pid)
+    assert processes.alive(one)
+    sleeper.kill()
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
+    assert not processes.alive(one)
+    sleeper.wait()
+    assert not processes.alive(one)
+
+
+def test_a_pid_used_again_is_another_process() -> None:
+    me = processes.identify(os.getpid())
+    assert processes.alive(me)
+    assert not processes.alive(Process(pid=me.pid, started_at=me.started_at - 100))
+
+
+def test_stopping_asks_first_and_kills_who_does_not_listen() -> None:
+    for script, last_words in ((POLITE, b"bye\n"), (DEAF, b"")):
+        with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"up\n"
+            processes.stop(processes.identify(child.pid), grace_s=10 if last_words else 0.2)
+            assert gone(child.pid)
+            assert child.stdout.read() == last_words
+
+
+def test_stopping_ends_the_children_too() -> None:
+    script = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, flush=True); sys.stdin.read()"
+    parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    processes.stop(processes.identify(parent.pid), grace_s=0.5)
+    assert gone(child)
+    assert gone(parent.pid)
+
+
+def test_a_process_that_is_gone_or_another_s_is_left_alone(sleeper: "subprocess.Popen[bytes]") -> None:
+    stranger = Process(pid=sleeper.pid, started_at=0)
+    for end in (processes.stop, processes.kill):
+        end(stranger)
+        end(Process(pid=2**22 - 1, started_at=0))
+    assert sleeper.poll() is None
+
+
+def test_killing_ends_a_process_at_once(sleeper: "subprocess.Popen[bytes]") -> None:
+    processes.kill(processes.identify(sleeper.pid))
+    assert not psutil.pid_exists(sleeper.pid)
+
+
+def test_a_child_writes_to_its_log_and_sees_the_given_environment_alone(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "child.log"
+    for _ in range(2):
+        words = [sys.executable, "-c", "import os; print(sorted(os.environ))"]
+        child = processes.start_child(words, environment={"LC_CTYPE": "C.UTF-8"}, log=log, folder=tmp_path)
+        assert child.wait(timeout=20) == 0
+    assert log.read_text() == "['LC_CTYPE']\n" * 2
+
+
+def test_a_child_dies_with_its_parent_and_a_daemon_does_not(tmp_path: Path) -> None:
+    script = f"""
+import sys
+from pathlib import Path
+from shiplift.runtime.host.processes import start_child, start_daemon
+log = Path({str(tmp_path / "log")!r})
+child = start_child(["sleep", "600"], environment={{}}, log=log)
+daemon = start_daemon(["/bin/sleep", "600"], environment={{}}, log=log)
+print(child.pid, daemon.pid, flush=True)
+sys.stdin.read()
+"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    child, daemon = (int(word) for word in parent.stdout.readline().split())
+    left = processes.identify(daemon)
+    try:
+        assert os.getsid(daemon) == daemon
+        parent.kill()
+        parent.wait(timeout=10)
+        assert gone(child)
+        assert processes.alive(left)
+    finally:
+        processes.kill(left)
+
+
+def test_memory_is_counted_with_the_children(sleeper: "subprocess.Popen[bytes]") -> None:
+    assert processes.memory_mb(os.getpid()) > 10
+    assert 0 < processes.memory_mb(sleeper.pid) < 10
+    assert processes.memory_mb(2**22 - 1) == 0
+
+
+def test_a_process_s_peak_is_its_own_and_not_its_parent_s() -> None:
+    held = np.ones(200 << 17)  # 200 MiB
+    script = "from shiplift.runtime.host.processes import own_memory_mb; print(own_memory_mb()[1])"
+    child = float(subprocess.run([sys.executable, "-c", script], capture_output=True, check=True).stdout)
+    now, most = processes.own_memory_mb()
+    assert most >= now > held.nbytes / 2**20
+    assert 5 < child < 150
+
+
+def test_a_port_that_is_free_can_be_taken_and_is_then_told_with_its_holder() -> None:
+    port = processes.free_port()
+    processes.require_free("127.0.0.1", port, "mlflow", "--mlflow-port")
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTaken) as error:
+        processes.require_free("127.0.0.1", port, "mlflow", "--mlflow-port")
+    assert f"port {port}, wanted for mlflow, is taken" in error.value.what
+    assert f"(pid {os.getpid()})" in error.value.what
+    assert "--mlflow-port" in error.value.do
+
+
+def test_credentials_are_not_inherited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("PATH", "/bin")
+    assert processes.inherited()["PATH"] == "/bin"
+    assert set(processes.inherited()) <= {"PATH", "HOME", "LANG", "TMPDIR", "TZ"}
+
+
+def test_who_does_not_notice_that_its_server_was_killed_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_NOTICE_S", 0.1)
+    script = "import subprocess; print(subprocess.Popen(['sleep', '600']).pid, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        child = int(server.stdout.readline())
+        processes.kill(processes.identify(server.pid))
+    assert gone(child)

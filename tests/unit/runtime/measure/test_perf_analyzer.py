@@ -1,0 +1,211 @@
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shiplift.runtime.base.errors import MeasurementFailed, MissingTool
+from shiplift.runtime.measure import perf_analyzer
+from shiplift.runtime.measure.perf_analyzer import Demand, Run, Target, Window, measure, write_each, write_requests
+from shiplift.runtime.records.measurement import LoadPoint
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from tests.unit.examples import signature, tensor
+
+ROW = {
+    "Concurrency": "4", "Inferences/Second": "1282.5", "Client Send": "10", "Network+Server Send/Recv": "20",
+    "Server Queue": "250", "Server Compute Input": "10", "Server Compute Infer": "600", "Server Compute Output": "15",
+    "Client Recv": "3", "p50 latency": "700", "p90 latency": "900", "p95 latency": "1100", "p99 latency": "2300",
+    "Avg latency": "800",
+}  # fmt: skip
+
+
+def requests(folder: Path, tensors: Signature, **kept: Any) -> list[dict[str, Any]]:
+    limit = kept.pop("limit", 32)
+    written = write_requests(folder / "requests.json", tensors, kept, limit=limit)
+    assert written == folder / "requests.json"
+    data: list[dict[str, Any]] = json.loads(written.read_text())["data"]
+    return data
+
+
+def test_each_sample_is_a_request_with_its_raw_bytes(tmp_path: Path) -> None:
+    samples = np.arange(8, dtype=np.float32).reshape(2, 4)
+    found = requests(tmp_path, signature(), input=samples)
+    assert [one["input"]["shape"] for one in found] == [[4], [4]]
+    assert [base64.b64decode(one["input"]["content"]["b64"]) for one in found] == [row.tobytes() for row in samples]
+
+
+def test_no_more_requests_are_written_than_asked_for(tmp_path: Path) -> None:
+    samples = np.zeros((100, 4), np.float32)
+    assert len(requests(tmp_path, signature(), input=samples)) == 32
+    assert len(requests(tmp_path, signature(), input=samples, limit=5)) == 5
+    assert len(requests(tmp_path, signature(), input=samples[:3])) == 3
+
+
+def test_text_is_written_as_text(tmp_path: Path) -> None:
+    tensors = Signature(inputs=(tensor("text", -1, 2, datatype="BYTES"),), outputs=())
+    (one,) = requests(tmp_path, tensors, text=np.array([["ä", "b"]], dtype=object))
+    assert one == {"text": {"content": ["ä", "b"], "shape": [2]}}
+
+
+def test_a_single_number_a_sample_has_the_shape_of_one(tmp_path: Path) -> None:
+    tensors = Signature(inputs=(tensor("x", -1, datatype="INT64"), tensor("t", -1, datatype="BYTES")), outputs=())
+    found = requests(tmp_path, tensors, x=np.array([7, 8]), t=np.array(["a", "b"], dtype=object))
+    assert [one["x"]["shape"] for one in found] == [[1], [1]]
+    assert base64.b64decode(found[1]["x"]["content"]["b64"]) == np.int64(8).tobytes()
+    assert found[1]["t"] == {"content": ["b"], "shape": [1]}
+
+
+@pytest.mark.parametrize("dtype", ["BOOL", "UINT8", "INT32", "FP16", "FP64"])
+def test_every_type_is_written_in_its_own_width(tmp_path: Path, dtype: Any) -> None:
+    from shiplift.runtime.model.tensors import numpy_type
+
+    tensors = Signature(inputs=(tensor("x", -1, 2, datatype=dtype),), outputs=())
+    sample = np.ones((1, 2), numpy_type(dtype))
+    (one,) = requests(tmp_path, tensors, x=sample.T.copy().T)
+    assert base64.b64decode(one["x"]["content"]["b64"]) == sample.tobytes()
+
+
+def run(row: Any = None, **changes: Any) -> Run:
+    given: dict[str, Any] = {
+        "row": ROW if row is None else row, "windows": ((1000.0, 2.0), (1000.0, 2.0), (1000.0, 2.0)),
+        "sent_per_s": 0.0, "late_percent": 0.0, "overhead_percent": 1.0, "client_cores": 0.2, "seconds": 1.0,
+    }  # fmt: skip
+    return Run(**given | changes)
+
+
+def pointed(row: Any = None, demand: Demand = Demand(concurrency=4), **changes: Any) -> LoadPoint:  # noqa: B008
+    return perf_analyzer._point(run(row, **changes), demand, Window(window_ms=100, stability_percent=10))
+
+
+def test_a_row_of_perf_analyzer_is_a_point_in_milliseconds() -> None:
+    point = pointed(windows=((1000.0, 1.0), (1031.4, 1.0), (968.6, 1.0)))
+    assert (point.concurrency, point.throughput_per_s) == (4, 1282.5)
+    assert (point.p50_ms, point.p90_ms, point.p95_ms, point.p99_ms) == (0.7, 0.9, 1.1, 2.3)
+    assert (point.queue_ms, point.compute_ms) == (0.25, 0.625)
+    assert (point.stable, point.spread_percent) == (True, 3.1)
+
+
+def test_server_times_may_be_missing() -> None:
+    row = {name: value for name, value in ROW.items() if not name.startswith("Server")}
+    assert (pointed(row).queue_ms, pointed(row).compute_ms) == (0, 0)
+
+
+def test_windows_that_differ_are_marked() -> None:
+    point = pointed(windows=((1000.0, 1.0), (800.0, 1.0), (1200.0, 1.0)))
+    assert (point.stable, point.spread_percent) == (False, 20.0)
+    assert not pointed(windows=()).stable
+
+
+@pytest.mark.parametrize(
+    ("changes", "saturated"),
+    [
+        ({}, False),
+        ({"overhead_percent": 60.0}, True),
+        ({"client_cores": 1000.0}, True),
+        ({"sent_per_s": 70.0}, True),
+        ({"late_percent": 30.0}, True),
+        ({"sent_per_s": 930.0}, False),
+    ],
+)
+def test_a_client_that_was_the_limit_is_marked(changes: dict[str, Any], saturated: bool) -> None:
+    demand = Demand(rate_per_s=1000)
+    found = run(**{"sent_per_s": 1000.0} | changes).saturated(demand, 1000)
+    assert found is saturated
+
+
+def test_chance_alone_does_not_make_a_client_slow() -> None:
+    assert not run(sent_per_s=7.0).saturated(Demand(rate_per_s=10), 300)
+
+
+def test_arrivals_do_not_wait_for_answers() -> None:
+    assert Demand(concurrency=8).options == ["--concurrency-range", "8"]
+    options = Demand(rate_per_s=250).options
+    assert options[:2] == ["--request-rate-range", "250"]
+    assert {"poisson", "--async"} <= set(options)
+    assert (str(Demand(rate_per_s=250)), str(Demand(concurrency=8))) == ("250 requests/s", "concurrency 8")
+
+
+def test_requests_of_several_lengths_are_written_each_with_its_own(tmp_path: Path) -> None:
+    tensors = Signature(inputs=(tensor("x", -1, -1, datatype="INT64"),), outputs=())
+    written = write_each(tmp_path / "r.json", tensors, [{"x": np.arange(n)} for n in (3, 7)])
+    assert [one["x"]["shape"] for one in json.loads(written.read_text())["data"]] == [[3], [7]]
+
+
+def test_bytes_that_are_no_text_travel_as_they_are(tmp_path: Path) -> None:
+    tensors = Signature(inputs=(tensor("jpeg", -1, 1, datatype="BYTES"),), outputs=())
+    image = b"\xff\xd8\xff\x00"
+    written = write_each(tmp_path / "r.json", tensors, [{"jpeg": np.array([image], dtype=object)}])
+    (one,) = json.loads(written.read_text())["data"]
+    assert base64.b64decode(one["jpeg"]["content"]["b64"]) == b"\x04\x00\x00\x00" + image
+
+
+@pytest.mark.parametrize("name", ["Inferences/Second", "p50 latency", "p90 latency", "p95 latency", "p99 latency"])
+@pytest.mark.parametrize("value", [None, "", "-nan", "n/a"])
+def test_a_missing_number_is_never_zero(name: str, value: str | None) -> None:
+    """A latency of 0 ms would be within every limit."""
+    row: dict[str, str] = {key: one for key, one in ROW.items() if key != name} | (
+        {name: value} if value is not None else {}
+    )
+    with pytest.raises(MeasurementFailed, match=name):
+        pointed(row)
+
+
+def test_nothing_answered_is_no_measurement() -> None:
+    with pytest.raises(MeasurementFailed, match="no request was answered at concurrency 4"):
+        pointed(ROW | {"Inferences/Second": "0"})
+
+
+@pytest.mark.parametrize(("text", "row"), [("", None), ("a,b\n", None), ("a,b\n1,2\n3,4\n", {"a": "3", "b": "4"})])
+def test_the_last_row_of_the_table_counts(tmp_path: Path, text: str, row: Any) -> None:
+    (tmp_path / "out.csv").write_text(text)
+    assert perf_analyzer._row(tmp_path / "out.csv") == row
+    assert perf_analyzer._row(tmp_path / "nowhere.csv") is None
+
+
+def test_without_perf_analyzer_the_error_says_how_to_get_it(tmp_path: Path) -> None:
+    target = Target(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    with pytest.raises(MissingTool, match="perf_analyzer is not at") as error:
+        measure(ServerEnvironment(tmp_path), target, 4, Window(window_ms=100), tmp_path)
+    assert "shiplift doctor" in error.value.do
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> ServerEnvironment:
+    """An environment whose perf_analyzer is a program that dies with a last word."""
+    found = ServerEnvironment(tmp_path / "environment")
+    found.perf_analyzer.parent.mkdir(parents=True)
+    found.perf_analyzer.write_text("#!/bin/sh\necho loading; echo failed: connection refused >&2; exit 99\n")
+    found.perf_analyzer.chmod(0o755)
+    return found
+
+
+def test_a_measurement_that_dies_says_where_and_with_which_words(
+    environment: ServerEnvironment, tmp_path: Path
+) -> None:
+    target = Target(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    (tmp_path / "digits-4-0.csv").write_text("Inferences/Second\n99\n")  # of an earlier run: must not be taken for this
+    with pytest.raises(MeasurementFailed, match="ended with 99 at concurrency 4: loading / failed: connection refused"):
+        measure(environment, target, 4, Window(window_ms=100), tmp_path)
+
+
+def test_a_crash_of_the_client_is_forgiven_twice_and_no_more(environment: ServerEnvironment, tmp_path: Path) -> None:
+    count, row = tmp_path / "count", ",".join(ROW) + "\\n" + ",".join(ROW.values())
+    environment.perf_analyzer.write_text(
+        f"#!/bin/sh\necho x >> {count}\n[ $(wc -l < {count}) -gt $CRASHES ] || kill -ABRT $$\n"
+        f'for out; do :; done; printf "{row}\\n" > "$out"\n'
+        'for n in 1 2 3; do echo "Pass [$n] throughput: 1282.5 infer/sec. p99 latency: 2300 usec"; done\n'
+    )
+    script = environment.perf_analyzer.read_text()
+    target = Target(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    for crashes, survives in ((0, True), (2, True), (3, False)):
+        count.unlink(missing_ok=True)
+        environment.perf_analyzer.write_text(script.replace("$CRASHES", str(crashes)))
+        if survives:
+            assert measure(environment, target, 4, Window(window_ms=100), tmp_path).throughput_per_s == 1282.5
+        else:
+            with pytest.raises(MeasurementFailed, match="ended with -6"):
+                measure(environment, target, 4, Window(window_ms=100), tmp_path)
+        assert len(count.read_text().splitlines()) == min(crashes, 2) + 1

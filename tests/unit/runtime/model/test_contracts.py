@@ -1,0 +1,311 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.model.contracts import LoggedModel, read_model
+from tests.unit.examples import tensor
+
+IMAGES = {"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 2, 2]}}
+LOGITS = {"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 3]}}
+
+
+class Logged:
+    """A logged model's folder, made of what MLflow writes; `read` reads it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.meta: dict[str, Any] = {
+            "flavors": {"python_function": {}, "pytorch": {"model_data": "data"}},
+            "signature": {"inputs": json.dumps([IMAGES]), "outputs": json.dumps([LOGITS])},
+            "saved_input_example_info": {"artifact_path": "input_example.json", "type": "ndarray"},
+        }
+        self.example: Any = {"inputs": np.arange(8).reshape(2, 2, 2).tolist()}
+        self.text: str | None = None
+
+    def inputs(self, *entries: Any) -> None:
+        self.meta["signature"]["inputs"] = json.dumps(entries)
+
+    def read(self) -> LoggedModel:
+        text = self.text if self.text is not None else yaml.safe_dump(self.meta)
+        (self.folder / "MLmodel").write_text(text)
+        (self.folder / "input_example.json").write_text(json.dumps(self.example))
+        return read_model(self.folder)
+
+    def refused(self) -> str:
+        with pytest.raises(NotAdmitted) as error:
+            self.read()
+        return error.value.what
+
+
+@pytest.fixture
+def logged(tmp_path: Path) -> Logged:
+    return Logged(tmp_path)
+
+
+def test_a_model_s_promise_is_its_flavor_its_tensors_and_its_example(logged: Logged) -> None:
+    promise = logged.read()
+    assert (promise.flavor, promise.tabular) == ("pytorch", False)
+    assert promise.signature.inputs == (tensor("input", -1, 2, 2),)
+    assert promise.signature.outputs == (tensor("output", -1, 3),)
+    assert (promise.example["input"].dtype, promise.example["input"].shape) == (np.dtype(np.float32), (2, 2, 2))
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        np.zeros((2, 2, 2)).tolist(),
+        {"inputs": np.zeros((2, 2, 2)).tolist()},
+        {"inputs": {"input": np.zeros((2, 2, 2)).tolist()}},
+        {"input": np.zeros((2, 2, 2)).tolist()},
+    ],
+)
+def test_an_example_may_be_written_in_each_of_mlflow_s_forms(logged: Logged, example: Any) -> None:
+    logged.example = example
+    assert logged.read().example["input"].shape == (2, 2, 2)
+
+
+def test_an_example_with_parameters_is_read_without_them(logged: Logged) -> None:
+    logged.meta["saved_input_example_info"]["example_params_path"] = "params.json"
+    assert logged.read().example["input"].shape == (2, 2, 2)
+
+
+def test_several_inputs_are_taken_by_name(logged: Logged) -> None:
+    ids = {"name": "ids", "type": "tensor", "tensor-spec": {"dtype": "int64", "shape": [-1, 4]}}
+    mask = {"name": "mask", "type": "tensor", "tensor-spec": {"dtype": "bool", "shape": [-1, 4]}}
+    logged.inputs(ids, mask)
+    logged.example = {"inputs": {"mask": [[True] * 4] * 2, "ids": [[1, 2, 3, 4]] * 2}}
+    promise = logged.read()
+    assert promise.signature.inputs == (tensor("ids", -1, 4, datatype="INT64"), tensor("mask", -1, 4, datatype="BOOL"))
+    assert list(promise.example) == ["ids", "mask"]
+
+
+def test_outputs_without_names_are_numbered(logged: Logged) -> None:
+    logged.meta["signature"]["outputs"] = json.dumps([LOGITS, LOGITS])
+    assert [spec.name for spec in logged.read().signature.outputs] == ["output_0", "output_1"]
+
+
+@pytest.mark.parametrize(
+    ("flavors", "flavor"), [(["pytorch", "onnx"], "onnx"), (["sklearn", "python_function"], "sklearn")]
+)
+def test_the_flavor_that_needs_the_least_trust_is_taken(logged: Logged, flavors: list[str], flavor: str) -> None:
+    logged.meta["flavors"] = {name: {} for name in flavors}
+    assert logged.read().flavor == flavor
+
+
+def table(logged: Logged) -> None:
+    logged.inputs(
+        {"name": "age", "type": "long"},
+        {"name": "height", "type": "double"},
+        {"name": "city", "type": "string"},
+        {"name": "member", "type": "boolean"},
+    )
+    logged.meta["saved_input_example_info"]["type"] = "dataframe"
+    logged.example = {
+        "columns": ["age", "height", "city", "member"],
+        "data": [[31, 1.8, "Bonn", True], [45, 2, "Jena", False]],
+    }
+
+
+def test_the_columns_of_a_data_frame_are_inputs_of_one_number_a_sample(logged: Logged) -> None:
+    table(logged)
+    promise = logged.read()
+    assert promise.tabular
+    assert promise.signature.inputs == (
+        tensor("age", -1, 1, datatype="INT64"),
+        tensor("height", -1, 1, datatype="FP64"),
+        tensor("city", -1, 1, datatype="BYTES"),
+        tensor("member", -1, 1, datatype="BOOL"),
+    )
+    assert {name: array.tolist() for name, array in promise.example.items()} == {
+        "age": [[31], [45]],
+        "height": [[1.8], [2.0]],
+        "city": [["Bonn"], ["Jena"]],
+        "member": [[True], [False]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        ([[31, 1.8, "Bonn"]], "does not match the signature"),
+        ([["old", 1.8, "Bonn", True]], "does not match the signature"),
+        ([[31, None, "Bonn", True]], "'height' holds NaN"),
+        ([], "no samples"),
+    ],
+)
+def test_rows_that_do_not_fit_their_columns_are_refused(logged: Logged, data: Any, said: str) -> None:
+    table(logged)
+    logged.example["data"] = data
+    assert said in logged.refused()
+
+
+def test_a_column_that_the_example_lacks_is_named(logged: Logged) -> None:
+    table(logged)
+    logged.example["columns"][0] = "years"
+    assert "'age'" in logged.refused()
+
+
+def test_a_folder_without_an_mlmodel_file_is_no_model(tmp_path: Path) -> None:
+    with pytest.raises(NotAdmitted, match="it has no MLmodel file") as error:
+        read_model(tmp_path)
+    assert "log_model(" in error.value.do
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[", "{a: 2024-13-45}", "[" * 1000, "a: \x00", "a: " + "9" * 5000],
+    ids=["syntax", "date", "deep", "nul", "long"],
+)
+def test_an_mlmodel_file_that_is_no_yaml_is_refused(logged: Logged, text: str) -> None:
+    logged.text = text
+    assert "the MLmodel file can't be read" in logged.refused()
+
+
+@pytest.mark.parametrize("text", ["", "5", "[a]"])
+def test_an_mlmodel_file_that_says_nothing_is_refused(logged: Logged, text: str) -> None:
+    logged.text = text
+    assert "not a mapping" in logged.refused()
+
+
+def test_an_mlmodel_file_that_is_no_text_is_refused(logged: Logged, tmp_path: Path) -> None:
+    (tmp_path / "MLmodel").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(NotAdmitted, match="can't be read"):
+        read_model(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("flavors", "said"), [({"prophet": {}, "spark": {}}, "prophet, spark"), ({}, "none"), (None, "none")]
+)
+def test_an_unknown_flavor_is_told_with_the_known_ones(logged: Logged, flavors: Any, said: str) -> None:
+    logged.meta["flavors"] = flavors
+    known = "onnx, pytorch, sklearn, lightgbm, xgboost, tensorflow, keras"
+    assert logged.refused() == f"the version's flavors are {said}; known ones are {known}"
+
+
+@pytest.mark.parametrize("signature", [None, {}])
+def test_a_model_without_a_signature_is_refused_with_how_to_log_one(logged: Logged, signature: Any) -> None:
+    logged.meta["signature"] = signature
+    with pytest.raises(NotAdmitted, match="the version has no signature") as error:
+        logged.read()
+    assert "mlflow.pytorch.log_model(model, name=..., signature=infer_signature(x, y)" in error.value.do
+
+
+@pytest.mark.parametrize("missing", ["inputs", "outputs"])
+@pytest.mark.parametrize("empty", [None, "", "[]"])
+def test_a_signature_names_inputs_and_outputs(logged: Logged, missing: str, empty: Any) -> None:
+    logged.meta["signature"][missing] = empty
+    assert "does not name both inputs and outputs" in logged.refused()
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    ["{", "5", '"text"', "[5]", "{}", '[{"type": "tensor"}]', '[{"type": "tensor", "tensor-spec": {}}]',
+     '[{"type": "tensor", "tensor-spec": {"dtype": "float33", "shape": [-1]}}]',
+     '[{"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": "all"}}]',
+     '[{"type": "tensor", "name": 5, "tensor-spec": {"dtype": "float32", "shape": [-1, 2]}}]', "[" * 100_000],
+)  # fmt: skip
+def test_a_signature_that_cannot_be_read_is_refused(logged: Logged, inputs: str) -> None:
+    logged.meta["signature"]["inputs"] = inputs
+    assert "signature" in logged.refused()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("signature", "text"), ("signature", [1]), ("flavors", 5), ("flavors", {1: {}}), ("saved_input_example_info", "x"),
+     ("saved_input_example_info", {"artifact_path": 5, "type": "ndarray"})],
+)  # fmt: skip
+def test_an_mlmodel_file_of_another_shape_is_refused_and_no_crash(logged: Logged, key: str, value: Any) -> None:
+    logged.meta[key] = value
+    assert logged.refused()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"type": "tensor", "name": "when", "tensor-spec": {"dtype": "datetime64[s]", "shape": [-1, 1]}},
+        {"type": "tensor", "name": "wave", "tensor-spec": {"dtype": "complex64", "shape": [-1, 1]}},
+        {"type": "datetime", "name": "when"},
+        {"type": "array", "name": "items", "items": {"type": "long"}},
+        {"type": "binary", "name": "blob"},
+    ],
+)
+def test_a_type_that_triton_cannot_carry_is_named(logged: Logged, entry: dict[str, Any]) -> None:
+    logged.inputs(entry)
+    assert logged.refused().startswith(f"input {entry['name']!r} has type")
+    assert "Triton can't carry" in logged.refused()
+
+
+@pytest.mark.parametrize("info", [None, {}, {"artifact_path": "gone.json", "type": "ndarray"}])
+def test_a_model_without_an_input_example_is_refused(logged: Logged, info: Any) -> None:
+    logged.meta["saved_input_example_info"] = info
+    assert logged.refused() == "the version has no input example"
+
+
+@pytest.mark.parametrize("path", ["../secret.json", "/etc/hostname", "sub/example.json", "."])
+def test_an_example_outside_the_model_is_not_read(logged: Logged, tmp_path: Path, path: str) -> None:
+    folder = tmp_path / "model"
+    (folder / "sub").mkdir(parents=True)
+    for file in (tmp_path / "secret.json", folder / "sub" / "example.json"):
+        file.write_text(json.dumps(logged.example))
+    logged.folder = folder
+    logged.meta["saved_input_example_info"]["artifact_path"] = path
+    assert logged.refused() == "the version has no input example"
+
+
+@pytest.mark.parametrize(
+    ("example", "said"),
+    [
+        (np.zeros((2, 3, 2)).tolist(), "'input' has shape (2, 3, 2), the signature says (-1, 2, 2)"),
+        (np.zeros((2, 2)).tolist(), "'input' has shape (2, 2)"),
+        (5, "'input' has shape (1,)"),
+        ([[[1, 2], [3]]], "does not match the signature"),
+        ({"other": [1]}, "does not match the signature"),
+        ([[["a", "b"], ["c", "d"]]], "does not match the signature"),
+        (None, "'input' has shape (1,)"),
+        ([[[1, 2], [3, None]]], "holds NaN or infinity"),
+        ([[[1, 2], [3, float("nan")]]], "holds NaN or infinity"),
+        ([[[1, 2], [3, float("inf")]]], "holds NaN or infinity"),
+        (np.zeros((0, 2, 2)).tolist(), "'input' has shape (0,)"),
+    ],
+)
+def test_an_example_that_does_not_fit_is_told_why(logged: Logged, example: Any, said: str) -> None:
+    logged.example = example
+    assert said in logged.refused()
+
+
+def test_a_number_too_large_for_its_type_is_refused(logged: Logged) -> None:
+    logged.inputs({"type": "tensor", "tensor-spec": {"dtype": "int8", "shape": [-1, 1]}})
+    logged.example = [[300]]
+    assert "does not match the signature" in logged.refused()
+
+
+def test_examples_of_different_batch_sizes_are_refused(logged: Logged) -> None:
+    logged.inputs(*({"name": name, **LOGITS} for name in "ab"))
+    logged.example = {"inputs": {"a": [[1, 2, 3]], "b": [[1, 2, 3]] * 2}}
+    assert "different batch sizes" in logged.refused()
+
+
+def test_a_fixed_batch_is_refused_with_how_to_free_it(logged: Logged) -> None:
+    logged.inputs({"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [2, 2, 2]}})
+    with pytest.raises(NotAdmitted, match=r"has the fixed shape \(2, 2, 2\)") as error:
+        logged.read()
+    assert "-1" in error.value.do
+
+
+def test_an_example_that_is_no_json_is_refused(logged: Logged, tmp_path: Path) -> None:
+    logged.read()
+    for body in (b"{", b"\xff", b"[" * 100_000):
+        (tmp_path / "input_example.json").write_bytes(body)
+        with pytest.raises(NotAdmitted, match="does not match the signature"):
+            read_model(tmp_path)
+
+
+def test_an_example_of_a_column_major_frame_without_columns_is_refused(logged: Logged) -> None:
+    table(logged)
+    logged.example = {"index": [0], "data": [[1]]}
+    assert "does not match the signature" in logged.refused()

@@ -1,0 +1,176 @@
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from shiplift.runtime.base.errors import Inconclusive, Refused
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.base import Bundle, Record, identity, volatile
+from shiplift.runtime.records.measurement import LoadReport
+from shiplift.runtime.records.model import ModelVersion
+from shiplift.runtime.records.release import StageRun, stage_keys
+from shiplift.runtime.records.request import Trigger
+from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict
+from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.measurement import Regression, SearchSpace, Slo
+from shiplift.runtime.spec.model import Quality
+from tests.unit.examples import artifact, check, deployment, exported, load_report, package, point, site
+
+
+class Leaf(Record):
+    size: float = 1
+    where: str = volatile("")
+
+
+class Tree(Bundle):
+    leaf: Leaf
+    slo: Slo = Slo()
+    name: str = ""
+
+
+def test_a_record_cannot_be_changed() -> None:
+    with pytest.raises(ValidationError):
+        setattr(artifact(), "size_bytes", 5)  # noqa: B010 - a plain assignment is a type error already
+
+
+def test_a_record_refuses_a_field_it_does_not_know() -> None:
+    with pytest.raises(ValidationError, match="colour"):
+        Leaf(colour="red")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 63, "0" * 65, "G" * 64, "../" + "0" * 61])
+def test_an_artifact_is_named_by_a_sha256_and_nothing_else(digest: str) -> None:
+    with pytest.raises(ValidationError):
+        Artifact(sha256=digest, size_bytes=0)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(LoadReport, "load_report"), (ModelVersion, "model_version"), (Slo, "slo")])
+def test_a_record_has_one_name_as_a_parameter(kind: type[Record], name: str) -> None:
+    assert kind.parameter() == name
+
+
+def test_a_bundle_tells_its_records_and_leaves_out_its_other_fields() -> None:
+    assert Tree.parts() == {"leaf": Leaf, "slo": Slo}
+
+
+def test_where_something_lies_does_not_change_its_identity() -> None:
+    assert identity(artifact(uri="file:///a")) == identity(artifact(uri="s3://b"))
+    assert identity(Tree(leaf=Leaf(where="here"))) == identity(Tree(leaf=Leaf(where="there")))
+    assert identity(deployment()) == identity(deployment().model_copy(update={"load_seconds": 9.0}))
+
+
+def test_what_something_is_changes_its_identity() -> None:
+    assert identity(artifact("1")) != identity(artifact("2"))
+    assert identity(Tree(leaf=Leaf(size=1))) != identity(Tree(leaf=Leaf(size=2)))
+
+
+def test_a_site_and_a_trigger_never_change_an_identity(tmp_path: Any) -> None:
+    assert identity(site(tmp_path)) == identity(Trigger(kind="webhook", delivery="x")) == {}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        *(getattr(ReleaseSpec(), name) for name in ReleaseSpec.model_fields if name not in ("model", "targets")),
+        ReleaseSpec(),
+        Slo(p99_ms=5, throughput_per_s=100),
+        SearchSpace(time_budget_s=20),
+        Quality(min_score=1),
+        Regression(p99_percent=50),
+        package(),
+        package(score=None, metric=None),
+        deployment(),
+        exported(),
+        load_report(point(p99_ms=5)),
+        check(measured=math.inf),
+        check(measured=math.nan, limit=-math.inf),
+        Packages(target="t", packages=(package(),), checks=(check(Outcome.FAIL),)),
+    ],
+    ids=lambda record: type(record).__name__,
+)
+def test_a_record_read_back_from_json_has_the_same_identity(record: Record) -> None:
+    again = type(record).model_validate_json(record.model_dump_json())
+    assert json.dumps(identity(again)) == json.dumps(identity(record))
+    assert again.model_dump_json() == record.model_dump_json()
+
+
+_numbers = st.none() | st.integers(1, 10**6) | st.floats(min_value=1e-9, max_value=1e9)
+
+
+@settings(deadline=None, max_examples=100)
+@given(p99=_numbers, throughput=_numbers, failures=st.integers(0, 100), memory=_numbers)
+def test_numbers_given_as_int_or_float_have_one_identity(p99: Any, throughput: Any, failures: int, memory: Any) -> None:
+    given_ = Slo(p99_ms=p99, throughput_per_s=throughput, failures=failures, memory_mb=memory)
+    assert identity(Slo.model_validate_json(given_.model_dump_json())) == identity(given_)
+
+
+@settings(deadline=None, max_examples=100)
+@given(measured=st.none() | st.floats(), limit=st.none() | st.floats(), reason=st.text(max_size=20))
+def test_any_number_survives_json(measured: float | None, limit: float | None, reason: str) -> None:
+    record = check(measured=measured, limit=limit, reason=reason)
+    again = Check.model_validate_json(record.model_dump_json())
+    assert json.dumps(identity(again)) == json.dumps(identity(record))
+
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(_values)
+def test_an_identity_is_plain_json_and_its_own_identity(value: Any) -> None:
+    once = identity(value)
+    assert identity(once) == once
+
+
+@pytest.mark.parametrize(
+    ("given_", "outcome"),
+    [
+        ((), Outcome.PASS),
+        ((Outcome.PASS, Outcome.PASS), Outcome.PASS),
+        ((Outcome.PASS, Outcome.INCONCLUSIVE), Outcome.INCONCLUSIVE),
+        ((Outcome.INCONCLUSIVE, Outcome.FAIL), Outcome.FAIL),
+        ((Outcome.FAIL, Outcome.PASS), Outcome.FAIL),
+    ],
+)
+def test_the_worst_check_decides_a_verdict(given_: tuple[Outcome, ...], outcome: Outcome) -> None:
+    assert Verdict.of(tuple(check(one) for one in given_)).outcome is outcome
+
+
+def test_a_verdict_gives_its_reasons_and_leaves_out_what_passed() -> None:
+    verdict = Verdict.of((check(), check(Outcome.FAIL, "memory", "too much"), check(Outcome.INCONCLUSIVE, "f1", "few")))
+    assert verdict.reasons == ("memory: too much", "f1: few")
+
+
+def test_only_a_pass_is_let_through_before_traffic_moves() -> None:
+    Verdict.of((check(),)).require_pass()
+    with pytest.raises(Refused, match="p99: slow"):
+        Verdict.of((check(Outcome.FAIL, reason="slow"),)).require_pass()
+    with pytest.raises(Inconclusive, match="p99: unstable"):
+        Verdict.of((check(Outcome.INCONCLUSIVE, reason="unstable"),)).require_pass()
+
+
+def test_a_record_objects_only_where_its_checks_do_not_pass() -> None:
+    assert artifact().objection() is None
+    assert Verdict.of((check(),)).objection() is None
+    assert Packages(target="t", packages=(package(),), checks=(check(),)).objection() is None
+    for worse in (Outcome.FAIL, Outcome.INCONCLUSIVE):
+        verdict = Verdict.of((check(worse),))
+        assert verdict.objection() == verdict
+        assert Packages(target="t", packages=(), checks=(check(worse),)).objection() == verdict
+
+
+def test_a_deployed_target_s_own_records_tell_its_story() -> None:
+    stages = [StageRun(name=name, target=target, key=f"{name} {target}") for target in ("a", "b", "c")
+              for name in ("quantize", "tune")]  # fmt: skip
+    stages[3] = stages[3].model_copy(update={"outcome": "failed"})
+    assert stage_keys(stages) == {"quantize": "quantize b", "tune": "tune b"}
+    assert stage_keys(stages, "c") == {"quantize": "quantize c", "tune": "tune c"}
+    assert stage_keys([*stages, StageRun(name="deploy", key="deploy")], "gone")["deploy"] == "deploy"
+    assert stage_keys(stages[:2]) == {"quantize": "quantize a", "tune": "tune a"}

@@ -1,0 +1,109 @@
+"""The Kubernetes objects of a served model: golden files, and what holds of every server's pods."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from shiplift.runtime.base.errors import MissingTool, ServerFailed, SpecInvalid
+from shiplift.runtime.records.serving import Package, ServerNeeds
+from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.serving.kubernetes import guard, objects
+from shiplift.runtime.serving.kubernetes.serve import PORTS
+from shiplift.runtime.serving.triton.config import server_needs
+from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
+from shiplift.runtime.spec.serving import HostPolicy, RateLimiter, Serving
+from shiplift.runtime.spec.target import Target, Toleration, Wanted
+from shiplift.steps.find_targets import find_targets
+from shiplift.steps.tune import tune
+from tests.unit.examples import Golden, package, site
+
+CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/shiplift-server:1")
+H200 = Target(
+    name="h200", accelerator="nvidia", server="nvidia", engine="tensorrt", compute_capability="9.0",
+    image="example.org/tritonserver:26.07", node_selector={"nvidia.com/gpu.product": "NVIDIA-H200"},
+    tolerations=(Toleration(key="gpu", operator="Exists", effect="NoSchedule"),),
+)  # fmt: skip
+PINNED = Serving(host_policy=HostPolicy(numa_node=0, cpu_cores="0-3"), rate_limiter=RateLimiter())
+
+
+def on_gpu(**changes: Any) -> Package:
+    given = {"target": "h200", "server": "nvidia", "nodes": H200.nodes, "needs": server_needs(PINNED, "nvidia")}
+    return package(**given | changes)
+
+
+def deployed(what: Package) -> Any:
+    return objects.deployment(CLUSTER, what, "s3://bucket/x", name=objects.package_name(what), replicas=1, extra={})
+
+
+def pod_of(what: Package) -> Any:
+    return deployed(what)["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize(("name", "what"), [("bundled", package()), ("nvidia", on_gpu())])
+def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, what: Package) -> None:
+    made = [deployed(what), objects.service(what, name="x", extra={}), objects.disruption_budget(what, name="x")]
+    golden(f"serving.{name}.yaml", yaml.safe_dump_all(made, sort_keys=False, width=120))
+
+
+def test_a_gpu_target_is_served_by_its_own_image_where_its_target_says() -> None:
+    pod = pod_of(on_gpu())
+    (fetch,), (triton,) = pod["initContainers"], pod["containers"]
+    assert (fetch["image"], triton["image"]) == (CLUSTER.server_image, "example.org/tritonserver:26.07")
+    assert triton["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H200"}
+    assert pod["tolerations"] == [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    assert triton["args"][0] == "tritonserver"
+    for flag in ("--load-model=digits", "--model-control-mode=explicit", "--rate-limit=execution_count",
+                 "--host-policy=numa_0_cores_0-3,cpu-cores=0-3", "--disable-auto-complete-config"):  # fmt: skip
+        assert flag in triton["args"]
+
+
+@pytest.mark.parametrize("what", [package(), on_gpu()])
+def test_every_serving_pod_meets_the_restricted_standard_and_mounts_what_it_writes(what: Package) -> None:
+    pod = pod_of(what)
+    assert pod["securityContext"]["runAsNonRoot"]
+    volumes = {one["name"] for one in pod["volumes"]}
+    for one in (*pod["initContainers"], *pod["containers"]):
+        assert one["securityContext"] == {
+            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+        }  # fmt: skip
+        assert {mount["name"] for mount in one["volumeMounts"]} <= volumes
+
+
+def test_the_same_package_gives_the_same_pod_so_applying_it_again_restarts_nothing() -> None:
+    assert deployed(on_gpu()) == deployed(on_gpu())
+
+
+def test_a_rate_limited_model_gets_a_server_that_limits() -> None:
+    limited = package(needs=server_needs(PINNED, "bundled"))
+    assert pod_of(limited)["containers"][0]["args"][-1] == "--rate-limiter"
+    assert limited.needs == ServerNeeds(rate_limiter=True)
+    assert "--rate-limiter" not in pod_of(package())["containers"][0]["args"]
+
+
+def test_a_target_without_an_image_is_refused_at_the_start_and_at_the_latest_when_deployed(tmp_path: Path) -> None:
+    bare = H200.model_copy(update={"image": ""})
+    with pytest.raises(SpecInvalid, match="target h200 has `server: nvidia` and names no `image`"):
+        deployed(on_gpu(nodes=bare.nodes))
+
+    with pytest.raises(SpecInvalid, match="targets: h200 has `server: nvidia` and no `image`"):
+        find_targets(site(tmp_path, cluster=CLUSTER), Wanted(targets=(bare,)))
+    assert find_targets(site(tmp_path), Wanted(targets=(bare,))).targets == (bare,)
+
+
+def test_without_a_server_to_search_on_the_suggested_configuration_is_deployed(tmp_path: Path) -> None:
+    given = Packages(target="h200", packages=(on_gpu(), on_gpu(precision="fp16")), checks=())
+    rest: Any = (SearchSpace(), LatencyTarget(), Load(), Serving())
+    found = tune(site(tmp_path, cluster=CLUSTER), H200, given, *rest)
+    assert (found.package, found.trials) == (on_gpu(), ())
+    assert found.best.error.startswith("not searched")
+    with pytest.raises(MissingTool, match="target h200 is for NVIDIA's Triton image"):
+        tune(site(tmp_path), H200, given, *rest)
+
+
+def test_what_the_modules_share_agrees() -> None:
+    assert (PORTS.http, PORTS.grpc, PORTS.metrics) == (objects.HTTP, objects.GRPC, objects.METRICS)
+    assert ServerFailed.exit_code == guard.MISMATCH

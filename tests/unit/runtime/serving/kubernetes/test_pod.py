@@ -1,0 +1,112 @@
+"""What a serving pod runs: its package fetched by digest, and Triton in its place."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
+from shiplift.runtime.serving.kubernetes import fetch as fetching
+from shiplift.runtime.serving.kubernetes import serve
+from shiplift.runtime.serving.kubernetes.fetch import fetch
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.server import Features
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Path:
+    folder = tmp_path / "package"
+    (folder / "digits" / "3").mkdir(parents=True)
+    (folder / "digits" / "3" / "model.onnx").write_bytes(b"onnx")
+    (folder / "digits" / "config.pbtxt").write_text('name: "digits"\nversion_policy { specific { versions: 3 } }\n')
+    (folder / "golden.npz").write_bytes(b"golden")
+    return folder
+
+
+def test_a_package_is_fetched_by_its_digest_and_installed_twice_without_harm(tmp_path: Path, package: Path) -> None:
+    uri = (tmp_path / "store").as_uri()
+    digest = ArtifactStore(uri).put_tree(package).sha256
+    for _ in range(2):
+        fetch(uri, digest, tmp_path / "models", "digits")
+    assert (tmp_path / "models" / "digits" / "3" / "model.onnx").read_bytes() == b"onnx"
+    assert {path.name for path in (tmp_path / "models").iterdir()} == {"digits"}
+
+
+def test_bytes_that_differ_from_their_digest_are_never_served(tmp_path: Path, package: Path) -> None:
+    uri = (tmp_path / "store").as_uri()
+    digest = ArtifactStore(uri).put_tree(package).sha256
+    (blob,) = (one for one in (tmp_path / "store").rglob("*") if one.is_file() and one.read_bytes() == b"onnx")
+    blob.write_bytes(b"evil")
+    with pytest.raises(ArtifactCorrupt):
+        fetch(uri, digest, tmp_path / "models", "digits")
+    assert not (tmp_path / "models").exists()
+
+
+def test_a_package_without_that_model_is_told(tmp_path: Path, package: Path) -> None:
+    uri = (tmp_path / "store").as_uri()
+    with pytest.raises(ArtifactCorrupt, match="holds no model 'other'"):
+        fetch(uri, ArtifactStore(uri).put_tree(package).sha256, tmp_path / "models", "other")
+
+
+def test_a_store_that_is_away_for_a_moment_is_waited_for(
+    tmp_path: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = (tmp_path / "store").as_uri()
+    digest = ArtifactStore(uri).put_tree(package).sha256
+    answers = iter([Temporary("away", do="wait"), None])
+    real = ArtifactStore.fetch
+
+    def fetched(store: ArtifactStore, artifact: object, to: Path) -> Path:
+        if error := next(answers):
+            raise error
+        return real(store, artifact, to)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ArtifactStore, "fetch", fetched)
+    monkeypatch.setattr(fetching._patiently, "wait", lambda _: 0)
+    fetch(uri, digest, tmp_path / "models", "digits")
+    assert (tmp_path / "models" / "digits" / "config.pbtxt").is_file()
+
+
+def test_the_init_container_ends_with_the_error_s_code_and_says_why(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "shiplift.runtime.serving.kubernetes.fetch",
+         "--artifacts-uri", tmp_path.as_uri(), "--sha256", "0" * 64,
+         "--to", tmp_path / "models", "--name", "digits"], capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == ArtifactCorrupt.exit_code
+    assert done.stderr.startswith("artifact corrupt: artifact 000000000000 is not in")
+
+
+def test_the_server_serves_its_whole_repository_and_nobody_can_change_it(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "config.pbtxt").touch()
+    said = serve.words(tmp_path, ["digits"], Features(), ServerEnvironment(Path("/opt/triton")))
+    for flag in ("--model-control-mode=none", "--http-address=0.0.0.0", "--grpc-port=8001", "--strict-readiness=true"):
+        assert flag in said
+    assert not any("load-model" in word for word in said)
+
+
+def test_a_repository_without_its_model_is_not_called_ready(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="has no model digits"):
+        serve.words(tmp_path, ["digits"], Features(), ServerEnvironment(tmp_path))
+
+
+def test_the_process_becomes_the_server_and_gets_its_signals(tmp_path: Path) -> None:
+    environment = ServerEnvironment(tmp_path / "env")
+    environment.tritonserver.parent.mkdir(parents=True)
+    environment.tritonserver.write_text('#!/bin/sh\necho "$$ $LD_LIBRARY_PATH"\n')
+    environment.tritonserver.chmod(0o755)
+    (tmp_path / "models" / "digits").mkdir(parents=True)
+    (tmp_path / "models" / "digits" / "config.pbtxt").touch()
+    child = subprocess.Popen(
+        [sys.executable, "-m", "shiplift.runtime.serving.kubernetes.serve",
+         "--repository", tmp_path / "models", "--model", "digits",
+         "--environment", environment.root], stdout=subprocess.PIPE, text=True, env={**os.environ, "SECRET": "x"},
+    )  # fmt: skip
+    out, _ = child.communicate(timeout=60)
+    pid, path = out.split()
+    assert int(pid) == child.pid
+    assert path == environment.library_path

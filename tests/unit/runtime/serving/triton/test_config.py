@@ -1,0 +1,246 @@
+from typing import Any
+
+import pytest
+from google.protobuf import text_format
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shiplift.runtime.records.serving import ServerKind, ServingConfig
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.triton.config import (
+    ModelDescription,
+    Warmup,
+    datatype_value,
+    host_policy_flags,
+    host_policy_name,
+    least_instances,
+    model_config,
+    parse,
+    positional,
+    renamed,
+    render,
+    retuned,
+)
+from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving
+from shiplift.runtime.spec.target import Profile
+from tests.unit.examples import Golden, config, tensor
+
+SERVERS: tuple[ServerKind, ...] = ("bundled", "nvidia")
+IMAGE = Signature(inputs=(tensor("image", -1, 3, 224, 224),), outputs=(tensor("probabilities", -1, 10),))
+MIXED = Signature(
+    inputs=(tensor("text", -1, 1, datatype="BYTES"), tensor("ids", -1, -1, datatype="INT64")),
+    outputs=(tensor("label", -1, datatype="INT64"), tensor("scores", -1, 4, datatype="FP16")),
+)
+EVERYTHING = Serving(
+    labels=("cat", "dog"),
+    priorities=Priorities(levels=3, default=2),
+    queue=Queue(max_size=64, timeout_ms=12.5, on_timeout="delay", allow_timeout_override=False),
+    response_cache=True,
+    rate_limiter=RateLimiter(resources={"memory": 2, "bus": 1}, priority=3),
+    host_policy=HostPolicy(numa_node=0, cpu_cores="0-3,6"),
+    graph_optimization="basic",
+)
+
+
+def description(**changes: Any) -> ModelDescription:
+    given_: dict[str, Any] = {
+        "name": "digits", "version": 3, "signature": IMAGE, "config": config(8), "serving": Serving(),
+        "warmups": (
+            Warmup(batch=1, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
+            Warmup(batch=8, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
+        ),
+    }  # fmt: skip
+    return ModelDescription(**given_ | changes)
+
+
+def everything() -> ModelDescription:
+    return description(
+        name="everything-0123456789",
+        version=12,
+        signature=MIXED,
+        config=config(32, 500, 2, 4),
+        serving=EVERYTHING,
+        labels_file="labels.12.txt",
+        warmups=(
+            Warmup(batch=1, files={"text": "12-input-0", "ids": "12-input-1"}, shapes={"text": (1,), "ids": (7,)}),
+        ),
+    )
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_an_image_classifier_is_configured_as_promised(server: ServerKind, golden: Golden) -> None:
+    golden(f"image.{server}.config.pbtxt", render(model_config(description(), server)))
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_model_with_everything_is_configured_as_promised(server: ServerKind, golden: Golden) -> None:
+    golden(f"everything.{server}.config.pbtxt", render(model_config(everything(), server)))
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime-tensorrt", "tensorrt", "pytorch"])
+def test_a_gpu_model_is_configured_as_promised(engine: Any, golden: Golden) -> None:
+    profiles = {"image": Profile(min=(1, 3, 224, 224), opt=(8, 3, 224, 224), max=(32, 3, 224, 224))}
+    made = description(gpu=True, engine=engine, precision="fp16", profiles=profiles)
+    if engine == "pytorch":
+        both = Signature(inputs=(*IMAGE.inputs, MIXED.inputs[1]), outputs=MIXED.outputs)
+        made = description(gpu=True, engine=engine, warmups=(), signature=positional(both)[0])
+    text = render(model_config(made, "nvidia"))
+    golden(f"gpu.{engine}.config.pbtxt", text)
+    assert "max_batch_size: 4" in retuned(text, config(4, 100, 2, 1))
+
+
+def test_pytorch_addresses_tensors_by_their_position() -> None:
+    made, names = positional(MIXED)
+    assert [spec.name for spec in (*made.inputs, *made.outputs)] == ["INPUT__0", "INPUT__1", "OUTPUT__0", "OUTPUT__1"]
+    assert [spec.shape for spec in made.inputs] == [spec.shape for spec in MIXED.inputs]
+    assert names["input/ids"] == "input/INPUT__1"
+    assert names["output/scores"] == "output/OUTPUT__1"
+
+
+_tensors = st.builds(
+    tensor,
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8),
+    st.just(-1),
+    st.sampled_from([-1, 1, 3, 1024]),
+    datatype=st.sampled_from(["BOOL", "INT8", "UINT64", "FP16", "FP32", "FP64", "BYTES"]),
+)
+_signatures = st.builds(
+    Signature,
+    inputs=st.lists(_tensors, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple),
+    outputs=st.lists(_tensors, min_size=1, max_size=3, unique_by=lambda t: t.name).map(tuple),
+)
+_servings = st.builds(
+    Serving,
+    priorities=st.none() | st.just(Priorities(levels=5, default=3)),
+    queue=st.builds(
+        Queue,
+        max_size=st.integers(0, 2**32 - 1),
+        timeout_ms=st.floats(0, 86_400_000),
+        on_timeout=st.sampled_from(["reject", "delay"]),
+        allow_timeout_override=st.booleans(),
+    ),
+    response_cache=st.booleans(),
+    rate_limiter=st.none()
+    | st.builds(
+        RateLimiter,
+        resources=st.dictionaries(
+            st.text(st.characters(exclude_categories=["Cs"]), max_size=5), st.integers(1, 2**31 - 1), max_size=3
+        ),
+        priority=st.integers(1, 2**31 - 1),
+    ),
+    host_policy=st.none() | st.just(HostPolicy(cpu_cores="0-3,8")),
+    graph_optimization=st.sampled_from(["off", "basic", "all"]),
+)
+_configs = st.builds(
+    ServingConfig,
+    max_batch=st.integers(1, 4096),
+    queue_delay_us=st.integers(0, 1_000_000),
+    instances=st.integers(2, 64),
+    threads=st.integers(1, 256),
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(_signatures, _servings, _configs, st.sampled_from(SERVERS))
+def test_whatever_the_spec_allows_can_be_written_and_read_back(
+    signature: Signature, serving: Serving, at: ServingConfig, server: ServerKind
+) -> None:
+    given_ = description(signature=signature, serving=serving, config=at, warmups=())
+    made = model_config(given_, server)
+    assert parse(render(made)) == made
+    assert render(parse(render(made))) == render(made)
+
+
+def test_an_unknown_field_cannot_be_read() -> None:
+    with pytest.raises(text_format.ParseError):
+        parse('name: "a" odd_field: 3')
+
+
+@settings(deadline=None, max_examples=30)
+@given(_configs, st.sampled_from(SERVERS))
+def test_tuning_changes_what_it_varies_and_nothing_else(at: ServingConfig, server: ServerKind) -> None:
+    """A package tuned to a configuration is the package made with it."""
+    made = render(model_config(description(), server))
+    warmups = (
+        description().warmups[0],
+        Warmup(batch=at.max_batch, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
+    )
+    wanted = render(model_config(description(config=at, warmups=warmups), server))
+    assert retuned(made, at) == wanted
+    assert retuned(retuned(made, at), config(8)) == made
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_a_renamed_model_is_the_same_under_another_name(server: ServerKind) -> None:
+    made = render(model_config(everything(), server))
+    moved = parse(renamed(made, "digits--next"))
+    assert moved.name == "digits--next"
+    moved.name = everything().name
+    assert render(moved) == made
+
+
+@pytest.mark.parametrize(
+    ("serving", "bundled"),
+    [
+        (Serving(), 1),
+        (Serving(response_cache=True, labels=("a",)), 1),
+        (Serving(queue=Queue(on_timeout="delay")), 1),
+        (Serving(priorities=Priorities(levels=2, default=1)), 2),
+        (Serving(queue=Queue(max_size=1)), 2),
+        (Serving(queue=Queue(timeout_ms=0.1)), 2),
+    ],
+)
+def test_the_bundled_server_needs_two_instances_for_a_policed_queue(serving: Serving, bundled: int) -> None:
+    assert (least_instances(serving, "bundled"), least_instances(serving, "nvidia")) == (bundled, 1)
+
+
+def test_a_policed_model_with_too_few_instances_is_not_written() -> None:
+    policed = description(serving=Serving(queue=Queue(max_size=5)), config=config(8, 0, 1))
+    with pytest.raises(ValueError, match="has 1 instance, its queue policy needs 2"):
+        model_config(policed, "bundled")
+    assert model_config(policed, "nvidia").instance_group[0].count == 1
+
+
+def test_what_the_spec_does_not_ask_for_is_not_written() -> None:
+    made = model_config(description(warmups=()), "bundled")
+    text = render(made)
+    absent = (
+        "priority_levels",
+        "default_queue_policy",
+        "response_cache",
+        "rate_limiter",
+        "host_policy",
+        "warmup",
+        "label",
+    )
+    assert [word for word in absent if word in text] == []
+    assert made.HasField("dynamic_batching")
+    assert list(made.dynamic_batching.preferred_batch_size) == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "name", "flags"),
+    [
+        (None, "", []),
+        (HostPolicy(numa_node=1), "numa_1_cores_all", ["--host-policy=numa_1_cores_all,numa-node=1"]),
+        (HostPolicy(cpu_cores="0,2"), "numa_any_cores_0_2", ["--host-policy=numa_any_cores_0_2,cpu-cores=0,2"]),
+        (
+            HostPolicy(numa_node=0, cpu_cores="0-3"),
+            "numa_0_cores_0-3",
+            ["--host-policy=numa_0_cores_0-3,numa-node=0", "--host-policy=numa_0_cores_0-3,cpu-cores=0-3"],
+        ),
+        (HostPolicy(), "numa_any_cores_all", []),
+    ],
+)
+def test_a_host_policy_is_named_alike_in_the_configuration_and_in_the_server_s_flags(
+    policy: HostPolicy | None, name: str, flags: list[str]
+) -> None:
+    serving = Serving(host_policy=policy)
+    assert (host_policy_name(serving), host_policy_flags(serving)) == (name, flags)
+    assert model_config(description(serving=serving), "nvidia").instance_group[0].host_policy == name
+
+
+@pytest.mark.parametrize(("name", "value"), [("BYTES", "TYPE_STRING"), ("FP32", "TYPE_FP32"), ("UINT8", "TYPE_UINT8")])
+def test_a_datatype_has_the_protobuf_s_number(name: str, value: str) -> None:
+    assert f"data_type: {value}\n" in render(parse(f'input {{ name: "x" data_type: {value} }}'))
+    assert datatype_value(name) == parse(f"input {{ data_type: {value} }}").input[0].data_type

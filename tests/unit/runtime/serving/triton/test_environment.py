@@ -1,0 +1,67 @@
+import platform
+import sys
+from pathlib import Path
+
+import pytest
+
+from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.serving.triton import environment
+from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure, unsupported
+
+
+def test_an_environment_is_ready_once_its_stamp_is_there(tmp_path: Path) -> None:
+    found = ServerEnvironment(tmp_path)
+    assert not found.ready
+    (tmp_path / "stamp").touch()
+    assert found.ready
+    assert ensure(tmp_path) == found
+
+
+def test_everything_of_an_environment_lies_below_its_root(tmp_path: Path) -> None:
+    found = ServerEnvironment(tmp_path)
+    for path in (found.site, found.tritonserver, found.backends, found.caches, found.perf_analyzer):
+        assert path.is_relative_to(tmp_path)
+    assert all(part.startswith(str(tmp_path)) for part in found.library_path.split(":"))
+
+
+def test_the_default_one_belongs_to_this_install_and_to_its_requirements(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = default_root()
+    assert before.is_relative_to(sys.prefix)
+    (tmp_path / "requirements.txt").write_text("other==1\n")
+    monkeypatch.setattr(environment, "REQUIREMENTS", tmp_path / "requirements.txt")
+    assert default_root() != before
+    assert default_root().parent == before.parent
+
+
+@pytest.mark.parametrize(
+    ("machine", "libc", "said"),
+    [
+        ("aarch64", ("glibc", "2.36"), "exists for Linux x86-64, this is Linux aarch64"),
+        ("x86_64", ("glibc", "2.31"), "needs glibc 2.35 or newer, this is glibc 2.31"),
+        ("x86_64", ("", ""), "this is another libc"),
+    ],
+)
+def test_a_machine_that_cannot_run_the_server_is_told_why(
+    machine: str, libc: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    monkeypatch.setattr(platform, "libc_ver", lambda: libc)
+    assert said in unsupported()
+    with pytest.raises(MissingTool, match=said):
+        ensure(tmp_path / "server")
+    assert not (tmp_path / "server").exists()
+
+
+def test_a_machine_without_the_python_library_is_told_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.36"))
+    monkeypatch.setattr(environment, "libpython", lambda: None)
+    assert f"package libpython3.{sys.version_info.minor}" in unsupported()
+
+
+def test_the_server_s_requirements_are_pinned() -> None:
+    lines = [line for line in environment.REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#")]
+    assert all("==" in line for line in lines)
+    assert any(line.startswith("numpy==1.") for line in lines)

@@ -1,0 +1,300 @@
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.spec import document
+from shiplift.runtime.spec.document import MAX_SPEC_BYTES, ReleaseSpec, parse
+from shiplift.templates import __file__ as templates
+from tests.unit.examples import Golden
+
+TEMPLATE = templates.replace("__init__.py", "shiplift.yaml")
+
+
+def test_an_empty_text_is_the_default_spec() -> None:
+    assert parse("") == parse("# only a comment\n") == parse("{}") == ReleaseSpec()
+
+
+def test_the_commented_template_says_exactly_the_defaults() -> None:
+    with open(TEMPLATE) as file:  # noqa: PTH123 - a path from a package
+        assert parse(file.read()) == ReleaseSpec()
+
+
+def test_the_commented_template_names_every_field() -> None:
+    with open(TEMPLATE) as file:  # noqa: PTH123
+        text = file.read()
+    fields = {name for kind in _records(ReleaseSpec) for name in kind.model_fields}
+    assert [name for name in sorted(fields) if f"{name}:" not in text] == []
+
+
+def _records(kind: type[Record]) -> set[type[Record]]:
+    found = {kind}
+    for field in kind.model_fields.values():
+        for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(inner, type) and issubclass(inner, Record):
+                found |= _records(inner)
+    return found
+
+
+def test_the_schema_for_editors_is_the_one_promised(golden: Golden) -> None:
+    golden("shiplift.schema.json", json.dumps(document.schema(), indent=2) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("model: 3", "model"),
+        ("targets: []", "targets"),
+        ("targets: [{name: UPPER}]", "targets.0.name"),
+        ("targets: [{name: -a}]", "targets.0.name"),
+        ("targets: [{}, {name: b, precisions: []}]", "targets.1.precisions"),
+        ("targets: [{precisions: [fp64]}]", "targets.0.precisions.0"),
+        ("targets: [{accelerator: tpu}]", "targets.0.accelerator"),
+        ("targets: [{server: other}]", "targets.0.server"),
+        ("targets: [{name: a}, {name: a}]", "targets"),
+        ("admission: {pickle: allow}", "admission.pickle"),
+        ("admission: {max_size_mb: 0}", "admission.max_size_mb"),
+        ("admission: {max_size_mb: .inf}", "admission.max_size_mb"),
+        ("export: {opset: 16}", "export.opset"),
+        ("export: {opset: 24}", "export.opset"),
+        ("export: {opset: 20.5}", "export.opset"),
+        ("export: {postprocess: relu}", "export.postprocess.0"),
+        ("export: {postprocess: [softmax, relu]}", "export.postprocess.1"),
+        ("export: {top_k: 0}", "export.top_k"),
+        ("export: {top_k: 10000000000000000000000}", "export.top_k"),
+        ("export: {outputs: logits}", "export.outputs"),
+        ("export: {memory_mb: 100}", "export.memory_mb"),
+        ("export: {memory_mb: 10000000000000000000000}", "export.memory_mb"),
+        ("export: {timeout_s: 1}", "export.timeout_s"),
+        ("data: {validation: /etc/passwd}", "data.validation"),
+        ("data: {calibration: a/../../b}", "data.calibration"),
+        ("data: {metric: recall}", "data.metric"),
+        ("data: {min_samples: 0}", "data.min_samples"),
+        ("data: {calibration_samples: 1}", "data.calibration_samples"),
+        ("quantization: {methods: [magic]}", "quantization.methods.0"),
+        ("quantization: {max_score_drop: -0.1}", "quantization.max_score_drop"),
+        ("quality: {parity: {max_abs: -1}}", "quality.parity.max_abs"),
+        ("quality: {parity: {max_rel: .nan}}", "quality.parity.max_rel"),
+        ("quality: {min_score: .inf}", "quality.min_score"),
+        ("quality: {min_score: high}", "quality.min_score"),
+        ("slo: 5", "slo"),
+        ("slo: {p99_ms: 0}", "slo.p99_ms"),
+        ("slo: {p99_ms: .nan}", "slo.p99_ms"),
+        ("slo: {throughput_per_s: -1}", "slo.throughput_per_s"),
+        ("slo: {throughput_per_s: 1e999}", "slo.throughput_per_s"),
+        ("slo: {failures: -1}", "slo.failures"),
+        ("slo: {memory_mb: 0}", "slo.memory_mb"),
+        ("slo: {regression: {p99_percent: -1}}", "slo.regression.p99_percent"),
+        ("slo: {regression: {throughput_percent: 1001}}", "slo.regression.throughput_percent"),
+        ("slo: {regression: {score: -0.1}}", "slo.regression.score"),
+        ("search: {time_budget_s: 1}", "search.time_budget_s"),
+        ("search: {max_batch: []}", "search.max_batch"),
+        ("search: {max_batch: [1, 0]}", "search.max_batch.1"),
+        ("search: {queue_delay_us: [-1]}", "search.queue_delay_us.0"),
+        ("search: {instances: [65]}", "search.instances.0"),
+        ("search: {threads: [0]}", "search.threads.0"),
+        ("search: {max_concurrency: 0}", "search.max_concurrency"),
+        ("search: {window_ms: 99}", "search.window_ms"),
+        ("load: {protocol: udp}", "load.protocol"),
+        ("load: {concurrency: [1, 2000]}", "load.concurrency.1"),
+        ("load: {window_ms: 1}", "load.window_ms"),
+        ("load: {stability_percent: 0}", "load.stability_percent"),
+        ("load: {attempts: 0}", "load.attempts"),
+        ("load: {comparison_rounds: 0}", "load.comparison_rounds"),
+        ("load: {seed: x}", "load.seed"),
+        ("load: {seed: -1}", "load.seed"),
+        ("load: {attempts: 0x" + "f" * 5000 + "}", "load.attempts"),
+        ("serving: {labels: cat}", "serving.labels"),
+        ("serving: {warmup: maybe}", "serving.warmup"),
+        ("serving: {priorities: {levels: 2}}", "serving.priorities.default"),
+        ("serving: {priorities: {levels: 2, default: 3}}", "serving.priorities"),
+        ("serving: {queue: {on_timeout: wait}}", "serving.queue.on_timeout"),
+        ("serving: {queue: {timeout_ms: -1}}", "serving.queue.timeout_ms"),
+        ("serving: {queue: {timeout_ms: 1.0e+300}}", "serving.queue.timeout_ms"),
+        ("serving: {queue: {max_size: 5000000000}}", "serving.queue.max_size"),
+        ("serving: {rate_limiter: {resources: {memory: 0}}}", "serving.rate_limiter.resources.memory"),
+        ("serving: {rate_limiter: {resources: {memory: 5000000000}}}", "serving.rate_limiter.resources.memory"),
+        ("serving: {rate_limiter: {priority: 5000000000}}", "serving.rate_limiter.priority"),
+        ("serving: {host_policy: {numa_node: -1}}", "serving.host_policy.numa_node"),
+        ("serving: {host_policy: {cpu_cores: 0-99999999999}}", "serving.host_policy.cpu_cores"),
+        ("serving: {host_policy: {cpu_cores: all}}", "serving.host_policy.cpu_cores"),
+        ("serving: {graph_optimization: max}", "serving.graph_optimization"),
+        ("slo: {5: 1}", "slo.5"),
+    ],
+)
+def test_a_wrong_field_is_named_by_its_path(text: str, named: str) -> None:
+    with pytest.raises(SpecInvalid) as error:
+        parse(text)
+    assert error.value.what.startswith(f"{named}: ")
+
+
+def test_every_wrong_field_is_named_at_once() -> None:
+    with pytest.raises(SpecInvalid) as error:
+        parse("{slo: {p99_ms: -1}, load: {attempts: 0}, quality: {min_score: x}}")
+    assert all(f"{path}: " in error.value.what for path in ("slo.p99_ms", "load.attempts", "quality.min_score"))
+
+
+def test_the_message_shows_the_value_that_is_wrong() -> None:
+    with pytest.raises(SpecInvalid, match=r"slo\.p99_ms: input should be greater than 0, not -3"):
+        parse("slo: {p99_ms: -3}")
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("slos: {}", "slo"),
+        ("slo: {p99: 5}", "p99_ms"),
+        ("slo: {regression: {p99_procent: 5}}", "p99_percent"),
+        ("quality: {parity: {maxabs: 1}}", "max_abs"),
+        ("targets: [{nmae: a}]", "name"),
+        ("serving: {priorities: {level: 1, default: 1}}", "levels"),
+    ],
+)
+def test_an_unknown_field_comes_with_the_one_that_was_meant(text: str, meant: str) -> None:
+    with pytest.raises(SpecInvalid, match=f"there is no such field; did you mean '{meant}'"):
+        parse(text)
+
+
+def test_an_unknown_field_like_no_other_is_named_without_a_guess() -> None:
+    with pytest.raises(SpecInvalid) as error:
+        parse("zzzzzz: 1")
+    assert error.value.what == "zzzzzz: there is no such field"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "quality: {min_score: 1.01}",
+        "{data: {metric: f1}, quality: {min_score: 95}}",
+        "{data: {metric: mae}, quality: {min_score: -0.1}}",
+    ],
+)
+def test_a_budget_that_no_model_can_reach_is_refused(text: str) -> None:
+    with pytest.raises(SpecInvalid, match=r"quality.min_score .* can't be reached"):
+        parse(text)
+
+
+def test_a_mean_error_may_be_larger_than_one() -> None:
+    assert parse("{data: {metric: mae}, quality: {min_score: 12}}").quality.min_score == 12
+
+
+def test_one_postprocessing_step_needs_no_list() -> None:
+    assert parse("export: {postprocess: softmax}").export.postprocess == ("softmax",)
+
+
+def test_a_text_that_is_too_large_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(SpecInvalid, match=f"has {MAX_SPEC_BYTES + 2} bytes, the limit is {MAX_SPEC_BYTES}"):
+        parse("# " + "x" * MAX_SPEC_BYTES)
+
+
+@pytest.mark.parametrize(("text", "kind"), [("- a", "list"), ("spec", "str"), ("5", "int"), ("false", "bool")])
+def test_what_is_not_a_mapping_is_refused_with_what_it_is(text: str, kind: str) -> None:
+    with pytest.raises(SpecInvalid, match=f"the spec is a {kind}"):
+        parse(text)
+
+
+def test_a_syntax_error_is_told_with_its_line() -> None:
+    with pytest.raises(SpecInvalid, match=r"not YAML.*line 2"):
+        parse("slo:\n  p99_ms: [5\n")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "model: 2024-13-45",
+        "slo: {failures: " + "9" * 5000 + "}",
+        "[" * 1000,
+        "slo: " + "[" * 1000 + "]" * 1000,
+        "slo: {p99_ms: " + "{a: " * 1000 + "1" + "}" * 1000 + "}",
+        "model: \x00",
+        "? [a]\n: b",
+        "!!python/object/apply:os.system [id]",
+    ],
+    ids=["no such date", "long number", "deep", "deep list", "deep mapping", "nul", "list as key", "python object"],
+)
+def test_yaml_that_breaks_its_parser_is_an_invalid_spec_and_no_crash(text: str) -> None:
+    with pytest.raises(SpecInvalid):
+        parse(text)
+
+
+@pytest.mark.timeout(5)
+def test_aliases_that_multiply_do_not_fill_the_message() -> None:
+    """A few hundred bytes of YAML can stand for gigabytes (the "billion laughs")."""
+    levels = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 8)]
+    with pytest.raises(SpecInvalid) as error:
+        parse("\n".join([*levels, "slo: {p99_ms: *a7}"]))
+    assert "slo.p99_ms: " in error.value.what
+    assert len(error.value.what) < 2000
+
+
+_scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.dates()
+_trees = st.recursive(
+    _scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4)
+)
+_sections = st.dictionaries(st.sampled_from([*ReleaseSpec.model_fields, "other"]), _trees, max_size=4)
+
+
+@settings(deadline=None, max_examples=60)
+@given(_sections)
+def test_any_yaml_is_a_spec_or_an_error_that_says_why(body: dict[str, Any]) -> None:
+    try:
+        found = parse(yaml.safe_dump(body))
+    except SpecInvalid as error:
+        assert error.what  # noqa: PT017 - either is right
+    else:
+        assert isinstance(found, ReleaseSpec)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs"])))
+def test_any_text_is_a_spec_or_an_error_that_says_why(text: str) -> None:
+    try:
+        assert isinstance(parse(text), ReleaseSpec)
+    except SpecInvalid as error:
+        assert error.what  # noqa: PT017 - either is right
+
+
+_positive = st.none() | st.floats(min_value=1e-3, max_value=1e6) | st.integers(1, 10_000)
+_specs = st.fixed_dictionaries(
+    {},
+    optional={
+        "slo": st.fixed_dictionaries(
+            {}, optional={"p99_ms": _positive, "throughput_per_s": _positive, "memory_mb": _positive}
+        ),
+        "search": st.fixed_dictionaries(
+            {},
+            optional={
+                "max_batch": st.lists(st.integers(1, 4096), min_size=1, max_size=4),
+                "time_budget_s": st.integers(2, 100) | st.floats(2, 86400),
+            },
+        ),
+        "quality": st.fixed_dictionaries({}, optional={"min_score": st.none() | st.floats(0, 1) | st.integers(0, 1)}),
+        "serving": st.fixed_dictionaries(
+            {},
+            optional={
+                "labels": st.lists(st.text(max_size=8), max_size=3),
+                "rate_limiter": st.none() | st.just({"resources": {"r": 1}}),
+            },
+        ),
+    },
+)
+
+
+@settings(deadline=None, max_examples=50)
+@given(_specs)
+def test_a_spec_written_down_and_read_again_is_the_same(body: dict[str, Any]) -> None:
+    first = parse(yaml.safe_dump(body, allow_unicode=True))
+    assert parse(yaml.safe_dump(first.model_dump(mode="json"))) == first
+    assert document.validate(body) == first
+
+
+@pytest.mark.parametrize("text", ["slo: {p99_ms: 5}\nslo: {p99_ms: 50}", "slo:\n  p99_ms: 5\n  p99_ms: 50"])
+def test_a_key_given_twice_is_an_error_and_not_the_last_of_them(text: str) -> None:
+    with pytest.raises(SpecInvalid, match=r"the key '(slo|p99_ms)' is there twice"):
+        parse(text)

@@ -1,0 +1,197 @@
+"""What can be said of the registry without one: names, and what happens when nobody answers."""
+
+import ssl
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shiplift.runtime.base.errors import NotAdmitted, Temporary, UsageError
+from shiplift.runtime.host.processes import free_port
+from shiplift.runtime.store.registry import Registry, check_name
+from shiplift.runtime.store.registry_rest import RestRegistry, version_exists
+
+
+@pytest.mark.parametrize("name", ["digits", "My Model", "模型", "a" * 256, "..", "a.b-c_d", "x@y"])
+def test_a_name_that_mlflow_takes_is_taken(name: str) -> None:
+    assert check_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "a/b", "../x", "models:/x", "a" * 257, " a", "a ", "a\n", "\x00", "a\tb", "\ud800"]
+)
+def test_a_name_that_could_be_a_path_or_an_address_is_refused(name: str) -> None:
+    with pytest.raises(NotAdmitted, match="can't be a model's name"):
+        check_name(name)
+
+
+@given(st.text(max_size=300))
+def test_a_name_is_taken_or_refused_and_a_taken_one_is_one_line_without_slashes(name: str) -> None:
+    try:
+        taken = check_name(name)
+    except NotAdmitted:
+        return
+    assert taken == name
+    assert not set("/:\n\r\x00") & set(taken)
+
+
+class Answers(BaseHTTPRequestHandler):
+    """Answers with the status that the test set, and keeps what it was asked."""
+
+    status: ClassVar[int] = 200
+    body: ClassVar[bytes] = b"{}"
+    asked: ClassVar[list[tuple[str, str | None]]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        self.asked.append((self.path, self.headers.get("Authorization")))
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *words: Any) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def uri(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    for name in ("TOKEN", "USERNAME", "PASSWORD"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{name}", raising=False)
+    Answers.asked.clear()
+    Answers.body = b"{}"
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    thread.join(timeout=10)
+    server.server_close()
+
+
+@pytest.mark.parametrize(("status", "there"), [(200, True), (404, False), (400, False)])
+def test_a_version_is_there_or_not(uri: str, status: int, there: bool) -> None:
+    Answers.status = status
+    assert version_exists(uri, "My Model", 3) is there
+    ((path, who),) = Answers.asked
+    assert path.replace("+", "%20") == "/api/2.0/mlflow/model-versions/get?name=My%20Model&version=3"
+    assert who is None
+
+
+@pytest.mark.parametrize("status", [401, 403, 429, 500, 503])
+def test_a_registry_that_does_not_say_is_asked_again_later(uri: str, status: int) -> None:
+    Answers.status = status
+    with pytest.raises(Temporary, match=f"it answered {status}"):
+        version_exists(uri, "digits", 3)
+
+
+def test_a_registry_that_wants_to_know_who_asks_is_told(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    Answers.status = 200
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "abc")
+    version_exists(uri, "digits", 3)
+    monkeypatch.delenv("MLFLOW_TRACKING_TOKEN")
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ana")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    version_exists(uri, "digits", 3)
+    assert [who for _, who in Answers.asked] == ["Bearer abc", "Basic YW5hOnNlY3JldA=="]
+
+
+def test_a_registry_that_is_down_is_temporary() -> None:
+    with pytest.raises(Temporary, match="the registry does not answer"):
+        version_exists(f"http://127.0.0.1:{free_port()}", "digits", 3, timeout_s=2)
+
+
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
+    """A registry over HTTPS with a certificate that nobody but its own file vouches for."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(hours=1), now + timedelta(hours=1))
+    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
+    certificate = made.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    file, secret = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    pem = serialization.Encoding.PEM
+    file.write_bytes(certificate.public_bytes(pem))
+    secret.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    for variable in ("INSECURE_TLS", "SERVER_CERT_PATH"):
+        monkeypatch.delenv(f"MLFLOW_TRACKING_{variable}", raising=False)
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, secret)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}", file
+    server.shutdown()
+    thread.join(timeout=10)
+    server.server_close()
+
+
+def test_a_certificate_counts_if_mlflow_s_variables_say_so(
+    tls: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri, file = tls
+    monkeypatch.setattr(Answers, "status", 404)
+    with pytest.raises(Temporary, match="certificate"):
+        version_exists(uri, "digits", 3)
+    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
+    assert version_exists(uri, "digits", 3) is False
+    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "false")
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(file))
+    assert version_exists(uri, "digits", 3) is False
+    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(file.parent / "none.pem"))
+    with pytest.raises(UsageError, match="can't be read"):
+        RestRegistry(uri)
+
+
+class Files(Registry):
+    """A registry whose run has one file."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    def download_run_file(self, run_id: str, path: str, to: Path) -> Path | None:
+        (to / "file").write_bytes(self.body)
+        return to / "file"
+
+
+def test_a_text_that_an_author_wrote_as_bytes_is_read_all_the_same() -> None:
+    assert Files("größe".encode()).read_text("run", "a") == "größe"
+    assert Files(b"\xff{}").read_text("run", "a") == "\ufffd{}"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"<html>Bad gateway</html>", b"", b"[]", b"null", b'{"model_version": {"name": "a"}}',
+        b'{"model_version": {"name": "a", "version": "x"}}',
+        b'{"model_version": {"name": "a", "version": "1", "tags": 3}}',
+    ],
+)  # fmt: skip
+def test_an_odd_answer_is_temporary(uri: str, said: bytes) -> None:
+    Answers.status, Answers.body = 200, said
+    with pytest.raises(Temporary, match="the registry"):
+        RestRegistry(uri).version("a", 1)
+
+
+def test_a_registry_s_refusal_is_said_with_its_reason(uri: str) -> None:
+    Answers.status, Answers.body = 400, b'{"error_code": "INVALID_PARAMETER_VALUE", "message": "no private addresses"}'
+    with pytest.raises(UsageError, match="no private addresses"):
+        RestRegistry(uri).tag("a", 1, release="x")
+    Answers.status = 503
+    with pytest.raises(Temporary, match="it answered 503 no private addresses"):
+        RestRegistry(uri).tag("a", 1, release="x")

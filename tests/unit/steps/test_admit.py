@@ -1,0 +1,134 @@
+"""Which spec a release follows, and what is refused before any file is loaded."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
+from shiplift.runtime.host.sandbox import workplace
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.serving import RateLimiter, Serving
+from shiplift.runtime.store.registry import Registry
+from shiplift.steps.admit import _aside, _check_site, _check_size, _logged, _resolve_spec, _scanned
+from tests.unit.examples import perceptron, site
+
+
+class Run:
+    """A run's artifacts, by path."""
+
+    def __init__(self, **texts: str) -> None:
+        self.texts = {name.replace("__", "/").replace("_dot_", "."): text for name, text in texts.items()}
+
+    def download_run_file(self, run_id: str, path: str, to: Path) -> Path | None:
+        if path not in self.texts:
+            return None
+        (to / Path(path).name).write_text(self.texts[path])
+        return to / Path(path).name
+
+
+def resolved(tmp_path: Path, spec: str = "", **texts: str) -> ReleaseSpec:
+    (tmp_path / "model").mkdir(exist_ok=True)
+    registry = cast("Registry", Run(**texts))
+    return _resolve_spec(
+        Request(model="digits", version=1, spec=spec), registry, "run", tmp_path / "model", tmp_path / "to"
+    )
+
+
+def log(tmp_path: Path, path: str, text: str) -> None:
+    (tmp_path / "model" / path).parent.mkdir(parents=True)
+    (tmp_path / "model" / path).write_text(text)
+
+
+def test_without_any_spec_the_defaults_hold(tmp_path: Path) -> None:
+    assert resolved(tmp_path) == ReleaseSpec()
+
+
+def test_a_spec_logged_with_the_run_is_followed(tmp_path: Path) -> None:
+    assert resolved(tmp_path, shiplift__shiplift_dot_yaml="slo: {p99_ms: 5}").slo.p99_ms == 5
+
+
+@pytest.mark.parametrize("path", ["shiplift/shiplift.yaml", "extra_files/shiplift.yaml"])
+def test_a_spec_logged_with_the_model_wins_over_the_run_s(tmp_path: Path, path: str) -> None:
+    log(tmp_path, path, "slo: {p99_ms: 7}")
+    assert resolved(tmp_path, shiplift__shiplift_dot_yaml="slo: {p99_ms: 5}").slo.p99_ms == 7
+
+
+def test_a_spec_given_by_hand_wins_over_all(tmp_path: Path) -> None:
+    log(tmp_path, "shiplift/shiplift.yaml", "slo: {p99_ms: 7}")
+    assert resolved(tmp_path, "slo: {p99_ms: 9}", shiplift__shiplift_dot_yaml="slo: {p99_ms: 5}").slo.p99_ms == 9
+
+
+def test_a_wrong_spec_is_refused_wherever_it_came_from(tmp_path: Path) -> None:
+    for given_ in ({"spec": "slo: 5"}, {"shiplift__shiplift_dot_yaml": "slo: 5"}):
+        with pytest.raises(SpecInvalid, match="slo"):
+            resolved(tmp_path, **given_)
+
+
+def test_another_model_s_spec_is_refused(tmp_path: Path) -> None:
+    assert resolved(tmp_path, "model: digits").model == "digits"
+    with pytest.raises(SpecInvalid, match="the spec is for model 'fraud', not 'digits'"):
+        resolved(tmp_path, "model: fraud")
+
+
+def test_a_spec_that_is_no_text_is_refused_and_no_crash(tmp_path: Path) -> None:
+    log(tmp_path, "shiplift/shiplift.yaml", "")
+    (tmp_path / "model" / "shiplift" / "shiplift.yaml").write_bytes(b"slo: \xff\xfe")
+    with pytest.raises(SpecInvalid):
+        resolved(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["validation.npz", "shiplift/validation.npz"])
+def test_data_beside_the_model_are_found_before_the_run_is_asked(tmp_path: Path, path: str) -> None:
+    log(tmp_path, path, "beside")
+    registry: Any = Run(**{path: "in the run"})
+    found = _logged(registry, "run", path, tmp_path / "model", tmp_path / "to")
+    assert found is not None
+    assert found.read_text() == "beside"
+
+
+def test_files_over_the_limit_are_refused_with_both_sizes(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x" * (3 << 20))
+    _check_size(tmp_path, 3)
+    with pytest.raises(NotAdmitted, match="have 3 MiB, the limit is 2 MiB"):
+        _check_size(tmp_path, 2)
+
+
+def test_a_rate_limiter_needs_a_production_that_has_one(tmp_path: Path) -> None:
+    limited = ReleaseSpec(serving=Serving(rate_limiter=RateLimiter()))
+    _check_site(site(tmp_path), ReleaseSpec())
+    _check_site(site(tmp_path, rate_limiter=True), limited)
+    with pytest.raises(NotAdmitted, match="production runs without") as error:
+        _check_site(site(tmp_path), limited)
+    assert "--rate-limiter" in error.value.do
+
+
+@pytest.mark.timeout(100)
+def test_an_image_s_example_does_not_hold_the_scan_up_and_is_there_after_it(tmp_path: Path) -> None:
+    """As MLflow writes it; the scanner alone would take more than ten minutes."""
+    numbers = [[round(0.001 * n, 3) for n in range(224)]] * 224
+    text = json.dumps({"inputs": [[numbers] * 3] * 2})
+    assert 1 << 20 < len(text) < 10 << 20
+    with workplace("shiplift.runtime.host.scan:scan_files", tmp_path) as place:
+        model = place.folder / "model"
+        model.mkdir()
+        perceptron(model / "model.onnx")
+        for name in ("input_example.json", "serving_input_example.json"):
+            (model / name).write_text(text)
+        found = _scanned(model, place, ReleaseSpec())
+        assert found.findings == ()
+        assert sorted(file.name for file in model.iterdir()) == [
+            "input_example.json", "model.onnx", "serving_input_example.json",
+        ]  # fmt: skip
+
+
+def test_an_example_that_is_no_json_is_left_to_the_scanner(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "input_example.json").write_bytes(b"\x80\x04cos\nsystem\n")
+    (model / "serving_input_example.json").write_text("[1]")
+    with _aside(model, tmp_path / "aside"):
+        assert [file.name for file in model.iterdir()] == ["input_example.json"]
+    assert len(list(model.iterdir())) == 2

@@ -1,0 +1,117 @@
+"""The whole export of a model logged as ONNX, sandbox included."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from shiplift.runtime.base.errors import ArtifactCorrupt, ExportFailed
+from shiplift.runtime.model.tensors import dump_npz, load_npz
+from shiplift.runtime.records.model import Contract, Exported, ModelVersion, ParityCase
+from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.steps.export import _case, export
+from tests.unit.examples import perceptron, signature, site
+
+EXAMPLE = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+
+
+class Bench:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.store = ArtifactStore(site(home).artifacts_uri)
+        self.folder = home / "source"
+        perceptron(self.folder / "model.onnx")
+        (self.folder / "MLmodel").write_text("flavors: {onnx: {data: model.onnx}}\n")
+
+    def version(self) -> ModelVersion:
+        files = self.store.put_tree(self.folder)
+        return ModelVersion(name="digits", version=1, digest=files.sha256, flavor="onnx", files=files)
+
+    def export(self, version: ModelVersion | None = None) -> Exported:
+        contract = Contract(signature=signature(), example=self.store.put_bytes(dump_npz({"input": EXAMPLE})))
+        return export(site(self.home), version or self.version(), contract, Conversion(timeout_s=60))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_model_is_converted_in_the_sandbox_and_compared_outside(bench: Bench, tmp_path: Path) -> None:
+    found = bench.export()
+    assert (found.signature, found.opset) == (signature(), 20)
+    assert [(case.inputs, case.batch) for case in found.parity] == [
+        ("example", 3), ("random-1", 1), ("random-2", 2), ("random-7", 7),
+    ]  # fmt: skip
+    assert all(case.max_abs < 1e-6 and case.problem == "" for case in found.parity)
+    assert (found.isolation.memory_limit_mb, found.isolation.timeout_s) == (4096, 60)
+    reference = load_npz(bench.store.read(found.reference))
+    assert {name: array.shape for name, array in reference.items()} == {"input/input": (3, 4), "output/output": (3, 3)}
+    tree = bench.store.fetch(found.model, tmp_path / "fetched")
+    onnx.checker.check_model(onnx.load(tree / "model.onnx"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["artifacts", "fetched", "source"]
+
+
+def test_a_model_that_does_not_load_fails_with_its_own_words(bench: Bench) -> None:
+    (bench.folder / "model.onnx").write_bytes(b"not a model")
+    with pytest.raises(ExportFailed, match="the model does not load"):
+        bench.export()
+
+
+def test_files_that_are_not_what_was_admitted_are_not_loaded(bench: Bench) -> None:
+    version = bench.version()
+    for blob in (bench.home / "artifacts").rglob("*"):
+        if blob.is_file() and b"MatMul" in blob.read_bytes():
+            blob.write_bytes(b"swapped")
+    with pytest.raises(ArtifactCorrupt):
+        bench.export(version)
+
+
+class Running:
+    """A session that answers what it was told to."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def get_outputs(self) -> list[Any]:
+        from types import SimpleNamespace
+
+        return [SimpleNamespace(name="output")]
+
+    def run(self, names: list[str], feeds: dict[str, Any]) -> list[Any]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return [np.asarray(self.answer)]
+
+
+def compared(wanted: Any, got: Any) -> ParityCase:
+    answers = {"example/input/input": EXAMPLE[:2], "example/output/output": np.asarray(wanted)}
+    return _case(Running(got), answers, signature(), "example")
+
+
+def test_a_difference_is_the_largest_of_any_value() -> None:
+    case = compared([[1.0, 2.0, 4.0]] * 2, [[1.0, 2.0, 4.0], [1.0, 2.5, 4.0]])
+    assert (case.max_abs, case.max_rel, case.problem) == (0.5, 0.125, "")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "got", "problem"),
+    [
+        ([[1.0, 2.0]], [[1.0]], "with shape"),
+        ([[np.nan]], [[1.0]], "the original gives NaN in 'output'"),
+        ([[1.0]], [[np.nan]], "the exported model gives NaN in 'output'"),
+        ([[1]], [[2]], "'output' differs where it must be equal"),
+    ],
+)
+def test_where_there_is_nothing_to_compare_the_case_says_what_is_wrong(wanted: Any, got: Any, problem: str) -> None:
+    case = compared(wanted, got)
+    assert case.max_abs == np.inf
+    assert problem in case.problem
+
+
+def test_a_model_that_does_not_answer_a_batch_is_told_which() -> None:
+    with pytest.raises(ExportFailed, match="does not answer a batch of 2: odd shape"):
+        compared([[1.0]], RuntimeError("odd shape"))

@@ -1,0 +1,114 @@
+import pytest
+
+from shiplift.runtime.records.serving import Champion
+from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.spec.measurement import Regression, Slo
+from shiplift.runtime.spec.model import Data, Quality
+from shiplift.runtime.spec.rules import Policy, Rule
+from shiplift.runtime.store.ledger import artifacts_of
+from shiplift.steps.gate import gate
+from tests.unit.examples import artifact, case, champion, comparison, deployment, exported, load_report, point
+
+LIMITS = Slo(p99_ms=50, throughput_per_s=500, memory_mb=300, regression=Regression(p99_percent=20))
+QUALITY, DATA = Quality(min_score=0.9), Data(min_samples=100)
+MEASURED = load_report(point(), comparison=comparison())
+FIRST = Champion()
+RULES = Policy()
+
+
+def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion())
+    assert verdict.outcome is Outcome.PASS
+    assert [check.name for check in verdict.checks] == [
+        "parity", "accuracy", "p99", "throughput", "failures", "memory", "accuracy against the champion",
+        "p99 against the champion", "throughput against the champion",
+    ]  # fmt: skip
+
+
+def test_the_first_version_is_judged_by_the_limits_alone() -> None:
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), load_report(), FIRST)
+    assert (verdict.outcome, len(verdict.checks)) == (Outcome.PASS, 6)
+
+
+def test_the_default_spec_lets_a_sound_model_pass() -> None:
+    assert (
+        gate(Quality(), Data(), Slo(), Policy(), exported(), deployment(), load_report(), FIRST).outcome is Outcome.PASS
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"exported": exported(case(1, 1))}, "parity"),
+        ({"deployment": deployment(score=0.85), "champion": champion(score=0.85)}, "accuracy"),
+        ({"load_report": load_report(point(p99_ms=60), comparison=comparison())}, "p99"),
+        ({"load_report": load_report(point(throughput_per_s=400), comparison=comparison())}, "throughput"),
+        ({"load_report": load_report(failures=1, comparison=comparison())}, "failures"),
+        ({"load_report": load_report(memory_mb=301.0, comparison=comparison())}, "memory"),
+        ({"load_report": load_report(comparison=comparison(p99_ratio=2.0))}, "p99 against the champion"),
+        ({"load_report": load_report(comparison=comparison(throughput_ratio=0.5))}, "throughput against the champion"),
+        ({"champion": champion(score=0.99)}, "accuracy against the champion"),
+    ],
+)
+def test_any_single_failure_refuses_the_version(change: dict[str, object], name: str) -> None:
+    given: dict[str, object] = {
+        "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
+        "exported": exported(), "deployment": deployment(),
+        "load_report": MEASURED, "champion": champion(),
+    }  # fmt: skip
+    verdict = gate(**given | change)  # type: ignore[arg-type]
+    assert verdict.outcome is Outcome.FAIL
+    assert [check.name for check in verdict.checks if check.verdict is Outcome.FAIL] == [name]
+    assert len(verdict.reasons) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"deployment": deployment(samples=5)},
+        {"deployment": deployment(score=None, metric=None, samples=0)},
+        {"load_report": load_report()},
+        {"load_report": load_report(comparison=comparison(p99_ratio=1.3, spread=0.5))},
+        {"load_report": load_report(point(p99_ms=49, stable=False, spread_percent=40), comparison=comparison())},
+    ],
+    ids=["few samples", "no data", "no comparison", "noise", "unstable"],
+)
+def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
+    given: dict[str, object] = {
+        "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
+        "exported": exported(), "deployment": deployment(),
+        "load_report": MEASURED, "champion": champion(),
+    }  # fmt: skip
+    verdict = gate(**given | change)  # type: ignore[arg-type]
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert verdict.reasons
+
+
+def test_a_failure_outweighs_what_is_not_known() -> None:
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST)
+    assert verdict.outcome is Outcome.FAIL
+
+
+def test_the_same_records_give_the_same_verdict() -> None:
+    one, two = (gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion()) for _ in range(2))
+    assert one == two
+
+
+def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
+    measured = MEASURED.model_copy(update={"raw": artifact()})
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), measured, champion())
+    assert verdict.evidence is not None
+    assert (verdict.evidence.challenger.version, verdict.evidence.champion and verdict.evidence.champion.version) == (
+        2,
+        1,
+    )
+    assert list(artifacts_of(verdict)) == []
+
+
+def test_a_rule_stops_a_release_and_a_warning_does_not() -> None:
+    for severity, outcome in (("block", Outcome.FAIL), ("warn", Outcome.PASS)):
+        rules = Policy(rules=(Rule(metric="p95_ms", comparison="<=", limit=1, severity=severity),))
+        verdict = gate(QUALITY, DATA, LIMITS, rules, exported(), deployment(), MEASURED, champion())
+        assert verdict.outcome is outcome
+        assert [check.name for check in verdict.checks if check.verdict is Outcome.FAIL] == ["p95_ms"]
+        assert len(verdict.reasons) == (1 if outcome is Outcome.FAIL else 0)

@@ -1,0 +1,104 @@
+"""Golden requests: what counts as the same answer. Who answers is a stand-in for the client's `ask`."""
+
+import math
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from shiplift.runtime.base.errors import GoldenMismatch
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.triton.client import ALONE, Step, TritonClient, check_golden
+from shiplift.runtime.serving.triton.repository import golden_arrays
+from tests.unit.examples import tensor
+
+
+class Answers:
+    """Answers each row with what is planned for it, and keeps what it was asked."""
+
+    def __init__(self, planned: Any) -> None:
+        self.planned = list(planned)
+        self.rows: list[Arrays] = []
+        self.steps: list[Step] = []
+
+    def ask(
+        self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
+    ) -> Arrays:
+        self.rows.append(inputs)
+        self.steps.append(step)
+        return {"y": np.asarray(self.planned[len(self.rows) - 1])[None]}
+
+
+def checked(wanted: Any, got: Any, *, tolerance: float = 1e-3, datatype: Any = "FP32") -> Answers:
+    answers = Answers(got)
+    signature = Signature(inputs=(tensor("x", -1, 2),), outputs=(tensor("y", -1, 2, datatype=datatype),))
+    golden = golden_arrays({"x": np.zeros((len(wanted), 2), np.float32)}, {"y": np.asarray(wanted)})
+    check_golden(cast("TritonClient", answers), "digits", signature, golden, tolerance=tolerance)
+    assert len(answers.rows) == min(len(wanted), 8)
+    return answers
+
+
+ROWS = [[1.0, -10.0], [2.0, 0.5]]
+
+
+def test_the_same_answers_pass_and_every_sample_is_asked_by_itself() -> None:
+    answers = checked(ROWS, ROWS)
+    assert [row["x"].shape for row in answers.rows] == [(1, 2), (1, 2)]
+
+
+def test_no_more_than_eight_samples_are_asked() -> None:
+    assert len(checked([[1.0, 2.0]] * 20, [[1.0, 2.0]] * 20).rows) == 8
+
+
+@pytest.mark.parametrize(("off", "right"), [(0.009, True), (0.011, False), (-0.011, False)])
+def test_a_difference_is_judged_against_the_largest_value(off: float, right: bool) -> None:
+    got = [[1.0 + off, -10.0], ROWS[1]]
+    if right:
+        assert checked(ROWS, got).rows
+    else:
+        with pytest.raises(GoldenMismatch, match=r"'y' is .* off, not 0\.001"):
+            checked(ROWS, got)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_an_answer_that_is_no_number_is_wrong(bad: float) -> None:
+    with pytest.raises(GoldenMismatch):
+        checked(ROWS, [[1.0, bad], ROWS[1]])
+
+
+def test_infinities_that_are_wanted_are_right() -> None:
+    """Masked scores are minus infinity."""
+    masked = [[1.0, -math.inf], [2.0, math.inf]]
+    checked(masked, masked)
+    with pytest.raises(GoldenMismatch):
+        checked(masked, [[1.0, math.inf], [2.0, math.inf]])
+    with pytest.raises(GoldenMismatch):
+        checked(masked, [[1.5, -math.inf], [2.0, math.inf]])
+
+
+def test_answers_that_are_all_zero_are_judged_by_the_difference_itself() -> None:
+    checked([[0.0, 0.0]], [[1e-4, 0.0]])
+    with pytest.raises(GoldenMismatch):
+        checked([[0.0, 0.0]], [[0.1, 0.0]])
+
+
+def test_answers_of_another_size_are_wrong() -> None:
+    with pytest.raises(GoldenMismatch):
+        checked([[1.0, 2.0]], [[1.0, 2.0, 3.0]])
+
+
+def test_classes_must_be_equal_but_for_the_few_that_a_tolerance_allows() -> None:
+    wanted = [[n, n] for n in range(8)]
+    checked(wanted, wanted, datatype="INT64")
+    one_off = [[9, 0], *wanted[1:]]
+    with pytest.raises(GoldenMismatch):
+        checked(wanted, one_off, datatype="INT64")
+    checked(wanted, one_off, datatype="INT64", tolerance=0.1)
+
+
+def test_texts_must_be_equal_however_they_are_given() -> None:
+    wanted = [["ä", "b"]]
+    checked(wanted, [np.array(["ä".encode(), b"b"], dtype=object)], datatype="BYTES")
+    with pytest.raises(GoldenMismatch):
+        checked(wanted, [np.array([b"x", b"b"], dtype=object)], datatype="BYTES")

@@ -1,0 +1,212 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shiplift.runtime.base.errors import QuantizeFailed, SpecInvalid
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.tensors import dump_npz, load_npz
+from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP, Stamp
+from shiplift.runtime.records.model import Exported, ModelVersion, ParityCase
+from shiplift.runtime.records.precision import Candidate, Candidates, Slice
+from shiplift.runtime.records.serving import ServerNeeds
+from shiplift.runtime.records.verdict import Outcome, Packages
+from shiplift.runtime.search.space import first_config
+from shiplift.runtime.serving.triton.config import parse
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.spec.measurement import SearchSpace
+from shiplift.runtime.spec.model import Data, Quality
+from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving
+from shiplift.runtime.spec.target import Target, Versions
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.steps.package import package
+from tests.unit.examples import artifact, case, config, exported, perceptron, site
+
+MODEL = ModelVersion(name="My Digits", version=7, digest="d", flavor="onnx", files=artifact(kind="tree"))
+
+
+def candidates(model: Any, *scores: float | None, dropped: str = "", samples: int = 500) -> Candidates:
+    precisions: Any = ("fp32", "int8")
+    return Candidates(
+        target="local-cpu",
+        metric="accuracy",
+        validation="v" * 64,
+        candidates=tuple(
+            Candidate(precision=precision, model=model, score=score, samples=samples, dropped=dropped)
+            for precision, score in zip(precisions, scores, strict=False)
+        ),
+    )
+
+
+class Bench:
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.store = ArtifactStore(site(home).artifacts_uri)
+        self.file = perceptron(home / "onnx" / "model.onnx")
+        self.inputs = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+        self.model = self.store.put_tree(self.file.parent)
+
+    def exported(self, *parity: ParityCase) -> Exported:
+        reference = self.store.put_bytes(dump_npz({"input/input": self.inputs}))
+        return exported(*parity, model=self.model, reference=reference)
+
+    def package(self, given: Candidates | None = None, *parity: ParityCase, **changes: Any) -> Packages:
+        arguments: dict[str, Any] = {
+            "target": Target(), "quality": Quality(), "data": Data(), "search_space": SearchSpace(),
+            "serving": Serving(), "exported": self.exported(*parity),
+        }  # fmt: skip
+        return package(
+            site(self.home), model_version=MODEL,
+            candidates=given or candidates(self.model, 0.95, 0.94), **arguments | changes,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_each_kept_candidate_becomes_a_package_in_its_order(bench: Bench) -> None:
+    given = candidates(bench.model, 0.95, 0.94)
+    given = given.model_copy(update={"candidates": given.candidates[::-1]})
+    found = bench.package(given)
+    assert [(one.precision, one.score) for one in found.packages] == [("int8", 0.94), ("fp32", 0.95)]
+    assert {(one.model, one.version, one.metric, one.validation) for one in found.packages} == {
+        ("My Digits", 7, "accuracy", "v" * 64)
+    }
+    assert found.objection() is None
+
+
+def test_a_package_is_a_repository_that_proves_itself(bench: Bench, tmp_path: Path) -> None:
+    one = bench.package().packages[0]
+    tree = bench.store.fetch(one.repository, tmp_path / "tree")
+    (name,) = (path.name for path in tree.iterdir() if path.is_dir())
+    assert name.startswith("my-digits-")
+    config_ = parse((tree / name / "config.pbtxt").read_text())
+    assert (config_.name, list(config_.version_policy.specific.versions)) == (name, [7])
+    assert (tree / name / "7" / "model.onnx").read_bytes() == bench.file.read_bytes()
+    golden = load_npz(tree / GOLDEN)
+    assert len(golden["input/input"]) == 8
+    running = onnx_models.session(tree / name / "7" / "model.onnx")
+    for at in range(8):
+        got = onnx_models.answer(running, {"input": golden["input/input"][at : at + 1]})["output"]
+        np.testing.assert_allclose(got, golden["output/output"][at : at + 1], rtol=1e-6)
+
+
+def test_a_package_carries_the_slices_that_rules_are_about(bench: Bench) -> None:
+    parts = (Slice(name="label=1", score=0.9, error=0.02, samples=200),)
+    given = candidates(bench.model, 0.95)
+    sliced = tuple(one.model_copy(update={"slices": parts}) for one in given.candidates)
+    (made,) = bench.package(given.model_copy(update={"candidates": sliced})).packages
+    assert made.slices == parts
+
+
+def test_a_package_says_which_nodes_and_which_server_it_needs(bench: Bench) -> None:
+    target = Target(server="nvidia", image="example.org/triton:1", node_selector={"disk": "fast"})
+    serving = Serving(host_policy=HostPolicy(cpu_cores="0-3"), rate_limiter=RateLimiter())
+    one = bench.package(target=target, serving=serving).packages[0]
+    assert (one.server, one.nodes) == ("nvidia", target.nodes)
+    assert one.needs == ServerNeeds(rate_limiter=True, flags=("--host-policy=numa_any_cores_0-3,cpu-cores=0-3",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"versions": Versions(tensorrt="10.13")}, "the plan was built by TensorRT 10.9.0.34, 10.13 would load it"),
+        ({"compute_capability": "8.6"}, "the plan was built for compute capability 9.0, not 8.6"),
+    ],
+)
+def test_a_plan_for_another_place_is_refused_before_anything_is_scheduled(bench: Bench, changes: Any, why: str) -> None:
+    stamp = Stamp(tensorrt="10.9.0.34", compute_capability="9.0", profiles={})
+    (bench.file.parent / STAMP).write_text(stamp.model_dump_json())
+    (bench.file.parent / PLAN).write_bytes(b"plan")
+    given = candidates(bench.store.put_tree(bench.file.parent), 0.95)
+    fits = {"accelerator": "nvidia", "server": "nvidia", "engine": "tensorrt", "compute_capability": "9.0"}
+    with pytest.raises(QuantizeFailed, match=f"target local-cpu: {why}"):
+        bench.package(given, target=Target(**{**fits, **changes}))
+    assert len(bench.package(given, target=Target(**fits)).packages) == 1
+
+
+NATIVE = Target(server="nvidia", engine="pytorch", precisions=("fp32",))
+
+
+def test_torchscript_is_packaged_for_pytorch_itself_with_names_by_position(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "script").mkdir()
+    (tmp_path / "script" / "model.pt").write_bytes(b"script")
+    native = bench.exported().model_copy(update={"torchscript": bench.store.put_tree(tmp_path / "script")})
+    (one,) = bench.package(candidates(bench.model, 0.95), target=NATIVE, exported=native).packages
+    tree = bench.store.fetch(one.repository, tmp_path / "tree")
+    (name,) = (path.name for path in tree.iterdir() if path.is_dir())
+    assert sorted(path.name for path in (tree / name / "7").iterdir()) == ["model.pt"]
+    made = parse((tree / name / "config.pbtxt").read_text())
+    assert (made.backend, made.platform, made.input[0].name) == ("pytorch", "pytorch_libtorch", "INPUT__0")
+    assert set(made.model_warmup[0].inputs) == {"INPUT__0"}
+    assert [spec.name for spec in (*one.signature.inputs, *one.signature.outputs)] == ["INPUT__0", "OUTPUT__0"]
+    golden = load_npz(tree / GOLDEN)
+    wanted = onnx_models.answer(onnx_models.session(bench.file), {"input": golden["input/INPUT__0"]})["output"]
+    np.testing.assert_allclose(golden["output/OUTPUT__0"], wanted, rtol=1e-5)
+
+
+def test_without_a_torchscript_form_pytorch_has_nothing_to_serve(bench: Bench) -> None:
+    with pytest.raises(SpecInvalid, match="exported to ONNX alone"):
+        bench.package(candidates(bench.model, 0.95), target=NATIVE)
+
+
+def test_the_same_candidate_makes_the_same_package(bench: Bench) -> None:
+    assert bench.package() == bench.package()
+
+
+@pytest.mark.parametrize(
+    ("given", "parity", "change", "failing"),
+    [
+        ((0.95,), case(1, 1), {}, "parity"),
+        ((0.5,), case(), {"quality": Quality(min_score=0.9)}, "accuracy"),
+    ],
+)
+def test_a_version_without_a_chance_ends_here_with_the_reason(
+    bench: Bench, given: tuple[float, ...], parity: ParityCase, change: dict[str, Any], failing: str
+) -> None:
+    found = bench.package(candidates(bench.model, *given), parity, **change)
+    assert found.packages == ()
+    objection = found.objection()
+    assert objection is not None
+    assert (objection.outcome, objection.reasons[0].split(":")[0]) == (Outcome.FAIL, failing)
+
+
+def test_a_version_nobody_can_score_ends_here_undecided(bench: Bench) -> None:
+    objection = bench.package(candidates(bench.model, None), quality=Quality(min_score=0.9)).objection()
+    assert objection is not None
+    assert objection.outcome is Outcome.INCONCLUSIVE
+
+
+def test_the_most_accurate_candidate_is_judged(bench: Bench) -> None:
+    found = bench.package(candidates(bench.model, 0.95, 0.8), quality=Quality(min_score=0.9))
+    assert [check.measured for check in found.checks if check.name == "accuracy"] == [0.95]
+
+
+def test_a_target_left_without_a_candidate_says_why_each_was_dropped(bench: Bench) -> None:
+    found = bench.package(candidates(bench.model, 0.95, 0.8, dropped="too slow"))
+    objection = found.objection()
+    assert objection is not None
+    assert objection.reasons == ("precision: fp32: too slow; int8: too slow",)
+
+
+def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
+    before = {*bench.home.iterdir()}
+    bench.package()
+    assert {*bench.home.iterdir()} == before
+
+
+def test_tuning_starts_where_triton_s_documentation_says() -> None:
+    space = SearchSpace(max_batch=(32, 1, 8), queue_delay_us=(500, 0), instances=(2, 1), threads=(4, 2))
+    assert first_config(space, Serving(), "bundled") == config(8, 0, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "serving", [Serving(queue=Queue(timeout_ms=5)), Serving(priorities=Priorities(levels=2, default=1))]
+)
+def test_a_policed_queue_starts_with_the_instances_it_needs(serving: Serving) -> None:
+    assert first_config(SearchSpace(instances=(1,)), serving, "bundled").instances == 2
+    assert first_config(SearchSpace(instances=(1,)), serving, "nvidia").instances == 1
+    assert first_config(SearchSpace(instances=(3, 4)), serving, "bundled").instances == 3

@@ -1,0 +1,58 @@
+"""Which promotions are let through, before anything is touched."""
+
+from pathlib import Path
+
+import pytest
+
+from shiplift.runtime.base.errors import Inconclusive, PromotionConflict, Refused
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Champion
+from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.spec.serving import Rollout
+from shiplift.steps.promote import _check_order, promote
+from tests.unit.examples import champion, check, deployment, site
+
+NEW = Request(model="digits", version=5)
+
+
+def conflict(before: int, compared: Champion, trigger: Trigger | None = None) -> str:
+    try:
+        _check_order(before, NEW, trigger or Trigger(), compared)
+    except PromotionConflict as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("before", "compared"),
+    [(0, Champion()), (3, Champion(version=3)), (5, Champion()), (5, Champion(version=3)), (0, Champion(version=3))],
+)
+def test_a_version_compared_with_who_is_still_champion_may_be_promoted(before: int, compared: Champion) -> None:
+    assert conflict(before, compared) == ""
+
+
+@pytest.mark.parametrize(("before", "compared"), [(4, Champion(version=3)), (4, Champion())])
+def test_a_champion_that_came_in_between_is_a_conflict(before: int, compared: Champion) -> None:
+    said = conflict(before, compared)
+    assert said.startswith("version 4 became the champion while version 5 was compared with")
+    assert "shiplift rerun digits/5" in said
+
+
+def test_an_older_version_does_not_replace_a_newer_champion() -> None:
+    said = conflict(7, Champion(version=7))
+    assert said.startswith("version 7 is the champion and newer than version 5")
+    assert "--allow-older" in said
+
+
+def test_an_older_version_replaces_a_newer_champion_where_a_person_says_so() -> None:
+    allowed = Trigger(kind="manual", allow_older=True)
+    assert conflict(7, Champion(version=7), allowed) == ""
+    assert conflict(8, Champion(version=7), allowed).startswith("version 8 became the champion")
+
+
+@pytest.mark.parametrize(("outcome", "error"), [(Outcome.FAIL, Refused), (Outcome.INCONCLUSIVE, Inconclusive)])
+def test_what_did_not_pass_is_never_promoted(tmp_path: Path, outcome: Outcome, error: type[Exception]) -> None:
+    verdict = Verdict.of((check(outcome, reason="no"),))
+    with pytest.raises(error):
+        promote(site(tmp_path), NEW, Trigger(), verdict, deployment(), champion(), Rollout())
+    assert list(tmp_path.iterdir()) == []

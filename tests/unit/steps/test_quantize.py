@@ -1,0 +1,703 @@
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from shiplift.runtime.base.errors import DataInvalid, ExportFailed, QuantizeFailed, Temporary
+from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.tensors import dump_npz
+from shiplift.runtime.precision import rungs, sensitivity
+from shiplift.runtime.precision.evaluation import over_budget
+from shiplift.runtime.precision.quantization import (
+    has_attention,
+    layers,
+    pick,
+    prepare,
+    quantize_dynamic,
+    quantize_static,
+    ranges,
+    scheme,
+    to_half,
+)
+from shiplift.runtime.records.model import Datasets, Exported
+from shiplift.runtime.records.precision import Candidate, Candidates, Evaluation, Slice
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.target import Target, Versions
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.lessons import lessons
+from shiplift.runtime.targets.operators import bundled_onnxruntime, known_to, require_operators
+from shiplift.steps.quantize import _judged, quantize
+from tests.unit.examples import artifact, exported, perceptron, save, site
+
+BOTH, INT8_ONLY = Target(), Target(precisions=("int8",))
+
+
+# --- the rules ---
+
+
+def candidate(precision: Any, latency_ms: float, score: float | None = 0.95, dropped: str = "") -> Candidate:
+    return Candidate(precision=precision, model=artifact(), score=score, latency_ms=latency_ms, dropped=dropped)
+
+
+def judged(*candidates: Candidate, target: Target = BOTH, metric: Any = "accuracy", drop: float = 0.01) -> Any:
+    found = _judged(candidates, target, metric, Quantization(max_score_drop=drop))
+    return [(one.precision, one.dropped) for one in found]
+
+
+def test_each_part_of_the_data_has_a_score_of_its_own(tmp_path: Path) -> None:
+    store = ArtifactStore(site(tmp_path).artifacts_uri)
+    model = perceptron(tmp_path / "model" / "model.onnx")
+    inputs = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    answers = onnx_models.answer(onnx_models.session(model), {"input": inputs})["output"].argmax(axis=1)
+    labels = np.where(np.arange(40) < 30, answers, (answers + 1) % 3)  # the last ten are all wrong
+    parts = np.where(np.arange(40) < 30, "north", "south")
+    body = dump_npz({"input": inputs, "label": labels, "region": parts, "few": np.arange(3)})
+    given = exported(
+        model=store.put_tree(model.parent),
+        reference=store.put_bytes(dump_npz({"input/input": inputs[:8]})),
+    )
+    datasets = Datasets(validation=store.put_bytes(body), validation_name="validation.npz")
+
+    def scored(data: Data) -> Candidates:
+        return quantize(site(tmp_path), Target(precisions=("fp32",)), given, datasets, data, Quantization())
+
+    (found,) = scored(Data(slices=("region",))).candidates
+    assert [(one.name, one.score, one.samples) for one in found.slices][:2] == [
+        ("region=north", 1.0, 30), ("region=south", 0.0, 10),
+    ]  # fmt: skip
+    assert all(one.name.startswith("label=") for one in scored(Data()).candidates[0].slices)
+    with pytest.raises(DataInvalid, match=r"has no 'colour', which `data\.slices` names"):
+        scored(Data(slices=("colour",)))
+    with pytest.raises(DataInvalid, match=r"has 3 values of 'few' for 40 samples"):
+        scored(Data(slices=("few",)))
+
+
+def test_a_faster_candidate_that_is_as_good_comes_first() -> None:
+    assert judged(candidate("fp32", 2.0), candidate("int8", 1.0)) == [("int8", ""), ("fp32", "")]
+
+
+def test_a_slower_candidate_is_dropped_with_both_times() -> None:
+    (kept, (precision, why)) = judged(candidate("fp32", 1.0), candidate("int8", 1.0))
+    assert (kept, precision) == (("fp32", ""), "int8")
+    assert why == "1.000 ms a batch of 8 is not faster than fp32's 1.000 ms"
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "now", "kept"),
+    [
+        ("accuracy", 0.95, 0.941, True),
+        ("accuracy", 0.95, 0.93, False),
+        ("accuracy", 0.95, 0.99, True),
+        ("mae", 1.0, 1.005, True),
+        ("mae", 1.0, 1.5, False),
+        ("mae", 1.0, 0.2, True),
+        ("cosine", 0.95, float("nan"), False),
+        ("cosine", float("nan"), 0.95, False),
+    ],
+)
+def test_a_candidate_may_cost_no_more_of_the_metric_than_the_budget(
+    metric: str, before: float, now: float, kept: bool
+) -> None:
+    found = judged(candidate("fp32", 2.0, before), candidate("int8", 1.0, now), metric=metric)
+    why = dict(found)["int8"]
+    assert (why == "") is kept
+    assert kept or "the budget is 0.01" in why
+
+
+@pytest.mark.parametrize(("before", "now"), [(None, 0.9), (0.9, None), (None, None)])
+def test_accuracy_that_nobody_knows_is_not_given_away(before: float | None, now: float | None) -> None:
+    found = judged(candidate("fp32", 2.0, before), candidate("int8", 1.0, now))
+    assert found == [
+        ("fp32", ""),
+        ("int8", "its accuracy is unknown: there are no labels to score it with"),
+    ]
+
+
+def test_a_target_that_allows_int8_alone_gets_no_fp32() -> None:
+    found = judged(candidate("fp32", 2.0), candidate("int8", 1.0), target=INT8_ONLY)
+    assert found == [("int8", ""), ("fp32", "target local-cpu does not allow fp32")]
+
+
+def test_a_target_that_allows_int8_alone_may_end_with_nothing() -> None:
+    found = judged(candidate("fp32", 1.0), candidate("int8", 2.0), target=INT8_ONLY)
+    assert all(why for _, why in found)
+
+
+def test_a_candidate_that_gave_no_numbers_stays_dropped_for_that() -> None:
+    found = judged(candidate("fp32", 2.0), candidate("int8", 1.0, None, "output holds NaN"))
+    assert found == [("fp32", ""), ("int8", "output holds NaN")]
+    broken = judged(candidate("fp32", 2.0, None, "output holds NaN"))
+    assert broken == [("fp32", "output holds NaN")]
+
+
+# --- the step, on a real model ---
+
+
+class Bench:
+    """A site with an exported perceptron, and data on which its own answers are right."""
+
+    def __init__(self, home: Path, *, hidden: int = 256, fragile: bool = False, normed: bool = False) -> None:
+        self.home = home
+        self.store = ArtifactStore(site(home).artifacts_uri)
+        self.file = perceptron(home / "onnx" / "model.onnx", inputs=4, hidden=hidden)
+        if fragile:
+            _spread_weights(self.file)
+        if normed:
+            _normalise(self.file)
+        self.inputs = np.random.default_rng(1).normal(size=(400, 4)).astype(np.float32)
+        running = onnx_models.session(self.file)
+        self.labels = onnx_models.answer(running, {"input": self.inputs})["output"].argmax(axis=1)
+        example = {"input/input": self.inputs[:4], "output/output": np.zeros((4, 3), np.float32)}
+        self.exported: Exported = exported(
+            model=self.store.put_tree(self.file.parent), reference=self.store.put_bytes(dump_npz(example))
+        )
+
+    @property
+    def site(self) -> Site:
+        return site(self.home)
+
+    def logged(self, **arrays: Any) -> Any:
+        return self.store.put_bytes(dump_npz(arrays))
+
+    def datasets(self, **arrays: Any) -> Datasets:
+        validation = self.logged(**arrays or {"input": self.inputs, "label": self.labels})
+        return Datasets(validation=validation, validation_name="validation.npz")
+
+    def quantize(self, datasets: Datasets, target: Target = BOTH, data: Data | None = None, **how: Any) -> Candidates:
+        return quantize(self.site, target, self.exported, datasets, data or Data(), Quantization(**how))
+
+
+def _spread_weights(file: Path) -> None:
+    """One huge weight, of an input that is always tiny, takes the whole range of its layer's 8 bits."""
+    made = onnx.load(file)
+    (first,) = (tensor for tensor in made.graph.initializer if tensor.name == "w1")
+    weights = numpy_helper.to_array(first).copy()
+    weights[:, -1] = 3000.0
+    first.CopyFrom(numpy_helper.from_array(weights, "w1"))
+    (second,) = (tensor for tensor in made.graph.initializer if tensor.name == "w2")
+    weights = numpy_helper.to_array(second).copy()
+    weights[-1] = 0
+    second.CopyFrom(numpy_helper.from_array(weights, "w2"))
+    onnx.save(made, file)
+
+
+def _normalise(file: Path) -> None:
+    """A LayerNormalization between the two layers, as transformers have it."""
+    made = onnx.load(file)
+    size = made.graph.initializer[0].dims[1]
+    made.graph.initializer.append(numpy_helper.from_array(np.ones(size, np.float32), "scale"))
+    made.graph.node[2].input[0] = "normed"
+    made.graph.node.insert(2, helper.make_node("LayerNormalization", ["h2", "scale"], ["normed"], axis=-1))
+    onnx.checker.check_model(made)
+    onnx.save(made, file)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_every_precision_is_built_scored_and_timed(bench: Bench) -> None:
+    datasets = bench.datasets()
+    found = bench.quantize(datasets, max_score_drop=1)
+    assert datasets.validation is not None
+    assert (found.target, found.metric, found.validation) == ("local-cpu", "accuracy", datasets.validation.sha256)
+    by = {one.precision: one for one in found.candidates}
+    assert by["fp32"].score == 1.0
+    assert by["int8"].score is not None
+    assert by["int8"].score > 0.9
+    assert all(one.latency_ms > 0 and one.samples == 400 and one.score_error is not None for one in by.values())
+    assert by["int8"].size_bytes < by["fp32"].size_bytes
+    assert by["fp32"].model == bench.exported.model
+    assert by["int8"].model is not None
+    assert bench.store.holds(by["int8"].model)
+    assert by["int8"].method.startswith("static ")
+    assert by["int8"].relative_error is not None
+    assert 0 < by["int8"].relative_error < 0.2
+    assert [(one.name, one.score) for one in by["fp32"].slices] == [(f"label={at}", 1.0) for at in range(3)]
+    assert sum(one.samples for one in by["int8"].slices) == 400
+    assert all(one.memory_mb > 0 for one in by.values())
+
+
+def test_int8_is_calibrated_on_its_own_data_where_they_were_logged(bench: Bench) -> None:
+    both = bench.datasets().model_copy(
+        update={"calibration": bench.logged(input=bench.inputs[:50]), "calibration_name": "calibration.npz"}
+    )
+    assert bench.quantize(both).notes == ()
+    assert "calibrated on samples of the validation set" in bench.quantize(bench.datasets()).notes[0]
+
+
+def test_without_data_there_is_fp32_alone_and_the_reason(bench: Bench) -> None:
+    found = bench.quantize(Datasets())
+    assert [one.precision for one in found.kept] == ["fp32"]
+    assert (found.metric, found.candidates[0].score) == (None, None)
+    assert any("no validation data were logged" in note for note in found.notes)
+    assert any("int8 was not built" in note for note in found.notes)
+
+
+def test_a_target_that_allows_fp32_alone_builds_nothing_else(bench: Bench) -> None:
+    found = bench.quantize(bench.datasets(), Target(precisions=("fp32",)))
+    assert [one.precision for one in found.candidates] == ["fp32"]
+
+
+def test_data_without_labels_score_nothing_and_keep_fp32(bench: Bench) -> None:
+    found = bench.quantize(bench.datasets(input=bench.inputs))
+    assert [one.precision for one in found.kept] == ["fp32"]
+    assert any("has no 'label'" in note for note in found.notes)
+
+
+def test_calibration_needs_two_samples(bench: Bench) -> None:
+    with pytest.raises(DataInvalid, match="fewer than 2 samples"):
+        bench.quantize(bench.datasets(input=bench.inputs[:1], label=bench.labels[:1]))
+
+
+def test_data_that_do_not_fit_are_refused(bench: Bench) -> None:
+    with pytest.raises(DataInvalid, match="has shape"):
+        bench.quantize(bench.datasets(input=bench.inputs[:, :3], label=bench.labels))
+
+
+def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
+    load_secrets(bench.home)
+    before = set(bench.home.iterdir())
+    bench.quantize(bench.datasets())
+    assert set(bench.home.iterdir()) == before
+
+
+# --- int8 itself ---
+
+
+def built(bench: Bench, to: Path, **how: Any) -> dict[str, Path]:
+    """The bench's model with every method of calibration, on the default target."""
+    given = Quantization(**how)
+    prepared = prepare(bench.file, to / "prepared.onnx")
+    plan = scheme(bench.file, Target(), given)
+    found = ranges(prepared, {"input": bench.inputs}, plan.op_types, given, to)
+    for method in found:
+        (to / method).mkdir()
+    return {method: quantize_static(prepared, at, plan, to / method / "model.onnx") for method, at in found.items()}
+
+
+def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "q").mkdir()
+    for file in built(bench, tmp_path / "q").values():
+        got = onnx_models.answer(onnx_models.session(file), {"input": bench.inputs})["output"]
+        assert (got.argmax(axis=1) == bench.labels).mean() > 0.9
+    assert sorted(path.name for path in (tmp_path / "q").iterdir()) == [
+        "entropy", "entropy.json", "minmax", "minmax.json", "percentile", "percentile.json", "prepared.onnx",
+        "weights.bin",
+    ]  # fmt: skip
+
+
+def test_looking_at_few_tensors_at_a_time_finds_the_same(
+    bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def found(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
+        folder.mkdir()
+        prepared, plan = prepare(bench.file, folder / "prepared.onnx"), scheme(bench.file, Target(), Quantization())
+        given = ranges(prepared, {"input": bench.inputs}, plan.op_types, Quantization(), folder)["minmax"]
+        (folder / "to").mkdir()
+        rough = quantize_static(prepared, given, plan, folder / "to" / "model.onnx")
+        noise = sensitivity.layer_noise(prepared, rough, layers(prepared), {"input": bench.inputs[:4]})
+        limits = json.loads(given.read_text())["data"]
+        return {f"{name} {end}": limits[name][end]["data"] for name in limits for end in ("lowest", "highest")}, noise
+
+    together = found(tmp_path / "together")
+    monkeypatch.setattr(onnx_models, "observed_bytes", lambda _: 1)
+    apart = found(tmp_path / "apart")
+    assert apart[0] == pytest.approx(together[0])
+    assert apart[1] == pytest.approx(together[1], rel=1e-3)
+    assert apart[1]
+    assert all(noise > 0 for noise in apart[1].values())
+
+
+def test_ranges_are_those_that_onnxruntime_s_own_calibration_finds(bench: Bench, tmp_path: Path) -> None:
+    from onnxruntime.quantization import CalibrationMethod
+    from onnxruntime.quantization.calibrate import create_calibrator
+
+    prepared = prepare(bench.file, tmp_path / "prepared.onnx")
+    ours = json.loads(
+        ranges(prepared, {"input": bench.inputs}, ("MatMul",), Quantization(), tmp_path)["minmax"].read_text()
+    )
+    made = create_calibrator(prepared, ["MatMul"], str(tmp_path / "augmented.onnx"), CalibrationMethod.MinMax)
+    made.collect_data(iter_reader([{"input": bench.inputs}]))
+    theirs = made.compute_data()
+    for name in theirs.keys():  # noqa: SIM118 - no mapping
+        low, high = theirs[name].range_value
+        assert ours["data"][name]["lowest"]["data"] == pytest.approx(np.asarray(low).item())
+        assert ours["data"][name]["highest"]["data"] == pytest.approx(np.asarray(high).item())
+
+
+def iter_reader(batches: list[Any]) -> Any:
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> Any:
+            return batches.pop(0) if batches else None
+
+    return Reader()
+
+
+def test_a_model_that_cannot_be_quantized_says_why(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"no model")
+    with pytest.raises(QuantizeFailed, match="int8 can't be built") as error:
+        prepare(tmp_path / "model.onnx", tmp_path / "prepared.onnx")
+    assert "precisions" in error.value.do
+
+
+def test_schemes_follow_the_target(bench: Bench) -> None:
+    def of(**target: Any) -> Any:
+        return scheme(bench.file, Target(**target), Quantization())
+
+    assert of(accelerator="cpu-vnni").reduce_range is False
+    assert of(accelerator="cpu-avx2").reduce_range is True
+    assert of(accelerator="cpu-arm64").reduce_range is False
+    assert of(accelerator="nvidia", server="nvidia").symmetric is True
+
+
+# --- layers left in float ---
+
+
+@pytest.mark.parametrize("least", [1, 2, 3, 5, 8, 13, 20])
+def test_the_fewest_layers_are_found_in_few_tries(least: int) -> None:
+    tried: list[int] = []
+
+    def fits(count: int) -> bool:
+        tried.append(count)
+        return count >= least
+
+    assert sensitivity.fewest(20, fits) == least
+    assert len(tried) == len(set(tried)) <= 9
+    assert sensitivity.fewest(20, lambda _: False) is None
+    assert sensitivity.fewest(1, lambda _: True) == 1
+
+
+def test_a_layer_whose_output_needs_more_than_8_bits_is_left_in_float(tmp_path: Path) -> None:
+    """One layer's weights span six decades in one channel: quantized, its small inputs vanish."""
+    bench = Bench(tmp_path, fragile=True)
+    how: Any = {"max_score_drop": 0.02, "per_channel": False, "max_float_share": 1.0}
+    found = {one.precision: one for one in bench.quantize(bench.datasets(), **how).candidates}
+    assert found["int8"].float_layers != ()
+    assert found["int8"].score is not None
+    assert found["int8"].score >= 0.98
+    name = f"layers of {sensitivity.graph_digest(bench.file)}"
+    with lessons(bench.site, name, tmp_path / "learned") as learned:
+        (kept,) = learned.iterdir()
+        noise = json.loads(kept.read_text())
+        assert list(found["int8"].float_layers) == noise["layers"][: len(found["int8"].float_layers)]
+        kept.write_text(json.dumps(noise | {"layers": noise["layers"][::-1]}))
+    again = {one.precision: one for one in bench.quantize(bench.datasets(), **how).candidates}
+    assert again["int8"].float_layers[0] == noise["layers"][-1]  # what is kept is used, not measured again
+
+
+@pytest.mark.parametrize("gemm", [False, True])
+def test_a_dynamic_rung_leaves_its_weakest_layers_in_float_too(tmp_path: Path, *, gemm: bool) -> None:
+    bench = Bench(tmp_path, fragile=True, normed=True)
+    if gemm:
+        _with_gemm(bench)
+    how: Any = {"max_score_drop": 0.02, "per_channel": False, "max_float_share": 1.0}
+    found = {one.method.split(",")[0]: one for one in bench.quantize(bench.datasets(), **how).candidates}
+    dynamic = found["dynamic"]
+    assert dynamic.float_layers != ()
+    assert dynamic.score is not None
+    assert dynamic.score >= 0.98
+    assert dynamic.model is not None
+    made = onnx.load(bench.store.fetch(dynamic.model, tmp_path / "fetched") / "model.onnx").graph
+    assert sum(node.op_type == "MatMulInteger" for node in made.node) == 2 - len(dynamic.float_layers)
+
+
+def _with_gemm(bench: Bench) -> None:
+    """Its products written as Gemm: the quantizer takes those apart first, and names them anew."""
+    made = onnx.load(bench.file)
+    for node in made.graph.node:
+        if node.op_type == "MatMul":
+            node.op_type = "Gemm"
+    onnx.save(made, bench.file)
+    bench.exported = bench.exported.model_copy(update={"model": bench.store.put_tree(bench.file.parent)})
+
+
+def test_a_model_without_layers_to_quantize_is_told_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    graph = helper.make_graph(
+        [helper.make_node("Split", ["input"], ["output", "rest"], axis=1, num_outputs=2)], "trees",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 4])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 2])],
+    )  # fmt: skip
+    save(graph, bench.file)
+    bench.exported = bench.exported.model_copy(update={"model": bench.store.put_tree(bench.file.parent)})
+    found = {one.precision: one for one in bench.quantize(bench.datasets()).candidates}
+    assert found["int8"].model is None
+    assert "nothing in the model is a convolution or a matrix product" in found["int8"].dropped
+
+
+def test_the_same_graph_with_other_weights_has_the_same_digest(tmp_path: Path) -> None:
+    one, other = perceptron(tmp_path / "a.onnx", seed=1), perceptron(tmp_path / "b.onnx", seed=2)
+    assert sensitivity.graph_digest(one) == sensitivity.graph_digest(other)
+    assert sensitivity.graph_digest(one) != sensitivity.graph_digest(perceptron(tmp_path / "c.onnx", hidden=33))
+
+
+# --- the other rungs ---
+
+
+def test_half_precision_keeps_its_inputs_and_outputs_in_fp32(bench: Bench, tmp_path: Path) -> None:
+    for kind in ("fp16", "bf16"):
+        made = onnx.load(to_half(bench.file, kind, tmp_path / f"{kind}.onnx"))
+        assert {v.type.tensor_type.elem_type for v in (*made.graph.input, *made.graph.output)} == {TensorProto.FLOAT}
+        wanted = TensorProto.FLOAT16 if kind == "fp16" else TensorProto.BFLOAT16
+        assert {tensor.data_type for tensor in made.graph.initializer} == {wanted}
+        onnx.checker.check_model(made)
+    got = onnx_models.answer(onnx_models.session(tmp_path / "fp16.onnx"), {"input": bench.inputs})["output"]
+    assert (got.argmax(axis=1) == bench.labels).mean() > 0.99
+
+
+def test_a_rung_that_this_hardware_has_not_is_recorded_with_the_reason(bench: Bench) -> None:
+    found = bench.quantize(bench.datasets(), Target(precisions=("fp32", "fp16", "bf16")))
+    by = {one.precision: one for one in found.candidates}
+    assert by["fp32"].dropped == ""
+    assert by["fp16"].model is not None
+    assert by["bf16"].model is None
+    assert "no BF16 kernels" in by["bf16"].dropped
+
+
+def test_dynamic_int8_is_tried_where_attention_or_recurrence_is(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, normed=True)
+    assert has_attention(bench.file)
+    found = [one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates if one.precision == "int8"]
+    assert sorted(one.method.split()[0].rstrip(",") for one in found) == ["dynamic", "static"]
+    assert sum(not one.dropped for one in found) <= 1
+
+
+def test_dynamic_int8_takes_a_gemm_whose_weights_are_transposed(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.normal(size=(3, 8)), "b": np.zeros(3), "scale": np.ones(8)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("LayerNormalization", ["input", "scale"], ["normed"], axis=-1),
+            helper.make_node("Gemm", ["normed", "w", "b"], ["output"], transB=1),
+        ],
+        "head",
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 8])],
+        [helper.make_tensor_value_info("output", TensorProto.FLOAT, ["batch", 3])],
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+        value_info=[helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 8])],
+    )
+    file = save(graph, tmp_path / "model.onnx")
+    made = quantize_dynamic(prepare(file, tmp_path / "prepared.onnx"), scheme(file, Target(), Quantization()),
+                            tmp_path / "dynamic.onnx")  # fmt: skip
+    given = {"input": rng.normal(size=(5, 8)).astype(np.float32)}
+    wanted, got = (onnx_models.answer(onnx_models.session(one), given)["output"] for one in (file, made))
+    np.testing.assert_allclose(got, wanted, atol=0.1)
+
+
+def test_a_job_in_a_process_of_its_own_gives_what_it_gives_here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {one.precision: one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates}
+    monkeypatch.setattr(rungs, "_SMALL_BYTES", 0)
+    apart = {one.precision: one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates}
+    assert apart["int8"].model == here["int8"].model
+    assert apart["int8"].score == here["int8"].score
+    assert apart["int8"].build_peak_mb > 0 == here["int8"].build_peak_mb
+
+
+def test_a_rung_whose_process_is_killed_is_a_reason_and_no_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rungs, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    found = bench.quantize(bench.datasets())
+    assert [one.precision for one in found.kept] == ["fp32"]
+    assert "int8 static can't be built" in found.candidates[1].dropped
+
+
+@pytest.mark.parametrize(
+    ("jobs", "model_mb", "free_mb", "cores", "at_once"),
+    [(3, 100, 8000, 8, 3), (3, 100, 8000, 2, 2), (3, 1000, 8000, 8, 2), (3, 9000, 8000, 8, 1), (1, 1, 8000, 8, 1)],
+)
+def test_rungs_are_built_side_by_side_as_memory_allows(
+    jobs: int, model_mb: int, free_mb: int, cores: int, at_once: int
+) -> None:
+    assert rungs.room(jobs, model_mb << 20, free_mb << 20, cores) == at_once
+
+
+# --- budgets ---
+
+
+def evaluation(score: float | None = 0.9, **changes: Any) -> Evaluation:
+    slices = tuple(Slice(name=n, score=s, error=0.0, samples=k) for n, s, k in changes.pop("slices", ()))
+    return Evaluation(score=score, samples=500, slices=slices, **changes)
+
+
+@pytest.mark.parametrize(
+    ("it", "why"),
+    [
+        (evaluation(), ""),
+        (evaluation(0.895), ""),
+        (evaluation(0.85), "accuracy 0.8500 is 0.0500 worse than fp32's 0.9000, the budget is 0.01"),
+        (evaluation(slices=[("label=1", 0.96, 100)]), ""),
+        (
+            evaluation(slices=[("label=1", 0.8, 100), ("label=2", 0.0, 5)]),
+            "label=1 (100 samples) scores 0.8000, 0.2000 worse than fp32's, the budget of a slice is 0.05",
+        ),
+        (evaluation(slices=[("label=2", 0.0, 5)]), ""),
+        (evaluation(relative_error=1.5), "its outputs are off by 1.5 of fp32's, at most 1 is allowed"),
+        (evaluation(relative_error=float("nan")), "its outputs are off by nan of fp32's, at most 1 is allowed"),
+        (evaluation(problem="output holds NaN"), "output holds NaN"),
+    ],
+)
+def test_a_rung_is_held_against_fp32_overall_and_per_slice(it: Evaluation, why: str) -> None:
+    base = evaluation(slices=[("label=1", 1.0, 100), ("label=2", 1.0, 5)])
+    assert over_budget(base, it, "accuracy", Quantization()) == why
+
+
+def test_a_faster_form_of_the_same_precision_takes_its_place() -> None:
+    static = candidate("int8", 1.0).model_copy(update={"method": "static"})
+    dynamic = candidate("int8", 0.5).model_copy(update={"method": "dynamic"})
+    found = _judged((candidate("fp32", 2.0), static, dynamic), BOTH, "accuracy", Quantization())
+    assert [(one.method, one.dropped) for one in found] == [
+        ("dynamic", ""), ("", ""), ("static", "dynamic is faster: 0.500 ms"),
+    ]  # fmt: skip
+
+
+def test_scores_are_split_by_named_columns(bench: Bench) -> None:
+    site_of = np.where(np.arange(400) % 2, "north", "south")
+    found = bench.quantize(
+        bench.datasets(input=bench.inputs, label=bench.labels, plant=site_of), data=Data(slices=("plant",))
+    )
+    names = {one.name: one.samples for one in found.candidates[0].slices}
+    assert (names["plant=north"], names["plant=south"]) == (200, 200)
+    with pytest.raises(DataInvalid, match=r"which `data\.slices` names"):
+        bench.quantize(bench.datasets(), data=Data(slices=("plant",)))
+
+
+def test_classes_are_scored_by_the_metric_that_the_record_names(bench: Bench) -> None:
+    """Under F1 the slices by class are each class's own F1: their mean is the score, as macro F1 is defined."""
+    found = bench.quantize(bench.datasets(), data=Data(metric="f1"))
+    top = found.candidates[0]
+    assert found.metric == "f1"
+    assert np.mean([one.score for one in top.slices]) == pytest.approx(top.score)
+    assert all(one.name.startswith("label=") for one in top.slices)
+
+
+def test_a_column_with_more_values_than_a_record_has_room_for_is_not_one_to_slice_by(bench: Bench) -> None:
+    columns = {"serial": np.arange(400), "plant": np.repeat(["north", "south"], 200), "text": np.full(400, "x" * 50)}
+    found = bench.quantize(
+        bench.datasets(input=bench.inputs, label=bench.labels, **columns), data=Data(slices=tuple(columns))
+    )
+    given = found.candidates[0].slices
+    assert {one.name.split("=")[0] for one in given} == {"plant", "label"}
+    assert all(0 <= one.error < 0.1 for one in given)
+
+
+# --- what can't be served there ---
+
+
+def test_a_machine_that_is_not_the_target_is_a_temporary_failure(bench: Bench) -> None:
+    other = Target(name="arm", accelerator="cpu-arm64")
+    with pytest.raises(Temporary, match="target arm is not this machine: it wants cpu-arm64"):
+        bench.quantize(bench.datasets(), other)
+
+
+def test_an_opset_that_the_target_s_onnxruntime_does_not_know_is_refused_before_building(bench: Bench) -> None:
+    old = Target(versions=Versions(onnxruntime="1.16"))
+    with pytest.raises(ExportFailed, match=r"the model has opset 20; .* ONNX Runtime 1\.16, .* up to 19") as error:
+        bench.quantize(bench.datasets(), old)
+    assert "export.opset: 19" in error.value.do
+
+
+def written(to: Path, *, opset: int = 20, ir: int = 8, ml: int = 0) -> Path:
+    """A model of one operator in a file of the given versions; with `ml` it imports that domain too."""
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["batch", 4]) for name in "xy")
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    imports = [onnx.helper.make_opsetid("", opset)] + ([onnx.helper.make_opsetid("ai.onnx.ml", ml)] if ml else [])
+    to.write_bytes(onnx.helper.make_model(graph, ir_version=ir, opset_imports=imports).SerializeToString())
+    return to
+
+
+def test_what_the_bundled_server_s_onnxruntime_loads_is_let_through_and_nothing_newer(tmp_path: Path) -> None:
+    """The same ONNX Runtime is installed here, so the table is held against the real one."""
+    assert bundled_onnxruntime() == onnxruntime.__version__
+    known = known_to(bundled_onnxruntime())
+    assert known is not None
+    newest = written(tmp_path / "newest.onnx", opset=known.opset, ir=known.ir, ml=known.ml_opset)
+    require_operators(newest, Target())
+    onnx_models.session(newest)
+    for name, newer in {"opset": known.opset + 1, "ir": known.ir + 1}.items():
+        file = written(tmp_path / f"{name}.onnx", **{name: newer})
+        with pytest.raises(ExportFailed, match=f"target local-cpu runs ONNX Runtime {onnxruntime.__version__}"):
+            require_operators(file, Target())
+        with pytest.raises(ExportFailed, match="does not load the model"):
+            onnx_models.session(file)
+
+
+@pytest.mark.parametrize(
+    ("version", "model", "said"),
+    [
+        ("1.22.1", {"opset": 23}, "the model has opset 23; .* opsets up to 22"),
+        ("1.22", {"ir": 11}, "IR version 11; .* those up to 10"),
+        ("1.23.2", {"ir": 12}, "IR version 12; .* those up to 11"),
+        ("1.16", {"opset": 19, "ml": 5}, "opset 5 of ai.onnx.ml; .* those up to 3"),
+        ("1.23.2", {"opset": 23, "ir": 11, "ml": 5}, ""),
+        ("1.24", {"opset": 25, "ir": 13}, ""),
+        ("", {"opset": 26, "ir": 13}, ""),
+        ("2.0", {"opset": 26, "ir": 14}, ""),
+        ("1.5", {"opset": 20}, ""),
+    ],
+)
+def test_an_older_onnxruntime_of_a_target_is_known_by_its_version(
+    tmp_path: Path, version: str, model: Any, said: str
+) -> None:
+    """The limits are those measured with the real releases; of what is not in the table nothing is claimed."""
+    old = Target(name="old", server="nvidia", versions=Versions(onnxruntime=version))
+    file = written(tmp_path / "model.onnx", **model)
+    if not said:
+        require_operators(file, old)
+        return
+    with pytest.raises(ExportFailed, match=f"{said}") as error:
+        require_operators(file, old)
+    assert f"target old runs ONNX Runtime {version}" in error.value.what
+    assert "serve it with a newer ONNX Runtime" in error.value.do
+
+
+def test_an_operator_of_an_unknown_domain_is_refused_before_building(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    made = onnx.load(bench.file)
+    made.graph.node[0].domain = "my.company"
+    made.opset_import.append(onnx.helper.make_opsetid("my.company", 1))
+    onnx.save(made, bench.file)
+    with pytest.raises(ExportFailed, match=r"operator my\.company::MatMul is in no ONNX Runtime"):
+        require_operators(bench.file, Target())
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (np.ones((50, 3), np.float32), "has shape"),
+        (np.ones((50, 4, 1), np.float32), "has shape"),
+        (np.array([["a", "b", "c", "d"]] * 50), "has dtype"),
+        (np.full((50, 4), np.nan, np.float32), "holds 200 NaN"),
+        (np.ones((0, 4), np.float32), "has no samples"),
+        (np.ones((1, 4), np.float32), "fewer than 2 samples"),
+    ],
+)
+def test_calibration_data_that_do_not_fit_are_refused(bench: Bench, samples: Any, said: str) -> None:
+    both = bench.datasets().model_copy(
+        update={"calibration": bench.logged(input=samples), "calibration_name": "calibration.npz"}
+    )
+    with pytest.raises(DataInvalid, match=said):
+        bench.quantize(both)
+
+
+# --- samples ---
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "picked"),
+    [(10, 3, [0, 4, 9]), (3, 10, [0, 1, 2]), (5, 5, [0, 1, 2, 3, 4]), (1, 4, [0]), (10, 1, [0])],
+)
+def test_samples_are_picked_from_all_over_the_set(there: int, wanted: int, picked: list[int]) -> None:
+    got = pick({"x": np.arange(there), "y": np.arange(there) * 2}, wanted)
+    assert (got["x"].tolist(), got["y"].tolist()) == (picked, [2 * at for at in picked])
