@@ -1,7 +1,7 @@
 """A pipeline is data: a tuple of stages. An edge is a record type: who returns `Exported` feeds whoever takes it.
 
 Everything that can be wrong with a pipeline is wrong at import: an unknown input, a record given twice, a parameter
-that isn't named after its type. A `Bundle` feeds its parts too, so a step takes only the sections it uses.
+that isn't named after its type. A `Sections` feeds its parts too, so a step takes only the sections it uses.
 """
 
 import inspect
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import GenericAlias
 from typing import Any, get_args, get_origin, get_type_hints
 
-from shiplift.runtime.records.base import Bundle, Record
+from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending
 
 
@@ -161,7 +161,7 @@ def _connect(stage: Stage, known: dict[str, Any]) -> None:
         if known[name] != kind:
             raise TypeError(f"{stage.entry} takes {name!r} as {kind}, but it is {known[name]}")
     _name(known, stage.gives.parameter(), stage.gives, stage.entry)
-    if issubclass(stage.gives, Bundle):
+    if issubclass(stage.gives, Sections):
         for name, kind in stage.gives.parts().items():
             if name != kind.parameter():
                 raise TypeError(f"{stage.gives.__name__}.{name} is a {kind.__name__}: name it {kind.parameter()!r}")

@@ -21,7 +21,7 @@ import structlog
 from shiplift.pipelines.daemons import stuck
 from shiplift.pipelines.daemons.prometheus import ReleaseMetrics, listen, web
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding, connect
-from shiplift.pipelines.engines.argo.workflows import RELEASE, Run
+from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, Run
 from shiplift.pipelines.triggers import registry_sweep
 from shiplift.pipelines.triggers.settings import TriggerSettings, load, read_secrets
 from shiplift.runtime.base.errors import NotFound, ShipliftError
@@ -66,9 +66,9 @@ class Reconciler:
             self._part("stuck", lambda: self._stop_stuck(runs))
             self._part("retried", lambda: self._unhang(runs))
             for run in runs.values():
-                if run.template == RELEASE and not run.active and not run.counted:
+                if run.template == RELEASE_TEMPLATE and not run.active and not run.counted:
                     self._part("conclude", lambda run=run: self._conclude(run, runs))  # type: ignore[misc]
-            self.metrics.active.set(sum(run.template == RELEASE and run.active for run in runs.values()))
+            self.metrics.active.set(sum(run.template == RELEASE_TEMPLATE and run.active for run in runs.values()))
         self._looked_at = self._clock()
         self.metrics.last_turn.set(self._looked_at)
 

@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.concurrency import run_in_threadpool
 
 from shiplift.pipelines.triggers.intake import Deliveries, Intake, of_github, of_gitlab, of_mlflow
-from shiplift.pipelines.triggers.request_limits import Decide, Door, Metrics, answer
+from shiplift.pipelines.triggers.request_limits import Decide, Metrics, RequestLimiter, answer
 from shiplift.pipelines.triggers.settings import Limits, Listening, TriggerSettings, load, read_secrets
 from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary, UsageError
 from shiplift.runtime.store.registry_rest import RestRegistry
@@ -31,7 +31,7 @@ def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
     """The receiver."""
     app = FastAPI(title="Shiplift receiver", docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics()
-    door = Door(limits or Limits(), metrics)
+    limiter = RequestLimiter(limits or Limits(), metrics)
 
     @app.get("/healthz")
     def healthz() -> dict[str, str]:
@@ -54,7 +54,7 @@ def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
 
     def take(sender: str, most_bytes: int, decide: Decide) -> None:
         async def delivery(request: Request) -> Response:
-            return await door.take(sender, request, most_bytes, decide)
+            return await limiter.take(sender, request, most_bytes, decide)
 
         app.add_api_route(f"/webhooks/{sender}", delivery, methods=["POST"])
 

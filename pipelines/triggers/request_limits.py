@@ -36,7 +36,7 @@ class Metrics:
         )  # fmt: skip
 
 
-class Door:
+class RequestLimiter:
     """What every delivery passes: its source's rate, its size and its time; counted, and logged without its content."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:

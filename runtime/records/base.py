@@ -36,7 +36,7 @@ class Record(BaseModel):
         return None
 
 
-class Bundle(Record):
+class Sections(Record):
     """A record whose fields are edges of their own: a later step takes `slo`, not the whole spec."""
 
     @classmethod

@@ -1,6 +1,6 @@
 """What admission gives: one record whose parts are edges of their own, so that later steps take what they use."""
 
-from shiplift.runtime.records.base import Bundle
+from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, RecordedRequests, Scan
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
@@ -9,7 +9,7 @@ from shiplift.runtime.spec.serving import Rollout, Serving
 from shiplift.runtime.spec.target import Wanted
 
 
-class Admitted(Bundle):
+class Admitted(Sections):
     """An admitted version with its spec, section by section."""
 
     model_version: ModelVersion

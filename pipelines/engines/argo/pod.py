@@ -30,7 +30,7 @@ from shiplift.pipelines.release import RELEASE, ROLLBACK
 from shiplift.runtime.base.errors import Cancelled, RecordTooLarge, ShipliftError, UsageError
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.base import Bundle, Record
+from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending, Failure, StageRun
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
@@ -169,7 +169,7 @@ def _stage_run(call: Call, started: float, measured: list[float], *, outcome: An
 def _write(call: Call, record: Record) -> None:
     out, site = call.out, call.given.get(Site.parameter())
     parts: dict[str, Record] = {record.parameter(): record}
-    if isinstance(record, Bundle):
+    if isinstance(record, Sections):
         parts |= {name: getattr(record, name) for name in record.parts()}
     out.mkdir(parents=True, exist_ok=True)
     for name, part in parts.items():

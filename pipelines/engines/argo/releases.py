@@ -11,14 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from shiplift.pipelines.engines.argo.workflows import (
-    CONCLUDE,
+    CONCLUDE_TEMPLATE,
     CONCLUDED,
     COUNTED,
     MODEL_NAME,
     OF_PUSH,
     OF_RELEASE,
-    PUSH,
-    RELEASE,
+    PUSH_TEMPLATE,
+    RELEASE_TEMPLATE,
     STOPPED_AT,
     STOPPED_BECAUSE,
     Run,
@@ -80,7 +80,8 @@ class ArgoReleases:
             return Accepted(name=attempts[-1].name if attempts else release, created=False, queued=False)
         name = _next(release, attempts)
         created = self._create(
-            RELEASE, name, {"request": text, "trigger": as_parameter(trigger), "model": dns_name(request.model)},
+            RELEASE_TEMPLATE, name,
+            {"request": text, "trigger": as_parameter(trigger), "model": dns_name(request.model)},
             labels=_labels(request) | {OF_RELEASE: release}, notes=_notes(request, trigger),
         )  # fmt: skip
         return Accepted(name=name, created=created, queued=created)
@@ -94,7 +95,9 @@ class ArgoReleases:
             return Accepted(name=there.name, created=False, queued=False)
         name = _next(push, attempts)
         given = {"repository": repository, "before": before, "after": after}
-        created = self._create(PUSH, name, given, labels={OF_PUSH: push}, notes={f"{LABEL}repository": repository})
+        created = self._create(
+            PUSH_TEMPLATE, name, given, labels={OF_PUSH: push}, notes={f"{LABEL}repository": repository}
+        )
         return Accepted(name=name, created=created, queued=created)
 
     def conclude(self, run: Run) -> str:
@@ -102,7 +105,7 @@ class ArgoReleases:
         if run.request is None or run.trigger is None:
             raise NotFound(f"{run.name} says not what it released", do="Delete that Workflow.")
         given = {"request": as_parameter(run.request), "trigger": as_parameter(run.trigger), "release": run.name}
-        self._create(CONCLUDE, concluding(run.name), given, labels=_labels(run.request), notes={})
+        self._create(CONCLUDE_TEMPLATE, concluding(run.name), given, labels=_labels(run.request), notes={})
         return concluding(run.name)
 
     def _wanted(self, release: str, attempts: list[Run], request: Request, trigger: Trigger) -> bool:
@@ -148,7 +151,7 @@ class ArgoReleases:
 
     def runs(self, *, model: str = "") -> Iterator[Run]:
         """Every release there still is a Workflow of, or a model's."""
-        return (run for run in self.everything(model=model) if run.template == RELEASE)
+        return (run for run in self.everything(model=model) if run.template == RELEASE_TEMPLATE)
 
     def everything(self, *, model: str = "") -> Iterator[Run]:
         """The same, and the Workflows that look into pushes and conclude releases."""
@@ -185,7 +188,7 @@ class ArgoReleases:
 
     def installed_at(self) -> float | None:
         """When the pipeline came to this cluster, in seconds since the epoch; None: it is not there."""
-        template = self._api.get("WorkflowTemplate", RELEASE)
+        template = self._api.get("WorkflowTemplate", RELEASE_TEMPLATE)
         return seconds(template["metadata"].get("creationTimestamp")) if template else None
 
     # --- ending ---

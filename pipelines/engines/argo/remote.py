@@ -13,8 +13,7 @@ from pydantic import Field
 
 from shiplift.pipelines.engines.argo.ending import attempts, stage_run, under_way
 from shiplift.pipelines.engines.argo.releases import MANAGED, ArgoReleases
-from shiplift.pipelines.engines.argo.workflows import RELEASE as TEMPLATE
-from shiplift.pipelines.engines.argo.workflows import nodes, outputs
+from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, nodes, outputs
 from shiplift.pipelines.engines.local.control import split
 from shiplift.pipelines.engines.local.releases import Accepted
 from shiplift.pipelines.release import RELEASE, ROLLBACK
@@ -75,7 +74,7 @@ class Remote:
         Raises:
             ClusterRefused: Shiplift is not installed there.
         """
-        template = self.api.get("WorkflowTemplate", TEMPLATE)
+        template = self.api.get("WorkflowTemplate", RELEASE_TEMPLATE)
         if template is None:
             raise ClusterRefused(
                 f"Shiplift is not installed in namespace {self.namespace!r}",

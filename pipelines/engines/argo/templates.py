@@ -29,7 +29,7 @@ from shiplift.pipelines.engines.argo.layout import (
 )
 from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
 from shiplift.pipelines.release import RELEASE, ROLLBACK
-from shiplift.runtime.records.base import Bundle
+from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.release import Failure, StageRun
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
@@ -216,7 +216,7 @@ def _container(
 ) -> Container:
     words = [word for name, value in values.items() for word in (f"--{name}", value)]
     names = [stage.gives.parameter(), StageRun.parameter(), Failure.parameter()]
-    if issubclass(stage.gives, Bundle):
+    if issubclass(stage.gives, Sections):
         names += list(stage.gives.parts())
     return Container(
         name=dashed(stage.name),
@@ -293,7 +293,7 @@ def _wire(stages: Sequence[Stage | Each], made: Mapping[str, Container | DAG], s
         for needed in {giver[name].name: giver[name] for name in needs if name in giver}.values():
             needed >> task
         gives: list[str] = [stage.gives.parameter()]
-        if isinstance(stage, Stage) and issubclass(stage.gives, Bundle):
+        if isinstance(stage, Stage) and issubclass(stage.gives, Sections):
             gives += list(stage.gives.parts())
         for name in gives:
             giver[name] = task

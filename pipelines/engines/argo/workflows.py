@@ -21,7 +21,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.serving.kubernetes.api import Object
 from shiplift.runtime.serving.kubernetes.objects import LABEL
 
-RELEASE, PUSH, CONCLUDE = "release", "git-push", "conclude"  # WorkflowTemplates
+RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE = "release", "git-push", "conclude"
 MODEL_NAME = f"{LABEL}model-name"
 OF_RELEASE = f"{LABEL}release"
 OF_PUSH = f"{LABEL}push"

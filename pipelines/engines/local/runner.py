@@ -24,7 +24,7 @@ from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
 from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, NoMatchingTarget, ShipliftError, Temporary
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.host import sandbox
-from shiplift.runtime.records.base import Bundle, Record
+from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending, Event, Failure, StageRun
 from shiplift.runtime.records.verdict import Outcome, Verdict
 
@@ -163,7 +163,7 @@ def _one(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
             walk.pending.append((stage, target))
     walk.stop_if_asked()
     known[stage.gives.parameter()] = record
-    if isinstance(record, Bundle):
+    if isinstance(record, Sections):
         known.update({part: getattr(record, part) for part in record.parts()})
     _stop_on_objection(walk, record)
 

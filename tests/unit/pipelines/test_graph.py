@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage, load
-from shiplift.runtime.records.base import Bundle, Record
+from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending
 
 
@@ -29,12 +29,12 @@ class Made(Record):
     text: str = ""
 
 
-class Parts(Bundle):
+class Parts(Sections):
     limit: Limit
     sites: Sites
 
 
-class Misnamed(Bundle):
+class Misnamed(Sections):
     cap: Limit
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
-from shiplift.runtime.records.base import Bundle
+from shiplift.runtime.records.base import Sections
 
 
 def test_a_release_is_these_stages_in_this_order() -> None:
@@ -35,7 +35,7 @@ def test_code_of_authors_runs_in_the_sandboxed_stage() -> None:
 
 def test_every_setting_of_the_spec_reaches_a_step() -> None:
     admit = next(RELEASE.flat())
-    assert issubclass(admit.gives, Bundle)
+    assert issubclass(admit.gives, Sections)
     taken = {name for stage in RELEASE.flat() for name in stage.takes}
     assert set(admit.gives.parts()) - taken == {"scan"}  # what the report alone shows
 

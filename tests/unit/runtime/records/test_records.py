@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from shiplift.runtime.base.errors import Inconclusive, Refused
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.base import Bundle, Record, identity, volatile
+from shiplift.runtime.records.base import Record, Sections, identity, volatile
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.release import StageRun, stage_keys
@@ -26,7 +26,7 @@ class Leaf(Record):
     where: str = volatile("")
 
 
-class Tree(Bundle):
+class Tree(Sections):
     leaf: Leaf
     slo: Slo = Slo()
     name: str = ""

@@ -14,7 +14,7 @@ from shiplift.pipelines.engines.local import runner
 from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
 from shiplift.runtime.base.errors import DeadlineExceeded, NotAdmitted, ShipliftError, Temporary
 from shiplift.runtime.base.progress import measuring, progress
-from shiplift.runtime.records.base import Bundle, Record, volatile
+from shiplift.runtime.records.base import Record, Sections, volatile
 from shiplift.runtime.records.release import Ending, Event
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from tests.unit.examples import check
@@ -40,7 +40,7 @@ class Made(Record):
     text: str
 
 
-class Halves(Bundle):
+class Halves(Sections):
     source: Source
     limit: Limit
 
