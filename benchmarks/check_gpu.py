@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import json
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ BATCHES = (1, 8, 32)
 PRECISIONS = ("fp32", "fp16", "bf16")
 _RUNS, _WARM = 100, 10
 _PARITY_BATCH = 16
+_COMPILE_S = 300  # a compilation that takes longer is given up
 
 
 class Skipped(Exception):
@@ -106,17 +108,48 @@ def torchscript(model: Any, example: Any) -> Any:
 
 
 def inductor(model: Any, example: Any) -> Any:
-    """Compiled ahead of time by AOTInductor, for the example's shape."""
+    """Compiled ahead of time by AOTInductor, for the example's shape. The package outlives the call: it is mapped."""
     import torch
 
-    with tempfile.TemporaryDirectory(prefix="aoti-") as folder:
-        program = torch.export.export(model, (example,))
-        package = torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/model.pt2")
-        return torch._inductor.aoti_load_package(package)
+    folder = tempfile.mkdtemp(prefix="aoti-")
+    program = torch.export.export(model, (example,))
+    package = torch._inductor.aoti_compile_and_package(program, package_path=f"{folder}/model.pt2")
+    return torch._inductor.aoti_load_package(package)
 
 
 def torch_figures(device: str, tell: Callable[[str], None], *, compile_too: bool) -> Iterator[dict[str, Any]]:
     """Every architecture, precision and batch as TorchScript; then batch 8 as AOTInductor, which compiles for long."""
+    from benchmarks.architectures import LARGE
+
+    for architecture in LARGE:
+        for precision in PRECISIONS:
+            for batch in BATCHES:
+                tell(f"{architecture.name} {precision} torchscript batch {batch}")
+                yield torch_figure(device, architecture.name, precision, "torchscript", batch)
+    for architecture in LARGE if compile_too else ():
+        for precision in PRECISIONS:
+            tell(f"{architecture.name} {precision} aotinductor batch 8")
+            yield isolated(device, architecture.name, precision, "aotinductor", 8)
+
+
+def isolated(*row: Any) -> dict[str, Any]:
+    """`torch_figure` in a process of its own: compiled code can crash, and a crash costs no other figure."""
+    named = dict(zip(("model", "precision", "engine", "batch"), row[1:], strict=True))
+    command = [sys.executable, "-m", "benchmarks.check_gpu", "--row", json.dumps(row)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
+    except subprocess.TimeoutExpired:
+        return {**named, "skipped": f"took over {_COMPILE_S} s"}
+    if done.returncode < 0:
+        return {**named, "skipped": f"crashed: {signal.Signals(-done.returncode).name}"}
+    if done.returncode:
+        return {**named, "skipped": f"exit code {done.returncode}: {done.stderr[-300:]}"}
+    figure: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figure
+
+
+def torch_figure(device: str, name: str, precision: str, engine: str, batch: int) -> dict[str, Any]:
+    """One architecture in one precision and batch, run by one engine."""
     import torch
 
     from benchmarks.architectures import LARGE, seeded
@@ -125,21 +158,17 @@ def torch_figures(device: str, tell: Callable[[str], None], *, compile_too: bool
         if device == "cuda":
             torch.cuda.synchronize()
 
-    work = [("torchscript", precision, batch) for precision in PRECISIONS for batch in BATCHES]
-    compiled = [("aotinductor", precision, 8) for precision in PRECISIONS] if compile_too else []
-    for engines in (work, compiled):
-        for architecture in LARGE:
-            plain = seeded(architecture).to(device)
-            asked = architecture.inputs(_PARITY_BATCH).to(device)
-            with torch.inference_mode():
-                wanted = plain(asked)
-            for how, precision, batch in engines:
-                tell(f"{architecture.name} {precision} {how} batch {batch}")
-                model = mixed(plain, precision).to(device)
-                yield _one(model, architecture, precision, how, batch, wanted, asked, settle)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # FP32 means FP32
+    architecture = next(architecture for architecture in LARGE if architecture.name == name)
+    plain = seeded(architecture).to(device)
+    asked = architecture.inputs(_PARITY_BATCH).to(device)
+    with torch.inference_mode():
+        wanted = plain(asked)
+    model = mixed(plain, precision).to(device)
+    return _measured(model, architecture, precision, engine, batch, wanted, asked, settle)
 
 
-def _one(
+def _measured(
     model: Any, architecture: Any, precision: str, how: str, batch: int, wanted: Any, asked: Any,
     settle: Callable[[], None],
 ) -> dict[str, Any]:  # fmt: skip
@@ -249,7 +278,11 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--out", type=Path, default=RESULTS, help="where gpu.json goes")
     options.add_argument("--on-cpu", action="store_true", help="try the script itself, without a GPU")
+    options.add_argument("--row", help=argparse.SUPPRESS)
     given = options.parse_args()
+    if given.row:
+        print(json.dumps(torch_figure(*json.loads(given.row))))
+        return
     given.out.mkdir(parents=True, exist_ok=True)
 
     def keep(said: dict[str, Any]) -> None:
@@ -274,7 +307,6 @@ def run(device: str, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
         return {**said, "skipped": {"everything": "torch is not installed"}}
     if device == "cuda" and not torch.cuda.is_available():
         return {**said, "skipped": {"everything": "torch sees no CUDA device"}}
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # FP32 means FP32
     said["machine"] = machine(device)
     for row in torch_figures(device, _tell, compile_too=device == "cuda"):
         said["figures"].append(row)
