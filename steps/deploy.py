@@ -17,10 +17,10 @@ def deploy(site: Site, tuned: tuple[Tuned, ...], serving: Serving) -> Deployment
     """
     package = tuned[0].package
     place = staging(site, package.model, package.version)
-    deployment = place.start(package, serving)
+    deployment = place.start(tuned[0], serving)
     try:
         Registry(site.registry_uri).move_alias(package.model, CHALLENGER, package.version)
     except BaseException:
         place.end()
         raise
-    return deployment.model_copy(update={"tuned_memory_mb": tuned[0].best.memory_mb})
+    return deployment

@@ -23,7 +23,7 @@ def find_targets(site: Site, wanted: Wanted) -> Fleet:
         )
     found = tuple(listed[one] if isinstance(one, str) else one for one in wanted.targets)
     bare = [one.name for one in found if one.server == "nvidia" and not one.image]
-    if site.cluster is not None and bare:
+    if bare and "nvidia" in site.place.servers:
         raise SpecInvalid(
             f"targets: {', '.join(bare)} has `server: nvidia` and no `image`, so nothing could serve it on the cluster",
             do="Give the target the Triton image to run, such as your mirror of NVIDIA's.",
