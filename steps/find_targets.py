@@ -9,7 +9,7 @@ from shiplift.runtime.targets.catalogue import catalogue
 
 
 def find_targets(site: Site, wanted: Wanted) -> Fleet:
-    """The release's targets, each in full.
+    """The release's targets, each in full and in the spec's order: the first that can run is the one that serves.
 
     Raises:
         SpecInvalid: the catalogue has no target of a name, or can't be read; or a target lacks what a cluster needs.

@@ -176,6 +176,12 @@ def test_a_wrong_catalogue_says_what_is_wrong(tmp_path: Path, text: str, said: s
         catalogue(tmp_path)
 
 
+def test_of_several_targets_it_is_told_at_once_that_one_serves(tmp_path: Path) -> None:
+    two = find_targets(site(tmp_path), Wanted(targets=(Target(name="fast"), Target(name="spare"))))
+    assert two.remark() == "of fast, spare the first that can run serves; the others are prepared and not served"
+    assert find_targets(site(tmp_path), Wanted()).remark() == ""
+
+
 def test_a_spec_names_targets_of_the_catalogue(tmp_path: Path) -> None:
     save(tmp_path, gpu_target(memory_mb=7))
     wanted = Wanted(targets=parse("targets: [gpu, {name: mine}]").targets)
