@@ -123,7 +123,7 @@ def run(call: Call) -> int:
         return error.exit_code
     objection = record.objection()
     outcome = _OUTCOMES[objection.outcome] if objection else "ok"
-    message = "; ".join(objection.reasons) if objection else ""
+    message = "; ".join(objection.reasons) if objection else record.remark()
     ran = _stage_run(call, started, measured, outcome=outcome, message=message)
     _leave(call, ran.model_copy(update={"cached": cached, "key": name}), None)
     return _EXIT_CODES[objection.outcome] if objection else 0
