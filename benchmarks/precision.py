@@ -35,7 +35,7 @@ from shiplift.runtime.precision import evaluation
 from shiplift.runtime.records.model import Datasets, Exported, Isolation
 from shiplift.runtime.records.precision import Candidates
 from shiplift.runtime.records.serving import ServingConfig
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.config import ModelDescription
@@ -239,7 +239,7 @@ def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, An
     """Everything about one subject."""
     site = Site(
         home=str(work / "home"), registry_uri="", artifacts_uri=(work / "artifacts").as_uri(), server_environment="",
-        http="", grpc="", metrics="",
+        place=Machine(http="", grpc="", metrics=""),
     )  # fmt: skip
     Path(site.home).mkdir(parents=True, exist_ok=True)
     files, seconds, notes = {"fp32": subject.file}, {}, {}

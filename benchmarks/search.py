@@ -31,7 +31,7 @@ from shiplift.runtime.precision import quantization
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.bench import Workbench, measure_point, workbench
@@ -304,7 +304,7 @@ def _site(home: Path) -> Site:
     environment: ServerEnvironment = ensure(root)
     return Site(
         home=str(home), registry_uri="", artifacts_uri=(home / "artifacts").as_uri(),
-        server_environment=str(environment.root), http="", grpc="", metrics="",
+        server_environment=str(environment.root), place=Machine(http="", grpc="", metrics=""),
     )  # fmt: skip
 
 

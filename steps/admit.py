@@ -105,7 +105,7 @@ def _recorded(
 
 
 def _check_site(site: Site, spec: ReleaseSpec) -> None:
-    if spec.serving.rate_limiter and not site.rate_limiter:
+    if spec.serving.rate_limiter and not site.place.rate_limiter:
         raise NotAdmitted(
             "the spec asks for `serving.rate_limiter`, production runs without Triton's rate limiter",
             do="Start it with `shiplift up --rate-limiter`, or leave that section out.",

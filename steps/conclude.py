@@ -80,6 +80,7 @@ def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
         candidates=kept("quantize", Candidates),
         tuned=tuned,
         package=package,
+        deployed=deployment.package.target if deployment else "",
         load_report=kept("load_test", LoadReport),
         config=config,
         champion_config=_champion_config(site, ledger, kept("gate", Verdict)),
@@ -125,7 +126,15 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
         overhead_seconds=round(now - since - measured, 3),
         trigger=trigger.kind,
         commit=trigger.commit,
+        serving_target=story.deployed,
+        not_served=_not_served(ending, story.deployed),
     )
+
+
+def _not_served(ending: Ending, deployed: str) -> tuple[str, ...]:
+    """The targets that a stage ran for, or was skipped for, beside the one that was deployed."""
+    names = dict.fromkeys(run.target for run in ending.stages if run.target)
+    return tuple(name for name in names if name != deployed) if deployed else ()
 
 
 def _judged(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
@@ -160,7 +169,7 @@ def _tell_registry(
         release=report.release,
         verdict=str(report.verdict),
         outcome=report.outcome,
-        reason=report.reason,
+        reason="; ".join(text for text in (report.reason, report.targets_note) if text),
         report=f"{where}/report.html",
         **({"commit": trigger.commit} if trigger.commit else {}),
     )

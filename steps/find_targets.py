@@ -9,7 +9,7 @@ from shiplift.runtime.targets.catalogue import catalogue
 
 
 def find_targets(site: Site, wanted: Wanted) -> Fleet:
-    """The release's targets, each in full.
+    """The release's targets, each in full and in the spec's order: the first that can run is the one that serves.
 
     Raises:
         SpecInvalid: the catalogue has no target of a name, or can't be read; or a target lacks what a cluster needs.
@@ -23,7 +23,7 @@ def find_targets(site: Site, wanted: Wanted) -> Fleet:
         )
     found = tuple(listed[one] if isinstance(one, str) else one for one in wanted.targets)
     bare = [one.name for one in found if one.server == "nvidia" and not one.image]
-    if site.cluster is not None and bare:
+    if bare and "nvidia" in site.place.servers:
         raise SpecInvalid(
             f"targets: {', '.join(bare)} has `server: nvidia` and no `image`, so nothing could serve it on the cluster",
             do="Give the target the Triton image to run, such as your mirror of NVIDIA's.",

@@ -8,15 +8,20 @@ from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy
+from shiplift.runtime.spec.target import Fleet
 
 
 def gate(
     quality: Quality, data: Data, slo: Slo, policy: Policy, exported: Exported, deployment: Deployment,
-    load_report: LoadReport, champion: Champion,
+    load_report: LoadReport, champion: Champion, fleet: Fleet,
 ) -> Verdict:  # fmt: skip
     """Judges parity, accuracy, latency, throughput, failures and memory, against limits and against the champion.
 
+    The fleet's targets that are not deployed are named in a warning.
+
     The verdict carries its evidence, so that it can be judged again under another policy.
     """
-    evidence = gates.evidence_of(exported, deployment.package, load_report, champion)
+    package = deployment.package
+    others = tuple(target.name for target in fleet.targets if target.name != package.target)
+    evidence = gates.evidence_of(exported, package, load_report, champion, others)
     return gates.verdict(evidence, gates.Limits(quality=quality, data=data, slo=slo, policy=policy))

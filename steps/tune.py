@@ -76,7 +76,7 @@ def tune(
 
 
 def _suggested(site: Site, target: Target, packages: Packages) -> Tuned:
-    if site.cluster is None:
+    if target.server not in site.place.servers:
         raise MissingTool(
             f"target {target.name} is for NVIDIA's Triton image, this machine has the bundled server",
             do="Release it on a cluster, or use `server: bundled`.",

@@ -141,6 +141,8 @@ def show_report(report: ReleaseReport) -> None:
         Text.assemble((str(report.verdict).upper(), f"bold {style}"), f"  {report.model} version {report.version}")
     )
     stdout.print(report.reason, markup=False)
+    if report.targets_note:
+        stdout.print(f"note: {report.targets_note}", markup=False)
     if report.checks:
         stdout.print(gates(report.checks))
     if report.endpoint:

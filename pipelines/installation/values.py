@@ -317,11 +317,8 @@ class Values(Record):
             registry_uri=self.registry_uri,
             artifacts_uri=self.artifacts,
             server_environment=SERVER_ENVIRONMENT,
-            http="",
-            grpc="",
-            metrics="",
             modelopt=IMAGE_PYTHON if self.images.modelopt else "",
-            cluster=cluster,
+            place=cluster,
         )
 
     @property

@@ -17,6 +17,7 @@ from shiplift.runtime.precision import metrics
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport
 from shiplift.runtime.records.model import Exported, ParityCase
 from shiplift.runtime.records.precision import Metric
+from shiplift.runtime.records.release import which_target_serves
 from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.measurement import ComparisonTarget, Slo
@@ -67,6 +68,7 @@ def judge(evidence: Evidence, limits: Limits) -> tuple[Check, ...]:
         checks += load_checks(load, limits.slo)
         checks += champion_checks(load.comparison, theirs, mine, limits.slo, load.uncompared)
     checks += rule_checks(evidence, limits)
+    checks += targets_check(mine.target, evidence.not_served)
     return tuple(checks)
 
 
@@ -75,19 +77,29 @@ def verdict(evidence: Evidence, limits: Limits) -> Verdict:
     return Verdict.of(judge(evidence, limits)).model_copy(update={"evidence": evidence})
 
 
-def evidence_of(exported: Exported, package: Package, load_report: LoadReport, champion: Champion) -> Evidence:
-    """What a verdict rests on, without the bytes it was measured with."""
+def evidence_of(
+    exported: Exported, package: Package, load_report: LoadReport, champion: Champion, not_served: tuple[str, ...] = ()
+) -> Evidence:
+    """What a verdict rests on, without the bytes it was measured with. `not_served` names the other targets."""
     return Evidence(
         parity=exported.parity,
         challenger=scored(package),
         champion=scored(champion.package) if champion.package else None,
         load_report=load_report.model_copy(update={"raw": None}),
+        not_served=not_served,
     )
 
 
 def scored(package: Package) -> Scored:
     """A package's answers, without its bytes."""
     return Scored(**package.model_dump(include=set(Scored.model_fields)))
+
+
+def targets_check(serving: str, not_served: tuple[str, ...]) -> Iterator[Check]:
+    """A warning where the spec has more targets than one: nobody should take the others for served."""
+    if not_served:
+        reason, wanted = which_target_serves(serving, not_served), 1.0 + len(not_served)
+        yield _check("targets", 1.0, wanted, "targets served", Outcome.FAIL, reason, severity="warn")
 
 
 def rule_checks(evidence: Evidence, limits: Limits) -> Iterator[Check]:

@@ -32,13 +32,17 @@ _COLOURS: dict[Precision, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What is known of a release beside its report; None where it did not get that far."""
+    """What is known of a release beside its report; None where it did not get that far.
+
+    `deployed` is the target of the package that was deployed; empty: none was.
+    """
 
     admitted: Admitted | None = None
     exported: Exported | None = None
     candidates: Candidates | None = None
     tuned: Tuned | None = None
     package: Package | None = None
+    deployed: str = ""
     load_report: LoadReport | None = None
     config: str = ""
     champion_config: str = ""

@@ -35,6 +35,10 @@ class Record(BaseModel):
         """The verdict that ends a pipeline here, where this record carries one that is not a pass."""
         return None
 
+    def remark(self) -> str:
+        """What people should know once it is there, though it ends nothing: engines show it with the stage."""
+        return ""
+
 
 class Sections(Record):
     """A record whose fields are edges of their own: a later step takes `slo`, not the whole spec."""

@@ -55,6 +55,21 @@ def _rank(run: StageRun, wanted: list[str]) -> int:
     return wanted.index(run.target) if run.target in wanted else len(wanted)
 
 
+def which_target_serves(serving: str, not_served: Iterable[str]) -> str:
+    """A sentence for a release with several targets: which one is deployed and judged, and why the others are not.
+
+    Empty where there are no others.
+    """
+    others = tuple(not_served)
+    if not others:
+        return ""
+    verb = "is" if len(others) == 1 else "are"
+    return (
+        f"target {serving} is deployed and judged, {', '.join(others)} {verb} not: one target serves per release, "
+        "the first in `targets` that can run"
+    )
+
+
 class Failure(Record):
     """The error that ended a release."""
 
@@ -76,7 +91,10 @@ class Ending(Record):
 
 
 class ReleaseReport(Record):
-    """A finished release, as users and machines read it. The first seven fields are the public JSON form."""
+    """A finished release, as users and machines read it. The first seven fields are the public JSON form.
+
+    `serving_target` is the target that was deployed and judged (empty: none was), `not_served` are the others.
+    """
 
     model: str
     version: int
@@ -95,6 +113,13 @@ class ReleaseReport(Record):
     report: str = ""
     trigger: str = ""
     commit: str = ""
+    serving_target: str = ""
+    not_served: tuple[str, ...] = ()
+
+    @property
+    def targets_note(self) -> str:
+        """Which of several targets serves, for people; empty where there was one."""
+        return which_target_serves(self.serving_target, self.not_served)
 
     @property
     def outcome(self) -> str:

@@ -1,6 +1,6 @@
 """What is served, where, and by which configuration."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -82,19 +82,33 @@ class Champion(Record):
     package: Package | None = None
 
 
+class ServerProcess(Record):
+    """A staging server on one machine: its process, and the folder of its model repository."""
+
+    kind: Literal["process"] = "process"
+    process: Process
+    repository: str
+
+
+class ServerPods(Record):
+    """Staging servers on a cluster: their Deployment's name, and what one server used in MiB when it was tuned."""
+
+    kind: Literal["pods"] = "pods"
+    name: str
+    tuned_memory_mb: float
+
+
 class Deployment(Record):
     """A package loaded on a staging server, warmed and answering its golden requests right.
 
-    `tuned_memory_mb` is what its server used when it was tuned. On one machine there is a process with a repository.
+    `workload` is what runs the server: it depends on the place. `metrics` is a URL.
     """
 
     package: Package
     endpoint: Endpoint = volatile()
     metrics: str = volatile("")
-    repository: str = volatile("")
-    process: Process | None = volatile(None)
     load_seconds: float = volatile(0.0)
-    tuned_memory_mb: float = volatile(0.0)
+    workload: Annotated[ServerProcess | ServerPods, Field(discriminator="kind")] = volatile()
 
 
 class Staged(Record):

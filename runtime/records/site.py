@@ -1,8 +1,26 @@
-"""Where a release runs: addresses and folders of one machine or a cluster, never a secret."""
+"""Where a release runs: a machine or a cluster, with the folders and addresses that both need; never a secret."""
 
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
 
 from shiplift.runtime.records.base import Record, volatile
+from shiplift.runtime.records.serving import ServerKind
+
+
+class Machine(Record):
+    """One machine as a place to serve: where its production server listens, and what that was started with.
+
+    `http` and `grpc` are `host:port`, `metrics` is a URL.
+    """
+
+    servers: ClassVar[tuple[ServerKind, ...]] = ("bundled",)
+
+    kind: Literal["machine"] = "machine"
+    http: str
+    grpc: str
+    metrics: str
+    rate_limiter: bool = False
 
 
 class GatewayRef(Record):
@@ -18,6 +36,10 @@ class Cluster(Record):
     `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, traffic moves by Service.
     """
 
+    servers: ClassVar[tuple[ServerKind, ...]] = ("bundled", "nvidia")
+    rate_limiter: ClassVar[bool] = True  # each package has servers of its own, started with what it needs
+
+    kind: Literal["cluster"] = "cluster"
     namespace: str
     serving_namespace: str
     server_image: str
@@ -29,7 +51,7 @@ class Cluster(Record):
 
 
 class Site(Record):
-    """Where a release runs: addresses and folders, never a secret.
+    """Where a release runs: what every place has, and the `place` that serves. Steps ask the place, never its type.
 
     `modelopt` is the Python of the environment that has NVIDIA's modelopt, where there is one.
     All of it is volatile: the same work elsewhere is a hit.
@@ -39,9 +61,5 @@ class Site(Record):
     registry_uri: str = volatile()
     artifacts_uri: str = volatile()
     server_environment: str = volatile()
-    http: str = volatile()
-    grpc: str = volatile()
-    metrics: str = volatile()
-    rate_limiter: bool = volatile(default=False)
     modelopt: str = volatile("")
-    cluster: Cluster | None = volatile(default=None)
+    place: Annotated[Machine | Cluster, Field(discriminator="kind")] = volatile()

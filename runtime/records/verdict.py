@@ -60,12 +60,16 @@ class Scored(Record):
 
 
 class Evidence(Record):
-    """Everything a verdict rests on, kept beside it, so that it can be judged again under another policy."""
+    """Everything a verdict rests on, kept beside it, so that it can be judged again under another policy.
+
+    `not_served` are the release's other targets: nothing of them was measured under load.
+    """
 
     parity: tuple[ParityCase, ...]
     challenger: Scored
     champion: Scored | None = None
     load_report: LoadReport | None = None
+    not_served: tuple[str, ...] = ()
 
 
 class Verdict(Record):

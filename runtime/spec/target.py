@@ -124,6 +124,13 @@ class Wanted(Record):
 
 
 class Fleet(Record):
-    """All targets of a release, in full."""
+    """All targets of a release, in full, in the spec's order: the first that can run is the one that serves."""
 
     targets: tuple[Target, ...] = Field((Target(),), min_length=1)
+
+    def remark(self) -> str:
+        """That one target alone will serve, told before time is spent on the others."""
+        if len(self.targets) == 1:
+            return ""
+        names = ", ".join(target.name for target in self.targets)
+        return f"of {names} the first that can run serves; the others are prepared and not served"

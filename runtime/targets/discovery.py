@@ -6,14 +6,14 @@ from typing import Any
 
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.spec.target import Accelerator, Target, Toleration, Versions
-from shiplift.runtime.targets.machine import Machine, accelerator_of, dotted, numbers
+from shiplift.runtime.targets.machine import Hardware, accelerator_of, dotted, numbers
 from shiplift.runtime.targets.operators import bundled_onnxruntime
 
 _FEATURE = "feature.node.kubernetes.io/cpu-cpuid."
 _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 
-def detect(machine: Machine) -> tuple[Target, ...]:
+def detect(machine: Hardware) -> tuple[Target, ...]:
     """The targets that a machine is: its processor under the bundled server, and its GPU under NVIDIA's."""
     kind = accelerator_of(machine)
     versions = Versions(onnxruntime=bundled_onnxruntime())

@@ -31,7 +31,7 @@ class Gpu:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class Hardware:
     """What decides whether a target is this machine: the architecture, the processor's features, its GPUs."""
 
     architecture: str
@@ -45,9 +45,9 @@ class Machine:
 
 
 @functools.cache
-def this_machine() -> Machine:
+def this_machine() -> Hardware:
     """The machine this process runs on, looked at once."""
-    return Machine(architecture=platform.machine(), flags=cpu_flags(), gpus=tuple(_gpus()))
+    return Hardware(architecture=platform.machine(), flags=cpu_flags(), gpus=tuple(_gpus()))
 
 
 def _gpus() -> Iterator[Gpu]:
@@ -79,7 +79,7 @@ def unfit_here(target: Target) -> str:
     return ""
 
 
-def mismatch(target: Target, machine: Machine) -> str:
+def mismatch(target: Target, machine: Hardware) -> str:
     """Why a machine is not the one a target means; empty: it is."""
     if target.gpu:
         return _gpu_mismatch(target, machine.gpus)
@@ -89,7 +89,7 @@ def mismatch(target: Target, machine: Machine) -> str:
     return "" if have == target.accelerator else f"it wants {target.accelerator}, this machine is {have}"
 
 
-def accelerator_of(machine: Machine) -> Accelerator:
+def accelerator_of(machine: Hardware) -> Accelerator:
     """The most particular accelerator that a processor is."""
     if machine.architecture in ("aarch64", "arm64"):
         return "cpu-arm64"

@@ -238,7 +238,7 @@ def started(workflow: Any) -> list[str]:
 def submitted(lab: Lab, version: int, **site: Any) -> str:
     """A Workflow of a version with another site, as a hand-written one would be."""
     remote = Remote(lab.namespace)
-    given = remote.site.model_copy(update={"cluster": remote.site.cluster.model_copy(update=site)})  # type: ignore[union-attr]
+    given = remote.site.model_copy(update={"place": remote.site.place.model_copy(update=site)})
     parameters = {
         "request": json.dumps({"model": MODEL, "version": version}), "trigger": "{}", "model": MODEL,
         "site": given.model_dump_json(),

@@ -69,6 +69,7 @@ def test_stages_of_a_target_run_on_its_nodes_and_so_does_what_serves_it(lab: Lab
         workflow = ended(lab, name)
         placed = pods_on_targets(lab, name)
     assert workflow["status"]["phase"] == "Succeeded"
+    assert "target fast is deployed and judged, anywhere is not" in tag(lab, MODEL, version, "reason")
     names = {one["displayName"] for one in workflow["status"]["nodes"].values()}
     assert {"each-target(0:fast)", "each-target(1:anywhere)"} <= names
     for stage in ("quantize", "tune"):

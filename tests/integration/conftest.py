@@ -68,6 +68,11 @@ class Lab:
         return stack.site(self.home, self.running)
 
     @property
+    def grpc(self) -> str:
+        """Where production answers, as `host:port`."""
+        return f"{stack.HOST}:{self.running.grpc_port}"
+
+    @property
     def releases(self) -> Releases:
         return Releases(self.home)
 

@@ -12,7 +12,7 @@ from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Exported, Isolation, ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.measurement import SearchSpace
 from shiplift.runtime.spec.model import Data, Quality
@@ -47,7 +47,11 @@ def main(small: Path) -> int:
     candidates = Candidates(target="t", metric=None, candidates=(Candidate(precision="fp32", model=kept),))
     version = ModelVersion(name="m", version=1, digest="", flavor="onnx", files=Artifact(sha256="0" * 64, size_bytes=0))
     site = Site(
-        home=str(small), registry_uri="", artifacts_uri=store.uri, server_environment="", http="", grpc="", metrics=""
+        home=str(small),
+        registry_uri="",
+        artifacts_uri=store.uri,
+        server_environment="",
+        place=Machine(http="", grpc="", metrics=""),
     )
     try:
         package(site, Target(), version, exported, candidates, Quality(), Data(), SearchSpace(), Serving())

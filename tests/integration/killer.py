@@ -16,7 +16,7 @@ import mlflow  # noqa: F401 - imported once, before the forks
 
 from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Champion, Deployment, Endpoint, Process
+from shiplift.runtime.records.serving import Champion, Deployment, Endpoint, Process, ServerProcess
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
@@ -57,7 +57,9 @@ def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
         kept = Ledger(site, Request(model=model, version=version)).promotion()
         assert kept is not None
         deployment = Deployment(
-            package=kept.package, endpoint=Endpoint(http="", grpc=""), process=Process(pid=1, started_at=0)
+            package=kept.package,
+            endpoint=Endpoint(http="", grpc=""),
+            workload=ServerProcess(process=Process(pid=1, started_at=0), repository=""),
         )
         champion = Champion(version=registry.alias(model, CHAMPION))
         request, trigger = Request(model=model, version=version), Trigger(allow_older=True)

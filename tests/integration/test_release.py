@@ -38,6 +38,24 @@ def test_a_registration_alone_leads_to_a_champion(lab: Lab) -> None:
     assert [row[0] for row in answer["outputs"]["label"]] == wanted.tolist()
 
 
+def test_of_two_targets_one_serves_and_the_release_says_which(lab: Lab) -> None:
+    two = "targets: [{name: second, precisions: [fp32]}, {name: first, precisions: [fp32]}]\n"
+    version = lab.log_classifier("two-targets", spec=FAST + two)
+    report = lab.wait("two-targets", version)
+    assert (report.exit_code, report.serving_target, report.not_served) == (0, "second", ("first",))
+    (warning,) = [check for check in report.checks if check.name == "targets"]
+    assert (warning.severity, warning.measured, warning.limit) == ("warn", 1, 2)
+    note = "target second is deployed and judged, first is not"
+    assert note in warning.reason
+    assert note in Path(report.report).read_text()
+    assert note in lab.registry.version("two-targets", version).tags["shiplift.reason"]
+    told = [(event.stage, event.message) for event in lab.events("two-targets", version)]
+    at = next(at for at, event in enumerate(told) if "the first that can run serves" in event[1])
+    assert told[at][0] == "find_targets"
+    assert at < min(at for at, event in enumerate(told) if event[0] == "quantize")
+    assert any(event == "deploy" and note in message for event, message in told)
+
+
 def test_plain_clients_need_nothing_of_ours(lab: Lab) -> None:
     version = lab.log_classifier("plain")
     report = lab.wait("plain", version)

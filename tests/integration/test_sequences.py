@@ -102,7 +102,7 @@ def tally(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Tally:
 
 def test_each_sequence_is_answered_from_its_own_state(lab: Lab, tally: Tally) -> None:
     rows = np.random.default_rng(1).normal(size=(3, 7, 1)).astype(np.float32)
-    with TritonClient(lab.site.grpc) as client:
+    with TritonClient(lab.grpc) as client:
         name = serving_name("tally")
         signature = client.signature(name)
         assert [spec.name for spec in (*signature.inputs, *signature.outputs)] == ["amount", "scores"]
@@ -117,7 +117,7 @@ def test_each_sequence_is_answered_from_its_own_state(lab: Lab, tally: Tally) ->
 
 
 def test_a_sequence_that_was_not_started_is_refused(lab: Lab, tally: Tally) -> None:
-    with TritonClient(lab.site.grpc) as client:
+    with TritonClient(lab.grpc) as client:
         name = serving_name("tally")
         signature, amount = client.signature(name), {"amount": np.ones((1, 1), np.float32)}
         with pytest.raises(ServerFailed, match="correlation ID"):

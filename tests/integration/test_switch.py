@@ -15,7 +15,7 @@ import pytest
 from shiplift.pipelines.commands.demo import Traffic
 from shiplift.runtime.records.serving import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
-from shiplift.runtime.serving.triton.production import LocalProduction
+from shiplift.runtime.serving.places import production
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import CHAMPION, PREVIOUS
@@ -89,10 +89,10 @@ def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: 
             (tree / "wrong" / str(version) / "model.onnx").write_bytes(b"not a model")
         broken = package.model_copy(update={"repository": store.put_tree(tree)})
         with traffic(lab, "wrong") as client, pytest.raises((GoldenMismatch, ServerFailed)):
-            LocalProduction(lab.site).move(broken, Rollout())
+            production(lab.site).move(broken, Rollout())
         assert client.failures == [], number
         assert client.versions == {str(version)}
-        assert LocalProduction(lab.site).serves(package)
+        assert production(lab.site).serves(package)
 
 
 @pytest.fixture(scope="module")
@@ -145,20 +145,20 @@ def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int
             run(verb, wanted, 0)
             assert lab.registry.alias("killed", CHAMPION) == wanted, point
             assert lab.registry.alias("killed", PREVIOUS) == champion, point
-            assert LocalProduction(lab.site).serves(kept(lab, "killed", wanted).package), point
+            assert production(lab.site).serves(kept(lab, "killed", wanted).package), point
             champion, previous = wanted, champion
     assert client.failures == []
 
 
 def test_promotions_of_one_model_wait_for_each_other(lab: Lab) -> None:
-    production = LocalProduction(lab.site)
+    place = production(lab.site)
     order: list[str] = []
 
     def second() -> None:
-        with production.lock("waits"):
+        with place.lock("waits"):
             order.append("second")
 
-    with production.lock("waits"):
+    with place.lock("waits"):
         thread = threading.Thread(target=second)
         thread.start()
         time.sleep(0.2)
@@ -169,13 +169,17 @@ def test_promotions_of_one_model_wait_for_each_other(lab: Lab) -> None:
 
 def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int, int]) -> None:
     from shiplift.runtime.base.errors import Refused
-    from shiplift.runtime.records.serving import Deployment, Endpoint, Process
+    from shiplift.runtime.records.serving import Deployment, Endpoint, Process, ServerProcess
     from shiplift.steps.promote import promote
     from tests.integration.conftest import by_hand
 
     first, second = pair
     package = kept(lab, "killed", first).package
-    deployment = Deployment(package=package, endpoint=Endpoint(http="", grpc=""), process=Process(pid=1, started_at=0))
+    deployment = Deployment(
+        package=package,
+        endpoint=Endpoint(http="", grpc=""),
+        workload=ServerProcess(process=Process(pid=1, started_at=0), repository=""),
+    )
     before = lab.registry.alias("killed", CHAMPION)
     with pytest.raises(Refused):
         promote(

@@ -11,8 +11,16 @@ from onnx import TensorProto, helper, numpy_helper
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Trial
 from shiplift.runtime.records.model import Exported, Isolation, ParityCase
-from shiplift.runtime.records.serving import Champion, Deployment, Endpoint, Package, Process, ServingConfig
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.serving import (
+    Champion,
+    Deployment,
+    Endpoint,
+    Package,
+    Process,
+    ServerProcess,
+    ServingConfig,
+)
+from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Check, Outcome
 
@@ -107,7 +115,7 @@ def deployment(**changes: Any) -> Deployment:
     return Deployment(
         package=package(**changes),
         endpoint=Endpoint(http="http://127.0.0.1:1/v2/models/digits", grpc="127.0.0.1:2"),
-        process=Process(pid=1, started_at=0),
+        workload=ServerProcess(process=Process(pid=1, started_at=0), repository="models"),
     )
 
 
@@ -142,9 +150,7 @@ def site(home: Path, **changes: Any) -> Site:
         "registry_uri": "http://127.0.0.1:9",
         "artifacts_uri": (home / "artifacts").as_uri(),
         "server_environment": str(home / "server"),
-        "http": "127.0.0.1:1",
-        "grpc": "127.0.0.1:2",
-        "metrics": "http://127.0.0.1:3/metrics",
+        "place": Machine(http="127.0.0.1:1", grpc="127.0.0.1:2", metrics="http://127.0.0.1:3/metrics"),
     }
     return Site(**given | changes)
 

@@ -33,7 +33,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending, Failure, StageRun
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.api import Api
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -123,7 +123,7 @@ def run(call: Call) -> int:
         return error.exit_code
     objection = record.objection()
     outcome = _OUTCOMES[objection.outcome] if objection else "ok"
-    message = "; ".join(objection.reasons) if objection else ""
+    message = "; ".join(objection.reasons) if objection else record.remark()
     ran = _stage_run(call, started, measured, outcome=outcome, message=message)
     _leave(call, ran.model_copy(update={"cached": cached, "key": name}), None)
     return _EXIT_CODES[objection.outcome] if objection else 0
@@ -148,9 +148,9 @@ def _found_or_made(call: Call) -> tuple[Record, bool, str]:
 def _concluded(call: Call, arguments: dict[str, Any]) -> Record:
     """The last stage: how the others went stands in the Workflow."""
     site: Site = call.given[Site.parameter()]
-    if site.cluster is None:
-        raise UsageError("only a site on a cluster has Workflows", do="Give --site with its `cluster`.")
-    api = Api(site.cluster.namespace)
+    if not isinstance(site.place, Cluster):
+        raise UsageError("only a site on a cluster has Workflows", do="Give --site with a `place` of kind `cluster`.")
+    api = Api(site.place.namespace)
     body = api.get("Workflow", call.workflow)
     if body is None:
         raise UsageError(f"there is no Workflow {call.workflow!r}", do="Give --workflow NAME.")

@@ -143,7 +143,7 @@ def git_push(setting: Setting) -> str:
 
 def _template(setting: Setting, name: str, *, entrypoint: str, asked: Sequence[str]) -> WorkflowTemplate:
     given = [Parameter(name=one) for one in asked]
-    site = Parameter(name=Site.parameter(), value=setting.site.model_dump_json(exclude_defaults=True))
+    site = Parameter(name=Site.parameter(), value=setting.site.model_dump_json())
     patch = {
         "initContainers": [{"name": "init", "securityContext": _RESTRICTED}],
         "containers": [{"name": "wait", "securityContext": _RESTRICTED}],

@@ -193,7 +193,7 @@ def _run_step(walk: _Run, stage: Stage, arguments: dict[str, Any], target: str, 
                 record: Record = _retried(walk, stage, target)(stage.step, **arguments)
             outcome = _outcome(record)
             objection = record.objection()
-            message = "; ".join(objection.reasons) if objection else ""
+            message = "; ".join(objection.reasons) if objection else record.remark()
         except Exception as error:
             outcome = "cancelled" if isinstance(error, Cancelled) else "failed"
             message = str(error) if isinstance(error, ShipliftError) else repr(error)

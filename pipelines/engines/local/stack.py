@@ -24,7 +24,7 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.processes import alive, free_port, inherited, memory_mb, require_free, start_daemon, stop
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Process
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.triton.environment import default_root, ensure
 from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 
@@ -94,10 +94,12 @@ def site(home: Path, stack: Stack) -> Site:
         registry_uri=stack.registry_uri,
         artifacts_uri=(home / "artifacts").as_uri(),
         server_environment=stack.server_environment,
-        http=f"{HOST}:{stack.http_port}",
-        grpc=f"{HOST}:{stack.grpc_port}",
-        metrics=f"http://{HOST}:{stack.metrics_port}/metrics",
-        rate_limiter=stack.rate_limiter,
+        place=Machine(
+            http=f"{HOST}:{stack.http_port}",
+            grpc=f"{HOST}:{stack.grpc_port}",
+            metrics=f"http://{HOST}:{stack.metrics_port}/metrics",
+            rate_limiter=stack.rate_limiter,
+        ),
     )
 
 

@@ -5,9 +5,11 @@ What passes its gates is not deployed again: production gives the same pods thei
 
 import time
 
+from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.records.serving import Deployment, Endpoint, Package, Staged
+from shiplift.runtime.records.measurement import Tuned
+from shiplift.runtime.records.serving import Deployment, Endpoint, Package, ServerPods, Staged
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.front import Front
 from shiplift.runtime.serving.kubernetes.objects import HTTP, LABEL, METRICS, package_name
@@ -28,9 +30,9 @@ class ClusterStaging:
         self._version = version
         self._workloads = Workloads(site, cluster)
 
-    def start(self, package: Package, serving: Serving) -> Deployment:  # noqa: ARG002 - the package says it all
+    def start(self, tuned: Tuned, serving: Serving) -> Deployment:  # noqa: ARG002 - the package says it all
         """The challenger's pods, ready, answering their golden requests right."""
-        started = time.monotonic()
+        started, package = time.monotonic(), tuned.package
         progress("starting the challenger's pods")
         try:
             name = self._workloads.run(package)
@@ -45,6 +47,7 @@ class ClusterStaging:
             endpoint=self._endpoint(name, package.model),
             metrics=f"http://{host}:{METRICS}/metrics",
             load_seconds=seconds,
+            workload=ServerPods(name=name, tuned_memory_mb=tuned.best.memory_mb),
         )
 
     def beside(self, deployment: Deployment, package: Package) -> Staged:  # noqa: ARG002 - it needs pods of its own
@@ -55,11 +58,14 @@ class ClusterStaging:
 
     def memory_mb(self, deployment: Deployment) -> float | None:
         """What the metrics API says of the pods, where there is one; else what the server used when it was tuned."""
+        servers = deployment.workload
+        if not isinstance(servers, ServerPods):
+            raise ServerFailed("the staging server has no pods here", do="Rerun the release.")
         if not self._workloads.api.serves("PodMetrics"):
-            return deployment.tuned_memory_mb or None
-        found = self._workloads.api.find("PodMetrics", f"{LABEL}package={package_name(deployment.package)}")
+            return servers.tuned_memory_mb or None
+        found = self._workloads.api.find("PodMetrics", f"{LABEL}package={servers.name}")
         used = [_mib(one["usage"]["memory"]) for pod in found for one in pod["containers"]]
-        return sum(used) / len(found) if used else deployment.tuned_memory_mb or None
+        return sum(used) / len(found) if used else servers.tuned_memory_mb or None
 
     def end(self) -> None:
         """Removes this version's pods, unless production needs them, and what they were compared with."""

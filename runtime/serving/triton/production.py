@@ -20,7 +20,7 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Endpoint, Package
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install, retire
 from shiplift.runtime.spec.serving import Rollout
@@ -37,10 +37,11 @@ class Served(Record):
 
 
 class LocalProduction:
-    """The production server of a site."""
+    """The production server of a machine. See `runtime.serving.places.Production`."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, machine: Machine) -> None:
         self._site = site
+        self._machine = machine
         self._home = Path(site.home) / "production"
         self.repository = self._home / "models"
 
@@ -55,14 +56,14 @@ class LocalProduction:
 
     def endpoint(self, model: str) -> Endpoint:
         """Where a model answers."""
-        return Endpoint(http=f"http://{self._site.http}/v2/models/{serving_name(model)}", grpc=self._site.grpc)
+        return Endpoint(http=f"http://{self._machine.http}/v2/models/{serving_name(model)}", grpc=self._machine.grpc)
 
     def serves(self, package: Package) -> bool:
         """Whether exactly this package answers under its name."""
         name = serving_name(package.model)
         if self._served(name) != Served(version=package.version, package=package.repository.sha256):
             return False
-        with TritonClient(self._site.grpc) as client:
+        with TritonClient(self._machine.grpc) as client:
             return client.versions(name) == [package.version]
 
     def move(self, package: Package, rollout: Rollout) -> None:  # noqa: ARG002 - one server has nothing to roll out
@@ -78,7 +79,7 @@ class LocalProduction:
         with TemporaryDirectory(prefix="shiplift-move-", dir=self._site.home) as folder:
             tree = store.fetch(package.repository, Path(folder))
             golden = load_npz(tree / GOLDEN)
-            with TritonClient(self._site.grpc) as client:
+            with TritonClient(self._machine.grpc) as client:
                 self._beside(client, tree, package, name, golden)
                 self._switch(client, tree, package, name, golden)
         write_atomically(
@@ -88,7 +89,7 @@ class LocalProduction:
     def retire(self, model: str) -> None:
         """Unloads what was only there for the move, and removes files of versions that no longer serve."""
         name = serving_name(model)
-        with TritonClient(self._site.grpc) as client:
+        with TritonClient(self._machine.grpc) as client:
             client.unload(name + _BESIDE)
         shutil.rmtree(self.repository / (name + _BESIDE), ignore_errors=True)
         retire(self.repository, name)

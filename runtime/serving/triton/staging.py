@@ -13,7 +13,8 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.processes import kill, memory_mb
 from shiplift.runtime.model.tensors import load_npz
-from shiplift.runtime.records.serving import Deployment, Endpoint, Package, Process, Staged
+from shiplift.runtime.records.measurement import Tuned
+from shiplift.runtime.records.serving import Deployment, Endpoint, Package, Process, ServerProcess, Staged
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
@@ -34,9 +35,10 @@ class LocalStaging:
         self.folder = Path(site.home) / "staging" / f"{serving_name(model)}-{version}"
         self._state = self.folder / "process.json"
 
-    def start(self, package: Package, serving: Serving) -> Deployment:
+    def start(self, tuned: Tuned, serving: Serving) -> Deployment:
         """A fresh server with one model; one from before is ended first. See `runtime.serving.places.Staging`."""
         self.end()
+        package = tuned.package
         progress("starting the staging server")
         features = Features(rate_limiter=serving.rate_limiter is not None)
         server = start_private(self._environment, self.folder / "models", features, log=self.folder / "triton.log")
@@ -57,16 +59,15 @@ class LocalStaging:
             package=package,
             endpoint=Endpoint(http=f"http://{server.http}/v2/models/{name}", grpc=server.grpc),
             metrics=server.metrics,
-            repository=str(server.repository),
-            process=server.process,
             load_seconds=seconds,
+            workload=ServerProcess(process=server.process, repository=str(server.repository)),
         )
 
     def beside(self, deployment: Deployment, package: Package) -> Staged:
         """Another package on the same server, under a name of its own."""
         name = serving_name(package.model)
         tree = self._store.fetch(package.repository, self.folder / "beside")
-        install(tree, Path(deployment.repository), source=name, name=name + _BESIDE)
+        install(tree, Path(_server(deployment).repository), source=name, name=name + _BESIDE)
         with TritonClient(deployment.endpoint.grpc) as client:
             client.load(name + _BESIDE)
         return Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
@@ -77,12 +78,16 @@ class LocalStaging:
         Raises:
             ServerFailed: the server is gone.
         """
-        if deployment.process is None:
-            raise ServerFailed("the staging server has no process here", do="Rerun the release.")
-        return memory_mb(deployment.process.pid)
+        return memory_mb(_server(deployment).process.pid)
 
     def end(self) -> None:
         """Ends the server, if there is one, and removes its folder."""
         if self._state.is_file():
             kill(Process.model_validate_json(self._state.read_text()))
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _server(deployment: Deployment) -> ServerProcess:
+    if not isinstance(deployment.workload, ServerProcess):
+        raise ServerFailed("the staging server has no process here", do="Rerun the release.")
+    return deployment.workload

@@ -9,6 +9,7 @@ import pytest
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.host.sandbox import workplace
 from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.site import Cluster, Machine
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.serving import RateLimiter, Serving
 from shiplift.runtime.store.registry import Registry
@@ -96,10 +97,15 @@ def test_files_over_the_limit_are_refused_with_both_sizes(tmp_path: Path) -> Non
         _check_size(tmp_path, 2)
 
 
+def test_on_a_cluster_a_rate_limited_model_gets_servers_that_limit(tmp_path: Path) -> None:
+    cluster = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/server:1")
+    _check_site(site(tmp_path, place=cluster), ReleaseSpec(serving=Serving(rate_limiter=RateLimiter())))
+
+
 def test_a_rate_limiter_needs_a_production_that_has_one(tmp_path: Path) -> None:
     limited = ReleaseSpec(serving=Serving(rate_limiter=RateLimiter()))
     _check_site(site(tmp_path), ReleaseSpec())
-    _check_site(site(tmp_path, rate_limiter=True), limited)
+    _check_site(site(tmp_path, place=Machine(http="", grpc="", metrics="", rate_limiter=True)), limited)
     with pytest.raises(NotAdmitted, match="production runs without") as error:
         _check_site(site(tmp_path), limited)
     assert "--rate-limiter" in error.value.do

@@ -11,8 +11,9 @@ from shiplift.runtime.host.processes import alive, free_port, identify
 from shiplift.runtime.records.release import Ending, Failure, ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.conclude import conclude
-from tests.unit.examples import check, load_report, package, site, trial
+from tests.unit.examples import check, deployment, load_report, package, site, trial
 
 REQUEST = Request(model="digits", version=3)
 
@@ -73,6 +74,23 @@ def test_what_finished_stages_gave_is_in_the_page(tmp_path: Path) -> None:
     (tmp_path / "records" / f"{key}.json").write_text(load_report(notes=("measured at night",)).model_dump_json())
     report = concluded(tmp_path, stages=(StageRun(name="load_test", key=key),))
     assert "measured at night" in Path(report.report).read_text()
+
+
+def test_the_report_says_which_target_serves_and_which_do_not(tmp_path: Path) -> None:
+    key = "3" * 64
+    store = ArtifactStore((tmp_path / "artifacts").as_uri())
+    (tmp_path / "tree").mkdir()
+    deployed = deployment(target="fast", repository=store.put_tree(tmp_path / "tree"))
+    (tmp_path / "records").mkdir()
+    (tmp_path / "records" / f"{key}.json").write_text(deployed.model_dump_json())
+    tuned = tuple(StageRun(name="tune", target=name, outcome=how) for name, how in (("gpu", "skipped"), ("fast", "ok"),
+                                                                                   ("spare", "ok")))  # fmt: skip
+    report = concluded(tmp_path, stages=(*tuned, StageRun(name="deploy", key=key)))
+    assert (report.serving_target, report.not_served) == ("fast", ("gpu", "spare"))
+    assert report.targets_note.startswith("target fast is deployed and judged, gpu, spare are not")
+    assert report.targets_note in Path(report.report).read_text()
+    early = concluded(tmp_path, stages=tuned)
+    assert (early.serving_target, early.not_served, early.targets_note) == ("", (), "")
 
 
 def test_a_package_whose_bytes_are_gone_does_not_keep_the_release_from_ending(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
+from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.ledger import artifacts_of
 from shiplift.steps.gate import gate
 from tests.unit.examples import artifact, case, champion, comparison, deployment, exported, load_report, point
@@ -14,10 +15,11 @@ QUALITY, DATA = Quality(min_score=0.9), Data(min_samples=100)
 MEASURED = load_report(point(), comparison=comparison())
 FIRST = Champion()
 RULES = Policy()
+FLEET = Fleet()
 
 
 def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion())
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), FLEET)
     assert verdict.outcome is Outcome.PASS
     assert [check.name for check in verdict.checks] == [
         "parity", "accuracy", "p99", "throughput", "failures", "memory", "accuracy against the champion",
@@ -26,13 +28,14 @@ def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
 
 
 def test_the_first_version_is_judged_by_the_limits_alone() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), load_report(), FIRST)
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), load_report(), FIRST, FLEET)
     assert (verdict.outcome, len(verdict.checks)) == (Outcome.PASS, 6)
 
 
 def test_the_default_spec_lets_a_sound_model_pass() -> None:
     assert (
-        gate(Quality(), Data(), Slo(), Policy(), exported(), deployment(), load_report(), FIRST).outcome is Outcome.PASS
+        gate(Quality(), Data(), Slo(), Policy(), exported(), deployment(), load_report(), FIRST, FLEET).outcome
+        is Outcome.PASS
     )
 
 
@@ -54,7 +57,7 @@ def test_any_single_failure_refuses_the_version(change: dict[str, object], name:
     given: dict[str, object] = {
         "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
         "exported": exported(), "deployment": deployment(),
-        "load_report": MEASURED, "champion": champion(),
+        "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
     }  # fmt: skip
     verdict = gate(**given | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.FAIL
@@ -77,7 +80,7 @@ def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
     given: dict[str, object] = {
         "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
         "exported": exported(), "deployment": deployment(),
-        "load_report": MEASURED, "champion": champion(),
+        "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
     }  # fmt: skip
     verdict = gate(**given | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -85,18 +88,32 @@ def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
 
 
 def test_a_failure_outweighs_what_is_not_known() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST)
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST, FLEET)
     assert verdict.outcome is Outcome.FAIL
 
 
+def test_targets_that_are_not_served_are_named_in_a_warning_that_decides_nothing() -> None:
+    fleet = Fleet(targets=(Target(), Target(name="arm"), Target(name="spare")))
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), fleet)
+    warning = verdict.checks[-1]
+    assert (verdict.outcome, verdict.reasons) == (Outcome.PASS, ())
+    assert (warning.name, warning.severity, warning.verdict) == ("targets", "warn", Outcome.FAIL)
+    assert (warning.measured, warning.limit) == (1, 3)
+    assert warning.reason.startswith("target local-cpu is deployed and judged, arm, spare are not: one target serves")
+    assert verdict.evidence is not None
+    assert verdict.evidence.not_served == ("arm", "spare")
+
+
 def test_the_same_records_give_the_same_verdict() -> None:
-    one, two = (gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion()) for _ in range(2))
+    one, two = (
+        gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), FLEET) for _ in range(2)
+    )
     assert one == two
 
 
 def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
     measured = MEASURED.model_copy(update={"raw": artifact()})
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), measured, champion())
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), measured, champion(), FLEET)
     assert verdict.evidence is not None
     assert (verdict.evidence.challenger.version, verdict.evidence.champion and verdict.evidence.champion.version) == (
         2,
@@ -108,7 +125,7 @@ def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
 def test_a_rule_stops_a_release_and_a_warning_does_not() -> None:
     for severity, outcome in (("block", Outcome.FAIL), ("warn", Outcome.PASS)):
         rules = Policy(rules=(Rule(metric="p95_ms", comparison="<=", limit=1, severity=severity),))
-        verdict = gate(QUALITY, DATA, LIMITS, rules, exported(), deployment(), MEASURED, champion())
+        verdict = gate(QUALITY, DATA, LIMITS, rules, exported(), deployment(), MEASURED, champion(), FLEET)
         assert verdict.outcome is outcome
         assert [check.name for check in verdict.checks if check.verdict is Outcome.FAIL] == ["p95_ms"]
         assert len(verdict.reasons) == (1 if outcome is Outcome.FAIL else 0)

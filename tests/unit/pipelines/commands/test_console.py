@@ -75,6 +75,14 @@ def test_a_report_is_shown_with_verdict_gates_and_endpoint(name: str, capfd: pyt
     assert err == ""
 
 
+def test_targets_that_are_not_served_are_told_with_the_verdict(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    two = {"serving_target": "fast", "not_served": ("[red]arm[/]",)}
+    console.show_report(report(name).model_copy(update=two))
+    assert "note: target fast is deployed and judged, [red]arm[/] is not: one target serves" in capfd.readouterr().out
+    console.show_report(report(name))
+    assert "note" not in capfd.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [(None, "-"), (0, "0"), (0.12345, "0.1235"), (12.5, "12.5"), (123456.7, "123,457"), (-2000, "-2,000")],

@@ -101,6 +101,12 @@ def test_a_report_tells_the_whole_story() -> None:
         assert words in page, words
 
 
+def test_targets_that_are_not_served_are_named_below_the_verdict() -> None:
+    page = render(report(serving_target="fast", not_served=("arm", "spare")), Story())
+    assert "Note: target fast is deployed and judged, arm, spare are not: one target serves per release" in page
+    assert "one target serves" not in render(report(serving_target="fast"), Story())
+
+
 @pytest.mark.parametrize("verdict", list(Outcome))
 def test_the_verdict_is_on_top_and_in_the_title(verdict: Outcome) -> None:
     page = render(report(verdict=verdict), Story())

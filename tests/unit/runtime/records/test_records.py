@@ -14,11 +14,15 @@ from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.release import StageRun, stage_keys
 from shiplift.runtime.records.request import Trigger
+from shiplift.runtime.records.serving import ServerPods
+from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.measurement import Regression, SearchSpace, Slo
 from shiplift.runtime.spec.model import Quality
 from tests.unit.examples import artifact, check, deployment, exported, load_report, package, point, site
+
+CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/server:1")
 
 
 class Leaf(Record):
@@ -70,6 +74,25 @@ def test_what_something_is_changes_its_identity() -> None:
 
 def test_a_site_and_a_trigger_never_change_an_identity(tmp_path: Any) -> None:
     assert identity(site(tmp_path)) == identity(Trigger(kind="webhook", delivery="x")) == {}
+    assert identity(site(tmp_path, place=CLUSTER)) == {}
+
+
+def test_what_runs_a_deployment_never_changes_its_identity() -> None:
+    pods = deployment().model_copy(update={"workload": ServerPods(name="digits-2", tuned_memory_mb=100)})
+    assert identity(pods) == identity(deployment())
+
+
+@pytest.mark.parametrize("place", [Machine(http="a:1", grpc="a:2", metrics="http://a:3"), CLUSTER])
+def test_a_site_read_back_is_the_same_kind_of_place(tmp_path: Any, place: Machine | Cluster) -> None:
+    where = site(tmp_path, place=place)
+    assert Site.model_validate_json(where.model_dump_json()) == where
+
+
+def test_a_place_has_the_fields_of_its_kind_and_no_others(tmp_path: Any) -> None:
+    given = site(tmp_path).model_dump()
+    for place in ({"kind": "moon"}, {"kind": "machine", "namespace": "x"}, {**given["place"], "kind": "cluster"}):
+        with pytest.raises(ValidationError, match="place"):
+            Site(**given | {"place": place})
 
 
 @pytest.mark.parametrize(

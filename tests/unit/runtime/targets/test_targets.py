@@ -11,14 +11,14 @@ from shiplift.runtime.spec.target import Profile, Target, Toleration, Versions, 
 from shiplift.runtime.targets import operators
 from shiplift.runtime.targets.catalogue import FILE, catalogue, save
 from shiplift.runtime.targets.discovery import detect, of_nodes
-from shiplift.runtime.targets.machine import Gpu, Machine, accelerator_of, mismatch, older, parse_smi, unfit_here
+from shiplift.runtime.targets.machine import Gpu, Hardware, accelerator_of, mismatch, older, parse_smi, unfit_here
 from shiplift.steps.find_targets import find_targets
 from tests.unit.examples import site
 
-VNNI = Machine(architecture="x86_64", flags=frozenset({"avx2", "avx512_vnni"}))
-AVX2 = Machine(architecture="x86_64", flags=frozenset({"avx2"}))
-PLAIN = Machine(architecture="x86_64", flags=frozenset({"sse2"}))
-ARM = Machine(architecture="aarch64", flags=frozenset({"asimd"}))
+VNNI = Hardware(architecture="x86_64", flags=frozenset({"avx2", "avx512_vnni"}))
+AVX2 = Hardware(architecture="x86_64", flags=frozenset({"avx2"}))
+PLAIN = Hardware(architecture="x86_64", flags=frozenset({"sse2"}))
+ARM = Hardware(architecture="aarch64", flags=frozenset({"asimd"}))
 A10 = Gpu(product="NVIDIA A10", capability=(8, 6), memory_mb=23028, driver="550.54.15")
 H200 = Gpu(product="NVIDIA H200", capability=(9, 0), memory_mb=143771, driver="570.1")
 
@@ -30,7 +30,7 @@ def gpu_target(**changes: Any) -> Target:
 @pytest.mark.parametrize(
     ("machine", "kind"), [(VNNI, "cpu-vnni"), (AVX2, "cpu-avx2"), (PLAIN, "cpu"), (ARM, "cpu-arm64")]
 )
-def test_a_machine_is_the_most_particular_accelerator_and_no_other(machine: Machine, kind: str) -> None:
+def test_a_machine_is_the_most_particular_accelerator_and_no_other(machine: Hardware, kind: str) -> None:
     assert accelerator_of(machine) == kind
     for other in ("cpu-vnni", "cpu-avx2", "cpu-arm64"):
         why = mismatch(Target(accelerator=other), machine)
@@ -51,7 +51,7 @@ def test_a_machine_is_the_most_particular_accelerator_and_no_other(machine: Mach
     ],
 )
 def test_a_gpu_must_be_the_one_the_target_means(changes: dict[str, Any], why: str) -> None:
-    machine = Machine(architecture="x86_64", flags=frozenset(), gpus=(A10,))
+    machine = Hardware(architecture="x86_64", flags=frozenset(), gpus=(A10,))
     assert mismatch(gpu_target(**changes), machine) == why
     assert mismatch(gpu_target(**changes), VNNI) == "it wants an NVIDIA GPU, this machine has none"
 
@@ -76,7 +76,7 @@ def test_gpus_are_read_from_nvidia_smi() -> None:
 
 
 def test_a_machine_is_detected_as_its_processor_and_its_gpu() -> None:
-    cpu, gpu = detect(Machine(architecture="x86_64", flags=VNNI.flags, gpus=(H200,)))
+    cpu, gpu = detect(Hardware(architecture="x86_64", flags=VNNI.flags, gpus=(H200,)))
     assert (cpu.name, cpu.accelerator, cpu.precisions, cpu.server) == (
         "cpu-vnni",
         "cpu-vnni",
@@ -87,12 +87,12 @@ def test_a_machine_is_detected_as_its_processor_and_its_gpu() -> None:
     assert (gpu.name, gpu.compute_capability, gpu.memory_mb, gpu.server) == ("nvidia-h200", "9.0", 143771, "nvidia")
     assert gpu.precisions == ("fp32", "fp16", "bf16", "int8", "fp8")
     assert detect(ARM)[0].precisions == ("fp32", "fp16", "int8")
-    older_gpu = detect(Machine(architecture="x86_64", flags=frozenset(), gpus=(A10,)))[1]
+    older_gpu = detect(Hardware(architecture="x86_64", flags=frozenset(), gpus=(A10,)))[1]
     assert older_gpu.precisions == ("fp32", "fp16", "bf16", "int8")
 
 
 def test_what_was_detected_means_the_machine_it_was_detected_on() -> None:
-    for machine in (VNNI, AVX2, PLAIN, ARM, Machine(architecture="x86_64", flags=frozenset(), gpus=(A10,))):
+    for machine in (VNNI, AVX2, PLAIN, ARM, Hardware(architecture="x86_64", flags=frozenset(), gpus=(A10,))):
         assert [mismatch(one, machine) for one in detect(machine)] == [""] * len(detect(machine))
 
 
@@ -174,6 +174,12 @@ def test_a_wrong_catalogue_says_what_is_wrong(tmp_path: Path, text: str, said: s
     (tmp_path / FILE).write_text(text)
     with pytest.raises(SpecInvalid, match=said):
         catalogue(tmp_path)
+
+
+def test_of_several_targets_it_is_told_at_once_that_one_serves(tmp_path: Path) -> None:
+    two = find_targets(site(tmp_path), Wanted(targets=(Target(name="fast"), Target(name="spare"))))
+    assert two.remark() == "of fast, spare the first that can run serves; the others are prepared and not served"
+    assert find_targets(site(tmp_path), Wanted()).remark() == ""
 
 
 def test_a_spec_names_targets_of_the_catalogue(tmp_path: Path) -> None:

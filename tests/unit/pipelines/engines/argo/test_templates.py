@@ -39,8 +39,8 @@ def setting(**changes: Any) -> Setting:
         gateway=GatewayRef(name="shiplift", namespace="shiplift-serving"),
     )  # fmt: skip
     where = Site(
-        home="/work", registry_uri="http://mlflow.shiplift:5000", server_environment="/opt/triton", http="", grpc="",
-        artifacts_uri="mlflow-artifacts://mlflow.shiplift:5000/shiplift", metrics="", cluster=cluster,
+        home="/work", registry_uri="http://mlflow.shiplift:5000", server_environment="/opt/triton",
+        artifacts_uri="mlflow-artifacts://mlflow.shiplift:5000/shiplift", place=cluster,
     )  # fmt: skip
     return Setting(namespace="shiplift", image="shiplift-pipeline:1", site=where, **changes)
 

@@ -11,6 +11,7 @@ from shiplift.runtime.base.errors import PortTaken, StackDown
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.processes import free_port, identify
 from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.site import Machine
 
 ME = identify(os.getpid())
 GONE = Process(pid=2**22 - 1, started_at=0)
@@ -59,7 +60,8 @@ def test_somebody_else_s_registry_is_no_part_of_the_stack(tmp_path: Path) -> Non
 
 def test_a_site_says_where_and_no_secret(tmp_path: Path) -> None:
     site = stack.site(tmp_path, made(tmp_path))
-    assert (site.http, site.grpc) == ("127.0.0.1:8000", "127.0.0.1:8001")
+    assert isinstance(site.place, Machine)
+    assert (site.place.http, site.place.grpc) == ("127.0.0.1:8000", "127.0.0.1:8001")
     assert site.artifacts_uri == f"file://{tmp_path}/artifacts"
     assert "secret" not in site.model_dump_json()
 

@@ -90,14 +90,14 @@ def test_a_target_without_an_image_is_refused_at_the_start_and_at_the_latest_whe
         deployed(on_gpu(nodes=bare.nodes))
 
     with pytest.raises(SpecInvalid, match="targets: h200 has `server: nvidia` and no `image`"):
-        find_targets(site(tmp_path, cluster=CLUSTER), Wanted(targets=(bare,)))
+        find_targets(site(tmp_path, place=CLUSTER), Wanted(targets=(bare,)))
     assert find_targets(site(tmp_path), Wanted(targets=(bare,))).targets == (bare,)
 
 
 def test_without_a_server_to_search_on_the_suggested_configuration_is_deployed(tmp_path: Path) -> None:
     given = Packages(target="h200", packages=(on_gpu(), on_gpu(precision="fp16")), checks=())
     rest: Any = (SearchSpace(), LatencyTarget(), Load(), Serving())
-    found = tune(site(tmp_path, cluster=CLUSTER), H200, given, *rest)
+    found = tune(site(tmp_path, place=CLUSTER), H200, given, *rest)
     assert (found.package, found.trials) == (on_gpu(), ())
     assert found.best.error.startswith("not searched")
     with pytest.raises(MissingTool, match="target h200 is for NVIDIA's Triton image"):
