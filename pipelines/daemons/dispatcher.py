@@ -203,8 +203,8 @@ def sweep(site: Site, releases: Releases, *, since: float) -> int:
 
 
 def _preload() -> None:
-    """Everything a release imports outside the sandbox, and the digest of that code: forks share both."""
-    cache_key.code_version()
+    """Everything a release imports outside the sandbox, and the digests of that code: forks share both."""
+    cache_key.take_digests(RELEASE.flat())
     import matplotlib.figure  # noqa: F401, PLC0415
     import mlflow  # noqa: F401, PLC0415
     import onnxruntime.quantization  # noqa: F401, PLC0415

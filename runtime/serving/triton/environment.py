@@ -21,8 +21,8 @@ from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.serving.triton import native
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
-_MINOR = f"{sys.version_info.major}.{sys.version_info.minor}"
-_LIBPYTHON = f"libpython{_MINOR}.so.1.0"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_LIBPYTHON = f"libpython{PYTHON}.so.1.0"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ServerEnvironment:
     @property
     def site(self) -> Path:
         """Its packages; a `model.py` adds this folder to its own path."""
-        return self.root / "lib" / f"python{_MINOR}" / "site-packages"
+        return self.root / "lib" / f"python{PYTHON}" / "site-packages"
 
     @property
     def tritonserver(self) -> Path:
@@ -70,7 +70,7 @@ class ServerEnvironment:
 def default_root() -> Path:
     """Inside the pipeline's own environment: shared by every stack of this install, and removed with it."""
     made_of = [REQUIREMENTS, *sorted(native.SOURCE.iterdir())]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in made_of) + _MINOR.encode()).hexdigest()[:12]
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in made_of) + PYTHON.encode()).hexdigest()[:12]
     return Path(sys.prefix) / "share" / "shiplift" / f"server-{digest}"
 
 
@@ -102,7 +102,7 @@ def unsupported() -> str:
     if libc != "glibc" or tuple(int(part) for part in version.split(".")[:2]) < (2, 35):
         return f"the bundled Triton needs glibc 2.35 or newer, this is {libc or 'another libc'} {version}"
     if libpython() is None:
-        return f"the bundled Triton needs {_LIBPYTHON} (Debian and Ubuntu: package libpython{_MINOR})"
+        return f"the bundled Triton needs {_LIBPYTHON} (Debian and Ubuntu: package libpython{PYTHON})"
     return ""
 
 
@@ -112,7 +112,7 @@ def libpython() -> Path | None:
     for folder in (*folders, "/usr/lib64", "/usr/local/lib"):
         if (found := Path(folder) / _LIBPYTHON).is_file():
             return found
-    return Path(_LIBPYTHON) if ctypes.util.find_library(f"python{_MINOR}") else None
+    return Path(_LIBPYTHON) if ctypes.util.find_library(f"python{PYTHON}") else None
 
 
 def _make(environment: ServerEnvironment) -> None:
@@ -126,7 +126,7 @@ def _make(environment: ServerEnvironment) -> None:
     bundled = environment.site / "pytriton" / "tritonserver"
     python = environment.backends / "python"
     shutil.copytree(bundled / "backends" / "python", python)
-    shutil.copytree(bundled / "python_backend_stubs" / _MINOR, python, dirs_exist_ok=True)
+    shutil.copytree(bundled / "python_backend_stubs" / PYTHON, python, dirs_exist_ok=True)
     for program in (environment.tritonserver, python / "triton_python_backend_stub"):
         program.chmod(0o755)
     library = next((environment.site / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))

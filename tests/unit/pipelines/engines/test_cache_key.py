@@ -1,13 +1,19 @@
 import re
+import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from shiplift import runtime
-from shiplift.pipelines.engines.cache_key import code_version, key
+import shiplift
+from shiplift.pipelines.engines import cache_key, sources
+from shiplift.pipelines.engines.cache_key import code_digest, kept, key
 from shiplift.pipelines.graph import Stage
+from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.serving.triton import environment
 from shiplift.runtime.spec.measurement import SearchSpace, Slo
 from shiplift.runtime.spec.model import Quality
 from tests.unit.examples import artifact, deployment, exported, site
@@ -53,17 +59,134 @@ def test_a_record_from_the_ledger_gives_the_key_of_the_one_in_memory(record: Rec
     assert key(Stage(one), {"records": (again, again)}) == key(Stage(one), {"records": (record, record)})
 
 
-def test_changed_code_of_the_runtime_changes_every_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.py").write_text("x = 1")
-    (tmp_path / "notes.md").write_text("x")
-    monkeypatch.setattr(runtime, "__file__", str(tmp_path / "__init__.py"))
-    version = code_version.__wrapped__
-    before = version()
-    (tmp_path / "notes.md").write_text("y")
-    assert version() == before
-    (tmp_path / "a.py").write_text("x = 2")
-    assert version() != before
-    (tmp_path / "a.py").rename(tmp_path / "b.py")
-    renamed = version()
-    (tmp_path / "b.py").write_text("x = 1")
-    assert len({before, renamed, version()}) == 3
+# --- which code each key depends on ----------------------------------------------------------------------------------
+
+# Rows: a file that is edited; a pattern stands for each file it matches. Columns: whether a stage's key then changes.
+# Written by hand: a new row or cell is a decision on what a change of code costs users. A file that moves takes its row
+# along.
+TABLE = """
+                                                   admit export quantize package tune deploy load_test gate
+__init__.py                                          x     x       x        x     x     x        x       x
+runtime/__init__.py                                  x     x       x        x     x     x        x       x
+runtime/base/errors.py                               x     x       x        x     x     x        x       x
+runtime/base/git.py                                  .     .       .        .     .     .        .       .
+runtime/records/base.py                              x     x       x        x     x     x        x       x
+runtime/records/measurement.py                       .     .       .        x     x     x        x       x
+runtime/records/release.py                           .     .       .        .     .     .        .       .
+runtime/spec/document.py                             x     .       .        .     .     .        .       .
+runtime/spec/rules.py                                x     .       .        .     .     .        .       x
+runtime/spec/serving.py                              x     .       .        x     x     x        x       .
+runtime/store/artifacts.py                           x     x       x        x     x     x        x       .
+runtime/store/mlflow_artifacts.py                    x     x       x        x     x     x        x       .
+runtime/store/registry.py                            x     .       .        .     .     x        .       .
+runtime/store/registry_rest.py                       .     .       .        .     .     .        .       .
+runtime/store/ledger.py                              .     .       .        .     .     .        .       .
+runtime/store/journal.py                             .     .       .        .     x     .        .       .
+runtime/host/sandbox.py                              x     x       .        .     .     .        .       .
+runtime/host/scan.py                                 x     x       .        .     .     .        .       .
+runtime/model/contracts.py                           x     .       .        .     .     .        .       .
+runtime/model/onnx_models.py                         .     x       x        x     .     .        .       .
+runtime/model/conversion/*.py                        .     x       .        .     .     .        .       .
+runtime/precision/rungs.py                           .     .       x        .     .     .        .       .
+runtime/precision/footprint.py                       .     .       x        .     .     .        .       .
+runtime/targets/operators.py                         .     .       x        .     .     .        .       .
+runtime/targets/catalogue.py                         .     .       .        .     .     .        .       .
+runtime/measure/perf_analyzer.py                     .     .       .        .     x     .        x       .
+runtime/measure/comparing.py                         .     .       .        .     .     .        x       .
+runtime/search/planner.py                            .     .       .        .     x     .        .       .
+runtime/search/space.py                              .     .       .        x     x     .        .       .
+runtime/gates/policy.py                              .     .       .        .     .     .        .       x
+runtime/gates/statistics.py                          .     .       .        .     .     .        x       x
+runtime/gates/report.py                              .     .       .        .     .     .        .       .
+runtime/serving/triton/requirements.txt              .     .       x        .     x     x        x       .
+runtime/serving/triton/environment.py                .     .       .        .     x     x        x       .
+runtime/serving/triton/native.py                     .     .       .        .     x     x        x       .
+runtime/serving/triton/backends/onnxruntime/*        .     .       .        .     x     x        x       .
+runtime/serving/triton/backends/*.py                 .     .       .        x     x     x        x       .
+runtime/serving/triton/config.py                     .     .       .        x     x     x        x       .
+runtime/serving/triton/server.py                     .     .       .        .     x     x        x       .
+runtime/serving/triton/staging.py                    .     .       .        .     .     x        x       .
+runtime/serving/triton/production.py                 .     .       .        .     .     .        .       .
+runtime/serving/kubernetes/staging.py                .     .       .        .     .     x        x       .
+runtime/serving/kubernetes/objects.py                .     .       .        .     .     x        x       .
+runtime/serving/kubernetes/fetch.py                  .     .       .        .     .     x        x       .
+runtime/serving/kubernetes/serve.py                  .     .       .        .     .     x        x       .
+runtime/serving/kubernetes/production.py             .     .       .        .     .     .        .       .
+steps/tune.py                                        .     .       .        .     x     .        .       .
+steps/gate.py                                        .     .       .        .     .     .        .       x
+steps/conclude.py                                    .     .       .        .     .     .        .       .
+templates/report.html.j2                             .     .       .        .     .     .        .       .
+pipelines/release.py                                 .     .       .        .     .     .        .       .
+pipelines/commands/demo.py                           .     .       .        .     .     .        .       .
+"""
+HEAD, *ROWS = [line.split() for line in TABLE.strip().splitlines()]
+PACKAGE = Path(shiplift.__file__).parent
+
+
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with folders in the place of links, as a wheel installs it."""
+    root = tmp_path_factory.mktemp("site-packages") / "shiplift"
+    shutil.copytree(PACKAGE, root, ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+@pytest.fixture
+def digests(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], dict[str, str]]:
+    """The digest of each stage's code in a project. Syntax is parsed once, however often it is asked."""
+    monkeypatch.setattr(sources, "references", cache(sources.references))
+    stages = [stage for stage in RELEASE.flat() if kept(stage)]
+
+    def of(root: Path) -> dict[str, str]:
+        project = sources.Sources(root)
+        return {stage.name: code_digest(stage.step, project) for stage in stages}
+
+    return of
+
+
+def test_a_change_of_code_changes_the_keys_in_the_table_and_no_others(
+    elsewhere: Path, digests: Callable[[Path], dict[str, str]]
+) -> None:
+    before, wrong = digests(elsewhere), []
+    assert list(before) == HEAD
+    for pattern, *cells in ROWS:
+        files = [file for file in sorted(elsewhere.glob(pattern)) if file.is_file()]
+        assert files, f"{pattern} is not there: where it went, its row goes"
+        for file in files:
+            kept_bytes = file.read_bytes()
+            file.write_bytes(kept_bytes + b"\n# edited\n")
+            changed = ["x" if digest != before[stage] else "." for stage, digest in digests(elsewhere).items()]
+            file.write_bytes(kept_bytes)
+            if changed != cells:
+                wrong.append(f"{file.relative_to(elsewhere)}: {' '.join(changed)}, the table has {' '.join(cells)}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_table_has_a_file_of_each_room() -> None:
+    rooms = {file.parent.relative_to(PACKAGE).parts[:2] for file in (PACKAGE / "runtime").rglob("*.py")}
+    assert rooms | {("steps",), ("templates",)} <= {Path(row[0]).parent.parts[:2] for row in ROWS}
+
+
+def test_the_same_code_has_the_same_digests_wherever_it_is_installed(
+    elsewhere: Path, digests: Callable[[Path], dict[str, str]]
+) -> None:
+    assert digests(elsewhere) == digests(PACKAGE)
+    assert len(set(digests(PACKAGE).values())) == len(HEAD)
+
+
+def test_the_python_of_the_server_counts_for_what_runs_on_it(
+    elsewhere: Path, digests: Callable[[Path], dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = digests(elsewhere)
+    monkeypatch.setattr(environment, "PYTHON", "3.99")
+    assert {stage for stage, digest in digests(elsewhere).items() if digest != before[stage]} == {
+        "tune", "deploy", "load_test",
+    }  # fmt: skip
+
+
+def test_a_daemon_keeps_the_digests_of_the_code_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache_key.take_digests(RELEASE.flat())
+    monkeypatch.setattr(sources.Path, "read_bytes", lambda file: pytest.fail(f"{file} was read later"))
+    for stage in RELEASE.flat():
+        if kept(stage):
+            key(stage, {})
