@@ -23,7 +23,8 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Deployment
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict
-from shiplift.runtime.serving.places import production, staging
+from shiplift.runtime.serving.production import production
+from shiplift.runtime.serving.staging import staging
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger

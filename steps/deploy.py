@@ -5,7 +5,7 @@ from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.release import which_target_serves
 from shiplift.runtime.records.serving import Deployment
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.places import staging
+from shiplift.runtime.serving.staging import staging
 from shiplift.runtime.spec.serving import Serving
 from shiplift.runtime.store.registry import CHALLENGER, Registry
 

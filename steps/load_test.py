@@ -22,7 +22,7 @@ from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import Champion, Deployment, Package, Staged
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.places import Staging, staging
+from shiplift.runtime.serving.staging import Staging, staging
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import GOLDEN

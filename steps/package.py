@@ -10,7 +10,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.gates import policy
+from shiplift.runtime.gates.quality import parity_check, score_check
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.sequences import hide_states, walk
 from shiplift.runtime.model.tensors import Arrays, batch_of, load_npz
@@ -154,14 +154,14 @@ class _Maker:
 
 
 def _quality(exported: Exported, candidates: Candidates, quality: Quality, data: Data) -> tuple[Check, ...]:
-    checks = [policy.parity_check(exported.parity, quality)]
+    checks = [parity_check(exported.parity, quality)]
     best = _best(candidates)
     if not candidates.kept:
         reason = "; ".join(f"{c.precision}: {c.dropped}" for c in candidates.candidates)
         checks.append(
             Check(name="precision", measured=0, limit=1, unit="candidates", verdict=Outcome.FAIL, reason=reason)
         )
-    elif score := policy.score_check(best.score, best.samples, candidates.metric, quality, data):
+    elif score := score_check(best.score, best.samples, candidates.metric, quality, data):
         checks.append(score)
     return tuple(checks)
 

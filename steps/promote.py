@@ -10,7 +10,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Champion, Deployment, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
-from shiplift.runtime.serving.places import production
+from shiplift.runtime.serving.production import production
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry

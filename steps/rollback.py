@@ -4,7 +4,7 @@ from shiplift.runtime.base.errors import NothingToRollBack
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.places import production
+from shiplift.runtime.serving.production import production
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry

@@ -14,7 +14,7 @@ from pathlib import Path
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.model.onnx_models import cpu_flags
+from shiplift.runtime.host.processor import cpu_flags
 from shiplift.runtime.records.measurement import Trial, Tuned
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package, ServingConfig

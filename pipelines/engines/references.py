@@ -7,11 +7,15 @@ far as they are constant: of `Path(__file__).parent / name` all files of the fol
 
 import ast
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import resolve_name
+from typing import Any
 
 PROJECT = __name__.partition(".")[0]
 _NAMED = re.compile(rf"({PROJECT}(?:\.\w+)+)(?::\w+)?")  # `shiplift.a.b`, `shiplift.a.b:function`, `shiplift.a.b.Class`
+
+_QUOTED = tuple(f"{quote}{PROJECT}.".encode() for quote in "'\"")  # most modules name none, and are read faster
 
 
 @dataclass(frozen=True)
@@ -31,60 +35,70 @@ class References:
 def references(source: bytes, module: str, *, package: bool = False) -> References:
     """What the source of `module` refers to; `package`: it is one's `__init__.py`."""
     tree = ast.parse(source)
-    reader = _Reader(module if package else module.rpartition(".")[0])
-    reader.visit(tree)
+    imports = _Imports(module if package else module.rpartition(".")[0])
+    for statement in _statements(tree.body):
+        imports.read(statement)
+    seen = imports.seen
+    if any(quoted in source for quoted in _QUOTED):
+        strings = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        matches = (_NAMED.fullmatch(text) for text in strings if isinstance(text, str))
+        seen.named.update(match[1] for match in matches if match)
     if b"__file__" in source:
-        _Paths(module, reader).visit(tree)
-    return reader.seen
+        _Paths(module, imports).visit(tree)
+    return seen
 
 
-class _Reader(ast.NodeVisitor):
-    """Imports and names in strings; `aliases` says which module a name in the source stands for."""
+def _statements(body: Iterable[Any]) -> Iterator[ast.AST]:
+    """Every statement, in functions too; not those that only type checkers see."""
+    for node in body:
+        if isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
+            yield from _statements(node.orelse)
+            continue
+        yield node
+        for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+            yield from _statements(getattr(node, part, ()))
+
+
+class _Imports:
+    """Imports of the project; `aliases` says which module a name in the source stands for."""
 
     def __init__(self, package: str) -> None:
         self._package = package
         self.seen = References()
         self.aliases: dict[str, str] = {}
 
-    def visit_If(self, node: ast.If) -> None:
-        """Leaves out what only type checkers see."""
-        if ast.unparse(node.test) not in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            self.generic_visit(node)
-            return
-        for statement in node.orelse:
-            self.visit(statement)
+    def read(self, node: ast.AST) -> None:
+        """Takes in what a statement imports."""
+        if isinstance(node, ast.Import):
+            for name in node.names:
+                self._whole(name)
+        elif isinstance(node, ast.ImportFrom):
+            module = resolve_name("." * node.level + (node.module or ""), self._package)
+            if _ours(module):
+                self.seen.imported.add(module)
+                self._parts(module, node.names)
 
-    def visit_Import(self, node: ast.Import) -> None:
+    def _whole(self, name: ast.alias) -> None:
         """`import a.b`, `import a.b as c`."""
-        for name in node.names:
-            if _ours(name.name):
-                self.seen.imported.add(name.name)
-                bound = name.name if name.asname else name.name.partition(".")[0]
-                self.aliases[name.asname or bound] = bound
+        if _ours(name.name):
+            self.seen.imported.add(name.name)
+            bound = name.name if name.asname else PROJECT
+            self.aliases[name.asname or bound] = bound
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+    def _parts(self, module: str, names: Iterable[ast.alias]) -> None:
         """`from a.b import c`, `from . import c`."""
-        module = resolve_name("." * node.level + (node.module or ""), self._package)
-        if not _ours(module):
-            return
-        self.seen.imported.add(module)
-        for name in node.names:
+        for name in names:
             self.seen.members.add(f"{module}.{name.name}")
             self.aliases[name.asname or name.name] = f"{module}.{name.name}"
-
-    def visit_Constant(self, node: ast.Constant) -> None:
-        """A string that is a module's dotted name, with or without something in it."""
-        if isinstance(node.value, str) and (match := _NAMED.fullmatch(node.value)):
-            self.seen.named.add(match[1])
 
 
 class _Paths(ast.NodeVisitor):
     """Paths from `__file__`, each as long as it is constant."""
 
-    def __init__(self, module: str, reader: _Reader) -> None:
+    def __init__(self, module: str, imports: _Imports) -> None:
         self._module = module
-        self._aliases = reader.aliases
-        self._seen = reader.seen.paths
+        self._aliases = imports.aliases
+        self._seen = imports.seen.paths
 
     def visit(self, node: ast.AST) -> None:
         """The outermost expression that is a path; there is no other within it."""

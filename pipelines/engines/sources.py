@@ -80,7 +80,7 @@ class Sources:
         for module in refers.imported:
             yield from self._module(module)
         for member in refers.members:
-            if self.file_of(member) or self._compiled(member):
+            if self._is_module(member):
                 yield from self._module(member)
         for named in refers.named:
             yield from self._named(named)
@@ -97,19 +97,23 @@ class Sources:
                 raise _missing(module)
             yield file
 
-    def _compiled(self, module: str) -> bool:
-        at = self._root.joinpath(*module.split(".")[1:])
-        return any(Path(f"{at}{suffix}").is_file() for suffix in _COMPILED)
+    def _is_module(self, name: str) -> bool:
+        """Whether a dotted name is a module, if only a compiled one, and not something in a module."""
+        package = self.file_of(name.rpartition(".")[0])
+        if package is not None and not package.endswith("__init__.py"):
+            return False
+        at = self._root.joinpath(*name.split(".")[1:])
+        return self.file_of(name) is not None or any(Path(f"{at}{suffix}").is_file() for suffix in _COMPILED)
 
     def _named(self, name: str) -> Iterator[str]:
         """A module that a string names, also by what is in it; of a package all files, since a name reads its data."""
-        module = name if self.file_of(name) or self._compiled(name) else name.rpartition(".")[0]
-        file = self.file_of(module)
-        if module == PROJECT or (file is None and not self._compiled(module)):
+        module = name if self._is_module(name) else name.rpartition(".")[0]
+        if module == PROJECT or not self._is_module(module):
             return  # `shiplift.yaml`
-        yield from self._module(module)
-        if module == name and file and file.endswith("/__init__.py"):
-            yield from self._path(posixpath.dirname(file))
+        files = [*self._module(module)]
+        yield from files
+        if module == name and files[-1].endswith("/__init__.py"):
+            yield from self._path(posixpath.dirname(files[-1]))
 
     def _path(self, name: str) -> Iterator[str]:
         """A file, or all below a folder. The project as a whole, or what is above it, is where to look for modules."""

@@ -1,30 +1,27 @@
 """The gates' arithmetic: pure functions from measurements and limits to checks that explain themselves.
 
-Three places judge with them: `package` (quality, so that a hopeless model stops before it is measured), `gate` (all)
-and a replay of an old release's evidence under another policy. What the sections `quality` and `slo` say are rules
-like any others; they have names of their own since everyone has them.
-
-A check is inconclusive where its number is missing, unstable, or closer to the limit than its own error.
+`gate` judges with them, and a replay of an old release's evidence under another policy. Checks that are needed earlier
+lie in modules of their own, so that a changed rule runs nothing but the gate again: `package` judges by `quality`, so
+that a hopeless model stops before it is measured, and the load test goes on until `comparison` is decided. What the
+sections `quality` and `slo` say are rules like any others; they have names of their own since everyone has them.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
-from shiplift.runtime.gates.statistics import Interval, ratio_interval, rounds_to_decide, smallest_difference
+from shiplift.runtime.gates.checks import Reading, check, check_limit, fail_if
+from shiplift.runtime.gates.comparison import speed_checks, worse_reading
+from shiplift.runtime.gates.quality import parity_check, score_check
 from shiplift.runtime.precision import metrics
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport
-from shiplift.runtime.records.model import Exported, ParityCase
-from shiplift.runtime.records.precision import Metric
+from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.release import which_target_serves
 from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
-from shiplift.runtime.spec.measurement import ComparisonTarget, Slo
-from shiplift.runtime.spec.model import Data, Parity, Quality
+from shiplift.runtime.spec.measurement import Slo
+from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
-
-Severity = Literal["block", "warn"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,27 +32,6 @@ class Limits:
     data: Data
     slo: Slo
     policy: Policy
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reading:
-    """A measured number, between which bounds it is sure to lie, and what would make it surer."""
-
-    value: float | None
-    low: float
-    high: float
-    said: str
-    more: str = ""
-
-    @classmethod
-    def exact(cls, value: float, said: str) -> "Reading":
-        """A number taken at its word."""
-        return cls(value=value, low=value, high=value, said=said)
-
-    @classmethod
-    def missing(cls, why: str) -> "Reading":
-        """A number that is not there."""
-        return cls(value=None, low=-math.inf, high=math.inf, said=why)
 
 
 def judge(evidence: Evidence, limits: Limits) -> tuple[Check, ...]:
@@ -99,14 +75,14 @@ def targets_check(serving: str, not_served: tuple[str, ...]) -> Iterator[Check]:
     """A warning where the spec has more targets than one: nobody should take the others for served."""
     if not_served:
         reason, wanted = which_target_serves(serving, not_served), 1.0 + len(not_served)
-        yield _check("targets", 1.0, wanted, "targets served", Outcome.FAIL, reason, severity="warn")
+        yield check("targets", 1.0, wanted, "targets served", Outcome.FAIL, reason, severity="warn")
 
 
 def rule_checks(evidence: Evidence, limits: Limits) -> Iterator[Check]:
     """The rules that are for this target."""
     for rule in limits.policy.rules:
         if rule.target in ("", evidence.challenger.target):
-            yield _decided(
+            yield check_limit(
                 rule.name, read(rule, evidence, limits), rule.limit, rule.unit,
                 upper=rule.comparison == "<=", severity=rule.severity,
             )  # fmt: skip
@@ -168,7 +144,7 @@ def _load_reading(rule: Rule, report: LoadReport, limits: Limits) -> Reading:
     if report.comparison is None:
         return Reading.missing("there was no champion to measure beside it")
     side = "p99" if rule.metric.startswith("p99") else "throughput"
-    return _worse_reading(report.comparison, side, rule.limit, limits.slo.regression)
+    return worse_reading(report.comparison, side, rule.limit, limits.slo.regression)
 
 
 def _memory_reading(report: LoadReport) -> Reading:
@@ -216,51 +192,6 @@ def _unsettled(value: float, point: LoadPoint, said: str) -> Reading:
     )  # fmt: skip
 
 
-def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
-    """The exported model against the original; see `spec.Parity` for the rule."""
-    limit = quality.parity
-    failing = [case for case in cases if not (case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel)]
-    worst = max(failing or cases, key=lambda case: case.max_abs)
-    reason = _parity_reason(worst, limit) if failing else ""
-    return _check("parity", worst.max_abs, limit.max_abs, "absolute difference", _fail_if(bool(failing)), reason)
-
-
-def _parity_reason(case: ParityCase, limit: Parity) -> str:
-    where = f"on {case.inputs} (batch {case.batch})"
-    if case.problem:
-        return f"{where} {case.problem}"
-    return (
-        f"{where} the exported model is {case.max_abs:.3g} off ({case.max_rel:.3g} of the largest value); "
-        f"allowed are {limit.max_abs:g} or {limit.max_rel:g}"
-    )
-
-
-def score_check(score: float | None, samples: int, metric: Metric | None, quality: Quality, data: Data) -> Check | None:
-    """The task metric against the least allowed; None where the spec sets none."""
-    limit = quality.min_score
-    if limit is None:
-        return None
-    if score is None or metric is None:
-        return _check(
-            data.metric, None, limit, data.metric, Outcome.INCONCLUSIVE,
-            f"there is nothing to measure it on: log validation data with labels at {data.validation}",
-        )  # fmt: skip
-    if math.isnan(score):
-        return _check(
-            metric, score, limit, metric, Outcome.INCONCLUSIVE,
-            f"{metric} is not a number: outputs or labels of the validation set are not finite",
-        )  # fmt: skip
-    if samples < data.min_samples:
-        return _check(
-            metric, score, limit, metric, Outcome.INCONCLUSIVE,
-            f"{samples} validation samples are too few, at least {data.min_samples} decide it",
-        )  # fmt: skip
-    failed = (limit - score) * metrics.better(metric) > 0
-    side = "over" if metric == "mae" else "under"
-    reason = f"{metric} {score:.4f} is {side} the budget of {limit:g} ({samples} samples)"
-    return _check(metric, score, limit, metric, _fail_if(failed), reason if failed else "")
-
-
 def operating_point(report: LoadReport, slo: Slo) -> LoadPoint:
     """Where a service would be run: the highest throughput within the p99 limit, else the lowest p99."""
     within = [point for point in report.points if slo.p99_ms is None or point.p99_ms <= slo.p99_ms]
@@ -273,12 +204,12 @@ def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
     """Latency, throughput, failures and memory against their absolute limits."""
     point = operating_point(report, slo)
     p99 = _unsettled(point.p99_ms, point, f"p99 {point.p99_ms:.2f} ms {where(point)}")
-    yield _decided("p99", p99, slo.p99_ms, "ms")
+    yield check_limit("p99", p99, slo.p99_ms, "ms")
     rate = _unsettled(point.throughput_per_s, point, f"{point.throughput_per_s:.0f} inferences/s {where(point)}")
-    yield _decided("throughput", rate, slo.throughput_per_s, "inferences/s", upper=False)
+    yield check_limit("throughput", rate, slo.throughput_per_s, "inferences/s", upper=False)
     failed = Reading.exact(report.failures, f"{report.failures} requests failed")
-    yield _decided("failures", failed, slo.failures, "requests")
-    yield _decided("memory", _memory_reading(report), slo.memory_mb, "MiB")
+    yield check_limit("failures", failed, slo.failures, "requests")
+    yield check_limit("memory", _memory_reading(report), slo.memory_mb, "MiB")
 
 
 def champion_checks(
@@ -290,63 +221,9 @@ def champion_checks(
     yield from _score_regression(champion, challenger, slo)
     if comparison is None:
         reason = uncompared or "the champion was not measured beside it"
-        yield _check("champion", None, None, "", Outcome.INCONCLUSIVE, reason)
+        yield check("champion", None, None, "", Outcome.INCONCLUSIVE, reason)
         return
     yield from speed_checks(comparison, slo.regression)
-
-
-def speed_checks(comparison: Comparison, target: ComparisonTarget) -> Iterator[Check]:
-    """p99 and throughput against the champion's: a pass needs the whole interval within the limit."""
-    for side, limit in (("p99", target.p99_percent), ("throughput", target.throughput_percent)):
-        reading = _worse_reading(comparison, side, limit, target)
-        yield _decided(f"{side} against the champion", reading, limit, "% worse")
-
-
-def interval_of(comparison: Comparison, side: str, confidence_percent: float) -> Interval:
-    """The interval of challenger over champion for `p99` or `throughput`."""
-    ratios = comparison.p99_ratios if side == "p99" else comparison.throughput_ratios
-    return ratio_interval(ratios, confidence=confidence_percent / 100, looks=comparison.looks)
-
-
-def decided(comparison: Comparison, target: ComparisonTarget) -> bool:
-    """Whether no more rounds are needed: every check of speed is a pass or a failure."""
-    return all(check.verdict is not Outcome.INCONCLUSIVE for check in speed_checks(comparison, target))
-
-
-def _bound(side: str, limit_percent: float) -> float:
-    """The limit as a ratio: `limit_percent` more p99, or that much less throughput, than the champion has."""
-    return 1 + limit_percent / 100 if side == "p99" else 1 - limit_percent / 100
-
-
-def _worse_reading(comparison: Comparison, side: str, limit: float, target: ComparisonTarget) -> Reading:
-    found = interval_of(comparison, side, target.confidence_percent)
-    sign = 1 if side == "p99" else -1
-    low, high = sorted((sign * (found.low - 1) * 100, sign * (found.high - 1) * 100))
-    value = sign * (found.estimate - 1) * 100
-    if math.isnan(value):
-        return Reading.missing("its rounds gave no ratio")
-    return Reading(
-        value=value,
-        low=low,
-        high=high,
-        said=f"{value:.1f} % worse ({low:.1f} to {high:.1f} %)",
-        more=_what_would_decide(comparison, side, limit, target),
-    )
-
-
-def _what_would_decide(comparison: Comparison, side: str, limit: float, target: ComparisonTarget) -> str:
-    ratios = comparison.p99_ratios if side == "p99" else comparison.throughput_ratios
-    given = {"confidence": target.confidence_percent / 100, "looks": comparison.looks}
-    bound = _bound(side, limit)
-    needed = rounds_to_decide(ratios, bound, **given) if bound > 0 else None  # type: ignore[arg-type]
-    seen = smallest_difference(ratios, **given)  # type: ignore[arg-type]
-    said = f"{len(ratios)} rounds show differences of {seen:.0f} % and more" if math.isfinite(seen) else (
-        f"{len(ratios)} rounds show nothing"
-    )  # fmt: skip
-    if needed is None:
-        return f"{said}; it is too close to the limit for any number of rounds: a quieter machine, or another limit"
-    more = max(1, needed - len(ratios))
-    return f"{said}; about {more} more would decide it (`load.comparison_rounds`, `load.comparison_budget_s`)"
 
 
 def score_worse(mine: Scored, theirs: Scored | None) -> float | None:
@@ -366,38 +243,6 @@ def _score_regression(champion: Scored, challenger: Scored, slo: Slo) -> Iterato
     reason = (
         f"{metric} {challenger.score:.4f} is {worse:.4f} worse than version {champion.version}'s {champion.score:.4f}"
     )
-    verdict = Outcome.INCONCLUSIVE if math.isnan(worse) else _fail_if(worse > limit)
+    verdict = Outcome.INCONCLUSIVE if math.isnan(worse) else fail_if(worse > limit)
     reason = "" if verdict is Outcome.PASS else reason
-    yield _check(f"{metric} against the champion", worse, limit, f"{metric} worse", verdict, reason)
-
-
-def _decided(
-    name: str, reading: Reading, limit: float | None, unit: str, *, upper: bool = True, severity: Severity = "block"
-) -> Check:
-    """A pass lies within the limit with all its bounds, a failure outside with all of them."""
-
-    def given(outcome: Outcome, reason: str) -> Check:
-        return _check(name, reading.value, limit, unit, outcome, reason, severity)
-
-    if limit is None:
-        return given(Outcome.PASS, "")
-    if reading.value is None or math.isnan(reading.value):
-        return given(Outcome.INCONCLUSIVE, reading.said if reading.value is None else f"{name} could not be measured")
-    within = (reading.high <= limit) if upper else (reading.low >= limit)
-    outside = (reading.low > limit) if upper else (reading.high < limit)
-    if within:
-        return given(Outcome.PASS, "")
-    said = f"{reading.said}, the limit is {limit:g}"
-    return given(Outcome.FAIL, said) if outside else given(Outcome.INCONCLUSIVE, f"{said}: {reading.more}")
-
-
-def _fail_if(failed: bool) -> Outcome:
-    return Outcome.FAIL if failed else Outcome.PASS
-
-
-def _check(
-    name: str, measured: float | None, limit: float | None, unit: str, verdict: Outcome, reason: str,
-    severity: Severity = "block",
-) -> Check:  # fmt: skip
-    finite = measured if measured is not None and math.isfinite(measured) else None  # JSON knows no infinity
-    return Check(name=name, measured=finite, limit=limit, unit=unit, verdict=verdict, reason=reason, severity=severity)
+    yield check(f"{metric} against the champion", worse, limit, f"{metric} worse", verdict, reason)

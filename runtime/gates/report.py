@@ -14,7 +14,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from shiplift.runtime.gates import policy
+from shiplift.runtime.gates.comparison import interval_of
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport, Trial, Tuned
 from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.precision import Candidate, Candidates, Precision, Slice
@@ -68,7 +68,7 @@ def render(report: ReleaseReport, story: Story) -> str:
         report=report,
         story=story,
         confidence=confidence,
-        interval=lambda comparison, side: policy.interval_of(comparison, side, confidence),
+        interval=lambda comparison, side: interval_of(comparison, side, confidence),
         charts=_charts(story, slo.p99_ms if slo else None),
         timeline=_timeline(report),
         ranking=_ranking(story.tuned),

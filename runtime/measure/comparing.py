@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.gates import policy
+from shiplift.runtime.gates import comparison
 from shiplift.runtime.records.measurement import Comparison, LoadPoint
 from shiplift.runtime.spec.measurement import ComparisonTarget
 
@@ -44,7 +44,7 @@ def compare(champion: Measure, challenger: Measure, version: int, concurrency: i
         while len(made) < plan.rounds * 2**look:
             made.append(_pair(champion, challenger, len(made), f"with champion {version}"))
         found = _comparison(version, concurrency, noise, made, looks)
-        if policy.decided(found, plan.target) or time.monotonic() - started > plan.budget_s:
+        if comparison.decided(found, plan.target) or time.monotonic() - started > plan.budget_s:
             break
     return found
 

@@ -4,7 +4,6 @@ import contextlib
 import ctypes
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -212,17 +211,3 @@ def _float_differences(wanted: NDArray[np.float64], got: NDArray[np.float64]) ->
         return math.inf, math.inf
     scale = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0))
     return absolute, absolute / scale if scale else (math.inf if absolute else 0.0)
-
-
-@cache
-def cpu_flags() -> frozenset[str]:
-    """This processor's features, as Linux names them."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return frozenset(line.split(":", 1)[1].split())
-    return frozenset()
-
-
-def has_vnni() -> bool:
-    """Whether 8-bit dot products accumulate in 32 bits in one instruction: without it, U8S8 can saturate in 16."""
-    return bool(cpu_flags() & {"avx512_vnni", "avx_vnni"})

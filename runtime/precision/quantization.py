@@ -21,6 +21,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from shiplift.runtime.base.errors import QuantizeFailed
+from shiplift.runtime.host.processor import has_vnni
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays, batch_of
 from shiplift.runtime.spec.model import Method, Quantization
@@ -55,7 +56,7 @@ class Scheme:
 def scheme(model: Path, target: Target, how: Quantization) -> Scheme:
     """The scheme for a model file on a target."""
     attentive = has_attention(model)
-    vnni = target.accelerator == "cpu-vnni" or (target.accelerator == "cpu" and onnx_models.has_vnni())
+    vnni = target.accelerator == "cpu-vnni" or (target.accelerator == "cpu" and has_vnni())
     return Scheme(
         op_types=LAYERS if attentive else _CONVOLUTIONAL,
         constant_weights=attentive,

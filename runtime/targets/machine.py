@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from shiplift.runtime.model.onnx_models import cpu_flags
+from shiplift.runtime.host.processor import cpu_flags
 from shiplift.runtime.spec.target import Accelerator, Target, capability
 
 _VNNI = frozenset({"avx512_vnni", "avx_vnni"})

@@ -1,11 +1,10 @@
 """What a target's ONNX Runtime can load: opsets, domains and file formats by release."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.serving.triton.environment import REQUIREMENTS
+from shiplift.runtime.serving.triton.requirements import pinned
 from shiplift.runtime.spec.model import NEWEST_OPSET
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.targets.machine import numbers
@@ -13,8 +12,7 @@ from shiplift.runtime.targets.machine import numbers
 
 def bundled_onnxruntime() -> str:
     """The version of ONNX Runtime in the bundled server's environment."""
-    found = re.search(r"^onnxruntime==(\S+)$", REQUIREMENTS.read_text(), re.MULTILINE)
-    return found.group(1) if found else ""
+    return pinned("onnxruntime")
 
 
 # The first release of ONNX Runtime that loads models of each opset of the ONNX domain: from 1.19 on measured, before by

@@ -15,7 +15,7 @@ import pytest
 from shiplift.pipelines.commands.demo import Traffic
 from shiplift.runtime.records.serving import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
-from shiplift.runtime.serving.places import production
+from shiplift.runtime.serving.production import production
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import CHAMPION, PREVIOUS

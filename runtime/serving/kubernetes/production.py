@@ -29,7 +29,7 @@ _MARGIN = 0.01
 
 
 class ClusterProduction:
-    """The production of a cluster. See `runtime.serving.places.Production`."""
+    """The production of a cluster. See `runtime.serving.production.Production`."""
 
     def __init__(self, site: Site, cluster: Cluster) -> None:
         self._site = site

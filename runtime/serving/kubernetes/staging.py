@@ -21,7 +21,7 @@ _UNITS = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024, "": 1 / 1024**2}
 
 
 class ClusterStaging:
-    """The staging pods of a model version. See `runtime.serving.places.Staging`."""
+    """The staging pods of a model version. See `runtime.serving.staging.Staging`."""
 
     def __init__(self, site: Site, cluster: Cluster, model: str, version: int) -> None:
         self._site = site

@@ -1,4 +1,4 @@
-"""The bundled server's environment: a venv of its own, made on first use and found by its requirements' digest.
+"""The bundled server's environment: a venv of its own, made on first use and found by the digest of what makes it.
 
 nvidia-pytriton carries a real tritonserver with its Python backend; tritonclient's wheel carries perf_analyzer. Both
 run outside a container once their libraries can be found, which this module arranges; the backend for ONNX models is
@@ -19,8 +19,8 @@ from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.serving.triton import native
+from shiplift.runtime.serving.triton.requirements import REQUIREMENTS
 
-REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _LIBPYTHON = f"libpython{PYTHON}.so.1.0"
 
@@ -69,8 +69,9 @@ class ServerEnvironment:
 
 def default_root() -> Path:
     """Inside the pipeline's own environment: shared by every stack of this install, and removed with it."""
-    made_of = [REQUIREMENTS, *sorted(native.SOURCE.iterdir())]
-    digest = hashlib.sha256(b"".join(file.read_bytes() for file in made_of) + PYTHON.encode()).hexdigest()[:12]
+    made_of = [file.read_bytes() for file in (REQUIREMENTS, *sorted(native.SOURCE.iterdir()))]
+    made_by = " ".join((native.COMPILER, *native.FLAGS, PYTHON)).encode()
+    digest = hashlib.sha256(b"".join(made_of) + made_by).hexdigest()[:12]
     return Path(sys.prefix) / "share" / "shiplift" / f"server-{digest}"
 
 

@@ -37,7 +37,7 @@ class Served(Record):
 
 
 class LocalProduction:
-    """The production server of a machine. See `runtime.serving.places.Production`."""
+    """The production server of a machine. See `runtime.serving.production.Production`."""
 
     def __init__(self, site: Site, machine: Machine) -> None:
         self._site = site

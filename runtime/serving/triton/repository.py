@@ -28,8 +28,8 @@ from shiplift.runtime.serving.triton.config import (
 )
 from shiplift.runtime.store.artifacts import digest
 
-BACKENDS = Path(__file__).parent / "backends"
-BACKEND = BACKENDS / "onnx_model.py"
+ONNX_MODEL = Path(__file__).parent / "backends" / "onnx_model.py"
+SEQUENCE_MODEL = Path(__file__).parent / "backends" / "sequence_model.py"
 GOLDEN = "golden.npz"
 
 
@@ -64,10 +64,10 @@ def write_package(
 
 def _write_backend(version: Path, model: ModelDescription) -> None:
     if model.serving.sequence_batching:
-        shutil.copyfile(BACKEND, version / BACKEND.name)
-        shutil.copyfile(BACKENDS / "sequence_model.py", version / "model.py")
+        shutil.copyfile(ONNX_MODEL, version / ONNX_MODEL.name)
+        shutil.copyfile(SEQUENCE_MODEL, version / "model.py")
     else:
-        shutil.copyfile(BACKEND, version / "model.py")
+        shutil.copyfile(ONNX_MODEL, version / "model.py")
 
 
 def install(package: Path, repository: Path, *, source: str, name: str) -> None:

@@ -36,7 +36,7 @@ class LocalStaging:
         self._state = self.folder / "process.json"
 
     def start(self, tuned: Tuned, serving: Serving) -> Deployment:
-        """A fresh server with one model; one from before is ended first. See `runtime.serving.places.Staging`."""
+        """A fresh server with one model; one from before is ended first. See `runtime.serving.staging.Staging`."""
         self.end()
         package = tuned.package
         progress("starting the staging server")

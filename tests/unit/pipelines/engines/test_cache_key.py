@@ -9,6 +9,7 @@ import pytest
 import shiplift
 from shiplift.pipelines.engines import cache_key, sources
 from shiplift.pipelines.engines.cache_key import code_digest, kept, key
+from shiplift.pipelines.engines.references import references
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.records.base import Record
@@ -134,7 +135,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def digests(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], dict[str, str]]:
     """The digest of each stage's code in a project. Syntax is parsed once, however often it is asked."""
-    monkeypatch.setattr(sources, "references", cache(sources.references))
+    monkeypatch.setattr(sources, "references", cache(references))
     stages = [stage for stage in RELEASE.flat() if kept(stage)]
 
     def of(root: Path) -> dict[str, str]:
@@ -186,7 +187,7 @@ def test_the_python_of_the_server_counts_for_what_runs_on_it(
 
 def test_a_daemon_keeps_the_digests_of_the_code_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
     cache_key.take_digests(RELEASE.flat())
-    monkeypatch.setattr(sources.Path, "read_bytes", lambda file: pytest.fail(f"{file} was read later"))
+    monkeypatch.setattr(Path, "read_bytes", lambda file: pytest.fail(f"{file} was read later"))
     for stage in RELEASE.flat():
         if kept(stage):
             key(stage, {})

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.gates import policy
+from shiplift.runtime.gates.quality import parity_check, score_check
 from shiplift.runtime.records.precision import Slice
 from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome
@@ -48,13 +49,13 @@ def test_parity_passes_within_the_absolute_or_the_relative_limit(
     max_abs: float, max_rel: float, verdict: Outcome
 ) -> None:
     limits = Quality(parity=Parity(max_abs=1e-3, max_rel=1e-2))
-    check = policy.parity_check((case(), case(max_abs, max_rel)), limits)
+    check = parity_check((case(), case(max_abs, max_rel)), limits)
     assert (check.verdict, explained(check)) == (verdict, True)
 
 
 def test_the_worst_failing_inputs_are_named() -> None:
     cases = (case(5, 1e-9, "fine"), case(2, 2, "random-7", 7), case(1, 1, "random-1", 1))
-    check = policy.parity_check(cases, Quality())
+    check = parity_check(cases, Quality())
     assert (check.verdict, check.measured) == (FAIL, 2)
     assert "on random-7 (batch 7) the exported model is 2 off" in check.reason
 
@@ -63,9 +64,7 @@ def test_the_worst_failing_inputs_are_named() -> None:
 
 
 def score(value: float | None, samples: int = 500, limit: float | None = 0.9, metric: Any = "accuracy") -> Check | None:
-    return policy.score_check(
-        value, samples, metric, Quality(min_score=limit), DATA.model_copy(update={"metric": metric})
-    )
+    return score_check(value, samples, metric, Quality(min_score=limit), DATA.model_copy(update={"metric": metric}))
 
 
 def test_no_limit_is_no_check() -> None:
@@ -96,7 +95,7 @@ def test_a_score_is_judged_in_the_direction_of_its_metric(
 
 
 def test_a_score_without_data_says_where_to_log_them() -> None:
-    check = policy.score_check(None, 0, None, Quality(min_score=0.9), DATA)
+    check = score_check(None, 0, None, Quality(min_score=0.9), DATA)
     assert check is not None
     assert check.verdict is INCONCLUSIVE
     assert DATA.validation in check.reason

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from shiplift.runtime.gates import policy
+from shiplift.runtime.gates import comparison
 from shiplift.runtime.measure.comparing import Plan, compare, looks_within
 from shiplift.runtime.records.measurement import Comparison, LoadPoint
 from shiplift.runtime.records.verdict import Outcome
@@ -34,7 +34,7 @@ def run(noise: float, ratio: float, *, rounds: int = 4, budget_s: float = 1e9) -
 
 
 def verdicts(found: Comparison) -> set[Outcome]:
-    return {check.verdict for check in policy.speed_checks(found, TARGET)}
+    return {check.verdict for check in comparison.speed_checks(found, TARGET)}
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_a_noisy_one_goes_on_until_it_is_decided() -> None:
 def test_the_time_ends_it_undecided_and_says_how_many_more_are_needed() -> None:
     _, found = run(0.6, 0.9, rounds=2, budget_s=1)
     assert found.rounds == 2
-    checks = list(policy.speed_checks(found, TARGET))
+    checks = list(comparison.speed_checks(found, TARGET))
     assert Outcome.INCONCLUSIVE in {check.verdict for check in checks}
     assert any("would decide it" in check.reason for check in checks)
 
@@ -86,6 +86,6 @@ def test_an_equal_challenger_is_seldom_refused_however_often_it_looks() -> None:
             return point(throughput_per_s=found, p99_ms=10)
 
         found = compare(side, side, 1, 4, Plan(rounds=3, budget_s=60, target=target))
-        failed = [c for c in policy.speed_checks(found, target) if c.name.startswith("throughput")]
+        failed = [c for c in comparison.speed_checks(found, target) if c.name.startswith("throughput")]
         wrong += failed[0].verdict is Outcome.FAIL
     assert wrong / 150 <= 0.06

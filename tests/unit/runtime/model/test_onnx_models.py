@@ -121,8 +121,3 @@ def test_a_file_that_is_no_model_is_refused_with_the_runtime_s_words(tmp_path: P
     (tmp_path / "model.onnx").write_bytes(b"not a model")
     with pytest.raises(ExportFailed, match=r"ONNX Runtime .* does not load the model"):
         onnx_models.session(tmp_path / "model.onnx")
-
-
-def test_this_processor_is_asked_once() -> None:
-    assert onnx_models.cpu_flags() is onnx_models.cpu_flags()
-    assert isinstance(onnx_models.has_vnni(), bool)

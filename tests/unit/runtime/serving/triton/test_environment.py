@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import MissingTool
-from shiplift.runtime.serving.triton import environment
+from shiplift.runtime.serving.triton import environment, native
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure, unsupported
+from shiplift.runtime.serving.triton.requirements import REQUIREMENTS, pinned
 
 
 def test_an_environment_is_ready_once_its_stamp_is_there(tmp_path: Path) -> None:
@@ -33,6 +34,12 @@ def test_the_default_one_belongs_to_this_install_and_to_its_requirements(
     monkeypatch.setattr(environment, "REQUIREMENTS", tmp_path / "requirements.txt")
     assert default_root() != before
     assert default_root().parent == before.parent
+
+
+def test_another_way_to_compile_the_backend_is_another_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = default_root()
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-O3"))
+    assert default_root() != before
 
 
 @pytest.mark.parametrize(
@@ -62,6 +69,7 @@ def test_a_machine_without_the_python_library_is_told_the_package(monkeypatch: p
 
 
 def test_the_server_s_requirements_are_pinned() -> None:
-    lines = [line for line in environment.REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#")]
+    lines = [line for line in REQUIREMENTS.read_text().splitlines() if line and not line.startswith("#")]
     assert all("==" in line for line in lines)
-    assert any(line.startswith("numpy==1.") for line in lines)
+    assert pinned("numpy").startswith("1.")
+    assert pinned("onnx") == ""

@@ -15,8 +15,8 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton import repository
 from shiplift.runtime.serving.triton.config import ModelDescription, parse
 from shiplift.runtime.serving.triton.repository import (
-    BACKEND,
     GOLDEN,
+    ONNX_MODEL,
     golden_arrays,
     install,
     raw_bytes,
@@ -82,7 +82,7 @@ def test_only_text_on_the_bundled_server_needs_code_in_the_package(
     tensors = Signature(inputs=signature().inputs, outputs=(tensor("output", -1, datatype=datatype),))
     package = make(tmp_path / "package", 3, server=server, tensors=tensors)
     at = package / "digits" / "3" / "model.py"
-    assert (at.read_bytes() == BACKEND.read_bytes()) if code else not at.exists()
+    assert (at.read_bytes() == ONNX_MODEL.read_bytes()) if code else not at.exists()
     config_ = parse((package / "digits" / "config.pbtxt").read_text())
     assert config_.backend == ("python" if code else "onnxruntime")
 

@@ -1,0 +1,55 @@
+"""The gates of a model's own quality, known before it is measured: parity with the original, and its task metric."""
+
+import math
+
+from shiplift.runtime.gates.checks import check, fail_if
+from shiplift.runtime.precision import metrics
+from shiplift.runtime.records.model import ParityCase
+from shiplift.runtime.records.precision import Metric
+from shiplift.runtime.records.verdict import Check, Outcome
+from shiplift.runtime.spec.model import Data, Parity, Quality
+
+
+def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
+    """The exported model against the original; see `spec.Parity` for the rule."""
+    limit = quality.parity
+    failing = [case for case in cases if not (case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel)]
+    worst = max(failing or cases, key=lambda case: case.max_abs)
+    reason = _parity_reason(worst, limit) if failing else ""
+    return check("parity", worst.max_abs, limit.max_abs, "absolute difference", fail_if(bool(failing)), reason)
+
+
+def _parity_reason(case: ParityCase, limit: Parity) -> str:
+    where = f"on {case.inputs} (batch {case.batch})"
+    if case.problem:
+        return f"{where} {case.problem}"
+    return (
+        f"{where} the exported model is {case.max_abs:.3g} off ({case.max_rel:.3g} of the largest value); "
+        f"allowed are {limit.max_abs:g} or {limit.max_rel:g}"
+    )
+
+
+def score_check(score: float | None, samples: int, metric: Metric | None, quality: Quality, data: Data) -> Check | None:
+    """The task metric against the least allowed; None where the spec sets none."""
+    limit = quality.min_score
+    if limit is None:
+        return None
+    if score is None or metric is None:
+        return check(
+            data.metric, None, limit, data.metric, Outcome.INCONCLUSIVE,
+            f"there is nothing to measure it on: log validation data with labels at {data.validation}",
+        )  # fmt: skip
+    if math.isnan(score):
+        return check(
+            metric, score, limit, metric, Outcome.INCONCLUSIVE,
+            f"{metric} is not a number: outputs or labels of the validation set are not finite",
+        )  # fmt: skip
+    if samples < data.min_samples:
+        return check(
+            metric, score, limit, metric, Outcome.INCONCLUSIVE,
+            f"{samples} validation samples are too few, at least {data.min_samples} decide it",
+        )  # fmt: skip
+    failed = (limit - score) * metrics.better(metric) > 0
+    side = "over" if metric == "mae" else "under"
+    reason = f"{metric} {score:.4f} is {side} the budget of {limit:g} ({samples} samples)"
+    return check(metric, score, limit, metric, fail_if(failed), reason if failed else "")
