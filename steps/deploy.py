@@ -2,8 +2,7 @@
 
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.release import which_target_serves
-from shiplift.runtime.records.serving import Deployment
+from shiplift.runtime.records.serving import Deployment, which_target_serves
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.staging import staging
 from shiplift.runtime.spec.serving import Serving

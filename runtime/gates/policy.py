@@ -16,8 +16,7 @@ from shiplift.runtime.gates.quality import parity_check, score_check
 from shiplift.runtime.precision import metrics
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport
 from shiplift.runtime.records.model import Exported
-from shiplift.runtime.records.release import which_target_serves
-from shiplift.runtime.records.serving import Champion, Package
+from shiplift.runtime.records.serving import Champion, Package, which_target_serves
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Literal
 
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Endpoint
+from shiplift.runtime.records.serving import Endpoint, which_target_serves
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
 
@@ -53,21 +53,6 @@ def stage_keys(stages: Iterable[StageRun], target: str = "") -> dict[str, str]:
 
 def _rank(run: StageRun, wanted: list[str]) -> int:
     return wanted.index(run.target) if run.target in wanted else len(wanted)
-
-
-def which_target_serves(serving: str, not_served: Iterable[str]) -> str:
-    """A sentence for a release with several targets: which one is deployed and judged, and why the others are not.
-
-    Empty where there are no others.
-    """
-    others = tuple(not_served)
-    if not others:
-        return ""
-    verb = "is" if len(others) == 1 else "are"
-    return (
-        f"target {serving} is deployed and judged, {', '.join(others)} {verb} not: one target serves per release, "
-        "the first in `targets` that can run"
-    )
 
 
 class Failure(Record):

@@ -1,5 +1,6 @@
 """What is served, where, and by which configuration."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -128,3 +129,18 @@ class Promotion(Record):
     previous: int = volatile(0)
     package: Package
     replicas: int = volatile(1)
+
+
+def which_target_serves(serving: str, not_served: Iterable[str]) -> str:
+    """A sentence for a release with several targets: which one is deployed and judged, and why the others are not.
+
+    Empty where there are no others.
+    """
+    others = tuple(not_served)
+    if not others:
+        return ""
+    verb = "is" if len(others) == 1 else "are"
+    return (
+        f"target {serving} is deployed and judged, {', '.join(others)} {verb} not: one target serves per release, "
+        "the first in `targets` that can run"
+    )
