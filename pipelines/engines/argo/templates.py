@@ -6,6 +6,7 @@ Nothing but scheduling is decided here; what a stage does, and whether it is a c
 """
 
 import json
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,8 +28,10 @@ from shiplift.pipelines.engines.argo.layout import (
     TARGETS,
     dashed,
 )
+from shiplift.pipelines.engines.argo.workflows import ERROR
 from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
 from shiplift.pipelines.release import RELEASE, ROLLBACK
+from shiplift.runtime.base.errors import Cancelled, Temporary
 from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.release import Failure, StageRun
 from shiplift.runtime.records.site import Site
@@ -37,8 +40,9 @@ from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
 _RETRIES = 8
 # A lost pod; a temporary error; ended by a signal, unless that was for its memory.
 _AGAIN = (
-    "lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143] or "
-    "(asInt(lastRetry.exitCode) == 137 and not (lastRetry.message contains 'OOMKilled'))"
+    f"lastRetry.status == '{ERROR}' or asInt(lastRetry.exitCode) in "
+    f"[{Temporary.exit_code}, {Cancelled.exit_code}, {128 + signal.SIGTERM}] or "
+    f"(asInt(lastRetry.exitCode) == {128 + signal.SIGKILL} and not (lastRetry.message contains 'OOMKilled'))"
 )
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
