@@ -38,6 +38,8 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
 
 _RETRIES = 8
+# A stage ends itself at its deadline, and says so. Kubernetes ends one that can't, by the signal for "try it again".
+_GRACE_S = 60
 # A lost pod; a temporary error; ended by a signal, unless that was for its memory.
 _AGAIN = (
     f"lastRetry.status == '{ERROR}' or asInt(lastRetry.exitCode) in "
@@ -207,7 +209,7 @@ def _shape(setting: Setting, at: Placement, name: str, *, account: str = "") -> 
         ),
         "labels": {f"{LABEL}stage": name, **({f"{LABEL}sandbox": "true"} if at.sandbox else {})},
         **({"service_account_name": who, "automount_service_account_token": True} if who else {}),
-        "active_deadline_seconds": at.deadline_s,
+        "active_deadline_seconds": at.deadline_s + _GRACE_S,
         "retry_strategy": m.RetryStrategy(
             limit=str(_RETRIES), retry_policy="Always", expression=_AGAIN,
             backoff=m.Backoff(duration="5", factor="2", cap="60"),
