@@ -124,9 +124,10 @@ class Attempt:
                 if record is None:
                     return None
                 self.deliver(record)
+                outcome, message = _told(record)
             except (Interrupted, Exception) as error:
                 failure = failure_of(error)
-        outcome, message = _told(record, failure)
+                outcome, message = failure.outcome, failure.message
         ran = StageRun(
             name=self.stage.name, target=self.target, seconds=round(time.monotonic() - started, 3),
             cached=cached and failure is None, outcome=outcome, message=message, key=name,
@@ -144,10 +145,6 @@ def failure_of(error: BaseException) -> Failure:
     return Failure.of(error)
 
 
-def _told(record: Record | None, failure: Failure | None) -> tuple[StageOutcome, str]:
-    if failure:
-        return failure.outcome, failure.message
-    objection = record.objection() if record else None
-    if objection:
-        return objection.outcome.word, "; ".join(objection.reasons)
-    return "ok", record.remark() if record else ""
+def _told(record: Record) -> tuple[StageOutcome, str]:
+    objection = record.objection()
+    return (objection.outcome.word, "; ".join(objection.reasons)) if objection else ("ok", record.remark())
