@@ -8,10 +8,13 @@ import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from types import GenericAlias
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from shiplift.runtime.host.sandbox import Entry
 from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending
+
+Step = Callable[..., Record]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +23,7 @@ class Placement:
 
     `keep` says what a finished stage is worth on a rerun. "result": its record is all of it, so it is a hit.
     "effect": its record is a hit, but it set something up (a staging server), so it runs again before a stage that
-    `uses` it does. "never": it reads or changes the world and always runs.
+    `uses` its step does. "never": it reads or changes the world and always runs.
     A `shielded` stage is finished rather than cancelled, since it moves traffic.
     A `cluster` stage talks to the cluster's API where there is one; no other is given the right to.
     `warm` names a sandbox entry that a local engine may start ahead of time.
@@ -33,19 +36,19 @@ class Placement:
     retries: int = 3
     on_target: bool = False
     sandbox: bool = False
-    warm: str = ""
+    warm: Entry | None = None
     shielded: bool = False
     cluster: bool = False
     modelopt: bool = False
-    keep: str = "result"
-    uses: str = ""
+    keep: Literal["result", "effect", "never"] = "result"
+    uses: Step | None = None
 
 
 @dataclass(frozen=True)
 class Stage:
     """One step and its placement."""
 
-    step: Callable[..., Record]
+    step: Step
     at: Placement = field(default_factory=Placement)
 
     @property
@@ -138,10 +141,10 @@ class Pipeline:
         if self.on_exit is not None:  # it runs whatever happened: only the inputs are sure to be there
             given: tuple[type[Record], ...] = (*self.inputs, Ending)
             _connect(self.on_exit, {kind.parameter(): kind for kind in given})
-        effects = {stage.name for stage in self.flat() if stage.at.keep == "effect"}
+        effects = {stage.step for stage in self.flat() if stage.at.keep == "effect"}
         for stage in self.flat():
             if stage.at.uses and stage.at.uses not in effects:
-                raise TypeError(f"{stage.entry} uses {stage.at.uses!r}, which is no stage with an effect")
+                raise TypeError(f"{stage.entry} uses {stage.at.uses.__name__!r}, which is no stage with an effect")
 
     def __iter__(self) -> Iterator[Stage | Each]:
         return iter(self.stages)

@@ -10,7 +10,7 @@ from shiplift.runtime.targets import machine
 from shiplift.steps.admit import admit
 from shiplift.steps.conclude import conclude
 from shiplift.steps.deploy import deploy
-from shiplift.steps.export import export
+from shiplift.steps.export import CONVERT, export
 from shiplift.steps.find_champion import find_champion
 from shiplift.steps.find_targets import find_targets
 from shiplift.steps.gate import gate
@@ -21,8 +21,6 @@ from shiplift.steps.quantize import quantize
 from shiplift.steps.rollback import rollback
 from shiplift.steps.tune import tune
 
-CONVERT = "shiplift.runtime.model.conversion.entry:convert"
-CONVERT = "shiplift.runtime.model.conversion.entry:convert"
 ON_TARGET = Placement(cpu="2", memory="4Gi", deadline_s=7200, on_target=True)
 MEASURED = Placement(cpu="2", memory="2Gi", deadline_s=7200, on_target=True)
 
@@ -45,7 +43,7 @@ RELEASE = Pipeline(
             unfit=machine.unfit_here,
         ),
         Stage(deploy, Placement(keep="effect", cluster=True)),
-        Stage(load_test, replace(MEASURED, uses="deploy", cluster=True)),
+        Stage(load_test, replace(MEASURED, uses=deploy, cluster=True)),
         Stage(gate),
         Stage(promote, Placement(keep="never", shielded=True, cluster=True)),
     ),

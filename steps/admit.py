@@ -12,7 +12,7 @@ from pathlib import Path
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.host import scan
-from shiplift.runtime.host.sandbox import Limits, Workplace, workplace
+from shiplift.runtime.host.sandbox import Entry, Limits, Workplace, workplace
 from shiplift.runtime.model.contracts import LoggedModel, read_model
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.artifact import Artifact
@@ -27,7 +27,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry import FOLDER, Registry, VersionInfo, check_name
 
 SPEC_FILE = "shiplift.yaml"
-_SCAN = "shiplift.runtime.host.scan:scan_files"
+_SCAN = Entry("shiplift.runtime.host.scan:scan_files")
 _SCAN_LIMITS = Limits(memory_mb=4096, timeout_s=600, task="scanning the model's files", settings="")
 _EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow names them
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from shiplift.runtime.base.errors import ShipliftError, by_exit_code
+from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.gates.report import Story, render
@@ -140,16 +140,14 @@ def _not_served(ending: Ending, deployed: str) -> tuple[str, ...]:
 
 def _judged(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
     if ending.failure:
-        decided = by_exit_code(ending.failure.exit_code).about_model
-        return (
-            Outcome.FAIL if decided else Outcome.INCONCLUSIVE,
-            ending.failure.exit_code,
-            f"{ending.failure.what}. {ending.failure.do}",
-        )
+        outcome = Outcome.FAIL if ending.failure.about_model else Outcome.INCONCLUSIVE
+        return outcome, ending.failure.exit_code, ending.failure.message
     verdict: Verdict | None = ending.verdict
     if verdict and verdict.outcome is not Outcome.PASS:
-        return verdict.outcome, 20 if verdict.outcome is Outcome.FAIL else 21, "; ".join(verdict.reasons)
-    return (Outcome.PASS, 0, "every check passed") if promoted else (Outcome.INCONCLUSIVE, 70, "it did not finish")
+        return verdict.outcome, verdict.outcome.exit_code, "; ".join(verdict.reasons)
+    if promoted:
+        return Outcome.PASS, Outcome.PASS.exit_code, "every check passed"
+    return Outcome.INCONCLUSIVE, ShipliftError.exit_code, "it did not finish"
 
 
 def _tell_registry(

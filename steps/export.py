@@ -12,7 +12,7 @@ import numpy as np
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import measuring, progress
-from shiplift.runtime.host.sandbox import Limits, workplace
+from shiplift.runtime.host.sandbox import Entry, Limits, workplace
 from shiplift.runtime.host.scan import onnx_problems
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
@@ -22,7 +22,7 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.store.artifacts import ArtifactStore
 
-_ENTRY = "shiplift.runtime.model.conversion.entry:convert"
+CONVERT = Entry("shiplift.runtime.model.conversion.entry:convert")
 _SEED = 20240229
 
 
@@ -35,7 +35,7 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
         ArtifactCorrupt: the admitted files are not what was admitted.
     """
     store = ArtifactStore(site.artifacts_uri)
-    with workplace(_ENTRY, Path(site.home)) as place, measuring():
+    with workplace(CONVERT, Path(site.home)) as place, measuring():
         source = store.fetch(model_version.files, place.folder / "source")
         example = place.folder / "example.npz"
         example.write_bytes(store.read(contract.example))

@@ -229,13 +229,10 @@ def gate(
     `shiplift gate digits/3 --policy stricter.yaml`
     """
     from shiplift.pipelines.commands import gate
-    from shiplift.runtime.base.errors import Inconclusive, Refused
-    from shiplift.runtime.records.verdict import Outcome
 
     found = gate.replay(_home(), name, str(policy), _read(policy))
     _print(found, gate.show, as_json=as_json)
-    codes = {Outcome.FAIL: Refused.exit_code, Outcome.INCONCLUSIVE: Inconclusive.exit_code}
-    raise typer.Exit(codes.get(found.outcome, 0))
+    raise typer.Exit(found.outcome.exit_code)
 
 
 @app.command()

@@ -27,6 +27,7 @@ from shiplift.runtime.base.names import release_name
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.registry import CHAMPION, Registry
 from shiplift.steps.rollback import rollback
 
@@ -134,7 +135,7 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
     site, unfinished = stack.site(home, running), home / "demo" / "unfinished"
     _finish(site, unfinished, tell)
     tell("\n2. Version 1: training and registering it starts its release")
-    first = _release(home, running, tell, epochs=6, expect=0)
+    first = _release(home, running, tell, epochs=6, expect=Outcome.PASS)
     answers = load_npz(home / "demo" / "answers.npz")
     difference = _compare(running, answers)
     tell(f"Production's answers are within {difference:.2g} of torch's (largest logit: {_largest(answers):.1f}).")
@@ -148,10 +149,10 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
     traffic.start()
     try:
         tell("\n3. Version 2 is worse: it is refused, and version 1 keeps serving")
-        second = _release(home, running, tell, epochs=1, samples=600, expect=20)
+        second = _release(home, running, tell, epochs=1, samples=600, expect=Outcome.FAIL)
         tell("\n4. Version 3 is better: it is promoted while a client keeps sending")
         unfinished.write_text(str(first.version))
-        third = _release(home, running, tell, epochs=30, expect=0)
+        third = _release(home, running, tell, epochs=30, expect=Outcome.PASS)
         tell("\n5. Rollback, under the same load")
         back = rollback(site, MODEL)
         unfinished.unlink()
@@ -182,7 +183,7 @@ def _finish(site: Site, unfinished: Path, tell: Tell) -> None:
 
 
 def _release(
-    home: Path, running: stack.Stack, tell: Tell, *, epochs: int, expect: int, samples: int = 1200
+    home: Path, running: stack.Stack, tell: Tell, *, epochs: int, expect: Outcome, samples: int = 1200
 ) -> ReleaseReport:
     """Trains and registers a version, follows the release that this starts, and checks how it ended."""
     version = train(home, running, tell, epochs=epochs, samples=samples)
@@ -196,9 +197,9 @@ def _release(
         time.sleep(0.05)
     report = console.follow(releases, name, alive=lambda: running.runs("dispatcher"))
     console.show_report(report)
-    if report.exit_code != expect:
+    if report.exit_code != expect.exit_code:
         raise ShipliftError(
-            f"version {version} ended with {report.exit_code}, the story says {expect}: {report.reason}",
+            f"version {version} ended with {report.exit_code}, the story says {expect.exit_code}: {report.reason}",
             do=f"See `shiplift logs {MODEL}/{version}`.",
         )
     return report

@@ -23,7 +23,7 @@ from shiplift.pipelines.engines.local import runner, stack
 from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Releases
 from shiplift.pipelines.release import RELEASE
 from shiplift.pipelines.triggers import registry_sweep
-from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary
 from shiplift.runtime.records.release import Failure, ReleaseReport
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
@@ -96,7 +96,7 @@ class Dispatcher:
         sys.stdout.flush()
         self._child = os.fork()
         if self._child == 0:
-            code = 70
+            code = ShipliftError.exit_code
             try:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 code = job()
@@ -147,7 +147,7 @@ def work(home: Path, name: str) -> int:
         return report.exit_code
     found = stack.read(home)
     if found is None:
-        return 69
+        return StackDown.exit_code
     return _run(releases, order, name, stack.site(home, found))
 
 
@@ -158,8 +158,8 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
         RELEASE, site, order.request, order.trigger, release=name, kept=Ledger(site, order.request),
         tell=lambda event: releases.tell(name, event), on_signal=stopped.append, scratch=Path(site.home),
     )  # fmt: skip
-    if signal.SIGTERM in stopped and ending.failure and ending.failure.kind == "Cancelled":
-        return 75  # the stack is going down: it stays queued and goes on at the next start
+    if signal.SIGTERM in stopped and ending.failure and ending.failure.outcome == "cancelled":
+        return Temporary.exit_code  # the stack is going down: it stays queued and goes on at the next start
     report: ReleaseReport = known[ReleaseReport.parameter()]
     releases.end(name, report)
     return report.exit_code
@@ -167,8 +167,8 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
 
 def _given_up(order: Order, name: str) -> ReleaseReport:
     """The report of a release whose process died every time."""
-    what = f"the release's process died {MAX_ATTEMPTS} times"
     do = f"See `shiplift logs {name}`, then `shiplift rerun {order.request.model}/{order.request.version}`."
+    failure = Failure.of(ShipliftError(f"the release's process died {MAX_ATTEMPTS} times", do=do))
     return ReleaseReport(
         model=order.request.model,
         version=order.request.version,
@@ -178,9 +178,9 @@ def _given_up(order: Order, name: str) -> ReleaseReport:
         stages=(),
         checks=(),
         release=name,
-        reason=f"{what}. {do}",
-        exit_code=70,
-        failure=Failure(kind="ShipliftError", exit_code=70, what=what, do=do),
+        reason=failure.message,
+        exit_code=failure.exit_code,
+        failure=failure,
         seconds=0,
         since_request_seconds=0,
         overhead_seconds=0,

@@ -27,14 +27,17 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NewType
 
 import psutil
 
 import shiplift
-from shiplift.runtime.base.errors import ExportFailed, SandboxLimit, ShipliftError, by_exit_code
+from shiplift.runtime.base.errors import ExportFailed, SandboxLimit, ShipliftError
 from shiplift.runtime.records.model import Isolation
+from shiplift.runtime.records.release import Failure
 
+# `module:function` to run in a sandbox. Named rather than imported: its module loads what only the child should.
+Entry = NewType("Entry", str)
 _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 _PR_SET_SECCOMP, _FILTER = 22, 2
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
@@ -92,7 +95,7 @@ class Sandbox:
     threads can't be locked as a whole any more. `preload` makes it import what its entry will most likely need.
     """
 
-    def __init__(self, entry: str, *, read: Sequence[Path], work: Path, preload: bool = False) -> None:
+    def __init__(self, entry: Entry, *, read: Sequence[Path], work: Path, preload: bool = False) -> None:
         work.mkdir(parents=True, exist_ok=True)
         self.work = work
         self._result = work / "result.json"
@@ -147,7 +150,7 @@ class Sandbox:
 class Workplace:
     """A folder for one run: the sandbox reads all of it, and writes below `work` in it."""
 
-    def __init__(self, entry: str, root: Path) -> None:
+    def __init__(self, entry: Entry, root: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="shiplift-", dir=root))
         self.sandbox = Sandbox(entry, read=[self.folder], work=self.folder / "work", preload=True)
 
@@ -157,10 +160,10 @@ class Workplace:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-_warm: dict[str, Workplace] = {}
+_warm: dict[Entry, Workplace] = {}
 
 
-def warm(entry: str, root: Path) -> None:
+def warm(entry: Entry, root: Path) -> None:
     """Starts a workplace ahead of time: its imports run while the caller does something else."""
     if entry not in _warm:
         _warm[entry] = Workplace(entry, root)
@@ -173,7 +176,7 @@ def cool() -> None:
 
 
 @contextmanager
-def workplace(entry: str, root: Path) -> Iterator[Workplace]:
+def workplace(entry: Entry, root: Path) -> Iterator[Workplace]:
     """A workplace below `root`, one started ahead of time if there is one; nothing of it stays."""
     place = _warm.pop(entry, None) or Workplace(entry, root)
     try:
@@ -227,8 +230,7 @@ def _outcome(code: int, result: Path, tail: str, limits: Limits) -> tuple[dict[s
         if code == 0 and "value" in said:
             return said["value"], Isolation.model_validate(said["isolation"])
         if "error" in said:
-            error = said["error"]
-            raise by_exit_code(int(error["exit_code"]))(str(error["what"]), do=str(error["do"]))
+            raise Failure.model_validate(said["error"]).error()
     if code == -signal.SIGXCPU:
         raise _too_slow(limits)
     if "MemoryError" in tail or "bad_alloc" in tail or "Cannot allocate memory" in tail:
@@ -256,7 +258,7 @@ def _last_line(text: str) -> str:
 # --- inside the child -----------------------------------------------------------------------------------------------
 
 
-def main(entry: str, read: Sequence[str], work: Path, *, preload: bool) -> None:
+def main(entry: Entry, read: Sequence[str], work: Path, *, preload: bool) -> None:
     """The child: isolate while there is one thread, import, wait for the order, and only then run what may be hostile.
 
     Landlock and seccomp bind the thread that asks for them, and those it starts later: libraries start threads when
@@ -289,7 +291,7 @@ def main(entry: str, read: Sequence[str], work: Path, *, preload: bool) -> None:
     try:
         said: dict[str, Any] = {"value": function(**order["arguments"]), "isolation": isolation.model_dump()}
     except ShipliftError as error:
-        said = {"error": {"exit_code": error.exit_code, "what": error.what, "do": error.do}}
+        said = {"error": Failure.of(error).model_dump()}
     (work / "result.json").write_text(json.dumps(said))
 
 

@@ -31,6 +31,19 @@ class Outcome(StrEnum):
     FAIL = "fail"
     INCONCLUSIVE = "inconclusive"
 
+    @property
+    def exit_code(self) -> int:
+        """What a process exits with that ends with this verdict."""
+        return {Outcome.PASS: 0, Outcome.FAIL: Refused.exit_code, Outcome.INCONCLUSIVE: Inconclusive.exit_code}[self]
+
+    @property
+    def word(self) -> Literal["ok", "refused", "inconclusive"]:
+        """The outcome of a stage that ends with this verdict."""
+        words: dict[Outcome, Literal["ok", "refused", "inconclusive"]] = {
+            Outcome.PASS: "ok", Outcome.FAIL: "refused", Outcome.INCONCLUSIVE: "inconclusive"
+        }  # fmt: skip
+        return words[self]
+
 
 class Check(Record):
     """One gate: what was measured against which limit. `reason` explains it to the model's author.

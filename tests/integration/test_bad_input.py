@@ -160,10 +160,11 @@ def test_a_pickle_that_runs_code_is_named_and_never_runs(lab: Lab, tmp_path: Pat
 def test_even_unscanned_it_can_do_nothing_in_the_sandbox(lab: Lab, tmp_path: Path) -> None:
     from shiplift.runtime.host.sandbox import Limits, workplace
     from shiplift.runtime.model.tensors import dump_npz
+    from shiplift.steps.export import CONVERT
 
     marker = tmp_path / "it-ran"
     x = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
-    with workplace("shiplift.runtime.model.conversion.entry:convert", tmp_path) as place:
+    with workplace(CONVERT, tmp_path) as place:
         folder = evil_folder(lab, place.folder / "m", marker)
         example = place.folder / "example.npz"
         example.write_bytes(dump_npz({"x": np.ones((2, 4), np.float32)}))

@@ -5,12 +5,13 @@ scheduled, its image missing) is accounted for by what Argo says of its node.
 """
 
 import json
+import signal
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
 from shiplift.pipelines.engines.argo.layout import dashed
-from shiplift.pipelines.engines.argo.workflows import STOPPED_BECAUSE, nodes, outputs
+from shiplift.pipelines.engines.argo.workflows import STOPPED_BECAUSE, SUCCEEDED, ended, nodes, outputs
 from shiplift.pipelines.graph import Each, Pipeline, Stage
 from shiplift.runtime.base.errors import (
     Cancelled,
@@ -26,7 +27,7 @@ from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.kubernetes.api import Object
 
 Node = Mapping[str, Any]
-_ENDED = ("Succeeded", "Failed", "Error")
+_KILLED = 128 + signal.SIGKILL  # the exit code of a pod that went over its memory
 
 
 def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
@@ -38,9 +39,9 @@ def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
         failure = failure or _failure(stage, node)
     marks = workflow["metadata"].get("annotations", {})
     if stopped := marks.get(STOPPED_BECAUSE, ""):
-        failure = _as_failure(ClusterRefused(stopped, do="Mend that, then `shiplift rerun` it."))
+        failure = Failure.of(ClusterRefused(stopped, do="Fix that, then `shiplift rerun` it."))
     elif workflow.get("spec", {}).get("shutdown") and not _decided(verdict):
-        failure = _as_failure(Cancelled("the release was cancelled", do="`shiplift release` goes on where it was."))
+        failure = Failure.of(Cancelled("the release was cancelled", do="`shiplift release` goes on where it was."))
     if failure is None and not _decided(verdict) and not _finished(stages, pipeline):
         failure = _of_workflow(workflow)
     return Ending(
@@ -63,18 +64,20 @@ def attempts(workflow: Object, pipeline: Pipeline) -> Iterator[tuple[Stage, Node
 
 def under_way(node: Node) -> bool:
     """Whether a node has not ended."""
-    return node.get("phase") not in _ENDED
+    return not ended(node.get("phase"))
 
 
 def stage_run(stage: Stage, node: Node) -> StageRun:
     """How a stage went: as its pod told, else as Argo saw it; what has not ended yet is taken for cancelled."""
     if text := outputs(node).get(StageRun.parameter()):
         return StageRun.model_validate_json(text)
-    phase, started, ended = node.get("phase"), node.get("startedAt"), node.get("finishedAt")
-    seconds = _seconds(ended) - _seconds(started) if started and ended else 0.0
-    outcome: Any = "cancelled" if under_way(node) else "ok" if phase == "Succeeded" else "failed"
+    started, finished = node.get("startedAt"), node.get("finishedAt")
     return StageRun(
-        name=stage.name, target=_target(node), seconds=seconds, outcome=outcome, message=str(node.get("message", ""))
+        name=stage.name,
+        target=_target(node),
+        seconds=_seconds(finished) - _seconds(started) if started and finished else 0.0,
+        outcome="cancelled" if under_way(node) else "ok" if node.get("phase") == SUCCEEDED else "failed",
+        message=str(node.get("message", "")),
     )
 
 
@@ -89,29 +92,33 @@ def _verdict(stage: Stage, node: Node) -> Verdict | None:
 
 
 def _failure(stage: Stage, node: Node) -> Failure | None:
-    given = outputs(node)
-    if node.get("phase") not in ("Failed", "Error") or (
-        given.get(stage.gives.parameter()) and not given.get("failure")
-    ):
+    if under_way(node) or node.get("phase") == SUCCEEDED:
         return None
-    if given.get(Failure.parameter()):
-        return Failure.model_validate_json(given[Failure.parameter()])
-    said = " ".join(str(node.get("message") or "its pod left no reason").split())
-    what = f"stage {stage.name}: {said}"
-    if "OOMKilled" in said or (node.get("outputs") or {}).get("exitCode") == "137":
-        return _as_failure(
-            SandboxLimit(f"{what}: it needed more memory", do=f"Raise `stages.{stage.name}.memory` in the values.")
-        )
-    if "deadline" in said.lower():
-        return _as_failure(DeadlineExceeded(what, do="See the pod's log."))
-    code = str((node.get("outputs") or {}).get("exitCode") or "")
+    left = outputs(node)
+    if text := left.get(Failure.parameter()):
+        return Failure.model_validate_json(text)
+    if left.get(stage.gives.parameter()):  # an objection
+        return None
+    return Failure.of(_error_of_pod(stage, node))
+
+
+def _error_of_pod(stage: Stage, node: Node) -> ShipliftError:
+    """What ended a pod that left no account, from what Argo says of it."""
+    message = " ".join(str(node.get("message") or "its pod left no reason").split())
+    what, code = f"stage {stage.name}: {message}", str((node.get("outputs") or {}).get("exitCode") or "")
+    if "OOMKilled" in message or code == str(_KILLED):
+        do = f"Raise `stages.{stage.name}.memory` in the values."
+        return SandboxLimit(f"{what}: it needed more memory", do=do)
+    if "deadline" in message.lower():
+        return DeadlineExceeded(what, do="See the pod's log.")
     kind = by_exit_code(int(code)) if code.isdecimal() else ShipliftError
-    return _as_failure(kind(what, do="See the pod's log."))
+    return kind(what, do="See the pod's log.")
 
 
 def _of_workflow(workflow: Object) -> Failure:
-    said = " ".join(str(workflow.get("status", {}).get("message") or "it did not finish").split())
-    return _as_failure(ShipliftError(f"the Workflow ended: {said}", do="See `argo get`, then `shiplift rerun` it."))
+    message = " ".join(str(workflow.get("status", {}).get("message") or "it did not finish").split())
+    do = "See `argo get`, then `shiplift rerun` it."
+    return Failure.of(ShipliftError(f"the Workflow ended: {message}", do=do))
 
 
 def _finished(stages: list[StageRun], pipeline: Pipeline) -> bool:
@@ -122,10 +129,6 @@ def _finished(stages: list[StageRun], pipeline: Pipeline) -> bool:
 
 def _decided(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.outcome is not Outcome.PASS
-
-
-def _as_failure(error: ShipliftError) -> Failure:
-    return Failure(kind=type(error).__name__, exit_code=error.exit_code, what=error.what, do=error.do)
 
 
 def _target(node: Node) -> str:

@@ -11,30 +11,28 @@ message, and both stand in `stage_run.json` and `failure.json`, from which the l
 import contextlib
 import json
 import os
-import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import FrameType
+from signal import Signals
 from typing import Any
 
 from shiplift.pipelines.engines.argo.ending import ending_of
 from shiplift.pipelines.engines.argo.layout import CONFIG
 from shiplift.pipelines.engines.argo.workflows import CONCLUDED, as_parameter
-from shiplift.pipelines.engines.cache_key import key
-from shiplift.pipelines.engines.interruption import Interrupted, as_error
+from shiplift.pipelines.engines.attempt import Attempt, Done, failure_of
+from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.graph import Each, Stage, load
 from shiplift.pipelines.release import RELEASE, ROLLBACK
-from shiplift.runtime.base.errors import Cancelled, RecordTooLarge, ShipliftError, UsageError
-from shiplift.runtime.base.progress import listening
+from shiplift.runtime.base.errors import Cancelled, RecordTooLarge, UsageError
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, Sections
-from shiplift.runtime.records.release import Ending, Failure, StageRun
+from shiplift.runtime.records.release import Ending
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Site
-from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.api import Api
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
@@ -44,8 +42,6 @@ _GATHERED = tuple(stage.gives for stage in RELEASE if isinstance(stage, Each))
 _STORED = "$stored"  # the key of a record's artifact, in its place
 _MESSAGE = Path("/dev/termination-log")
 _MESSAGE_BYTES = 4000
-_EXIT_CODES = {Outcome.PASS: 0, Outcome.FAIL: 20, Outcome.INCONCLUSIVE: 21}
-_OUTCOMES: dict[Outcome, Any] = {Outcome.FAIL: "refused", Outcome.INCONCLUSIVE: "inconclusive", Outcome.PASS: "ok"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +92,7 @@ def parse(words: Sequence[str]) -> Call:
     except KeyError as error:
         raise UsageError(f"{stage.name} needs --{error.args[0]}", do="Give each record it takes as JSON.") from error
     except ValueError as error:
-        raise UsageError(f"{stage.name}: {' '.join(str(error).split())[:1000]}", do="Mend that record.") from error
+        raise UsageError(f"{stage.name}: {' '.join(str(error).split())[:1000]}", do="Fix that record.") from error
 
 
 def _resolved(value: Any, site: Site | None) -> Any:
@@ -109,61 +105,46 @@ def _resolved(value: Any, site: Site | None) -> Any:
 
 
 def run(call: Call) -> int:
-    """Runs a stage, or finds it done; writes what it gives; gives the exit code."""
-    started = time.monotonic()
-    measured: list[float] = []
-    try:
-        with _ended_by_signal(shielded=call.stage.at.shielded), listening(_say) as measured:
-            record, cached, name = _found_or_made(call)
-        _write(call, record)
-    except ShipliftError as error:
-        failure = Failure(kind=type(error).__name__, exit_code=error.exit_code, what=error.what, do=error.do)
-        outcome: Any = "cancelled" if isinstance(error, Cancelled) else "failed"
-        _leave(call, _stage_run(call, started, measured, outcome=outcome, message=str(error)), failure)
-        return error.exit_code
-    objection = record.objection()
-    outcome = _OUTCOMES[objection.outcome] if objection else "ok"
-    message = "; ".join(objection.reasons) if objection else record.remark()
-    ran = _stage_run(call, started, measured, outcome=outcome, message=message)
-    _leave(call, ran.model_copy(update={"cached": cached, "key": name}), None)
-    return _EXIT_CODES[objection.outcome] if objection else 0
+    """Runs a stage, or finds it done; writes what it gives and how it went; gives the exit code."""
+    with _told_to_end(call.stage) as check:
+        done = Attempt(
+            stage=call.stage,
+            arguments=partial(_arguments, call),
+            target=call.target,
+            kept=call.ledger,
+            listener=partial(_heard, check),
+            deliver=partial(_deliver, call),
+        ).run()
+    _leave(call, done)
+    return done.exit_code
 
 
-def _found_or_made(call: Call) -> tuple[Record, bool, str]:
-    stage, ledger = call.stage, call.ledger
-    arguments = {name: call.given[name] for name in stage.takes if name in call.given}
-    if stage is RELEASE.on_exit:
-        return _concluded(call, arguments), False, ""
-    name = key(stage, arguments) if stage.at.keep != "never" and ledger else ""
-    if name and ledger and stage.at.keep == "result":
-        record = ledger.get(name, stage.name, stage.gives)
-        if record is not None:
-            return record, True, name
-    record = stage.step(**arguments)
-    if name and ledger:
-        ledger.put(name, stage.name, record)
-    return record, False, name
+def _arguments(call: Call) -> dict[str, Any]:
+    """What the step takes. How a release's other stages went, which the last one takes, stands in its Workflow."""
+    arguments = {name: call.given[name] for name in call.stage.takes if name in call.given}
+    if call.stage is RELEASE.on_exit:
+        arguments[Ending.parameter()] = _ending(call)
+    return arguments
 
 
-def _concluded(call: Call, arguments: dict[str, Any]) -> Record:
-    """The last stage: how the others went stands in the Workflow."""
+def _ending(call: Call) -> Ending:
+    body = _api(call).get("Workflow", call.workflow)
+    if body is None:
+        raise UsageError(f"there is no Workflow {call.workflow!r}", do="Give --workflow NAME.")
+    return ending_of(body, RELEASE)
+
+
+def _api(call: Call) -> Api:
     site: Site = call.given[Site.parameter()]
     if not isinstance(site.place, Cluster):
         raise UsageError("only a site on a cluster has Workflows", do="Give --site with a `place` of kind `cluster`.")
-    api = Api(site.place.namespace)
-    body = api.get("Workflow", call.workflow)
-    if body is None:
-        raise UsageError(f"there is no Workflow {call.workflow!r}", do="Give --workflow NAME.")
-    record = call.stage.step(**arguments, ending=ending_of(body, RELEASE))
-    api.merge("Workflow", call.workflow, {"metadata": {"labels": {CONCLUDED: "true"}}})
-    return record
+    return Api(site.place.namespace)
 
 
-def _stage_run(call: Call, started: float, measured: list[float], *, outcome: Any, message: str) -> StageRun:
-    return StageRun(
-        name=call.stage.name, target=call.target, seconds=round(time.monotonic() - started, 3), outcome=outcome,
-        message=message, measured_seconds=round(sum(measured), 3),
-    )  # fmt: skip
+def _deliver(call: Call, record: Record) -> None:
+    _write(call, record)
+    if call.stage is RELEASE.on_exit:
+        _api(call).merge("Workflow", call.workflow, {"metadata": {"labels": {CONCLUDED: "true"}}})
 
 
 def _write(call: Call, record: Record) -> None:
@@ -185,19 +166,24 @@ def _write(call: Call, record: Record) -> None:
         (out / f"{name}.json").write_text(text)
 
 
-def _leave(call: Call, ran: StageRun, failure: Failure | None) -> None:
-    """Writes how it went for the last stage, and why for who looks at the node."""
+def _leave(call: Call, done: Done) -> None:
+    """Writes how it went for the last stage, and why for whoever looks at the node."""
     call.out.mkdir(parents=True, exist_ok=True)
-    (call.out / f"{StageRun.parameter()}.json").write_text(ran.model_dump_json())
-    if failure is not None:
-        (call.out / f"{Failure.parameter()}.json").write_text(failure.model_dump_json())
-    if ran.message:
-        print(ran.message, file=sys.stderr, flush=True)
-        with contextlib.suppress(OSError):  # by hand there is none
-            _MESSAGE.write_bytes(ran.message.encode()[:_MESSAGE_BYTES])
+    for record in (done.ran, done.failure):
+        if record is not None:
+            (call.out / f"{record.parameter()}.json").write_text(record.model_dump_json())
+    if done.ran.message:
+        _explain(done.ran.message)
 
 
-def _say(message: str, done: float | None) -> None:
+def _explain(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)
+    with contextlib.suppress(OSError):  # by hand there is none
+        _MESSAGE.write_bytes(message.encode()[:_MESSAGE_BYTES])
+
+
+def _heard(check: Callable[[], None], message: str, done: float | None) -> None:
+    check()
     print(f"{message} ({done:.0%})" if done is not None else message, flush=True)
     file = os.environ.get("ARGO_PROGRESS_FILE")
     if file and done is not None:
@@ -205,21 +191,19 @@ def _say(message: str, done: float | None) -> None:
             Path(file).write_text(f"{round(100 * done)}/100")
 
 
-@contextlib.contextmanager
-def _ended_by_signal(*, shielded: bool) -> Iterator[None]:
-    """SIGTERM ends a stage as cancelled, after it has cleaned up; a shielded one is finished instead."""
+@contextmanager
+def _told_to_end(stage: Stage) -> Iterator[Callable[[], None]]:
+    """SIGTERM ends a stage as cancelled, after it has cleaned up; a shielded one is finished and its record written."""
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is told once
-        error = Cancelled("the pod was told to end", do="It is tried again, unless the release was cancelled.")
-        raise Interrupted(error)
+    def cancelled(_number: Signals) -> Cancelled:
+        return Cancelled("the pod was told to end", do="It is tried again, unless the release was cancelled.")
 
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN if shielded else stop)
-    try:
-        with as_error():
-            yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    if stage.at.shielded:
+        with shielded():
+            yield lambda: None
+    else:
+        with interruptible(cancelled) as check:
+            yield check
 
 
 def _settle_in(site: Site) -> None:
@@ -235,13 +219,12 @@ def main() -> int:
     """Runs the stage that the command line names."""
     try:
         call = parse(sys.argv[1:])
-    except ShipliftError as error:  # also a stored record that can't be had
-        print(error, file=sys.stderr)
-        with contextlib.suppress(OSError):
-            _MESSAGE.write_text(str(error))
-        return error.exit_code
-    _settle_in(call.given[Site.parameter()])
-    return run(call)
+        _settle_in(call.given[Site.parameter()])
+        return run(call)
+    except (Interrupted, Exception) as error:  # a wrong command line, a stored record that can't be had, a bug
+        failure = failure_of(error)
+        _explain(failure.message)
+        return failure.exit_code
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from pydantic import Field
 
 from shiplift.pipelines.engines.argo.ending import attempts, stage_run, under_way
 from shiplift.pipelines.engines.argo.releases import MANAGED, ArgoReleases
-from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, nodes, outputs
+from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, ended, nodes, outputs
 from shiplift.pipelines.engines.local.control import split
 from shiplift.pipelines.engines.local.releases import Accepted
 from shiplift.pipelines.release import RELEASE, ROLLBACK
-from shiplift.runtime.base.errors import ClusterRefused, NotFound, Temporary, by_exit_code
+from shiplift.runtime.base.errors import ClusterRefused, NotFound, Temporary
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.release import Event, Failure, ReleaseReport
@@ -210,14 +210,13 @@ def _promotion(body: Object) -> Promotion:
         if text := given.get(Promotion.parameter()):
             return Promotion.model_validate_json(text)
         if text := given.get(Failure.parameter()):
-            failure = Failure.model_validate_json(text)
-            raise by_exit_code(failure.exit_code)(failure.what, do=failure.do)
+            raise Failure.model_validate_json(text).error()
     said = body["status"].get("message", "its pod left no reason")
     raise Temporary(f"rollback {body['metadata']['name']} failed: {said}", do="Look at it with `argo get`.")
 
 
 def _ended(body: Object) -> bool:
-    return body.get("status", {}).get("phase") in ("Succeeded", "Failed", "Error")
+    return ended(body.get("status", {}).get("phase"))
 
 
 def _news(body: Object, told: dict[tuple[str, str], str]) -> Iterator[Event]:

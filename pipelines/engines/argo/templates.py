@@ -6,6 +6,7 @@ Nothing but scheduling is decided here; what a stage does, and whether it is a c
 """
 
 import json
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,18 +28,23 @@ from shiplift.pipelines.engines.argo.layout import (
     TARGETS,
     dashed,
 )
+from shiplift.pipelines.engines.argo.workflows import ERROR
 from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
 from shiplift.pipelines.release import RELEASE, ROLLBACK
+from shiplift.runtime.base.errors import Cancelled, Temporary
 from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.release import Failure, StageRun
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
 
 _RETRIES = 8
+# A stage ends itself at its deadline, and says so. Kubernetes ends one that can't, by the signal for "try it again".
+_GRACE_S = 60
 # A lost pod; a temporary error; ended by a signal, unless that was for its memory.
 _AGAIN = (
-    "lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143] or "
-    "(asInt(lastRetry.exitCode) == 137 and not (lastRetry.message contains 'OOMKilled'))"
+    f"lastRetry.status == '{ERROR}' or asInt(lastRetry.exitCode) in "
+    f"[{Temporary.exit_code}, {Cancelled.exit_code}, {128 + signal.SIGTERM}] or "
+    f"(asInt(lastRetry.exitCode) == {128 + signal.SIGKILL} and not (lastRetry.message contains 'OOMKilled'))"
 )
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
@@ -203,7 +209,7 @@ def _shape(setting: Setting, at: Placement, name: str, *, account: str = "") -> 
         ),
         "labels": {f"{LABEL}stage": name, **({f"{LABEL}sandbox": "true"} if at.sandbox else {})},
         **({"service_account_name": who, "automount_service_account_token": True} if who else {}),
-        "active_deadline_seconds": at.deadline_s,
+        "active_deadline_seconds": at.deadline_s + _GRACE_S,
         "retry_strategy": m.RetryStrategy(
             limit=str(_RETRIES), retry_policy="Always", expression=_AGAIN,
             backoff=m.Backoff(duration="5", factor="2", cap="60"),

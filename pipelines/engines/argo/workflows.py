@@ -30,7 +30,7 @@ COUNTED = f"{LABEL}counted"
 STOPPED_BECAUSE = f"{LABEL}stopped-because"
 STOPPED_AT = f"{LABEL}stopped-at"
 _RESUBMITTED = "workflows.argoproj.io/resubmitted-from-workflow"
-_ENDED = ("Succeeded", "Failed", "Error")
+SUCCEEDED, FAILED, ERROR = "Succeeded", "Failed", "Error"  # the phases in which a Workflow or a node has ended
 _MAX_NODES_BYTES = 64 * 2**20
 _REPORT = ReleaseReport.parameter()
 R = TypeVar("R", bound=Record)
@@ -68,12 +68,12 @@ class Run:
     @property
     def active(self) -> bool:
         """Whether it has not ended; the exit handler is a part of it."""
-        return self.phase not in _ENDED
+        return not ended(self.phase)
 
     @property
     def succeeded(self) -> bool:
         """Whether every step did."""
-        return self.phase == "Succeeded"
+        return self.phase == SUCCEEDED
 
 
 def read(body: Object) -> Run:
@@ -105,6 +105,11 @@ def read(body: Object) -> Run:
         refused_pod=next(_refused_pods(found), None),
         hollow=tuple(_hollow(status)),
     )
+
+
+def ended(phase: str | None) -> bool:
+    """Whether that is the phase of a Workflow, or a node, which has ended."""
+    return phase in (SUCCEEDED, FAILED, ERROR)
 
 
 def counted_mark(finished_at: float) -> str:

@@ -5,45 +5,28 @@ later stage uses it: then it is set up again first. Whatever happens, the pipeli
 word; what it says is the release.
 """
 
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal, Protocol
+from signal import Signals
+from typing import Any
 
 import tenacity
 
-from shiplift.pipelines.engines.cache_key import key
-from shiplift.pipelines.engines.interruption import Interrupted, as_error
-from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
-from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, NoMatchingTarget, ShipliftError, Temporary
-from shiplift.runtime.base.progress import listening
+from shiplift.pipelines.engines.attempt import Attempt, Done, Kept, failure_of
+from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
+from shiplift.pipelines.graph import Each, Pipeline, Stage
+from shiplift.runtime.base.errors import Cancelled, NoMatchingTarget, Temporary
 from shiplift.runtime.host import sandbox
+from shiplift.runtime.host.sandbox import Entry
 from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending, Event, Failure, StageRun
-from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.records.verdict import Verdict
 
 Tell = Callable[[Event], None]
 _WAIT_S = tenacity.wait_exponential(multiplier=1, max=20)
-_OUTCOMES: dict[Outcome, Literal["refused", "inconclusive"]] = {
-    Outcome.FAIL: "refused",
-    Outcome.INCONCLUSIVE: "inconclusive",
-}
-
-
-class Kept(Protocol):
-    """Where finished stages are kept: `runtime.store.ledger.Ledger`, or a stand-in for a pure test."""
-
-    def get(self, key: str, stage: str, kind: Any) -> Any:
-        """The record kept under a key, or None."""
-
-    def put(self, key: str, stage: str, record: Record) -> None:
-        """Keeps a record."""
 
 
 @dataclass
@@ -54,36 +37,18 @@ class _Run:
     tell: Tell
     known: dict[str, Any]
     stages: list[StageRun] = field(default_factory=list)
-    pending: list[tuple[Stage, str]] = field(default_factory=list)
+    pending: list[Attempt] = field(default_factory=list)
     verdict: Verdict | None = None
-    warm: dict[str, Path] = field(default_factory=dict)
-    stopped: list[Interrupted] = field(default_factory=list)
-
-    def stop_if_asked(self) -> None:
-        """Raises a signal's exception again: Python drops one that comes inside a callback of the interpreter's."""
-        if self.stopped and sys.exc_info()[0] is None:
-            raise self.stopped[0]
+    failure: Failure | None = None
+    warm: dict[Entry, Path] = field(default_factory=dict)
+    stop_if_asked: Callable[[], None] = lambda: None
 
 
 class _Ended(Exception):
-    """A record ended the pipeline with a verdict that is not a pass."""
+    """A stage ended the pipeline: with a failure, or with a verdict that is not a pass."""
 
 
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """SIGINT and SIGTERM change nothing: not between traffic and aliases, and not while the release is concluded."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {one: signal.signal(one, signal.SIG_IGN) for one in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-@_undisturbed()
+@shielded()
 def run(
     pipeline: Pipeline, *inputs: Record, release: str, kept: Kept, tell: Tell = lambda _: None,
     on_signal: Callable[[int], None] = lambda _: None, scratch: Path | None = None,
@@ -93,35 +58,31 @@ def run(
     SIGINT and SIGTERM cancel it (in the main thread); `on_signal` hears which. Below `scratch` sandboxes may be started
     ahead of time.
 
-    Errors of ours end the walk and are in the ending. Anything else is a bug: it passes through, after `on_exit`.
+    Whatever error ends the walk is in the ending, a bug too, whose traceback goes to the log. What `on_exit` raises
+    passes through.
     """
     started = time.time()
     warm = {stage.at.warm: scratch for stage in pipeline.flat() if stage.at.warm and scratch}
     walk = _Run(kept=kept, tell=tell, known={record.parameter(): record for record in inputs}, warm=warm)
-    failure: Failure | None = None
-    bug: Exception | None = None
     try:
-        with _cancellable(walk, on_signal):
+        with interruptible(_cancelled, on_signal) as walk.stop_if_asked:
             for stage in pipeline:
                 _each(walk, stage) if isinstance(stage, Each) else _one(walk, stage, walk.known, "")
     except _Ended:
         pass
-    except ShipliftError as error:
-        failure = Failure(kind=type(error).__name__, exit_code=error.exit_code, what=error.what, do=error.do)
-    except Exception as error:
-        bug = error
-        failure = Failure(
-            kind=type(error).__name__, exit_code=70, what=f"a bug in Shiplift: {error!r}", do="Report it."
-        )
+    except (Interrupted, Exception) as error:  # between two attempts
+        walk.failure = failure_of(error)
     sandbox.cool()
     ending = Ending(
-        release=release, started_at=started, stages=tuple(walk.stages), verdict=walk.verdict, failure=failure
+        release=release, started_at=started, stages=tuple(walk.stages), verdict=walk.verdict, failure=walk.failure
     )
     if pipeline.on_exit is not None:
         _last(walk, pipeline.on_exit, ending)
-    if bug is not None:
-        raise bug
     return ending, walk.known
+
+
+def _cancelled(number: Signals) -> Cancelled:
+    return Cancelled(f"stopped by {number.name}", do="`shiplift release` goes on where it was.")
 
 
 def _each(walk: _Run, each: Each) -> None:
@@ -146,67 +107,53 @@ def _each(walk: _Run, each: Each) -> None:
 
 
 def _one(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
-    arguments = {name: known[name] for name in stage.takes}
-    name = key(stage, arguments) if stage.at.keep != "never" else ""
-    record = _retried(walk, stage, target)(walk.kept.get, name, stage.name, stage.gives) if name else None
-    if record is None:
+    attempt = Attempt(
+        stage=stage,
+        arguments=lambda: {name: known[name] for name in stage.takes},
+        target=target,
+        kept=walk.kept,
+        retry=_retried(walk, stage, target),
+        listener=partial(_heard, walk, stage, target),
+    )
+    done = attempt.recall()
+    if done is None:
         _set_up_again(walk, stage, known)
         while walk.warm and stage.at.keep == "result":  # something has to be made: so, most likely, has the rest
             sandbox.warm(*walk.warm.popitem())
-        arguments = {name: known[name] for name in stage.takes}
-        record = _run_step(walk, stage, arguments, target, name)
-        if name:
-            _retried(walk, stage, target)(walk.kept.put, name, stage.name, record)
-    else:
-        _note(walk, StageRun(name=stage.name, target=target, cached=True, key=name, outcome=_outcome(record)))
-        if stage.at.keep == "effect":
-            walk.pending.append((stage, target))
-    walk.stop_if_asked()
-    known[stage.gives.parameter()] = record
-    if isinstance(record, Sections):
-        known.update({part: getattr(record, part) for part in record.parts()})
-    _stop_on_objection(walk, record)
+        done = _made(walk, attempt)
+    elif stage.at.keep == "effect":
+        walk.pending.append(attempt)
+    _take(walk, done, known)
 
 
 def _set_up_again(walk: _Run, user: Stage, known: dict[str, Any]) -> None:
     """An effect found in the ledger is only a memory: before a stage uses it, it is set up for real."""
-    for stage, target in [one for one in walk.pending if one[0].name == user.at.uses]:
-        walk.pending.remove((stage, target))
-        arguments = {name: known[name] for name in stage.takes}
-        walk.stages = [run for run in walk.stages if (run.name, run.target) != (stage.name, target)]
-        known[stage.gives.parameter()] = _run_step(walk, stage, arguments, target, key(stage, arguments))
+    for attempt in [each for each in walk.pending if each.stage.step is user.at.uses]:
+        walk.pending.remove(attempt)
+        again = (attempt.stage.name, attempt.target)
+        walk.stages = [run for run in walk.stages if (run.name, run.target) != again]
+        _take(walk, _made(walk, attempt), known)
 
 
-def _run_step(walk: _Run, stage: Stage, arguments: dict[str, Any], target: str, name: str) -> Record:
-    started = time.monotonic()
-    walk.tell(Event(stage=stage.name, target=target, kind="started"))
-    outcome: Any = "failed"
-    message = ""
+def _made(walk: _Run, attempt: Attempt) -> Done:
+    walk.tell(Event(stage=attempt.stage.name, target=attempt.target, kind="started"))
+    return attempt.make()
 
-    def heard(said: str, done: float | None) -> None:
-        walk.stop_if_asked()
-        walk.tell(Event(stage=stage.name, target=target, kind="progress", message=said, done=done))
 
-    with listening(heard) as measured:
-        try:
-            with _undisturbed() if stage.at.shielded else nullcontext(), _deadline(stage.at, stage.name):
-                record: Record = _retried(walk, stage, target)(stage.step, **arguments)
-            outcome = _outcome(record)
-            objection = record.objection()
-            message = "; ".join(objection.reasons) if objection else record.remark()
-        except Exception as error:
-            outcome = "cancelled" if isinstance(error, Cancelled) else "failed"
-            message = str(error) if isinstance(error, ShipliftError) else repr(error)
-            raise
-        finally:
-            _note(
-                walk,
-                StageRun(
-                    name=stage.name, target=target, seconds=round(time.monotonic() - started, 3), outcome=outcome,
-                    message=message, key=name, measured_seconds=round(sum(measured), 3),
-                ),
-            )  # fmt: skip
-    return record
+def _take(walk: _Run, done: Done, known: dict[str, Any]) -> None:
+    """Notes how an attempt went, and what it gave; ends the walk where it failed or objects."""
+    _note(walk, done.ran)
+    walk.failure, record = done.failure, done.record
+    if record is None:
+        raise _Ended
+    walk.stop_if_asked()
+    known[record.parameter()] = record
+    if isinstance(record, Sections):
+        known.update({part: getattr(record, part) for part in record.parts()})
+    objection = record.objection()
+    walk.verdict = objection or (record if isinstance(record, Verdict) else walk.verdict)
+    if objection is not None:
+        raise _Ended
 
 
 def _last(walk: _Run, stage: Stage, ending: Ending) -> None:
@@ -217,17 +164,9 @@ def _last(walk: _Run, stage: Stage, ending: Ending) -> None:
     walk.known[Ending.parameter()] = ending
 
 
-def _outcome(record: Record) -> Any:
-    objection = record.objection()
-    return _OUTCOMES[objection.outcome] if objection else "ok"
-
-
-def _stop_on_objection(walk: _Run, record: Record) -> None:
-    objection = record.objection()
-    if objection is not None or isinstance(record, Verdict):
-        walk.verdict = objection or (record if isinstance(record, Verdict) else None)
-    if objection is not None:
-        raise _Ended
+def _heard(walk: _Run, stage: Stage, target: str, message: str, done: float | None) -> None:
+    walk.stop_if_asked()
+    walk.tell(Event(stage=stage.name, target=target, kind="progress", message=message, done=done))
 
 
 def _note(walk: _Run, stage: StageRun) -> None:
@@ -254,50 +193,3 @@ def _retried(walk: _Run, stage: Stage, target: str) -> tenacity.Retrying:
         before_sleep=again,
         reraise=True,
     )
-
-
-@contextmanager
-def _cancellable(walk: _Run, on_signal: Callable[[int], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM end the stage at hand as `Cancelled`; a second one changes nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def cancel(number: int, _frame: FrameType | None) -> None:
-        for one in before:
-            signal.signal(one, signal.SIG_IGN)
-        on_signal(number)
-        name = signal.Signals(number).name
-        walk.stopped.append(Interrupted(Cancelled(f"stopped by {name}", do="`shiplift release` goes on where it was.")))
-        raise walk.stopped[0]
-
-    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
-    for one in before:
-        signal.signal(one, cancel)
-    try:
-        with as_error():
-            yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-@contextmanager
-def _deadline(placement: Placement, name: str) -> Iterator[None]:
-    """SIGALRM at the stage's deadline: a step that hangs is bounded like one in a pod."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def late(_number: int, _frame: FrameType | None) -> None:
-        error = DeadlineExceeded(f"stage {name} took over {placement.deadline_s} s", do="See the release's log.")
-        raise Interrupted(error)
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, placement.deadline_s)
-    try:
-        with as_error():
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)

@@ -176,7 +176,7 @@ def test_the_exit_stage_takes_the_inputs_and_the_ending_and_nothing_that_may_be_
 
 
 def test_a_stage_can_only_use_the_effect_of_another_stage() -> None:
-    user = Stage(judge, Placement(uses="make"))
+    user = Stage(judge, Placement(uses=make))
     served = Stage(make, Placement(keep="effect"))
     assert Pipeline("good", inputs=(Source, Limit), stages=(served, user)).stages == (served, user)
     said = refused(Stage(make), user, inputs=(Source, Limit))

@@ -4,7 +4,10 @@ import pytest
 
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.host.sandbox import Entry
 from shiplift.runtime.records.base import Sections
+from shiplift.steps import admit
+from shiplift.steps.export import CONVERT
 
 
 def test_a_release_is_these_stages_in_this_order() -> None:
@@ -33,11 +36,17 @@ def test_code_of_authors_runs_in_the_sandboxed_stage() -> None:
     assert [stage.name for stage in RELEASE.flat() if stage.at.sandbox] == ["export"]
 
 
+@pytest.mark.parametrize("entry", [*{stage.at.warm for stage in RELEASE.flat() if stage.at.warm}, CONVERT, admit._SCAN])
+def test_a_sandbox_finds_its_function_by_its_entry(entry: Entry) -> None:
+    module, _, name = entry.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
 def test_every_setting_of_the_spec_reaches_a_step() -> None:
-    admit = next(RELEASE.flat())
-    assert issubclass(admit.gives, Sections)
+    first = next(RELEASE.flat())
+    assert issubclass(first.gives, Sections)
     taken = {name for stage in RELEASE.flat() for name in stage.takes}
-    assert set(admit.gives.parts()) - taken == {"scan"}  # what the report alone shows
+    assert set(first.gives.parts()) - taken == {"scan"}  # what the report alone shows
 
 
 def test_a_changed_limit_judges_again_and_measures_nothing() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
-from shiplift.runtime.host.sandbox import workplace
+from shiplift.runtime.host.sandbox import Entry, workplace
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Machine
 from shiplift.runtime.spec.document import ReleaseSpec
@@ -117,7 +117,7 @@ def test_an_image_s_example_does_not_hold_the_scan_up_and_is_there_after_it(tmp_
     numbers = [[round(0.001 * n, 3) for n in range(224)]] * 224
     text = json.dumps({"inputs": [[numbers] * 3] * 2})
     assert 1 << 20 < len(text) < 10 << 20
-    with workplace("shiplift.runtime.host.scan:scan_files", tmp_path) as place:
+    with workplace(Entry("shiplift.runtime.host.scan:scan_files"), tmp_path) as place:
         model = place.folder / "model"
         model.mkdir()
         perceptron(model / "model.onnx")

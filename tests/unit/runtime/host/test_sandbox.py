@@ -16,7 +16,7 @@ import pytest
 
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit, ShipliftError
 from shiplift.runtime.host import sandbox
-from shiplift.runtime.host.sandbox import Limits, Sandbox, cool, warm, workplace
+from shiplift.runtime.host.sandbox import Entry, Limits, Sandbox, cool, warm, workplace
 from shiplift.runtime.records.model import Isolation
 
 ABI = int(ctypes.CDLL(None).syscall(444, None, 0, 1))
@@ -27,7 +27,7 @@ def run_sandboxed(
     entry: str, arguments: dict[str, Any], *, read: list[Path] | tuple[Path, ...], work: Path, limits: Limits
 ) -> tuple[dict[str, Any], Isolation]:
     """One run in a sandbox of its own."""
-    with contextlib.closing(Sandbox(entry, read=read, work=work)) as box:
+    with contextlib.closing(Sandbox(Entry(entry), read=read, work=work)) as box:
         return box.run(arguments, limits)
 
 
@@ -66,10 +66,10 @@ def test_a_function_runs_and_gives_its_result(tmp_path: Path) -> None:
 
 def test_a_workplace_started_ahead_of_time_is_used_once_and_leaves_nothing(tmp_path: Path) -> None:
     for _ in range(2):
-        warm("os:listdir", tmp_path)
+        warm(Entry("os:listdir"), tmp_path)
     ahead = next(tmp_path.iterdir())
     for wanted in (ahead, None):
-        with workplace("os:listdir", tmp_path) as place:
+        with workplace(Entry("os:listdir"), tmp_path) as place:
             assert (place.folder == ahead) is (wanted is not None)
             (place.folder / "given").write_text("readable")
             value: Any
@@ -79,7 +79,7 @@ def test_a_workplace_started_ahead_of_time_is_used_once_and_leaves_nothing(tmp_p
 
 
 def test_what_was_started_ahead_and_never_used_is_cleared(tmp_path: Path) -> None:
-    warm("os:listdir", tmp_path)
+    warm(Entry("os:listdir"), tmp_path)
     assert list(tmp_path.iterdir())
     cool()
     assert list(tmp_path.iterdir()) == []
@@ -267,7 +267,7 @@ def test_the_sandbox_ends_with_its_parent_however_that_ends(tmp_path: Path) -> N
     code = "import os, threading; open('said', 'w').write(str(os.getpid())); threading.Event().wait()"
     call = f"""
 from pathlib import Path
-from shiplift.runtime.host.sandbox import Limits, Sandbox
+from shiplift.runtime.host.sandbox import Entry, Limits, Sandbox
 box = Sandbox("timeit:timeit", read=[], work=Path({str(tmp_path)!r}))
 box.run({{"stmt": {code!r}, "number": 1}}, Limits(memory_mb=512, timeout_s=60))
 """

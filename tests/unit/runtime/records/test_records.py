@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shiplift.runtime.base.errors import Inconclusive, Refused
+from shiplift.runtime.base.errors import Cancelled, Inconclusive, Refused, ShipliftError, every_error
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, Sections, identity, volatile
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
-from shiplift.runtime.records.release import StageRun, stage_keys
+from shiplift.runtime.records.release import Failure, StageRun, stage_keys
 from shiplift.runtime.records.request import Trigger
 from shiplift.runtime.records.serving import ServerPods
 from shiplift.runtime.records.site import Cluster, Machine, Site
@@ -197,3 +197,34 @@ def test_a_deployed_target_s_own_records_tell_its_story() -> None:
     assert stage_keys(stages, "c") == {"quantize": "quantize c", "tune": "tune c"}
     assert stage_keys([*stages, StageRun(name="deploy", key="deploy")], "gone")["deploy"] == "deploy"
     assert stage_keys(stages[:2]) == {"quantize": "quantize a", "tune": "tune a"}
+
+
+@pytest.mark.parametrize("kind", list(every_error()))
+def test_an_error_comes_back_from_its_record(kind: type[ShipliftError]) -> None:
+    error = kind("it broke.", do="Fix it.")
+    failure = Failure.of(error)
+    again = failure.error()
+    assert (type(again), again.what, again.do) == (kind, error.what, error.do)
+    assert (failure.message, failure.about_model) == (str(error), kind.about_model)
+    assert failure.outcome == ("cancelled" if kind is Cancelled else "failed")
+
+
+def test_a_bug_is_recorded_by_its_type_and_message_in_one_line_of_bounded_length() -> None:
+    failure = Failure.of(KeyError("a"))
+    assert (failure.kind, failure.exit_code) == ("KeyError", ShipliftError.exit_code)
+    assert failure.what == "a bug in Shiplift: KeyError: 'a'"
+    assert not failure.about_model
+    assert "\n" not in Failure.of(ValueError("two\nlines")).what
+    assert len(Failure.of(ValueError("x" * 10**6)).what) == 1000
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "word"),
+    [
+        (Outcome.PASS, 0, "ok"),
+        (Outcome.FAIL, Refused.exit_code, "refused"),
+        (Outcome.INCONCLUSIVE, Inconclusive.exit_code, "inconclusive"),
+    ],
+)
+def test_a_verdict_has_an_exit_code_and_a_word_for_its_stage(outcome: Outcome, code: int, word: str) -> None:
+    assert (outcome.exit_code, outcome.word) == (code, word)

@@ -21,7 +21,7 @@ from shiplift.runtime.base.errors import ArtifactCorrupt, Cancelled, Temporary, 
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.precision import Slice
-from shiplift.runtime.records.release import StageRun
+from shiplift.runtime.records.release import Failure, StageRun
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, GatewayRef, Site
 from shiplift.runtime.records.verdict import Outcome, Verdict
@@ -94,6 +94,12 @@ def test_only_temporary_errors_and_lost_pods_are_tried_again() -> None:
                 said = one["retryStrategy"]["expression"]
                 assert said.startswith("lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143]")
                 assert "not (lastRetry.message contains 'OOMKilled')" in said
+
+
+def test_a_stage_ends_itself_before_kubernetes_does() -> None:
+    made = {one["name"]: one for one in rendered()["release"]["templates"]}
+    for stage in RELEASE.flat():
+        assert made[stage.name.replace("_", "-")]["activeDeadlineSeconds"] > stage.at.deadline_s
 
 
 def test_sizes_given_for_a_stage_are_its_pods() -> None:
@@ -274,6 +280,19 @@ def test_a_stage_whose_record_is_stored_ends_without_an_objection() -> None:
 def test_a_wrong_command_line_says_what_is_wrong(words: list[str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         pod.parse(words)
+
+
+@pytest.mark.parametrize(("error", "code"), [(UsageError("odd", do="Fix it."), 64), (ZeroDivisionError("odd"), 70)])
+def test_what_ends_a_pod_before_its_stage_is_told_at_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
+) -> None:
+    def parse(_words: Any) -> pod.Call:
+        raise error
+
+    monkeypatch.setattr(pod, "parse", parse)
+    monkeypatch.setattr(pod, "_MESSAGE", tmp_path / "message")
+    assert pod.main() == code
+    assert (tmp_path / "message").read_text() == Failure.of(error).message
 
 
 # --- the ending, from what Argo says --------------------------------------------------------------------------------

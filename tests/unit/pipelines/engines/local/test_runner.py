@@ -124,7 +124,7 @@ class Toy:
             stages=(
                 Stage(make, Placement(retries=2)),
                 Stage(serve, Placement(keep="effect")),
-                Stage(measure, Placement(uses="serve", retries=2)),
+                Stage(measure, Placement(uses=serve, retries=2)),
                 Stage(judge),
                 Stage(ship, Placement(keep="never")),
             ),
@@ -288,14 +288,17 @@ def test_a_kept_objection_ends_the_release_again_without_running_anything(toy: T
     assert (again.stages[-1].outcome, again.stages[-1].cached) == ("refused", True)
 
 
-def test_a_bug_passes_through_after_the_exit_stage_has_seen_it(toy: Toy) -> None:
+def test_a_bug_is_a_failure_with_its_traceback_in_the_log(toy: Toy, capsys: pytest.CaptureFixture[str]) -> None:
     toy.raising["measure"] = [ZeroDivisionError("oops")]
-    with pytest.raises(ZeroDivisionError):
-        toy.walk()
+    assert toy.walk() == toy.ending
+    assert "in measure" in (log := capsys.readouterr().err)
+    assert log.endswith("ZeroDivisionError: oops\n")
     assert toy.calls == ["make", "serve", "measure", "close"]
     assert toy.ending.failure is not None
     assert (toy.ending.failure.kind, toy.ending.failure.exit_code) == ("ZeroDivisionError", 70)
+    assert toy.ending.failure.what == "a bug in Shiplift: ZeroDivisionError: oops"
     assert [(run.name, run.outcome) for run in toy.ending.stages][-1] == ("measure", "failed")
+    assert toy.ending.stages[-1].message == toy.ending.failure.message
 
 
 def test_a_failed_stage_is_not_kept(toy: Toy) -> None:

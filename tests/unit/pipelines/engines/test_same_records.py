@@ -1,0 +1,335 @@
+"""Both engines leave the same records, however a stage ends: byte by byte, in the registry.
+
+A small release of real records is walked by engine 1, and pod by pod as Argo would, through the same command lines and
+parameters. Both are concluded by the real last stage. Clocks stand still.
+"""
+
+import itertools
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import tenacity
+
+from shiplift.pipelines.engines import attempt
+from shiplift.pipelines.engines.argo import pod
+from shiplift.pipelines.engines.argo.ending import ending_of
+from shiplift.pipelines.engines.argo.workflows import CONCLUDED, FAILED, SUCCEEDED, as_parameter
+from shiplift.pipelines.engines.local import runner
+from shiplift.pipelines.graph import Pipeline, Placement, Stage
+from shiplift.runtime.base import progress
+from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, StorageFull, Temporary, every_error
+from shiplift.runtime.base.progress import measuring
+from shiplift.runtime.records.release import Ending, Failure, StageRun
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Endpoint, Promotion
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Outcome, Scored, Verdict
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import Registry
+from shiplift.steps.conclude import conclude
+from tests.unit.examples import check, package, site
+from tests.unit.runtime.store.test_ledger import Runs
+
+NAME = "release-digits-3-0123456789"
+REQUEST = Request(model="digits", version=3)
+TRIGGER = Trigger(kind="manual", requested_at=1767225500.0)
+STARTED, STARTED_S = "2026-01-01T00:00:00Z", 1767225600.0
+RETRIED = (Temporary.exit_code, Cancelled.exit_code)  # by a Workflow's retryStrategy
+
+Act = Callable[[], Outcome]
+
+
+class StoppedClock:
+    """In place of the module `time`."""
+
+    def time(self) -> float:
+        return STARTED_S
+
+    def monotonic(self) -> float:
+        return 1000.0
+
+
+class Registered(Runs):
+    """A registry that keeps what it is told; `fault` is called before it is touched for the stage `judge`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[Any] = []
+        self.fault: dict[str, Callable[[], object]] = {}
+
+    def read_text(self, run_id: str, path: str) -> str | None:
+        if "records/judge-" in path:
+            self.fault.get("lookup", lambda: None)()
+        return super().read_text(run_id, path)
+
+    def write_text(self, run_id: str, path: str, body: str) -> None:
+        if "records/judge-" in path:
+            self.fault.get("keeping", lambda: None)()
+        super().write_text(run_id, path, body)
+
+    def alias(self, name: str, alias: str) -> int:
+        return 0
+
+    def tag(self, name: str, version: int, **tags: str) -> None:
+        self.told.append((name, version, tags))
+
+    def metrics(self, run_id: str, **values: float) -> None:
+        self.told.append((run_id, values))
+
+    def left(self) -> dict[str, Any]:
+        """Everything that a release left."""
+        return {"told": self.told, **{path: body for (_, path), body in self.texts.items()}}
+
+
+def release_that(act: Act, **at: Any) -> Pipeline:
+    """Three stages; the second one acts."""
+
+    def measure(request: Request) -> Scored:
+        with measuring():
+            return Scored(version=request.version, target="cpu")
+
+    def judge(scored: Scored) -> Verdict:
+        return Verdict.of((check(act(), reason="it was {{slow}}"),))
+
+    def promote(verdict: Verdict) -> Promotion:
+        endpoint = Endpoint(http="http://127.0.0.1:1", grpc="127.0.0.1:2")
+        return Promotion(model="digits", version=3, alias="champion", endpoint=endpoint, package=package())
+
+    return Pipeline(
+        "small",
+        inputs=(Site, Request, Trigger),
+        stages=(
+            Stage(measure),
+            Stage(judge, Placement(**{"retries": 2} | at)),
+            Stage(promote, Placement(keep="never", shielded=True)),
+        ),
+        on_exit=Stage(conclude, Placement(keep="never")),
+    )
+
+
+class Engines:
+    """Both, each with a registry of its own, and one home, which is emptied in between."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site = site(home)
+        self.registries = {"local": Registered(), "argo": Registered()}
+        self._home = home
+        self._monkeypatch = monkeypatch
+
+    def _begin(self, engine: str) -> Ledger:
+        registry = cast("Registry", self.registries[engine])
+        for folder in ("records", "releases", "out"):
+            shutil.rmtree(self._home / folder, ignore_errors=True)
+        for module in ("shiplift.steps.conclude", "shiplift.pipelines.engines.argo.pod"):
+            self._monkeypatch.setattr(f"{module}.Ledger", lambda *given, **_: Ledger(*given, registry=registry))
+        return Ledger(self.site, REQUEST, registry=registry)
+
+    def local(self, pipeline: Pipeline) -> Ending:
+        """A walk of engine 1."""
+        kept = self._begin("local")
+        return runner.run(pipeline, self.site, REQUEST, TRIGGER, release=NAME, kept=kept)[0]
+
+    def argo(self, pipeline: Pipeline) -> Ending:
+        """A Workflow: a pod for each attempt at each stage, and at last the one that concludes."""
+        self._begin("argo")
+        self._monkeypatch.setattr(pod, "RELEASE", pipeline)
+        self._nodes: list[dict[str, Any]] = []
+        parameters = {record.parameter(): as_parameter(record) for record in (self.site, REQUEST, TRIGGER)}
+        for stage in pipeline.flat():
+            if not self._succeeded(stage, parameters):
+                break
+        labels: list[Any] = []
+        workflows = Workflows(self._workflow(), labels.append)
+        self._monkeypatch.setattr(pod, "_api", lambda _: workflows)
+        assert pipeline.on_exit is not None
+        assert self._succeeded(pipeline.on_exit, parameters)
+        assert labels == [{"metadata": {"labels": {CONCLUDED: "true"}}}]
+        return ending_of(workflows.body, pipeline)
+
+    def _succeeded(self, stage: Stage, parameters: dict[str, str]) -> bool:
+        for _ in range(1 + stage.at.retries):
+            code, outputs = self._pod(stage, parameters)
+            if code not in RETRIED:
+                break
+        parameters |= outputs
+        return code == 0
+
+    def _pod(self, stage: Stage, parameters: dict[str, str]) -> tuple[int, dict[str, str]]:
+        shutil.rmtree(self._home / "records", ignore_errors=True)  # a pod's home is its own, and empty
+        out = self._home / "out" / str(len(self._nodes))
+        names = {"site", "request", *stage.takes} - {Ending.parameter()}
+        words = itertools.chain(*((f"--{name}", parameters[name]) for name in names))
+        code = pod.run(pod.parse([stage.name, "--out", str(out), "--workflow", NAME, *words]))
+        wanted = [stage.gives.parameter(), StageRun.parameter(), Failure.parameter()]
+        outputs = {name: file.read_text() for name in wanted if (file := out / f"{name}.json").is_file()}
+        self._nodes.append(
+            {
+                "id": str(len(self._nodes)), "type": "Pod", "templateName": stage.name.replace("_", "-"),
+                "phase": FAILED if code else SUCCEEDED, "message": f"Error (exit code {code})" if code else "",
+                "startedAt": f"2026-01-01T00:00:{len(self._nodes):02}Z",
+                "outputs": {
+                    "exitCode": str(code),
+                    "parameters": [{"name": name, "value": outputs.get(name, "")} for name in wanted],
+                },
+            }
+        )  # fmt: skip
+        return code, outputs
+
+    def _workflow(self) -> dict[str, Any]:
+        return {
+            "metadata": {"name": NAME, "creationTimestamp": STARTED},
+            "spec": {},
+            "status": {"phase": "Running", "nodes": {node["id"]: node for node in self._nodes}},
+        }
+
+
+class Workflows:
+    """The cluster's API, as far as the last stage asks it."""
+
+    def __init__(self, body: dict[str, Any], patch: Callable[[Any], object]) -> None:
+        self.body = body
+        self._patch = patch
+
+    def get(self, kind: str, name: str) -> dict[str, Any] | None:
+        return self.body if (kind, name) == ("Workflow", NAME) else None
+
+    def merge(self, kind: str, name: str, patch: Any) -> None:
+        self._patch(patch)
+
+
+@pytest.fixture
+def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engines]:
+    for module in (attempt, runner, progress):
+        monkeypatch.setattr(module, "time", StoppedClock())
+    monkeypatch.setattr("shiplift.steps.conclude.time", StoppedClock())
+    monkeypatch.setattr(runner, "_WAIT_S", tenacity.wait_none())
+    yield Engines(tmp_path, monkeypatch)
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def raising(error: Exception) -> Act:
+    def act() -> Outcome:
+        raise error
+
+    return act
+
+
+ERRORS = [kind("it broke: 3 of {{2}}", do="Fix it.") for kind in every_error()]
+BUGS = [ZeroDivisionError("division by zero"), KeyError("two\nlines"), RuntimeError("long " * 1000), MemoryError()]
+
+
+@pytest.mark.parametrize("error", [*ERRORS, *BUGS], ids=lambda error: type(error).__name__)
+def test_every_error_leaves_the_same_records_on_both_engines(engines: Engines, error: Exception) -> None:
+    ending = same(engines, release_that(raising(error)))
+    assert [run.name for run in ending.stages] == ["measure", "judge"]
+    assert ending.failure == Failure.of(error)
+    assert ending.stages[-1].message == ending.failure.message
+    assert ending.stages[-1].outcome == ("cancelled" if isinstance(error, Cancelled) else "failed")
+    assert ending.stages[-1].key
+
+
+def same(engines: Engines, pipeline: Pipeline) -> Ending:
+    """Walks it on both engines; gives the ending, which is the same, as all that they left."""
+    local, argo = engines.local(pipeline), engines.argo(pipeline)
+    assert argo.model_dump_json() == local.model_dump_json()
+    left = engines.registries["local"].left()
+    assert f"shiplift/releases/{NAME}/release.json" in left
+    assert engines.registries["argo"].left() == left
+    return local
+
+
+@pytest.mark.parametrize("error", BUGS, ids=lambda error: type(error).__name__)
+def test_a_bug_is_an_internal_error_with_its_traceback_in_the_log(
+    engines: Engines, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    ending = same(engines, release_that(raising(error)))
+    assert ending.failure is not None
+    assert (ending.failure.kind, ending.failure.exit_code) == (type(error).__name__, 70)
+    assert len(ending.failure.what) <= 1000
+    assert capsys.readouterr().err.count("Traceback (most recent call last)") == 2
+
+
+def test_a_step_that_gives_nothing_is_a_bug(engines: Engines) -> None:
+    pipeline = release_that(lambda: Outcome.PASS)
+    measure, _, promote = pipeline.flat()
+
+    def nothing(scored: Scored) -> Verdict:
+        return cast("Verdict", None)
+
+    nothing.__name__ = "judge"
+    stages = (measure, Stage(nothing), promote)
+    broken = Pipeline("small", inputs=pipeline.inputs, stages=stages, on_exit=pipeline.on_exit)
+    ending = same(engines, broken)
+    assert ending.failure is not None
+    assert (ending.failure.kind, ending.failure.exit_code) == ("TypeError", 70)
+    assert "gave None, not the Verdict it promises" in ending.failure.what
+
+
+@pytest.mark.parametrize(
+    ("outcome", "word"), [(Outcome.PASS, "ok"), (Outcome.FAIL, "refused"), (Outcome.INCONCLUSIVE, "inconclusive")]
+)
+def test_every_verdict_leaves_the_same_records_made_or_found(engines: Engines, outcome: Outcome, word: str) -> None:
+    pipeline = release_that(lambda: outcome)
+    for cached in (False, True):
+        ending = same(engines, pipeline)
+        judged = ending.stages[1]
+        assert (judged.outcome, judged.cached) == (word, cached)
+        assert judged.message == ("" if outcome is Outcome.PASS else "p99: it was {{slow}}")
+        assert (ending.failure, len(ending.stages)) == (None, 3 if outcome is Outcome.PASS else 2)
+
+
+@pytest.mark.parametrize("error", [Temporary("away", do="Wait."), StorageFull("full", do="Make room."), OSError("odd")])
+@pytest.mark.parametrize("moment", ["lookup", "keeping"])
+def test_a_registry_that_fails_leaves_the_same_records(engines: Engines, moment: str, error: Exception) -> None:
+    for registry in engines.registries.values():
+        registry.fault[moment] = raising(error)
+    ending = same(engines, release_that(lambda: Outcome.PASS))
+    assert ending.failure == Failure.of(error)
+    assert [(run.name, run.outcome) for run in ending.stages] == [("measure", "ok"), ("judge", "failed")]
+
+
+def test_a_step_that_hangs_leaves_the_same_records(engines: Engines) -> None:
+    ending = same(engines, release_that(hang, deadline_s=1))
+    assert ending.failure is not None
+    assert (ending.failure.kind, ending.failure.what) == (DeadlineExceeded.__name__, "stage judge took over 1 s")
+
+
+def hang() -> Outcome:
+    threading.Event().wait(60)
+    return Outcome.PASS
+
+
+def test_a_temporary_error_that_passes_leaves_no_trace(engines: Engines) -> None:
+    """Engine 1 tries again within a stage and Argo with another pod: only the last attempt is recorded."""
+    ups = itertools.cycle([False, False, True])
+
+    def act() -> Outcome:
+        if not next(ups):
+            raise Temporary("away", do="Wait.")
+        return Outcome.PASS
+
+    ending = same(engines, release_that(act))
+    assert (ending.failure, ending.stages[1].outcome) == (None, "ok")
+
+
+def test_a_signal_differs_in_its_words_alone(engines: Engines) -> None:
+    """They can't be the same: engine 1 is stopped by a person, a pod by a cluster, which tries the stage again."""
+
+    def act() -> Outcome:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return hang()
+
+    endings = [walk(release_that(act)) for walk in (engines.local, engines.argo)]
+    failures = [ending.failure for ending in endings if ending.failure]
+    assert [failure.what for failure in failures] == ["stopped by SIGTERM", "the pod was told to end"]
+    blank = {"what": "", "do": ""}
+    assert failures[0].model_copy(update=blank) == failures[1].model_copy(update=blank)
+    runs = [[run.model_copy(update={"message": ""}) for run in ending.stages] for ending in endings]
+    assert runs[0] == runs[1]
+    assert runs[0][-1].outcome == "cancelled"
