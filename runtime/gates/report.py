@@ -120,7 +120,7 @@ def pareto(trials: Iterable[Trial]) -> list[Trial]:
 
 
 def _page(template: str, **given: Any) -> str:
-    loader = PackageLoader("templates", ".")
+    loader = PackageLoader("shiplift.templates", ".")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
     )
