@@ -32,7 +32,8 @@ unit: setup
 	$(BIN)/pytest tests/unit -n 2 -q
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
-	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q
+	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'not large and not alone'
+	$(BIN)/pytest tests/integration -q -m alone
 
 test-cluster: setup  ## on a real Kubernetes: KUBECONFIG's, or the development cluster beside the repository
 	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 --timeout=2400 -m '$(CLUSTER_TESTS)'

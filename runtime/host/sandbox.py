@@ -348,10 +348,11 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
 
 
 def _python_paths() -> list[Path]:
-    """The interpreter, its packages, and our own (an editable install lies elsewhere)."""
+    """The interpreter, its packages, those a .pth file names, and our own (an editable install lies elsewhere)."""
     ours = Path(shiplift.__file__).parent
     site = {Path(p) for p in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())}
-    return [*site, ours, *(room.resolve() for room in ours.iterdir() if room.is_dir())]
+    named = {Path(p) for p in sys.path if Path(p).name in {"site-packages", "dist-packages"}}
+    return [*site, *named, ours, *(room.resolve() for room in ours.iterdir() if room.is_dir())]
 
 
 def _filter_calls() -> bool:

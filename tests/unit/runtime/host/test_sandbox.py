@@ -373,3 +373,13 @@ def test_the_record_says_what_the_kernel_gave(cell: Cell) -> None:
     assert cell.isolation.files == ("landlock" if ABI >= 1 else "none")
     assert cell.isolation.network in ("namespace", "landlock", "none")
     assert cell.isolation.calls == "seccomp"
+
+
+def test_packages_that_a_pth_file_names_are_readable_and_a_source_tree_it_names_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages, source = tmp_path / "lib" / "site-packages", tmp_path / "project"
+    monkeypatch.setattr(sys, "path", [*sys.path, str(packages), str(source)])
+    readable = sandbox._python_paths()
+    assert packages in readable
+    assert source not in readable

@@ -1,0 +1,117 @@
+"""The wheel as users have it: one package, complete, and at work in an environment where no source lies near.
+
+The environment borrows this one's dependencies by a .pth file, which is followed no further: the link by which this
+environment finds the repository is not in it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from shiplift.runtime.serving.triton.environment import default_root, ensure
+
+ROOT = Path(__file__).parents[2]
+ROOMS = ("pipelines", "runtime", "steps", "templates")
+NOT_SHIPPED = {"__pycache__"}
+
+
+def build(*words: str, into: Path) -> None:
+    """Builds with what `make setup` installed: nothing is fetched."""
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(into), *words, str(ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that a release publishes: built from the source distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    build(into=folder)
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@dataclass(frozen=True)
+class Installed:
+    """An environment with the wheel, and an empty folder to work in."""
+
+    environment: Path
+    folder: Path
+
+    def run(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """A program of the environment, which sees nothing of this process's variables but the most common."""
+        variables = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
+        variables |= {
+            "SHIPLIFT_SERVER_ENVIRONMENT": str(ensure(default_root()).root), "SHIPLIFT_FREE_PORTS": "1",
+            "COLUMNS": "200",
+        }  # fmt: skip
+        done = subprocess.run(
+            [self.environment / "bin" / words[0], *words[1:]], cwd=self.folder, env=variables, capture_output=True,
+            text=True, check=False, timeout=500,
+        )  # fmt: skip
+        assert not check or done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
+        return done
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    environment, folder = tmp_path_factory.mktemp("environment"), tmp_path_factory.mktemp("empty")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=60)
+    python = environment / "bin" / "python"
+    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
+    borrowed = [path for path in sys.path if Path(path).name == "site-packages"]
+    site = environment / "lib" / f"python{minor}" / "site-packages"
+    (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=120)
+    return Installed(environment, folder)
+
+
+def shipped() -> set[str]:
+    """What the rooms hold, as it lies in the package."""
+    files = [path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()]
+    rooms = {path.relative_to(ROOT).as_posix() for path in files if not NOT_SHIPPED & set(path.parts)}
+    return {"shiplift/__init__.py", "shiplift/py.typed"} | {f"shiplift/{name}" for name in rooms}
+
+
+def test_the_wheel_is_one_package_with_every_file_of_the_rooms(wheel: Path, tmp_path: Path) -> None:
+    build("--wheel", into=tmp_path)
+    (from_checkout,) = tmp_path.glob("*.whl")
+    for file in (wheel, from_checkout):
+        names = {name for name in zipfile.ZipFile(file).namelist() if ".dist-info/" not in name}
+        assert names == shipped()
+    for suffix in (".c", ".h", ".j2", ".yaml", ".json", ".txt", ".typed"):
+        assert any(name.endswith(suffix) for name in shipped())
+
+
+def test_only_the_wheel_is_importable(installed: Installed) -> None:
+    found = installed.run("python", "-c", "import shiplift; print(shiplift.__file__)").stdout.strip()
+    assert Path(found).is_relative_to(installed.environment)
+    for room in (*ROOMS, "tests", "benchmarks"):
+        done = installed.run("python", "-c", f"import {room}", check=False)
+        assert f"No module named '{room}'" in done.stderr
+
+
+def test_its_files_are_found(installed: Installed) -> None:
+    installed.run("shiplift", "init", "made")
+    assert "shiplift.yaml" in {path.name for path in (installed.folder / "made").iterdir()}
+    installed.run("shiplift", "render", "objects")
+    assert list((installed.folder / "objects").rglob("*.yaml"))
+    assert "namespace: shiplift" in installed.run("shiplift", "values").stdout
+
+
+@pytest.mark.alone
+def test_doctor_demo_and_down_work_away_from_the_source(installed: Installed) -> None:
+    assert "this machine can run releases" in installed.run("shiplift", "doctor").stdout
+    told = json.loads(installed.run("shiplift", "demo", "--keep").stdout.splitlines()[-1])
+    assert [release["verdict"] for release in told["releases"]] == ["pass", "fail", "pass"]
+    assert (told["rollback"]["version"], told["failed_requests"]) == (1, 0)
+    assert all(Path(release["report"]).is_file() for release in told["releases"])
+    installed.run("shiplift", "down")
+    assert "nothing was running" in installed.run("shiplift", "down").stderr
