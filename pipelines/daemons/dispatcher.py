@@ -24,7 +24,8 @@ from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Relea
 from shiplift.pipelines.release import RELEASE
 from shiplift.pipelines.triggers import registry_sweep
 from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary
-from shiplift.runtime.records.release import Failure, ReleaseReport
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.ledger import Ledger

@@ -18,7 +18,8 @@ from shiplift.pipelines.graph import Stage
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import Listener, listening
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.release import Failure, StageOutcome, StageRun
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import StageOutcome, StageRun
 
 T = TypeVar("T")
 

@@ -33,8 +33,8 @@ import psutil
 
 import shiplift
 from shiplift.runtime.base.errors import ExportFailed, SandboxLimit, ShipliftError
+from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.model import Isolation
-from shiplift.runtime.records.release import Failure
 
 # `module:function` to run in a sandbox. Named rather than imported: its module loads what only the child should.
 Entry = NewType("Entry", str)

@@ -1,15 +1,15 @@
 """How a release went: its events, its stages, its ending, its report."""
 
 from collections.abc import Iterable
-from typing import Literal, Self
+from typing import Literal
 
-from shiplift.runtime.base.errors import Cancelled, NotAdmitted, ShipliftError, by_exit_code
+from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.serving import Endpoint, which_target_serves
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
 StageOutcome = Literal["ok", "refused", "inconclusive", "failed", "cancelled", "skipped"]
-_MAX_BUG = 1000  # characters: a record passes through a Workflow's status, and an exception's text has no limit
 
 
 class Event(Record):
@@ -57,44 +57,6 @@ def stage_keys(stages: Iterable[StageRun], target: str = "") -> dict[str, str]:
 
 def _rank(run: StageRun, wanted: list[str]) -> int:
     return wanted.index(run.target) if run.target in wanted else len(wanted)
-
-
-class Failure(Record):
-    """The error that ended a stage, and its release: an error of ours, or a bug by the name of its exception."""
-
-    kind: str
-    exit_code: int
-    what: str
-    do: str
-
-    @classmethod
-    def of(cls, error: BaseException) -> Self:
-        """An exception as a record; any that is not ours is a bug."""
-        kind = type(error).__name__
-        if isinstance(error, ShipliftError):
-            return cls(kind=kind, exit_code=error.exit_code, what=error.what, do=error.do)
-        what = " ".join(f"a bug in Shiplift: {kind}: {error}".split())
-        do = "Report it with the traceback from the release's log."
-        return cls(kind=kind, exit_code=ShipliftError.exit_code, what=what[:_MAX_BUG], do=do)
-
-    def error(self) -> ShipliftError:
-        """The record as an exception again; a bug comes back as a `ShipliftError`."""
-        return by_exit_code(self.exit_code)(self.what, do=self.do)
-
-    @property
-    def message(self) -> str:
-        """What happened and what to do, as the exception says it."""
-        return str(self.error())
-
-    @property
-    def about_model(self) -> bool:
-        """Whether it says something of the model itself, which trying again won't change."""
-        return by_exit_code(self.exit_code).about_model
-
-    @property
-    def outcome(self) -> Literal["cancelled", "failed"]:
-        """The outcome of a stage that ends with it."""
-        return "cancelled" if self.exit_code == Cancelled.exit_code else "failed"
 
 
 class Ending(Record):

@@ -22,7 +22,8 @@ from shiplift.runtime.base.errors import (
     by_exit_code,
 )
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.release import Ending, Failure, StageRun
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import Ending, StageRun
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.kubernetes.api import Object
 

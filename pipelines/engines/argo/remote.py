@@ -20,7 +20,8 @@ from shiplift.pipelines.release import RELEASE, ROLLBACK
 from shiplift.runtime.base.errors import ClusterRefused, NotFound, Temporary
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.release import Event, Failure, ReleaseReport
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site

@@ -33,7 +33,8 @@ from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
 from shiplift.pipelines.release import RELEASE, ROLLBACK
 from shiplift.runtime.base.errors import Cancelled, Temporary
 from shiplift.runtime.records.base import Sections
-from shiplift.runtime.records.release import Failure, StageRun
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import StageRun
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
 

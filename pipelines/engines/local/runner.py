@@ -22,7 +22,8 @@ from shiplift.runtime.base.errors import Cancelled, NoMatchingTarget, Temporary
 from shiplift.runtime.host import sandbox
 from shiplift.runtime.host.sandbox import Entry
 from shiplift.runtime.records.base import Record, Sections
-from shiplift.runtime.records.release import Ending, Event, Failure, StageRun
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import Ending, Event, StageRun
 from shiplift.runtime.records.verdict import Verdict
 
 Tell = Callable[[Event], None]

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from shiplift.runtime.host.processes import alive, free_port, identify
-from shiplift.runtime.records.release import Ending, Failure, ReleaseReport, StageRun
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import Ending, ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.store.artifacts import ArtifactStore

@@ -25,7 +25,8 @@ from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.runtime.base import progress
 from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, StorageFull, Temporary, every_error
 from shiplift.runtime.base.progress import measuring
-from shiplift.runtime.records.release import Ending, Failure, StageRun
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import Ending, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Endpoint, Promotion
 from shiplift.runtime.records.site import Site

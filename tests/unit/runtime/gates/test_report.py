@@ -16,10 +16,11 @@ from shiplift.runtime.gates.report import (
     render_comparison,
     render_index,
 )
+from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, Scan
 from shiplift.runtime.records.precision import Candidate, Candidates, Slice
-from shiplift.runtime.records.release import Failure, ReleaseReport, StageRun
+from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.serving import Endpoint
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.admitted import Admitted

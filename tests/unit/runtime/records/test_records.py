@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from shiplift.runtime.base.errors import Cancelled, Inconclusive, Refused, ShipliftError, every_error
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, Sections, identity, volatile
+from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
-from shiplift.runtime.records.release import Failure, StageRun, stage_keys
+from shiplift.runtime.records.release import StageRun, stage_keys
 from shiplift.runtime.records.request import Trigger
 from shiplift.runtime.records.serving import ServerPods
 from shiplift.runtime.records.site import Cluster, Machine, Site

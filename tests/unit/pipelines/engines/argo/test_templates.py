@@ -19,9 +19,10 @@ from shiplift.pipelines.graph import Placement, Stage
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import ArtifactCorrupt, Cancelled, Temporary, UsageError
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.precision import Slice
-from shiplift.runtime.records.release import Failure, StageRun
+from shiplift.runtime.records.release import StageRun
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, GatewayRef, Site
 from shiplift.runtime.records.verdict import Outcome, Verdict

@@ -11,7 +11,8 @@ import pytest
 from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Accepted, Releases
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.storage import write_atomically
-from shiplift.runtime.records.release import Event, Failure, ReleaseReport
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Process
 from shiplift.runtime.records.verdict import Outcome

@@ -1,0 +1,46 @@
+"""An error as a record: what ended a stage, apart from the release it ended, since the sandbox sends one too."""
+
+from typing import Literal, Self
+
+from shiplift.runtime.base.errors import Cancelled, ShipliftError, by_exit_code
+from shiplift.runtime.records.base import Record
+
+_MAX_BUG = 1000  # characters: a record passes through a Workflow's status, and an exception's text has no limit
+
+
+class Failure(Record):
+    """The error that ended a stage, and its release: an error of ours, or a bug by the name of its exception."""
+
+    kind: str
+    exit_code: int
+    what: str
+    do: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """An exception as a record; any that is not ours is a bug."""
+        kind = type(error).__name__
+        if isinstance(error, ShipliftError):
+            return cls(kind=kind, exit_code=error.exit_code, what=error.what, do=error.do)
+        what = " ".join(f"a bug in Shiplift: {kind}: {error}".split())
+        do = "Report it with the traceback from the release's log."
+        return cls(kind=kind, exit_code=ShipliftError.exit_code, what=what[:_MAX_BUG], do=do)
+
+    def error(self) -> ShipliftError:
+        """The record as an exception again; a bug comes back as a `ShipliftError`."""
+        return by_exit_code(self.exit_code)(self.what, do=self.do)
+
+    @property
+    def message(self) -> str:
+        """What happened and what to do, as the exception says it."""
+        return str(self.error())
+
+    @property
+    def about_model(self) -> bool:
+        """Whether it says something of the model itself, which trying again won't change."""
+        return by_exit_code(self.exit_code).about_model
+
+    @property
+    def outcome(self) -> Literal["cancelled", "failed"]:
+        """The outcome of a stage that ends with it."""
+        return "cancelled" if self.exit_code == Cancelled.exit_code else "failed"
