@@ -6,7 +6,6 @@ sending, then rolled back under the same load.
 """
 
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -22,13 +21,16 @@ from shiplift.pipelines.commands import console
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings
-from shiplift.runtime.base.errors import ShipliftError, Temporary
+from shiplift.pipelines.triggers.registry_sweep import sweep
+from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary
 from shiplift.runtime.base.names import release_name
+from shiplift.runtime.host.processes import start_child
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.registry import CHAMPION, Registry
+from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 from shiplift.steps.rollback import rollback
 
 MODEL = "digits"
@@ -132,8 +134,8 @@ def play(settings: Settings, tell: Tell, *, keep: bool) -> dict[str, Any]:
 
 
 def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
-    site, unfinished = stack.site(home, running), home / "demo" / "unfinished"
-    _finish(site, unfinished, tell)
+    site, unfinished = stack.site(home, running), _unfinished(home)
+    settle(home, running, tell)
     tell("\n2. Version 1: training and registering it starts its release")
     first = _release(home, running, tell, epochs=6, expect=Outcome.PASS)
     answers = load_npz(home / "demo" / "answers.npz")
@@ -172,11 +174,46 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
     }
 
 
-def _finish(site: Site, unfinished: Path, tell: Tell) -> None:
-    """Rolls back what a demo that was stopped had promoted: the story begins with a champion that can be bettered."""
+def _unfinished(home: Path) -> Path:
+    """The file that says from when to when version 3 may be the champion; it holds the number of version 1."""
+    return home / "demo" / "unfinished"
+
+
+def settle(home: Path, running: stack.Stack, tell: Tell) -> None:
+    """Brings what an earlier demo left to its end: the story begins with a champion that can be bettered.
+
+    It may have been stopped anywhere. Its training ends with it, and the release that its last registration started
+    goes on, or begins when the stack is back: that one is waited for, and rolled back if it was promoted.
+
+    Raises:
+        StackDown: the dispatcher is gone, so a release under way would never end.
+        Temporary: the registry or production does not answer.
+    """
+    releases = Releases(home)
+    registry = RestRegistry(running.registry_uri, timeout_s=PATIENT_S)
+    sweep(registry, releases.accept, since=running.since, tell=tell)  # its webhook may have been lost with the stack
+    own = set(releases.of(MODEL))
+    for name in releases.pending():
+        if name in own:
+            _wait_for(releases, name, running, tell)
+    _roll_back(stack.site(home, running), _unfinished(home), tell)
+
+
+def _wait_for(releases: Releases, name: str, running: stack.Stack, tell: Tell) -> None:
+    """Shows a release to its end. One that is taken off the queue has ended too, without a result."""
+    tell(f"Release {name} of an earlier demo is under way: waiting for its end.")
+    try:
+        console.follow(releases, name, alive=lambda: running.runs("dispatcher"))
+    except StackDown:
+        if releases.active(name):
+            raise
+
+
+def _roll_back(site: Site, unfinished: Path, tell: Tell) -> None:
+    """Takes back what a demo that was stopped had promoted."""
     if not unfinished.is_file():
         return
-    if Registry(site.registry_uri).alias(MODEL, CHAMPION) != int(unfinished.read_text()):
+    if Registry(site.registry_uri).alias(MODEL, CHAMPION) > int(unfinished.read_text()):
         back = rollback(site, MODEL)
         tell(f"An earlier demo was stopped before its rollback: version {back.version} is the champion again.")
     unfinished.unlink()
@@ -216,15 +253,19 @@ def train(home: Path, running: stack.Stack, tell: Tell, *, epochs: int, samples:
     (folder / "shiplift.yaml").write_text(_SPEC)
     variables = {**os.environ, "MLFLOW_TRACKING_URI": running.registry_uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
     words = ["--name", MODEL, "--epochs", str(epochs), "--samples", str(samples), "--answers", "answers.npz"]
-    done = subprocess.run(
-        [sys.executable, str(_SCRIPT), *words], cwd=folder, env=variables, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ShipliftError(f"training failed: {done.stderr[-500:]}", do="Run `shiplift doctor`.")
-    lines = done.stdout.splitlines()
+    log = folder / "train.log"
+    log.unlink(missing_ok=True)
+    child = start_child([sys.executable, _SCRIPT, *words], environment=variables, log=log, folder=folder)
+    try:
+        failed = child.wait()
+    finally:
+        child.kill()  # a demo that is stopped registers nothing more
+    output = log.read_text(errors="replace")
+    if failed:
+        raise ShipliftError(f"training failed: {output[-500:]}", do="Run `shiplift doctor`.")
+    lines = output.splitlines()
     tell(next((line for line in lines if line.startswith("accuracy")), ""))
-    said = f"{done.stdout}\n{done.stderr}"
-    version = next(line for line in said.splitlines() if line.startswith("Created version"))
+    version = next(line for line in lines if line.startswith("Created version"))
     return int(version.split("'")[1])
 
 
