@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BUILD ?= docker build
 CLUSTER_TESTS ?= cluster
+WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
-.PHONY: setup demo test check unit integration test-cluster images golden bench bench-release bench-precision \
+.PHONY: setup demo test check check-github unit integration test-cluster images golden bench bench-release bench-precision \
 	bench-search bench-cluster bench-own check-gpu constraints clean
 
 setup: $(READY)
@@ -22,11 +23,19 @@ demo: setup  ## the whole story: three versions, one refused, one promoted under
 
 test: check unit integration  ## everything that needs no cluster
 
-check: setup  ## style, types, import order
+check: setup check-github  ## style, types, import order, workflows
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+check-github: setup  ## workflows, those that users get included, and forms; without network
+	$(BIN)/zizmor --offline --quiet --no-progress .github $(WORKFLOWS_FOR_USERS)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml $(WORKFLOWS_FOR_USERS)
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms \
+		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
 unit: setup
 	$(BIN)/pytest tests/unit -n 2 -q
@@ -35,7 +44,9 @@ integration: setup  ## against the real MLflow, Triton and perf_analyzer on loop
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'not large and not alone'
 	$(BIN)/pytest tests/integration -q -m alone
 
-test-cluster: setup  ## on a real Kubernetes: KUBECONFIG's, or the development cluster beside the repository
+test-cluster: setup  ## on a real Kubernetes: KUBECONFIG's, or one that SHIPLIFT_CLUSTER_SCRIPT starts
+	@[ -n "$$KUBECONFIG$$SHIPLIFT_CLUSTER_SCRIPT" ] || { echo "no cluster: set KUBECONFIG, or SHIPLIFT_CLUSTER_SCRIPT to a" \
+		"script that starts one, such as tests/cluster/kind.sh (see CONTRIBUTING.md)" >&2; exit 2; }
 	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 --timeout=2400 -m '$(CLUSTER_TESTS)'
 
 images:  ## both images; BUILD is what builds them: docker build, podman build, buildah build

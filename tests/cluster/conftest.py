@@ -1,8 +1,10 @@
-"""A real cluster for the session: the one KUBECONFIG names, or the development cluster beside the repository.
+"""A real cluster for the session: the one KUBECONFIG names, or one that a script starts on this machine.
 
-There the images are built from the working tree; a cluster of yours must have them already (their names are the
-values' defaults, or SHIPLIFT_PIPELINE_IMAGE and SHIPLIFT_SERVER_IMAGE). What is tested is the path, on two cores: all
-of a release's pods are small. Workers of pytest-xdist share the cluster, each with a namespace of its own.
+SHIPLIFT_CLUSTER_SCRIPT names the script, such as `kind.sh` here: `up`, `kubeconfig` (prints its path), `addon gateway`
+(the GatewayClass `eg`), `build DIR TAG --target NAME`. Pods and this process then share folders, and the images are
+built from the working tree; a cluster of yours must have them already (their names are the values' defaults, or
+SHIPLIFT_PIPELINE_IMAGE and SHIPLIFT_SERVER_IMAGE). What is tested is the path, on two cores: all of a release's pods
+are small. Workers of pytest-xdist share the cluster, each with a namespace of its own.
 """
 
 import json
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import yaml
 from filelock import FileLock
@@ -28,11 +31,15 @@ from tests.integration.conftest import FAST, digits
 from tests.integration.conftest import until as _until
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = Path(os.environ.get("SHIPLIFT_CLUSTER_SCRIPT", ROOT.parent / "shared" / "cluster" / "cluster"))
+SCRIPT = os.environ.get("SHIPLIFT_CLUSTER_SCRIPT", "")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 NAMESPACE = os.environ.get("SHIPLIFT_TEST_NAMESPACE", f"shiplift-{WORKER}" if WORKER else "shiplift")
-USER = 10001  # of the images
 _BUILD_S = 1500
+
+
+def of_this_machine(address: str) -> bool:
+    """Whether a node's address is one of this machine's, so that pods reach what listens on it here."""
+    return any(address == own.address for card in psutil.net_if_addrs().values() for own in card)
 
 
 def until(what: Callable[[], Any], *, seconds: float = 60) -> Any:
@@ -151,14 +158,14 @@ class Lab:
 
 @pytest.fixture(scope="session", autouse=True)
 def kube(tmp_path_factory: pytest.TempPathFactory) -> Kube:
-    """A cluster with Argo Workflows, and on the development cluster with a Gateway and the project's images."""
+    """A cluster with Argo Workflows; one that the script starts has a Gateway and the project's images."""
     given = os.environ.get("KUBECONFIG", "")
-    if not SCRIPT.is_file():
+    if not SCRIPT:
         if not given:
-            pytest.skip("no cluster: set KUBECONFIG")
+            pytest.skip("no cluster: set KUBECONFIG, or SHIPLIFT_CLUSTER_SCRIPT to a script that starts one")
         return Kube(Path(given.split(os.pathsep)[0]), here=False)
-    if shutil.which("kubectl") is None or os.geteuid() != 0:
-        pytest.skip("the development cluster needs kubectl and root")
+    assert (ROOT / SCRIPT).is_file(), f"SHIPLIFT_CLUSTER_SCRIPT is {SCRIPT}, which is not a file: name the script"
+    assert shutil.which("kubectl"), "the tests of a cluster need kubectl: install it"
     started = time.monotonic()
     shared = tmp_path_factory.getbasetemp().parent if WORKER else tmp_path_factory.getbasetemp()
     with FileLock(shared / "cluster.lock"):
@@ -180,7 +187,7 @@ def _prepare(*, start: bool) -> None:
 
 
 def _script(*words: str) -> str:
-    done = subprocess.run([SCRIPT, *words], capture_output=True, text=True, check=False, timeout=_BUILD_S)
+    done = subprocess.run([ROOT / SCRIPT, *words], capture_output=True, text=True, check=False, timeout=_BUILD_S)
     assert done.returncode == 0, f"cluster {' '.join(words)}: {(done.stdout + done.stderr)[-3000:]}"
     return done.stdout
 
@@ -227,7 +234,7 @@ def lab(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     data = folder / "mlflow" if kube.here else None
     if data:
         data.mkdir()
-        os.chown(data, USER, USER)
+        data.chmod(0o777)  # for the images' user, who is nobody here
     given = yaml.safe_dump(small_values(NAMESPACE, data, gateway=kube.here))
     file = folder / "values.yaml"
     file.write_text(given)

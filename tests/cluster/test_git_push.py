@@ -19,7 +19,7 @@ from shiplift.pipelines.engines.argo.releases import ArgoReleases
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
 from shiplift.runtime.host.processes import free_port, start_child
 from shiplift.runtime.serving.kubernetes.api import Api
-from tests.cluster.conftest import Lab, small_values, until
+from tests.cluster.conftest import Lab, of_this_machine, small_values, until
 from tests.integration.conftest import FAST
 
 NAME = "team/models"
@@ -60,8 +60,10 @@ class Host:
 
 @pytest.fixture
 def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
-    if not lab.kube.here or shutil.which("git") is None:
-        pytest.skip("pods reach a git server of this machine only on the development cluster")
+    addresses = lab.kube.get("node", "default")[0]["status"]["addresses"]
+    address = next(one["address"] for one in addresses if one["type"] == "InternalIP")
+    if not (lab.kube.here and of_this_machine(address)) or shutil.which("git") is None:
+        pytest.skip("pods of another machine don't reach a git server here")
     folder, port = tmp_path / "models", free_port()
     folder.mkdir()
     made = Host(lab=lab, folder=folder, port=port)
@@ -71,8 +73,6 @@ def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
          f"--base-path={tmp_path}", str(tmp_path)],
         environment={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, log=tmp_path / "daemon.log",
     )  # fmt: skip
-    (node,) = lab.kube.get("node", "default")
-    address = next(one["address"] for one in node["status"]["addresses"] if one["type"] == "InternalIP")
     data = Path(lab.values.mlflow.storage.path)
     values = small_values(lab.namespace, data, gateway=True) | {
         "repositories": [{"name": NAME, "host": "github", "url": f"git://{address}:{port}/models"}]

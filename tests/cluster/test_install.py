@@ -20,7 +20,7 @@ import yaml
 
 from shiplift.runtime.base.errors import ClusterUnreachable, NotFound, ServerFailed
 from shiplift.runtime.host.processes import free_port
-from tests.cluster.conftest import Kube, small_values, until
+from tests.cluster.conftest import Kube, of_this_machine, small_values, until
 
 NAME = "shiplift-install"
 SERVING = f"{NAME}-serving"
@@ -245,7 +245,7 @@ def test_an_image_that_does_not_exist_is_told_and_what_is_no_longer_wanted_goes(
 def postgresql(kube: Kube) -> Iterator[str]:
     """A database of this machine's own PostgreSQL, reached from pods by the node's address; gives its URI."""
     address = kube("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}")
-    if not kube.here:
+    if not of_this_machine(address):
         pytest.skip("pods of another machine don't reach a database here")
     programs = _postgresql_programs()
     at, port, password = Path(tempfile.mkdtemp()), free_port(), secrets.token_hex(16)

@@ -53,7 +53,7 @@ class Installed:
         }  # fmt: skip
         done = subprocess.run(
             [self.environment / "bin" / words[0], *words[1:]], cwd=self.folder, env=variables, capture_output=True,
-            text=True, check=False, timeout=500,
+            text=True, check=False, timeout=900,
         )  # fmt: skip
         assert not check or done.returncode == 0, f"{words}: {done.stdout[-2000:]}{done.stderr[-4000:]}"
         return done
@@ -106,12 +106,24 @@ def test_its_files_are_found(installed: Installed) -> None:
     assert "namespace: shiplift" in installed.run("shiplift", "values").stdout
 
 
+def play(installed: Installed, home: str) -> "subprocess.CompletedProcess[str]":
+    """The demo in a home of its own, which is down again whatever happens."""
+    try:
+        return installed.run("shiplift", "--home", home, "demo", "--keep", check=False)
+    finally:
+        installed.run("shiplift", "--home", home, "down")
+
+
 @pytest.mark.alone
+@pytest.mark.timeout(2000)
 def test_doctor_demo_and_down_work_away_from_the_source(installed: Installed) -> None:
     assert "this machine can run releases" in installed.run("shiplift", "doctor").stdout
-    told = json.loads(installed.run("shiplift", "demo", "--keep").stdout.splitlines()[-1])
+    home, done = "first", play(installed, "first")
+    if "ended with 21" in done.stderr:  # undecided, as it should be where something else loads the machine
+        home, done = "second", play(installed, "second")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    told = json.loads(done.stdout.splitlines()[-1])
     assert [release["verdict"] for release in told["releases"]] == ["pass", "fail", "pass"]
     assert (told["rollback"]["version"], told["failed_requests"]) == (1, 0)
     assert all(Path(release["report"]).is_file() for release in told["releases"])
-    installed.run("shiplift", "down")
-    assert "nothing was running" in installed.run("shiplift", "down").stderr
+    assert "nothing was running" in installed.run("shiplift", "--home", home, "down").stderr
