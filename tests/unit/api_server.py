@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from shiplift.runtime.serving.kubernetes.api import Api
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 
 Object = dict[str, Any]
 
@@ -40,15 +40,13 @@ class ApiServer(ThreadingHTTPServer):
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self.workflows[name]["status"] = {"phase": phase, "finishedAt": now, "startedAt": now, **status}
 
-    def api(self, namespace: str = "shiplift") -> Api:
+    def api(self, namespace: str = "shiplift") -> KubernetesClient:
         """A client of this server."""
         from kubernetes import client
 
-        made = Api(namespace)
         settings = client.Configuration(host=f"http://127.0.0.1:{self.server_port}")
         settings.retries = False
-        made.__dict__["_client"] = client.ApiClient(settings)
-        return made
+        return KubernetesClient(namespace, connect=lambda: client.ApiClient(settings))
 
 
 class _Handler(BaseHTTPRequestHandler):

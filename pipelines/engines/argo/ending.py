@@ -24,7 +24,7 @@ from shiplift.runtime.base.errors import (
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.release import Ending, Failure, StageRun
 from shiplift.runtime.records.verdict import Outcome, Verdict
-from shiplift.runtime.serving.kubernetes.api import Object
+from shiplift.runtime.serving.kubernetes.connection import Object
 
 Node = Mapping[str, Any]
 _KILLED = 128 + signal.SIGKILL  # the exit code of a pod that went over its memory
