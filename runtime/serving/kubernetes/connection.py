@@ -5,6 +5,7 @@ and a list of them takes several times the memory of the JSON.
 """
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +16,7 @@ from shiplift.runtime.serving.kubernetes.kinds import Kind
 Object = dict[str, Any]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 _TIMEOUT_S = (5, 60)  # to connect, and between two bytes of the answer
+_PAUSE_S = 0.25  # before the second repetition of a request, doubled with each
 _TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _DOING: dict[Method, str] = {
     "GET": "reading", "POST": "creating", "PUT": "replacing", "PATCH": "changing", "DELETE": "deleting"
@@ -41,14 +43,14 @@ def connect() -> Any:
     settings = client.Configuration()
     repeatable = urllib3.Retry.DEFAULT_ALLOWED_METHODS | {"PATCH"}
     settings.retries = urllib3.Retry(
-        3, connect=1, backoff_factor=0.25, allowed_methods=repeatable, raise_on_status=False
+        3, connect=1, backoff_factor=_PAUSE_S, allowed_methods=repeatable, raise_on_status=False
     )
     try:
         if _in_pod():
             config.load_incluster_config(client_configuration=settings)
         else:
-            config.load_kube_config(client_configuration=settings)
-    except (config.ConfigException, OSError, YAMLError) as error:
+            config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=settings)
+    except (config.ConfigException, OSError, YAMLError, TypeError, AttributeError) as error:  # the last two: odd shapes
         raise ClusterUnreachable(
             f"there is no usable cluster configuration: {_line(error)}", do="Set KUBECONFIG, then try again."
         ) from error

@@ -5,7 +5,7 @@ Who waits decides by the prospect how long to; the sentence and the advice are f
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
@@ -24,7 +24,7 @@ class Prospect(IntEnum):
     RETRY = 1  # the cluster's own next attempts: a registry is back, a quota is free again
     NODE = 2  # a node that fits, if one is added or labelled
     ROOM = 3  # room on a node that fits, when other pods end
-    RESTART = 4  # the container is started again
+    RESTART = 4  # the container is started again, or another pod is made in this one's place
     TIME = 5  # it is on its way
 
 
@@ -94,9 +94,9 @@ _TABLE: tuple[tuple[str, Prospect, str, str], ...] = (
     ("NodeLost", _RESTART, "the pod's node does not answer", _AGAIN),
     ("NodeShutdown", _RESTART, "the pod's node was shut down", _AGAIN),
     ("Terminated", _RESTART, "the pod's node was shut down", _AGAIN),
-    ("UnexpectedAdmissionError", _RETRY, "the pod's node could not give it what it asks for", _AGAIN),
-    ("NodeAffinity", _NODE, "the pod's node is not one that it asks for", "Label a node as it asks."),
-    ("DeadlineExceeded", _NOTHING, "the pod took longer than its deadline", "Raise the deadline."),
+    ("UnexpectedAdmissionError", _RESTART, "the pod's node could not give it what it asks for", _AGAIN),
+    ("NodeAffinity", _RESTART, "the pod's node is not one that it asks for", "Label a node as it asks."),
+    ("DeadlineExceeded", _RESTART, "the pod took longer than its deadline", "Raise the deadline."),
     ("Unschedulable", _NODE, "no node takes the pod", "Label or add a node as it asks, or let it ask for another."),
     ("SchedulerError", _RETRY, "the scheduler could not place the pod", _DESCRIBE),
     ("SchedulingGated", _TIME, "the pod is held back by its scheduling gates", "See who sets them: a queue, a quota."),
@@ -125,7 +125,10 @@ def of_pod(pod: Object) -> Diagnosis | None:
     status = pod.get("status") or {}
     if (pod.get("metadata") or {}).get("deletionTimestamp") or status.get("phase") == "Succeeded":
         return None
-    return min(_reasons(pod, status), key=lambda diagnosis: diagnosis.prospect, default=None)
+    reasons = _reasons(pod, status)
+    if status.get("phase") == "Failed":  # it stays so; whoever wants it makes another
+        reasons = (replace(reason, prospect=Prospect.RESTART) for reason in reasons)
+    return min(reasons, key=lambda reason: reason.prospect, default=None)
 
 
 def of_deployment(body: Object) -> Diagnosis | None:
@@ -142,11 +145,11 @@ def of_refusal(message: str) -> Diagnosis:
 
 
 def _reasons(pod: Object, status: Object) -> Iterator[Diagnosis]:
-    if status.get("phase") == "Failed" and status.get("reason"):
+    if status.get("reason"):
         yield _diagnosis(status["reason"], status.get("message"))
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("reason") in REASONS:
-            yield _diagnosis(condition["reason"], f"{_asked(pod)}{condition.get('message', '')}")
+            yield _diagnosis(condition["reason"], f"{_asked(pod)}{condition.get('message') or ''}")
     spec = pod.get("spec") or {}
     specs = {container["name"]: container for container in _both(spec, "initContainers", "containers")}
     for container in _both(status, "initContainerStatuses", "containerStatuses"):
@@ -174,30 +177,26 @@ def _of_container(status: Object, spec: Object) -> Diagnosis | None:
         reason = ended["reason"] if ended.get("reason") in REASONS else "Error"
         final = status.get("restartCount", 0) >= _MANY_RESTARTS or ended["exitCode"] == guard.MISMATCH
         message = " ".join((ended.get("message") or "").split())[-_MOST:]
-        return _diagnosis(reason, message, facts, prospect=Prospect.NOTHING if final else None)
+        diagnosis = _diagnosis(reason, message, facts)
+        return replace(diagnosis, prospect=Prospect.NOTHING) if final else diagnosis
     if waiting := state.get("waiting"):
         return _diagnosis(waiting.get("reason") or "Waiting", waiting.get("message"), facts)
     return _diagnosis("NotReady", "", facts) if "running" in state else None
 
 
-def _diagnosis(
-    reason: str, message: str | None, facts: Mapping[str, str] = _NO_FACTS, *, prospect: Prospect | None = None
-) -> Diagnosis:
+def _diagnosis(reason: str, message: str | None, facts: Mapping[str, str] = _NO_FACTS) -> Diagnosis:
     entry = _entry(reason)
     message = " ".join((message or "").split())
     special = next((row[2:] for row in _PHRASES if row[0] == reason and row[1] in message), None)
-    usual, do = special or (entry.prospect, entry.do)
-    return Diagnosis(
-        reason=reason, message=message, means=entry.means.format_map(facts), do=do,
-        prospect=usual if prospect is None else prospect,
-    )  # fmt: skip
+    prospect, do = special or (entry.prospect, entry.do)
+    return Diagnosis(reason=reason, message=message, means=entry.means.format_map(facts), prospect=prospect, do=do)
 
 
 def _entry(reason: str) -> Reason:
     """What the table says; a word that it lacks is taken for one of a pod that is on its way."""
     if reason.startswith("OutOf"):  # OutOfcpu, OutOfnvidia.com/gpu: by then another pod had taken it
         return REASONS["UnexpectedAdmissionError"]
-    return REASONS.get(reason) or Reason(prospect=Prospect.TIME, means="the pod waits", do=_DESCRIBE)
+    return REASONS.get(reason) or Reason(prospect=Prospect.TIME, means="the pod does not run", do=_DESCRIBE)
 
 
 def _asked(pod: Object) -> str:
