@@ -11,7 +11,7 @@ from shiplift.runtime.serving.kubernetes.kinds import POD
 
 Tell = Callable[[str], None]
 _POLL_S = 0.5
-_MOST = 300  # characters of each reason
+_MOST = 400  # characters of each reason
 
 
 def wait(cluster: KubernetesClient, bodies: Iterable[Object], timeout_s: float, tell: Tell) -> None:
@@ -58,5 +58,5 @@ def _reasons(cluster: KubernetesClient, deployment: Object) -> str:
     meta = deployment["metadata"]
     pods = cluster.find(POD, f"app.kubernetes.io/name={meta['name']}", meta["namespace"])
     found = filter(None, [diagnosis.of_deployment(deployment), *map(diagnosis.of_pod, pods)])
-    sentences = [reason.sentence[-_MOST:] for reason in sorted(found, key=lambda reason: reason.prospect)]
+    sentences = [reason.sentence[:_MOST] for reason in sorted(found, key=lambda reason: reason.prospect)]
     return f" ({'; '.join(dict.fromkeys(sentences))})" if sentences else ""
