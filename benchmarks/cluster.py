@@ -38,7 +38,9 @@ from shiplift.pipelines.engines.argo.workflows import Run, read
 from shiplift.pipelines.installation.values import Values
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.names import dns_name
-from shiplift.runtime.serving.kubernetes.api import Api, connect
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import connect
+from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, SERVICE, WORKFLOW
 from shiplift.runtime.serving.kubernetes.objects import LABEL
 from shiplift.runtime.store.registry import CHAMPION, prepare_environment
 from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
@@ -63,9 +65,9 @@ class Place:
     made: list[str] = field(default_factory=list)
 
     @cached_property
-    def api(self) -> Api:
+    def api(self) -> KubernetesClient:
         """What Shiplift itself knows of a cluster."""
-        return Api(self.namespace)
+        return KubernetesClient(self.namespace)
 
     @cached_property
     def core(self) -> Any:
@@ -85,7 +87,7 @@ class Place:
         return mlflow
 
     def _service_address(self) -> str:
-        service = (self.api.get("Service", "mlflow") or {})["spec"]
+        service = (self.api.get(SERVICE, "mlflow") or {})["spec"]
         return f"http://{service['clusterIP']}:{service['ports'][0]['port']}"
 
     @cached_property
@@ -120,17 +122,17 @@ class Place:
 
     def of(self, name: str) -> list[Any]:
         """A model's Workflows."""
-        return self.api.find("Workflow", _of(name))
+        return self.api.find(WORKFLOW, _of(name))
 
     def clean(self) -> None:
         """Removes what this benchmark registered, its Workflows and what serves."""
         for name in self.made:
             self.mlflow.MlflowClient().delete_registered_model(name)  # first: the reconciler would start it again
-        serving = Api(Values(namespace=self.namespace).serving_namespace)
+        serving = KubernetesClient(Values(namespace=self.namespace).serving_namespace)
         for name in self.made:
-            for api, kind in ((self.api, "Workflow"), (serving, "Deployment")):
-                for one in api.find(kind, _of(name)):  # type: ignore[arg-type]
-                    api.delete(kind, one["metadata"]["name"])  # type: ignore[arg-type]
+            for api, kind in ((self.api, WORKFLOW), (serving, DEPLOYMENT)):
+                for one in api.find(kind, _of(name)):
+                    api.delete(kind, one["metadata"]["name"])
         self.made.clear()
 
 
@@ -285,7 +287,7 @@ def many(place: Place, count: int) -> dict[str, Any]:
 
 def runs_of(place: Place, names: list[str]) -> dict[str, Run]:
     """The Workflow of each model that has one, in one look at all of them."""
-    runs = map(read, place.api.each("Workflow"))
+    runs = map(read, place.api.each(WORKFLOW))
     return {run.request.model: run for run in runs if run.request and run.request.model in names}
 
 

@@ -8,6 +8,8 @@ from rich.text import Text
 from shiplift.pipelines.commands import console
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.kinds import NODE
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.targets import catalogue, discovery, machine
 
@@ -42,15 +44,10 @@ def detect(home: Path, *, cluster: bool, name: str = "") -> Catalogue:
     """Writes the targets of this machine, or of the cluster's nodes, into the catalogue, and gives those.
 
     Raises:
-        Temporary: the cluster's nodes can't be listed.
+        ClusterUnreachable, ClusterRefused, Temporary: the cluster's nodes can't be listed.
         UsageError: one name for several targets.
     """
-    if cluster:
-        from shiplift.runtime.serving.kubernetes.nodes import list_nodes  # noqa: PLC0415 - the client takes 1 s
-
-        found = discovery.of_nodes(list_nodes())
-    else:
-        found = discovery.detect(machine.this_machine())
+    found = discovery.of_nodes(KubernetesClient().find(NODE)) if cluster else discovery.detect(machine.this_machine())
     if name and len(found) != 1:
         raise UsageError(
             f"{len(found)} targets were found ({', '.join(one.name for one in found)}), one name was given",

@@ -27,7 +27,9 @@ from shiplift.pipelines.triggers.settings import TriggerSettings, load, read_sec
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.serving.kubernetes.api import Api, Conflict, Object
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
+from shiplift.runtime.serving.kubernetes.kinds import POD
 from shiplift.runtime.store.registry import TAG
 from shiplift.runtime.store.registry_rest import RestRegistry
 
@@ -175,12 +177,12 @@ class Reconciler:
 def serve(settings: TriggerSettings, stop: threading.Event) -> None:
     """Takes a turn every now and then until `stop` is set."""
     registry = RestRegistry(settings.registry_uri)
-    api = Api(settings.namespace)
+    api = KubernetesClient(settings.namespace)
     reconciler = Reconciler(
         settings,
         connect(settings.namespace, registry),
         registry,
-        lambda: api.each("Pod", f"{stuck.OF_WORKFLOW},workflows.argoproj.io/completed=false"),
+        lambda: api.each(POD, f"{stuck.OF_WORKFLOW},workflows.argoproj.io/completed=false"),
     )
     server = listen(web(reconciler.metrics.registry, reconciler.healthy), settings.reconciler.port)
     threading.Thread(target=server.serve_forever, daemon=True).start()

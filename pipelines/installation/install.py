@@ -1,19 +1,21 @@
 """Putting Shiplift on a cluster: applied, idempotent, and waited for until it works."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import Literal
 
 from shiplift.pipelines.installation.manifests import INSTALLED, PARTS, documents, labelled, part_of, secret_keys
+from shiplift.pipelines.installation.readiness import Tell, wait
 from shiplift.pipelines.installation.values import Values
-from shiplift.runtime.base.errors import ClusterRefused, ServerFailed
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.serving.kubernetes.api import Object
-from shiplift.runtime.serving.kubernetes.manifests import Manifests, name_of
+from shiplift.runtime.serving.kubernetes import kinds
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient, name_of
+from shiplift.runtime.serving.kubernetes.connection import Conflict, Object, unknown
+from shiplift.runtime.serving.kubernetes.kinds import Kind
 from shiplift.runtime.serving.kubernetes.objects import LABEL
 
 CREATED = f"{LABEL}created-by-install"
-Tell = Callable[[str], None]
+Change = Literal["created", "configured", "unchanged"]
 
 
 class Applied(Record):
@@ -49,7 +51,7 @@ def install(values: Values, *, dry_run: bool = False, timeout_s: float = 300, te
         ClusterRefused: it forbids an object, finds one invalid, or lacks Argo Workflows.
         ServerFailed: a part did not become ready in time; the message says which, and what its pods say.
     """
-    cluster = Manifests()
+    cluster = KubernetesClient()
     values = completed(cluster, values)
     _require(cluster, values)
     applied: list[Applied] = []
@@ -63,11 +65,11 @@ def install(values: Values, *, dry_run: bool = False, timeout_s: float = 300, te
                 _tell_change(tell, one, dry_run=dry_run)
     for body in _unwanted(cluster, values):
         if not dry_run:
-            cluster.delete(body)
+            cluster.delete(*cluster.locate(body))
         applied.append(Applied(object=name_of(body), change="deleted"))
         _tell_change(tell, applied[-1], dry_run=dry_run)
     if not dry_run:
-        _wait(cluster, values, timeout_s, tell)
+        wait(cluster, documents(values), timeout_s, tell)
     return Installed(
         namespace=values.namespace,
         serving_namespace=values.serving_namespace,
@@ -91,43 +93,46 @@ def summary(done: Installed) -> str:
     ])  # fmt: skip
 
 
-def completed(cluster: Manifests, values: Values) -> Values:
+def completed(cluster: KubernetesClient, values: Values) -> Values:
     """The values with what only the cluster knows: the addresses of its API server."""
     if values.network.api_server or not values.network.policies:
         return values
-    slices = cluster.find("discovery.k8s.io/v1", "EndpointSlice", "default", "kubernetes.io/service-name=kubernetes")
+    slices = cluster.find(kinds.ENDPOINT_SLICE, "kubernetes.io/service-name=kubernetes", "default")
     addresses = {one for body in slices for end in body.get("endpoints") or [] for one in end["addresses"]}
-    service = cluster.get("v1", "Service", "kubernetes", "default")
+    service = cluster.get(kinds.SERVICE, "kubernetes", "default")
     addresses |= set((service or {}).get("spec", {}).get("clusterIPs") or [])
     networks = tuple(sorted(f"{one}/{128 if ':' in one else 32}" for one in addresses))
     return values.model_copy(update={"network": values.network.model_copy(update={"api_server": networks})})
 
 
-def _require(cluster: Manifests, values: Values) -> None:
-    kinds = [("argoproj.io/v1alpha1", "WorkflowTemplate")]
-    kinds += [
-        ("gateway.networking.k8s.io/v1", kind) for kind in ("Gateway", "HTTPRoute", "GRPCRoute") if values.gateway
-    ]
-    for version, kind in kinds:
-        if not cluster.serves(version, kind):
-            raise ClusterRefused(
-                f"the cluster does not know the kind {kind} ({version})",
-                do="Install Argo Workflows 4.0 or newer; for `gateway` the Gateway API and an implementation of it.",
-            )
+def _require(cluster: KubernetesClient, values: Values) -> None:
+    of_gateway = (kinds.GATEWAY, kinds.HTTP_ROUTE, kinds.GRPC_ROUTE) if values.gateway else ()
+    for kind in (kinds.WORKFLOW_TEMPLATE, *of_gateway):
+        if not cluster.serves(kind):
+            raise unknown(kind)
 
 
-def _apply(cluster: Manifests, body: Object, *, dry_run: bool) -> Applied:
+def _apply(cluster: KubernetesClient, body: Object, *, dry_run: bool) -> Applied:
     namespace = body["metadata"].get("namespace")
-    if dry_run and namespace and cluster.get("v1", "Namespace", namespace) is None:
+    if dry_run and namespace and cluster.get(kinds.NAMESPACE, namespace) is None:
         return Applied(object=name_of(body), change="created")  # nothing can be checked in a namespace that isn't there
     if body["kind"] == "Namespace":
         body = _owned(cluster, body)
-    return Applied(object=name_of(body), change=cluster.apply(body, dry_run=dry_run))
+    before = cluster.get(*cluster.locate(body))
+    after = cluster.apply(body, dry_run=dry_run)
+    change: Change = "unchanged" if before and _settled(before) == _settled(after) else "configured"
+    return Applied(object=name_of(body), change=change if before else "created")
 
 
-def _owned(cluster: Manifests, body: Object) -> Object:
+def _settled(body: Object) -> Object:
+    """An object without what changes by itself. (A dry run bumps nothing, so its version says nothing.)"""
+    meta = {k: v for k, v in body["metadata"].items() if k not in ("managedFields", "resourceVersion", "generation")}
+    return {**body, "metadata": meta, "status": None}
+
+
+def _owned(cluster: KubernetesClient, body: Object) -> Object:
     """A namespace with the mark that `install` made it, if it did: only such a one is removed at the end."""
-    there = cluster.get("v1", "Namespace", body["metadata"]["name"])
+    there = cluster.get(kinds.NAMESPACE, body["metadata"]["name"])
     ours = there is None or CREATED in (there["metadata"].get("annotations") or {})
     marks = {"annotations": {CREATED: "true"}} if ours else {}
     return {**body, "metadata": {**body["metadata"], **marks}}
@@ -139,15 +144,13 @@ def _tell_change(tell: Tell, one: Applied, *, dry_run: bool) -> None:
 
 
 # Kinds of which an object may become unwanted when values change; what holds data is not among them.
-_KINDS = (
-    ("apps/v1", "Deployment"), ("v1", "Service"), ("v1", "ConfigMap"), ("policy/v1", "PodDisruptionBudget"),
-    ("networking.k8s.io/v1", "NetworkPolicy"), ("v1", "ResourceQuota"), ("gateway.networking.k8s.io/v1", "Gateway"),
-    ("rbac.authorization.k8s.io/v1", "Role"), ("rbac.authorization.k8s.io/v1", "RoleBinding"),
-    ("v1", "ServiceAccount"), ("argoproj.io/v1alpha1", "WorkflowTemplate"),
+_KINDS: tuple[Kind, ...] = (
+    kinds.DEPLOYMENT, kinds.SERVICE, kinds.CONFIG_MAP, kinds.POD_DISRUPTION_BUDGET, kinds.NETWORK_POLICY,
+    kinds.RESOURCE_QUOTA, kinds.GATEWAY, kinds.ROLE, kinds.ROLE_BINDING, kinds.SERVICE_ACCOUNT, kinds.WORKFLOW_TEMPLATE,
 )  # fmt: skip
 
 
-def _unwanted(cluster: Manifests, values: Values) -> Iterator[Object]:
+def _unwanted(cluster: KubernetesClient, values: Values) -> Iterator[Object]:
     wanted = {name_of(body) for body in documents(values)}
     for namespace in (values.namespace, values.serving_namespace):
         for body in installed(cluster, namespace):
@@ -155,78 +158,37 @@ def _unwanted(cluster: Manifests, values: Values) -> Iterator[Object]:
                 yield body
 
 
-def installed(cluster: Manifests, namespace: str) -> Iterator[Object]:
+def installed(cluster: KubernetesClient, namespace: str) -> Iterator[Object]:
     """What an installation made in a namespace, but what holds data."""
-    for version, kind in _KINDS:
-        yield from cluster.find(version, kind, namespace, f"{INSTALLED}=true")
+    for kind in _KINDS:
+        yield from find(cluster, kind, namespace, f"{INSTALLED}=true")
 
 
-def _keep_secrets(cluster: Manifests, values: Values, *, dry_run: bool) -> Iterator[Applied]:
+def find(cluster: KubernetesClient, kind: Kind, namespace: str, selector: str = "") -> list[Object]:
+    """Every object whose labels match; none where the cluster doesn't know the kind."""
+    return cluster.find(kind, selector, namespace) if cluster.serves(kind) else []
+
+
+def _keep_secrets(cluster: KubernetesClient, values: Values, *, dry_run: bool) -> Iterator[Applied]:
     """Makes what is missing; what is there stays, whoever made it."""
     for name, keys in secret_keys(values).items():
-        there = cluster.get("v1", "Secret", name, values.namespace)
+        there = cluster.get(kinds.SECRET, name, values.namespace)
         missing = {key: make for key, make in keys.items() if key not in ((there or {}).get("data") or {})}
         body = labelled({
             "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": values.namespace},
             "stringData": {key: make() for key, make in missing.items()},
         })  # fmt: skip
         if missing and not dry_run:
-            cluster.create(body) if there is None else cluster.merge(body)
-        change: Literal["created", "configured", "unchanged"] = "unchanged"
+            _write_secret(cluster, body, there)
+        change: Change = "unchanged"
         if missing:
             change = "created" if there is None else "configured"
         yield Applied(object=name_of(body), change=change)
 
 
-# --- until it is ready ----------------------------------------------------------------------------------------------
-
-
-def _wait(cluster: Manifests, values: Values, timeout_s: float, tell: Tell) -> None:
-    deadline = time.monotonic() + timeout_s
-    waited = [body for body in documents(values) if body["kind"] in ("Deployment", "Gateway")]
-    for body in waited:
-        last = ""
-        while (lacks := _lacks(cluster, body)) and time.monotonic() < deadline:
-            if lacks != last:
-                tell(f"waiting for {name_of(body)}: {lacks}")
-                last = lacks
-            time.sleep(0.5)
-        if lacks:
-            raise ServerFailed(
-                f"{name_of(body)} is not ready after {timeout_s:.0f} s: {lacks}",
-                do=f"See `kubectl -n {body['metadata']['namespace']} describe pods`, then run the same command again.",
-            )
-
-
-def _lacks(cluster: Manifests, body: Object) -> str:
-    """What an object still lacks to be ready; empty: it is."""
-    meta = body["metadata"]
-    there = cluster.get(body["apiVersion"], body["kind"], meta["name"], meta["namespace"])
-    if there is None:
-        return "it is gone"
-    status = there.get("status") or {}
-    if body["kind"] == "Gateway":
-        said = {one["type"]: one for one in status.get("conditions") or []}
-        programmed = said.get("Programmed") or {}
-        return "" if programmed.get("status") == "True" else programmed.get("message") or "nobody has taken it up"
-    wanted = there["spec"].get("replicas", 1)
-    ready = min(status.get(key) or 0 for key in ("updatedReplicas", "availableReplicas"))
-    seen = (status.get("observedGeneration") or 0) >= there["metadata"]["generation"]
-    if seen and ready >= wanted and (status.get("replicas") or 0) <= wanted:
-        return ""
-    return f"{ready} of {wanted} pods ready{_reasons(cluster, meta['namespace'], meta['name'])}"
-
-
-def _reasons(cluster: Manifests, namespace: str, name: str) -> str:
-    """Why its pods are not ready, as far as they say."""
-    found = []
-    for pod in cluster.find("v1", "Pod", namespace, f"app.kubernetes.io/name={name}"):
-        status = pod.get("status") or {}
-        for one in [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
-            waiting = (one.get("state") or {}).get("waiting") or {}
-            ended = (one.get("lastState") or {}).get("terminated") or {}
-            found += [f"{waiting.get('reason')} {ended.get('message') or waiting.get('message') or ''}"] * bool(waiting)
-        conditions = status.get("conditions") or []
-        found += [one.get("message", "") for one in conditions if one.get("reason") == "Unschedulable"]
-    said = "; ".join(dict.fromkeys(" ".join(one.split())[-300:] for one in found))
-    return f" ({said})" if said else ""
+def _write_secret(cluster: KubernetesClient, body: Object, there: Object | None) -> None:
+    if there is not None:
+        cluster.merge(kinds.SECRET, body["metadata"]["name"], body, body["metadata"]["namespace"])
+        return
+    with suppress(Conflict):  # somebody made it meanwhile: it stays as it is
+        cluster.create(body)

@@ -18,7 +18,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from shiplift.pipelines.engines.argo import layout, templates
 from shiplift.pipelines.installation.values import GATEWAY, MLFLOW_PORT, WEBHOOKS, Values
-from shiplift.runtime.serving.kubernetes.api import Object
+from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
 
 # In the order they need each other; `workflows` are those of `pipelines.engines.argo.templates`.

@@ -2,13 +2,15 @@
 
 import time
 
-from shiplift.pipelines.installation.install import CREATED, Tell, installed
+from shiplift.pipelines.installation.install import CREATED, find, installed
 from shiplift.pipelines.installation.manifests import INSTALLED
+from shiplift.pipelines.installation.readiness import Tell
 from shiplift.pipelines.installation.values import Values
 from shiplift.runtime.base.errors import NotFound, ServerFailed
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.serving.kubernetes.api import Object
-from shiplift.runtime.serving.kubernetes.manifests import Manifests, name_of
+from shiplift.runtime.serving.kubernetes import kinds
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient, name_of
+from shiplift.runtime.serving.kubernetes.connection import Object
 
 
 class Removed(Record):
@@ -34,8 +36,8 @@ def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell 
         ClusterUnreachable: there is no cluster to talk to.
         ServerFailed: something has not gone in time.
     """
-    cluster = Manifests()
-    spaces = [cluster.get("v1", "Namespace", name) for name in (values.namespace, values.serving_namespace)]
+    cluster = KubernetesClient()
+    spaces = [cluster.get(kinds.NAMESPACE, name) for name in (values.namespace, values.serving_namespace)]
     ours = [one for one in spaces if one and INSTALLED in (one["metadata"].get("labels") or {})]
     if not ours:
         raise NotFound(
@@ -45,7 +47,7 @@ def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell 
     deadline = time.monotonic() + timeout_s
     going, kept = _going(cluster, values, ours, data=data)
     for body in going:
-        if cluster.delete(body):
+        if cluster.delete(*cluster.locate(body)):
             tell(f"deleted: {name_of(body)}")
         if body["kind"] in ("Workflow", "Namespace"):
             _wait_gone(cluster, body, deadline)
@@ -55,33 +57,32 @@ def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell 
 
 # What releases make in the serving namespace.
 _SERVED = (
-    ("apps/v1", "Deployment"), ("v1", "Service"), ("policy/v1", "PodDisruptionBudget"),
-    ("gateway.networking.k8s.io/v1", "HTTPRoute"), ("gateway.networking.k8s.io/v1", "GRPCRoute"),
-    ("discovery.k8s.io/v1", "EndpointSlice"), ("v1", "ConfigMap"),
+    kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD_DISRUPTION_BUDGET, kinds.HTTP_ROUTE, kinds.GRPC_ROUTE,
+    kinds.ENDPOINT_SLICE, kinds.CONFIG_MAP,
 )  # fmt: skip
 
 
 def _going(
-    cluster: Manifests, values: Values, spaces: list[Object], *, data: bool
+    cluster: KubernetesClient, values: Values, spaces: list[Object], *, data: bool
 ) -> tuple[list[Object], list[Object]]:
     """What goes, in order, and what stays."""
-    going = cluster.find("argoproj.io/v1alpha1", "Workflow", values.namespace)
+    going = find(cluster, kinds.WORKFLOW, values.namespace)
     kept: list[Object] = []
     for space in spaces:
         name = space["metadata"]["name"]
         whole = CREATED in (space["metadata"].get("annotations") or {}) and (name != values.namespace or data)
         if not whole:
-            for version, kind in _SERVED:
-                going += cluster.find(version, kind, name, "app.kubernetes.io/managed-by=shiplift")
-            going += [one for one in cluster.find("coordination.k8s.io/v1", "Lease", name) if _our_lease(one)]
+            for kind in _SERVED:
+                going += find(cluster, kind, name, "app.kubernetes.io/managed-by=shiplift")
+            going += [one for one in cluster.find(kinds.LEASE, "", name) if _our_lease(one)]
             going += installed(cluster, name)
-        stored = [*cluster.find("v1", "PersistentVolumeClaim", name, f"{INSTALLED}=true"),
-                  *_opaque(cluster.find("v1", "Secret", name, f"{INSTALLED}=true"))]  # fmt: skip
+        stored = cluster.find(kinds.PERSISTENT_VOLUME_CLAIM, f"{INSTALLED}=true", name)
+        stored += _opaque(cluster.find(kinds.SECRET, f"{INSTALLED}=true", name))
         kept += [] if data else stored
         going += [] if whole or not data else stored
         going += [space] if whole else []
         kept += [] if whole else [space]
-    volumes = cluster.find("v1", "PersistentVolume", None, f"{INSTALLED}=true")
+    volumes = cluster.find(kinds.PERSISTENT_VOLUME, f"{INSTALLED}=true")
     volumes = [one for one in volumes if one["metadata"]["name"] == f"{values.namespace}-mlflow"]
     return [*_distinct(going), *(volumes if data else [])], [*kept, *([] if data else volumes)]
 
@@ -99,9 +100,8 @@ def _distinct(bodies: list[Object]) -> list[Object]:
     return list({name_of(body): body for body in bodies}.values())
 
 
-def _wait_gone(cluster: Manifests, body: Object, deadline: float) -> None:
-    meta = body["metadata"]
-    while cluster.get(body["apiVersion"], body["kind"], meta["name"], meta.get("namespace")) is not None:
+def _wait_gone(cluster: KubernetesClient, body: Object, deadline: float) -> None:
+    while cluster.get(*cluster.locate(body)) is not None:
         if time.monotonic() > deadline:
             raise ServerFailed(
                 f"{name_of(body)} has not gone", do="See what holds it with `kubectl describe`, then try again."
@@ -109,9 +109,9 @@ def _wait_gone(cluster: Manifests, body: Object, deadline: float) -> None:
         time.sleep(0.5)
 
 
-def _wait_no_pods(cluster: Manifests, namespace: str, deadline: float) -> None:
+def _wait_no_pods(cluster: KubernetesClient, namespace: str, deadline: float) -> None:
     for selector in ("app.kubernetes.io/part-of=shiplift", "workflows.argoproj.io/workflow"):
-        while pods := cluster.find("v1", "Pod", namespace, selector):
+        while pods := cluster.find(kinds.POD, selector, namespace):
             if time.monotonic() > deadline:
                 raise ServerFailed(f"{name_of(pods[0])} has not gone", do="See `kubectl describe`, then try again.")
             time.sleep(0.5)

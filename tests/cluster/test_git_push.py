@@ -18,7 +18,7 @@ import yaml
 from shiplift.pipelines.engines.argo.releases import ArgoReleases
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
 from shiplift.runtime.host.processes import free_port, start_child
-from shiplift.runtime.serving.kubernetes.api import Api
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from tests.cluster.conftest import Lab, of_this_machine, small_values, until
 from tests.integration.conftest import FAST
 
@@ -88,7 +88,7 @@ def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
 @pytest.mark.slow
 def test_a_push_releases_the_model_whose_spec_changed_with_its_commit(lab: Lab, host: Host) -> None:
     version = lab.log_classifier("pushed", spec=FAST)
-    releases = ArgoReleases(Api(lab.namespace), lambda *_: {})
+    releases = ArgoReleases(KubernetesClient(lab.namespace), lambda *_: {})
     (first,) = until(lambda: releases.active("pushed"))  # what its registration began: not this test's business
     releases.cancel(first.name)
     until(lambda: not releases.active("pushed"), seconds=120)
@@ -114,7 +114,7 @@ def test_a_push_releases_the_model_whose_spec_changed_with_its_commit(lab: Lab, 
 def test_a_push_of_a_spec_for_nobody_says_so_at_its_node(lab: Lab, host: Host) -> None:
     after = host.commit(other="model: nobody\n")
     push = host.announce(NO_COMMIT, after).text.split(": ")[1].strip()
-    releases = ArgoReleases(Api(lab.namespace), lambda *_: {})
+    releases = ArgoReleases(KubernetesClient(lab.namespace), lambda *_: {})
     until(lambda: not releases.get(push).active, seconds=180)
     assert not releases.get(push).succeeded
     found = lab.kube.get("workflow", lab.namespace, push)

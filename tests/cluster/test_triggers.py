@@ -22,7 +22,8 @@ from shiplift.pipelines.triggers.settings import Reconciling, TriggerSettings
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.serving.kubernetes.api import Api
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.kinds import POD, WORKFLOW
 from tests.cluster.conftest import Kube, until
 from tests.unit.pipelines.daemons.test_reconciler import Registry
 
@@ -36,7 +37,7 @@ class Place:
     def __init__(self, kube: Kube, name: str) -> None:
         self.kube = kube
         self.name = name
-        self.api = Api(name)
+        self.api = KubernetesClient(name)
         self.registry = Registry()
         self.releases = ArgoReleases(self.api, self._tags)
         registry: Any = self.registry
@@ -45,7 +46,7 @@ class Place:
                 namespace=name, registry_uri="http://nowhere",
                 reconciler=Reconciling(stuck_s=3, unschedulable_s=3, since=0),
             ),
-            self.releases, registry, lambda: self.api.each("Pod", stuck.OF_WORKFLOW),
+            self.releases, registry, lambda: self.api.each(POD, stuck.OF_WORKFLOW),
         )  # fmt: skip
 
     def _tags(self, model: str, version: int) -> dict[str, str]:
@@ -125,7 +126,7 @@ def place(kube: Kube, namespace: str) -> Iterator[Place]:
 
 def test_fifty_at_once_over_two_replicas_are_one_workflow(place: Place) -> None:
     place.templates()
-    replicas = [place.releases, ArgoReleases(Api(place.name), place._tags)]
+    replicas = [place.releases, ArgoReleases(KubernetesClient(place.name), place._tags)]
     with ThreadPoolExecutor(50) as pool:
         found = list(pool.map(lambda n: replicas[n % 2].accept(Request(model="digits", version=1), WEBHOOK), range(50)))
     assert {one.name for one in found} == {run.name for run in place.releases.runs()}
@@ -141,7 +142,7 @@ def test_any_model_s_name_reaches_the_step_as_it_is(place: Place, model: str) ->
     assert [run.name for run in place.releases.active(model)] == [name]
     run = until(lambda: place.ended(name), seconds=180)
     assert run.succeeded
-    body = place.api.get("Workflow", name)
+    body = place.api.get(WORKFLOW, name)
     assert body is not None
     seen = [
         one["value"] for node in body["status"]["nodes"].values()

@@ -25,7 +25,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, StageRun
 from shiplift.runtime.records.verdict import Outcome, Verdict
-from shiplift.runtime.serving.kubernetes.api import Object
+from shiplift.runtime.serving.kubernetes.connection import Object
 
 Node = Mapping[str, Any]
 _KILLED = 128 + signal.SIGKILL  # the exit code of a pod that went over its memory

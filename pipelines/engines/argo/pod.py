@@ -33,7 +33,8 @@ from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Site
-from shiplift.runtime.serving.kubernetes.api import Api
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
 
@@ -128,23 +129,23 @@ def _arguments(call: Call) -> dict[str, Any]:
 
 
 def _ending(call: Call) -> Ending:
-    body = _api(call).get("Workflow", call.workflow)
+    body = _api(call).get(WORKFLOW, call.workflow)
     if body is None:
         raise UsageError(f"there is no Workflow {call.workflow!r}", do="Give --workflow NAME.")
     return ending_of(body, RELEASE)
 
 
-def _api(call: Call) -> Api:
+def _api(call: Call) -> KubernetesClient:
     site: Site = call.given[Site.parameter()]
     if not isinstance(site.place, Cluster):
         raise UsageError("only a site on a cluster has Workflows", do="Give --site with a `place` of kind `cluster`.")
-    return Api(site.place.namespace)
+    return KubernetesClient(site.place.namespace)
 
 
 def _deliver(call: Call, record: Record) -> None:
     _write(call, record)
     if call.stage is RELEASE.on_exit:
-        _api(call).merge("Workflow", call.workflow, {"metadata": {"labels": {CONCLUDED: "true"}}})
+        _api(call).merge(WORKFLOW, call.workflow, {"metadata": {"labels": {CONCLUDED: "true"}}})
 
 
 def _write(call: Call, record: Record) -> None:

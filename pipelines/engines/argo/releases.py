@@ -32,7 +32,9 @@ from shiplift.runtime.base.errors import NotFound, SpecInvalid
 from shiplift.runtime.base.names import dns_name, push_name, workflow_name
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.serving.kubernetes.api import Api, Conflict, Object
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
+from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW, WORKFLOW_TEMPLATE
 from shiplift.runtime.serving.kubernetes.objects import LABEL
 from shiplift.runtime.store.registry import TAG
 from shiplift.runtime.store.registry_rest import RestRegistry
@@ -52,7 +54,7 @@ class ArgoReleases:
     `Temporary` where the cluster does not answer, and `ClusterRefused` where it lacks the templates or we the rights.
     """
 
-    def __init__(self, api: Api, tags: Tags) -> None:
+    def __init__(self, api: KubernetesClient, tags: Tags) -> None:
         self._api = api
         self._tags = tags
 
@@ -126,7 +128,7 @@ class ArgoReleases:
         return not (same and outcome in _DECIDED)
 
     def _attempts(self, label: str, name: str) -> list[Run]:
-        found = map(read, self._api.each("Workflow", f"{label}={name}"))
+        found = map(read, self._api.each(WORKFLOW, f"{label}={name}"))
         return sorted(found, key=lambda run: (run.attempt, run.created_at))
 
     def _create(
@@ -142,7 +144,7 @@ class ArgoReleases:
             },
         }
         try:
-            self._api.create("Workflow", body)
+            self._api.create(body)
         except Conflict:
             return False
         return True
@@ -155,7 +157,7 @@ class ArgoReleases:
 
     def everything(self, *, model: str = "") -> Iterator[Run]:
         """The same, and the Workflows that look into pushes and conclude releases."""
-        return map(read, self._api.each("Workflow", f"{LABEL}model={dns_name(model)}" if model else ""))
+        return map(read, self._api.each(WORKFLOW, f"{LABEL}model={dns_name(model)}" if model else ""))
 
     def active(self, model: str) -> tuple[Run, ...]:
         """A model's releases that have not ended."""
@@ -167,7 +169,7 @@ class ArgoReleases:
         Raises:
             NotFound: there is no such Workflow.
         """
-        body = self._api.get("Workflow", name)
+        body = self._api.get(WORKFLOW, name)
         if body is None:
             raise NotFound(
                 f"there is no Workflow {name!r}", do="It may have been removed; see `shiplift status MODEL`."
@@ -182,13 +184,13 @@ class ArgoReleases:
         """
         report = self.get(name).report
         if report is None:
-            later = self._api.get("Workflow", concluding(name))
+            later = self._api.get(WORKFLOW, concluding(name))
             report = read(later).report if later else None
         return report
 
     def installed_at(self) -> float | None:
         """When the pipeline came to this cluster, in seconds since the epoch; None: it is not there."""
-        template = self._api.get("WorkflowTemplate", RELEASE_TEMPLATE)
+        template = self._api.get(WORKFLOW_TEMPLATE, RELEASE_TEMPLATE)
         return seconds(template["metadata"].get("creationTimestamp")) if template else None
 
     # --- ending ---
@@ -213,7 +215,7 @@ class ArgoReleases:
         if self.get(name).active:
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             notes = {STOPPED_AT: now} | ({STOPPED_BECAUSE: because[:2000]} if because else {})
-            self._api.merge("Workflow", name, {"spec": {"shutdown": how}, "metadata": {"annotations": notes}})
+            self._api.merge(WORKFLOW, name, {"spec": {"shutdown": how}, "metadata": {"annotations": notes}})
 
     def forget(self, name: str, nodes: Iterable[str]) -> None:
         """Removes nodes of a Workflow that Argo can't go on with; it makes them anew once what they need is there.
@@ -221,7 +223,7 @@ class ArgoReleases:
         Raises:
             Conflict: Argo wrote meanwhile, and may have gone on.
         """
-        body, gone = self._api.get("Workflow", name), set(nodes)
+        body, gone = self._api.get(WORKFLOW, name), set(nodes)
         if body is None:
             return
         patch: Object = dict.fromkeys(gone)
@@ -230,16 +232,16 @@ class ArgoReleases:
             if named and key not in gone:  # Argo waits for ever for a child that is named and not there
                 patch[key] = {field: [one for one in ids if one not in gone] for field, ids in named.items()}
         meta = {"resourceVersion": body["metadata"].get("resourceVersion")}
-        self._api.merge("Workflow", name, {"metadata": meta, "status": {"nodes": patch}})
+        self._api.merge(WORKFLOW, name, {"metadata": meta, "status": {"nodes": patch}})
 
     def mark_concluded(self, run: Run) -> None:
         """Notes that the registry knows how a release ended."""
-        self._api.merge("Workflow", run.name, {"metadata": {"labels": {CONCLUDED: run.uid or "true"}}})
+        self._api.merge(WORKFLOW, run.name, {"metadata": {"labels": {CONCLUDED: run.uid or "true"}}})
 
     def mark_counted(self, run: Run) -> None:
         """Notes that a release is in the metrics."""
         mark = {COUNTED: counted_mark(run.finished_at)}
-        self._api.merge("Workflow", run.name, {"metadata": {"annotations": mark}})
+        self._api.merge(WORKFLOW, run.name, {"metadata": {"annotations": mark}})
 
 
 def connect(namespace: str, registry: RestRegistry) -> ArgoReleases:
@@ -249,7 +251,7 @@ def connect(namespace: str, registry: RestRegistry) -> ArgoReleases:
         info = registry.version(model, version)
         return info.tags if info else {}
 
-    return ArgoReleases(Api(namespace), tags)
+    return ArgoReleases(KubernetesClient(namespace), tags)
 
 
 def concluding(name: str) -> str:

@@ -25,7 +25,9 @@ from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.kubernetes.api import Api, Object
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Object
+from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW, WORKFLOW_TEMPLATE
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.store.registry import TAG, check_name
 
@@ -59,9 +61,9 @@ class Remote:
     namespace: str
 
     @cached_property
-    def api(self) -> Api:
+    def api(self) -> KubernetesClient:
         """The cluster."""
-        return Api(self.namespace)
+        return KubernetesClient(self.namespace)
 
     @cached_property
     def releases(self) -> ArgoReleases:
@@ -75,7 +77,7 @@ class Remote:
         Raises:
             ClusterRefused: Shiplift is not installed there.
         """
-        template = self.api.get("WorkflowTemplate", RELEASE_TEMPLATE)
+        template = self.api.get(WORKFLOW_TEMPLATE, RELEASE_TEMPLATE)
         if template is None:
             raise ClusterRefused(
                 f"Shiplift is not installed in namespace {self.namespace!r}",
@@ -113,7 +115,7 @@ class Remote:
         Raises:
             NothingToRollBack, CanaryFailed, ServerFailed, ...: as the step says.
         """
-        made = self.api.create("Workflow", _rollback(check_name(model)))
+        made = self.api.create(_rollback(check_name(model)))
         name = made["metadata"]["name"]
         deadline = time.monotonic() + _ROLLBACK_S
         while time.monotonic() < deadline:
@@ -187,7 +189,7 @@ class Remote:
         return {str(tag["key"]): str(tag.get("value", "")) for tag in tags if str(tag["key"]).startswith(TAG)}
 
     def _workflow(self, name: str) -> Object:
-        body = self.api.get("Workflow", name)
+        body = self.api.get(WORKFLOW, name)
         if body is None:
             raise NotFound(f"there is no Workflow {name!r} in {self.namespace}", do="It may have been deleted.")
         return body

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.serving.kubernetes.api import Object
+from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects import LABEL
 
 RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE = "release", "git-push", "conclude"

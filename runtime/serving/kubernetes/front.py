@@ -13,7 +13,8 @@ from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
-from shiplift.runtime.serving.kubernetes.api import Api
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.kinds import GATEWAY, GRPC_ROUTE, SERVICE
 from shiplift.runtime.serving.kubernetes.objects import GRPC, LABEL, front_of_gateway, front_switched, hostnames, routes
 from shiplift.runtime.serving.triton.client import TritonClient
 
@@ -28,16 +29,16 @@ class Front:
     def __init__(self, cluster: Cluster, model: str) -> None:
         self._cluster = cluster
         self._model = model
-        self._api = Api(cluster.serving_namespace)
+        self._api = KubernetesClient(cluster.serving_namespace)
 
     def weights(self) -> dict[str, int]:
         """The share of each package by name, in percent; empty where the model was never served."""
         if self._cluster.gateway is None:
-            front = self._api.get("Service", dns_name(self._model))
+            front = self._api.get(SERVICE, dns_name(self._model))
             marks = (front or {}).get("metadata", {}).get("annotations", {})
             serves, before = marks.get(f"{LABEL}serves", ""), marks.get(f"{LABEL}before", "")
             return {**({before: 0} if before else {}), **({serves: 100} if serves else {})}
-        route = self._api.get("GRPCRoute", dns_name(self._model))
+        route = self._api.get(GRPC_ROUTE, dns_name(self._model))
         backends = [one for rule in (route or {}).get("spec", {}).get("rules", []) for one in rule["backendRefs"]]
         return {one["name"]: int(one.get("weight", 1)) for one in backends}
 
@@ -104,7 +105,7 @@ class Front:
         gateway = self._cluster.gateway
         if gateway is None:
             raise Temporary("there is no gateway", do="Set `gateway` in the values.")
-        found = Api(gateway.namespace).get("Gateway", gateway.name)
+        found = self._api.get(GATEWAY, gateway.name, gateway.namespace)
         addresses = (found or {}).get("status", {}).get("addresses", [])
         if not addresses:
             raise Temporary(

@@ -12,14 +12,16 @@ from datetime import UTC, datetime
 
 from shiplift.runtime.base.errors import ShipliftError, Temporary
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.serving.kubernetes.api import Api, Conflict, Object
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
+from shiplift.runtime.serving.kubernetes.kinds import LEASE
 
 _LASTS_S = 30
 _POLL_S = 1.0
 
 
 @contextmanager
-def held(api: Api, name: str, *, wait_s: float = 600) -> Iterator[None]:
+def held(api: KubernetesClient, name: str, *, wait_s: float = 600) -> Iterator[None]:
     """Holds the Lease `name` for as long as the context lasts.
 
     Raises:
@@ -44,33 +46,33 @@ def held(api: Api, name: str, *, wait_s: float = 600) -> Iterator[None]:
             _give_back(api, name, me)
 
 
-def _take(api: Api, name: str, me: str) -> bool:
-    lease = api.get("Lease", name)
+def _take(api: KubernetesClient, name: str, me: str) -> bool:
+    lease = api.get(LEASE, name)
     try:
         if lease is None:
-            api.create("Lease", {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **_body(name, me)})
+            api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **_body(name, me)})
             return True
         spec = lease.get("spec", {})
         if spec.get("holderIdentity") not in ("", None, me) and not _stale(spec):
             return False
-        api.replace("Lease", {**lease, "spec": _body(name, me)["spec"]})
+        api.replace({**lease, "spec": _body(name, me)["spec"]})
     except Conflict:
         return False
     return True
 
 
-def _renew(api: Api, name: str, me: str, done: threading.Event) -> None:
+def _renew(api: KubernetesClient, name: str, me: str, done: threading.Event) -> None:
     while not done.wait(_LASTS_S / 4):
         with suppress(ShipliftError, Conflict):  # the next round tries again
-            lease = api.get("Lease", name)
+            lease = api.get(LEASE, name)
             if lease is not None and lease["spec"].get("holderIdentity") == me:
-                api.replace("Lease", {**lease, "spec": _body(name, me)["spec"]})
+                api.replace({**lease, "spec": _body(name, me)["spec"]})
 
 
-def _give_back(api: Api, name: str, me: str) -> None:
-    lease = api.get("Lease", name)
+def _give_back(api: KubernetesClient, name: str, me: str) -> None:
+    lease = api.get(LEASE, name)
     if lease is not None and lease["spec"].get("holderIdentity") == me:
-        api.replace("Lease", {**lease, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
+        api.replace({**lease, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
 
 
 def _body(name: str, me: str) -> Object:

@@ -12,6 +12,7 @@ from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.serving import Deployment, Endpoint, Package, ServerPods, Staged
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.front import Front
+from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD_METRICS
 from shiplift.runtime.serving.kubernetes.objects import HTTP, LABEL, METRICS, package_name
 from shiplift.runtime.serving.kubernetes.workloads import Workloads, golden_of
 from shiplift.runtime.spec.serving import Serving
@@ -61,9 +62,9 @@ class ClusterStaging:
         servers = deployment.workload
         if not isinstance(servers, ServerPods):
             raise ServerFailed("the staging server has no pods here", do="Rerun the release.")
-        if not self._workloads.api.serves("PodMetrics"):
+        if not self._workloads.api.serves(POD_METRICS):
             return servers.tuned_memory_mb or None
-        found = self._workloads.api.find("PodMetrics", f"{LABEL}package={servers.name}")
+        found = self._workloads.api.find(POD_METRICS, f"{LABEL}package={servers.name}")
         used = [_mib(one["usage"]["memory"]) for pod in found for one in pod["containers"]]
         return sum(used) / len(found) if used else servers.tuned_memory_mb or None
 
@@ -73,7 +74,7 @@ class ClusterStaging:
         mine = f"{LABEL}model={dns_name(self._model)},{LABEL}version={self._version},!{_OF}"
         twins = f"{_OF}={dns_name(self._model)}-{self._version}"
         for selector in (mine, twins):
-            for found in api.find("Deployment", selector):
+            for found in api.find(DEPLOYMENT, selector):
                 if found["metadata"]["name"] not in kept:
                     self._workloads.remove(found["metadata"]["name"])
 

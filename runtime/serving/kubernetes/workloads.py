@@ -1,7 +1,7 @@
 """Running a package as pods: applied, waited for, and explained when it does not come up.
 
-A pod that can't start says why in many places (its containers, its conditions, its Deployment). The reason is looked
-up here, so that the release ends with it instead of with "timed out".
+Why pods don't run is asked while they are waited for, so that a release ends with the reason, and at once where no
+waiting helps, instead of with "timed out".
 """
 
 import time
@@ -14,8 +14,11 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster, Site
-from shiplift.runtime.serving.kubernetes import guard
-from shiplift.runtime.serving.kubernetes.api import Api, Object
+from shiplift.runtime.serving.kubernetes import diagnosis
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Object
+from shiplift.runtime.serving.kubernetes.diagnosis import Diagnosis, Prospect
+from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD, POD_DISRUPTION_BUDGET, SERVICE
 from shiplift.runtime.serving.kubernetes.objects import (
     GRPC,
     LABEL,
@@ -29,15 +32,15 @@ from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _POLL_S = 0.5
-_HOPELESS = {"InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError"}
-_PATIENCE = {"ImagePullBackOff": 20.0, "ErrImagePull": 20.0, "CrashLoopBackOff": 0.0}
+_PATIENCE_S = {Prospect.NOTHING: 0.0, Prospect.RETRY: 20.0}  # the others: as long as a pod may take to get ready
+_LOOK = "See `kubectl describe pods`."
 
 
 class Workloads:
     """The packages that run in the serving namespace."""
 
     def __init__(self, site: Site, cluster: Cluster) -> None:
-        self.api = Api(cluster.serving_namespace)
+        self.api = KubernetesClient(cluster.serving_namespace)
         self._cluster = cluster
         self._artifacts_uri = site.artifacts_uri
 
@@ -48,7 +51,7 @@ class Workloads:
             ServerFailed: it can't be scheduled, fetched or loaded; the message says why.
         """
         name = name or package_name(package)
-        there = self.api.get("Deployment", name)
+        there = self.api.get(DEPLOYMENT, name)
         replicas = max(replicas, int(there["spec"].get("replicas") or 0) if there else 0)
         more = extra or {}
         self.api.apply(
@@ -64,9 +67,9 @@ class Workloads:
 
     def remove(self, name: str) -> None:
         """Ends a package's pods; nothing there is no error."""
-        self.api.delete("PodDisruptionBudget", name)
-        self.api.delete("Service", name)
-        self.api.delete("Deployment", name)
+        self.api.delete(POD_DISRUPTION_BUDGET, name)
+        self.api.delete(SERVICE, name)
+        self.api.delete(DEPLOYMENT, name)
 
     def address(self, name: str) -> str:
         """A package's own gRPC address, whatever share of the traffic it has."""
@@ -83,7 +86,7 @@ class Workloads:
 
     def pods(self, name: str) -> list[Object]:
         """The ready pods of a package."""
-        return [pod for pod in self.api.find("Pod", f"{LABEL}package={name}") if _ready(pod)]
+        return [pod for pod in self.api.find(POD, f"{LABEL}package={name}") if _ready(pod)]
 
     @contextmanager
     def clients(self, name: str) -> Iterator[list[TritonClient]]:
@@ -98,50 +101,34 @@ class Workloads:
     def _wait(self, name: str, replicas: int) -> None:
         started = time.monotonic()
         while True:
-            found = self.api.get("Deployment", name)
-            status = (found or {}).get("status", {})
-            current = found is not None and status.get("observedGeneration", 0) >= found["metadata"]["generation"]
+            body = self.api.get(DEPLOYMENT, name)
+            status = (body or {}).get("status", {})
+            current = body is not None and status.get("observedGeneration", 0) >= body["metadata"]["generation"]
             if current and status.get("updatedReplicas", 0) >= replicas <= status.get("availableReplicas", 0):
                 return
             waited = time.monotonic() - started
-            why, patience = self._problem(name, found)
-            if (why and waited >= patience) or waited >= self._cluster.ready_timeout_s:
+            where, why = self._problem(name, body)
+            if waited >= self._patience(why):
                 raise ServerFailed(
-                    f"{name} did not become ready in {waited:.0f} s: {why or 'its pods give no reason'}",
-                    do="Mend that, then rerun the release; what served before still does.",
+                    f"{name} did not become ready in {waited:.0f} s: "
+                    + (f"{where}{why.sentence}" if why else "its pods give no reason"),
+                    do=f"{why.do if why else _LOOK} Then rerun the release; what served before still does.",
                 )
             progress(f"waiting for {status.get('availableReplicas', 0)}/{replicas} pods of {name}")
             time.sleep(_POLL_S)
 
-    def _problem(self, name: str, found: Object | None) -> tuple[str, float]:
-        """Why it is not ready, and after how many seconds that is hopeless."""
+    def _problem(self, name: str, body: Object | None) -> tuple[str, Diagnosis | None]:
+        """The worst reason why it is not ready, and the pod that has it."""
+        if refused := diagnosis.of_deployment(body or {}):
+            return "", refused
+        pods = self.api.find(POD, f"{LABEL}package={name}")
+        reasons = [(f"pod {pod['metadata']['name']}: ", why) for pod in pods if (why := diagnosis.of_pod(pod))]
+        return min(reasons, key=lambda reason: reason[1].prospect, default=("", None))
+
+    def _patience(self, why: Diagnosis | None) -> float:
+        """How many seconds to wait for pods with that problem."""
         limit = float(self._cluster.ready_timeout_s)
-        for condition in (found or {}).get("status", {}).get("conditions", []):
-            if condition["type"] == "ReplicaFailure" and condition["status"] == "True":
-                return condition.get("message", "no pod may be made"), min(10.0, limit)
-        for pod in self.api.find("Pod", f"{LABEL}package={name}"):
-            said, patience = _pod_problem(pod, limit)
-            if said:
-                return f"pod {pod['metadata']['name']}: {said}", patience
-        return "", limit
-
-
-def _pod_problem(pod: Object, limit: float) -> tuple[str, float]:
-    status = pod.get("status", {})
-    for condition in status.get("conditions", []):
-        if condition.get("reason") == "Unschedulable":
-            return condition.get("message", "no node takes it"), limit
-    for one in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]:
-        waiting, last = one["state"].get("waiting", {}), one.get("lastState", {}).get("terminated")
-        ended = one["state"].get("terminated") or last
-        if ended and ended.get("exitCode"):
-            said = " ".join(str(ended.get("message", "")).split())[-500:]
-            crashed = one.get("restartCount", 0) >= 2 or ended["exitCode"] == guard.MISMATCH  # which no restart mends
-            return f"{one['name']} ended with exit code {ended['exitCode']}: {said}", 0.0 if crashed else limit
-        reason = waiting.get("reason", "")
-        if reason in _HOPELESS or reason in _PATIENCE:
-            return f"{reason}: {waiting.get('message', '')}", _PATIENCE.get(reason, 0.0)
-    return "", limit
+        return min(_PATIENCE_S.get(why.prospect, limit), limit) if why else limit
 
 
 def _ready(pod: Object) -> bool:

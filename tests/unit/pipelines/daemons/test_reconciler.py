@@ -22,6 +22,7 @@ from shiplift.runtime.base.names import workflow_name
 from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.kubernetes.kinds import POD
 from shiplift.runtime.store.registry import VersionInfo
 from tests.unit.api_server import ApiServer, running
 
@@ -91,7 +92,7 @@ class Lab:
             self.settings,
             self.releases,
             registry,
-            lambda: api.each("Pod"),
+            lambda: api.each(POD),
             clock=lambda: self.now,
         )
 

@@ -110,7 +110,7 @@ def test_no_parameter_holds_what_argo_would_take_for_an_expression(model: str, s
         def each(self, *_: Any) -> Iterator[Any]:
             return iter(())
 
-        def create(self, _: str, body: dict[str, Any]) -> None:
+        def create(self, body: dict[str, Any]) -> None:
             sent.append(body)
 
     kept: Any = Kept()

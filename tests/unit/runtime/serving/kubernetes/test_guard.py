@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from shiplift.runtime.precision.tensorrt_plans import STAMP, Stamp
-from shiplift.runtime.serving.kubernetes import guard, workloads
+from shiplift.runtime.serving.kubernetes import diagnosis, guard
 
 BUILT = {"tensorrt": "10.9.0.34", "compute_capability": "9.0"}
 
@@ -131,7 +131,11 @@ def test_the_release_ends_at_once_with_what_the_guard_said() -> None:
     said = "digits: the plan was built for compute capability 9.0, this node's GPU has 8.6."
     ended = {"exitCode": guard.MISMATCH, "message": said}
     pod: Any = {"status": {"containerStatuses": [{"name": "triton", "state": {"terminated": ended}}]}}
-    assert workloads._pod_problem(pod, 180.0) == (f"triton ended with exit code 40: {said}", 0.0)
+    why = diagnosis.of_pod(pod)
+    assert why is not None
+    assert (why.sentence, why.prospect) == (f"triton ended with exit code 40: {said}", diagnosis.Prospect.NOTHING)
     other: Any = {"status": {"containerStatuses": [{"name": "triton", "state": {"terminated": {"exitCode": 1}}}]}}
-    assert workloads._pod_problem(other, 180.0)[1] == 180.0
+    why = diagnosis.of_pod(other)
+    assert why is not None
+    assert why.prospect is diagnosis.Prospect.RESTART
     assert json.loads(Stamp(**BUILT, profiles={}).model_dump_json())["tensorrt"] == BUILT["tensorrt"]

@@ -1,0 +1,67 @@
+"""The kinds of Kubernetes objects that Shiplift works with, as data: what the API server calls them, and where.
+
+A kind that is not here can still be applied, read and deleted: the cluster is then asked for its names.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """One kind. `version` is its apiVersion (`apps/v1`), `origin` what must be installed for a cluster to know it."""
+
+    name: str
+    version: str
+    plural: str
+    namespaced: bool = True
+    origin: str = "what defines it"
+
+    def path(self, namespace: str = "", name: str = "") -> str:
+        """The path of an object, or, without a name, of all of them in a namespace.
+
+        Raises:
+            ValueError: objects of this kind are in namespaces, and none is given.
+        """
+        if self.namespaced and not namespace:
+            raise ValueError(f"a {self.name} is in a namespace: name it")
+        parts = [group_path(self.version), *(("namespaces", namespace) if self.namespaced else ()), self.plural]
+        return "/".join([*parts, *([name] if name else [])])
+
+
+def group_path(version: str) -> str:
+    """Where the API server has the kinds of an apiVersion: `/api/v1`, `/apis/apps/v1`."""
+    return f"/apis/{version}" if "/" in version else f"/api/{version}"
+
+
+_ARGO = "Argo Workflows 4.0 or newer"
+_GATEWAY_API = "the Gateway API and an implementation of it (or leave `gateway` out of the values)"
+
+NAMESPACE = Kind(name="Namespace", version="v1", plural="namespaces", namespaced=False)
+NODE = Kind(name="Node", version="v1", plural="nodes", namespaced=False)
+PERSISTENT_VOLUME = Kind(name="PersistentVolume", version="v1", plural="persistentvolumes", namespaced=False)
+PERSISTENT_VOLUME_CLAIM = Kind(name="PersistentVolumeClaim", version="v1", plural="persistentvolumeclaims")
+CONFIG_MAP = Kind(name="ConfigMap", version="v1", plural="configmaps")
+POD = Kind(name="Pod", version="v1", plural="pods")
+RESOURCE_QUOTA = Kind(name="ResourceQuota", version="v1", plural="resourcequotas")
+SECRET = Kind(name="Secret", version="v1", plural="secrets")
+SERVICE = Kind(name="Service", version="v1", plural="services")
+SERVICE_ACCOUNT = Kind(name="ServiceAccount", version="v1", plural="serviceaccounts")
+DEPLOYMENT = Kind(name="Deployment", version="apps/v1", plural="deployments")
+LEASE = Kind(name="Lease", version="coordination.k8s.io/v1", plural="leases")
+ENDPOINT_SLICE = Kind(name="EndpointSlice", version="discovery.k8s.io/v1", plural="endpointslices")
+NETWORK_POLICY = Kind(name="NetworkPolicy", version="networking.k8s.io/v1", plural="networkpolicies")
+POD_DISRUPTION_BUDGET = Kind(name="PodDisruptionBudget", version="policy/v1", plural="poddisruptionbudgets")
+ROLE = Kind(name="Role", version="rbac.authorization.k8s.io/v1", plural="roles")
+ROLE_BINDING = Kind(name="RoleBinding", version="rbac.authorization.k8s.io/v1", plural="rolebindings")
+POD_METRICS = Kind(name="PodMetrics", version="metrics.k8s.io/v1beta1", plural="pods", origin="metrics-server")
+WORKFLOW = Kind(name="Workflow", version="argoproj.io/v1alpha1", plural="workflows", origin=_ARGO)
+WORKFLOW_TEMPLATE = Kind(
+    name="WorkflowTemplate", version="argoproj.io/v1alpha1", plural="workflowtemplates", origin=_ARGO
+)
+GATEWAY = Kind(name="Gateway", version="gateway.networking.k8s.io/v1", plural="gateways", origin=_GATEWAY_API)
+HTTP_ROUTE = Kind(name="HTTPRoute", version="gateway.networking.k8s.io/v1", plural="httproutes", origin=_GATEWAY_API)
+GRPC_ROUTE = Kind(name="GRPCRoute", version="gateway.networking.k8s.io/v1", plural="grpcroutes", origin=_GATEWAY_API)
+
+KNOWN: dict[tuple[str, str], Kind] = {
+    (kind.version, kind.name): kind for kind in tuple(globals().values()) if isinstance(kind, Kind)
+}
