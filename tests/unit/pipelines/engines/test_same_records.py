@@ -31,6 +31,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Endpoint, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome, Scored, Verdict
+from shiplift.runtime.serving.kubernetes.kinds import Kind
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import Registry
 from shiplift.steps.conclude import conclude
@@ -197,10 +198,10 @@ class Workflows:
         self.body = body
         self._patch = patch
 
-    def get(self, kind: str, name: str) -> dict[str, Any] | None:
-        return self.body if (kind, name) == ("Workflow", NAME) else None
+    def get(self, kind: Kind, name: str) -> dict[str, Any] | None:
+        return self.body if (kind.name, name) == ("Workflow", NAME) else None
 
-    def merge(self, kind: str, name: str, patch: Any) -> None:
+    def merge(self, kind: Kind, name: str, patch: Any) -> None:
         self._patch(patch)
 
 
