@@ -10,8 +10,9 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from datetime import datetime, tzinfo
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 import tenacity
@@ -25,6 +26,7 @@ from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.runtime.base import progress
 from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, StorageFull, Temporary, every_error
 from shiplift.runtime.base.progress import measuring
+from shiplift.runtime.gates import report
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, StageRun
 from shiplift.runtime.records.request import Request, Trigger
@@ -55,6 +57,14 @@ class StoppedClock:
 
     def monotonic(self) -> float:
         return 1000.0
+
+
+class StoppedDate(datetime):
+    """In place of `datetime`."""
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Self:
+        return cls.fromtimestamp(STARTED_S, tz)
 
 
 class Registered(Runs):
@@ -210,6 +220,7 @@ def engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engines
     for module in (attempt, runner, progress):
         monkeypatch.setattr(module, "time", StoppedClock())
     monkeypatch.setattr("shiplift.steps.conclude.time", StoppedClock())
+    monkeypatch.setattr(report, "datetime", StoppedDate)  # the page says when it was written
     monkeypatch.setattr(runner, "_WAIT_S", tenacity.wait_none())
     yield Engines(tmp_path, monkeypatch)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
