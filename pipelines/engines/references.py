@@ -14,7 +14,6 @@ from typing import Any
 
 PROJECT = __name__.partition(".")[0]
 _NAMED = re.compile(rf"({PROJECT}(?:\.\w+)+)(?::\w+)?")  # `shiplift.a.b`, `shiplift.a.b:function`, `shiplift.a.b.Class`
-
 _QUOTED = tuple(f"{quote}{PROJECT}.".encode() for quote in "'\"")  # most modules name none, and are read faster
 
 
