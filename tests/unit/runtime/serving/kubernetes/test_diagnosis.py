@@ -77,7 +77,7 @@ def server() -> Iterator[ApiServer]:
 
 @pytest.fixture
 def workloads(server: ApiServer, tmp_path: Path) -> Workloads:
-    made = Workloads(site(tmp_path, cluster=CLUSTER), CLUSTER)
+    made = Workloads(site(tmp_path, place=CLUSTER), CLUSTER)
     made.api = server.api(CLUSTER.serving_namespace)
     return made
 
