@@ -5,6 +5,7 @@ is ever changed under traffic; and per model one front Service, whose name clien
 traffic out by weight (Gateway API v1).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +50,7 @@ def deployment(
     """
     marks = labels(package, name)
     pod = {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "nodeSelector": package.nodes.selector,
-        "tolerations": list(package.nodes.tolerations),
+        **confined(package),
         "terminationGracePeriodSeconds": _GRACE_S,
         "topologySpreadConstraints": [
             {
@@ -64,14 +58,9 @@ def deployment(
                 "labelSelector": {"matchLabels": {f"{LABEL}package": name}},
             }
         ],
-        "initContainers": [_fetch(cluster, package, artifacts_uri)],
-        "containers": [_triton(cluster, package)],
-        "volumes": [
-            {"name": "models", "emptyDir": {}},
-            {"name": "tmp", "emptyDir": {}},
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
-            *([{"name": "guard", "emptyDir": {}}, {"name": "engines", "emptyDir": {}}] if _nvidia(package) else []),
-        ],
+        "initContainers": [fetch_container(cluster, package, artifacts_uri)],
+        "containers": [_serving_triton(cluster, package)],
+        "volumes": volumes(package),
     }  # fmt: skip
     scrape = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS)}
     return {
@@ -88,19 +77,44 @@ def deployment(
     }
 
 
-def _nvidia(package: Package) -> bool:
-    return package.server == "nvidia"
-
-
-def _fetch(cluster: Cluster, package: Package, artifacts_uri: str) -> Object:
-    guard = {"guard": _GUARD} if _nvidia(package) else {}
+def confined(package: Package) -> Object:
+    """What holds of every pod with a package: no rights, no token, and the nodes that its target says."""
     return {
-        "name": "fetch",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "securityContext": {
+            "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "nodeSelector": package.nodes.selector,
+        "tolerations": list(package.nodes.tolerations),
+    }  # fmt: skip
+
+
+def volumes(package: Package) -> list[Object]:
+    """The volumes that the containers of such a pod mount."""
+    nvidia = package.server == "nvidia"
+    return [
+        {"name": "models", "emptyDir": {}},
+        {"name": "tmp", "emptyDir": {}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
+        *([{"name": "guard", "emptyDir": {}}, {"name": "engines", "emptyDir": {}}] if nvidia else []),
+    ]
+
+
+def fetch_container(
+    cluster: Cluster, package: Package, artifacts_uri: str, *, name: str = "fetch", served_as: str = ""
+) -> Object:
+    """The init container that fetches a package by its digest."""
+    guard = {"guard": _GUARD} if package.server == "nvidia" else {}
+    return {
+        "name": name,
         **_image(cluster, cluster.server_image),
         "command": ["python", "-m", "shiplift.runtime.serving.kubernetes.fetch"],
         "args": [
             "--artifacts-uri", artifacts_uri, "--sha256", package.repository.sha256, "--to", _MODELS, "--name",
-            serving_name(package.model), *(["--guard", _GUARD] if guard else []),
+            serving_name(package.model), *(["--served-as", served_as] if served_as else []),
+            *(["--guard", _GUARD] if guard else []),
         ],
         "envFrom": [{"secretRef": {"name": "shiplift-artifacts", "optional": True}}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -109,21 +123,36 @@ def _fetch(cluster: Cluster, package: Package, artifacts_uri: str) -> Object:
     }  # fmt: skip
 
 
-def _triton(cluster: Cluster, package: Package) -> Object:
+def _serving_triton(cluster: Cluster, package: Package) -> Object:
     model = serving_name(package.model)
+    watched = {
+        "startupProbe": probe("/v2/health/ready", periodSeconds=1, failureThreshold=cluster.ready_timeout_s),
+        "livenessProbe": probe("/v2/health/live", periodSeconds=10, failureThreshold=3),
+        "readinessProbe": probe(f"/v2/models/{model}/ready", periodSeconds=2, failureThreshold=3),
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}},
+    }
+    return triton_container(cluster, package, [model], load=[model], watched=watched)
+
+
+def triton_container(
+    cluster: Cluster, package: Package, models: Sequence[str], *, load: Sequence[str], watched: Object, meter: str = ""
+) -> Object:
+    """The package's server with a repository of these models; those to `load` are there from its start.
+
+    `watched` are its probes, and what it does before it ends. With a `meter` it is the server of a bench, and tells
+    there what it uses.
+    """
     gpus = {"nvidia.com/gpu": str(package.nodes.gpus)} if package.nodes.gpus else {}
+    server = _nvidia_server if package.server == "nvidia" else _bundled_server
     return {
         "name": "triton",
-        **(_nvidia_server(cluster, package, model) if _nvidia(package) else _bundled_server(cluster, package, model)),
+        **server(cluster, package, models, load, ["--meter", meter] if meter else []),
         "ports": [
             {"name": "http", "containerPort": HTTP},
             {"name": "grpc", "containerPort": GRPC},
             {"name": "metrics", "containerPort": METRICS},
         ],
-        "startupProbe": _probe("/v2/health/ready", periodSeconds=1, failureThreshold=cluster.ready_timeout_s),
-        "livenessProbe": _probe("/v2/health/live", periodSeconds=10, failureThreshold=3),
-        "readinessProbe": _probe(f"/v2/models/{model}/ready", periodSeconds=2, failureThreshold=3),
-        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}},
+        **watched,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {
             "requests": {"cpu": cluster.server_cpu_request, "memory": "256Mi"},
@@ -132,18 +161,23 @@ def _triton(cluster: Cluster, package: Package) -> Object:
     }
 
 
-def _bundled_server(cluster: Cluster, package: Package, model: str) -> Object:
-    """The Triton of our own image."""
+def _bundled_server(
+    cluster: Cluster, package: Package, models: Sequence[str], _: Sequence[str], meter: list[str]
+) -> Object:
+    """The Triton of our own image, which loads all that it has, or in a bench nothing."""
     limiter = ["--rate-limiter"] if package.needs.rate_limiter else []
+    there = [word for model in models for word in ("--model", model)]
     return {
         **_image(cluster, cluster.server_image),
         "command": ["python", "-m", "shiplift.runtime.serving.kubernetes.serve"],
-        "args": ["--repository", _MODELS, "--model", model, *limiter],
+        "args": ["--repository", _MODELS, *there, *limiter, *meter],
         "volumeMounts": _mounts({"models": _MODELS, "tmp": _TMP, "shm": _SHM}),
     }
 
 
-def _nvidia_server(cluster: Cluster, package: Package, model: str) -> Object:
+def _nvidia_server(
+    cluster: Cluster, package: Package, models: Sequence[str], load: Sequence[str], meter: list[str]
+) -> Object:
     """The target's own image, through `runtime.serving.kubernetes.guard`."""
     from shiplift.runtime.serving.kubernetes.serve import PORTS  # noqa: PLC0415 - these import gRPC
     from shiplift.runtime.serving.triton.config import TENSORRT_CACHE  # noqa: PLC0415
@@ -154,13 +188,13 @@ def _nvidia_server(cluster: Cluster, package: Package, model: str) -> Object:
             f"target {package.target} has `server: nvidia` and names no `image` to run on a cluster",
             do="Give the target its Triton image, such as your mirror of NVIDIA's.",
         )
-    server = nvidia_command(Path(_MODELS), model, PORTS, package.needs)
     home = [{"name": "HOME", "value": _TMP}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}]
     folders = {"models": _MODELS, "tmp": _TMP, "shm": _SHM, "guard": _GUARD, "engines": TENSORRT_CACHE}
+    checked = [word for model in models for word in ("--model", f"{_MODELS}/{model}")]
     return {
         **_image(cluster, package.nodes.image),
-        "command": ["python3", f"{_GUARD}/guard.py", "--model", f"{_MODELS}/{model}", "--"],
-        "args": server,
+        "command": ["python3", f"{_GUARD}/guard.py", *checked, *meter, "--"],
+        "args": nvidia_command(Path(_MODELS), PORTS, package.needs, load=load),
         "env": home,
         "volumeMounts": _mounts(folders),
     }
@@ -180,7 +214,8 @@ def _image(cluster: Cluster, image: str) -> Object:
     }  # fmt: skip
 
 
-def _probe(path: str, **times: int) -> Object:
+def probe(path: str, **times: int) -> Object:
+    """A probe of Triton's HTTP port."""
     return {"httpGet": {"path": path, "port": "http"}, "timeoutSeconds": 5, **times}
 
 

@@ -86,7 +86,7 @@ class Workloads:
 
     def pods(self, name: str) -> list[Object]:
         """The ready pods of a package."""
-        return [pod for pod in self.api.find(POD, f"{LABEL}package={name}") if _ready(pod)]
+        return [pod for pod in self.api.find(POD, f"{LABEL}package={name}") if pod_ready(pod)]
 
     @contextmanager
     def clients(self, name: str) -> Iterator[list[TritonClient]]:
@@ -131,7 +131,8 @@ class Workloads:
         return min(_PATIENCE_S.get(why.prospect, limit), limit) if why else limit
 
 
-def _ready(pod: Object) -> bool:
+def pod_ready(pod: Object) -> bool:
+    """Whether a pod takes requests, and is not about to end."""
     conditions = pod.get("status", {}).get("conditions", [])
     ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]
