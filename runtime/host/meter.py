@@ -66,14 +66,30 @@ def _gpu() -> str:
     return ""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        told = {
-            "memory_mb": round(memory_mb(os.getppid(), without=os.getpid()), 1),
+class Meter(HTTPServer):
+    """Tells what the process `root` and its children use."""
+
+    timeout = 1.0
+
+    def __init__(self, address: tuple[str, int], root: int) -> None:
+        super().__init__(address, _Handler)
+        self.root = root
+        self._hardware = hardware()
+
+    def told(self) -> dict[str, Any]:
+        """The answer to every request."""
+        return {
+            "memory_mb": round(memory_mb(self.root, without=os.getpid()), 1),
             "cores": len(os.sched_getaffinity(0)),
-            "hardware": self.server.hardware,  # type: ignore[attr-defined]
+            "hardware": self._hardware,
         }
-        body = json.dumps(told).encode()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Meter
+
+    def do_GET(self) -> None:
+        body = json.dumps(self.server.told()).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -85,11 +101,12 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Answers until its parent's container ends."""
+    """Answers for as long as its parent lives."""
     host, _, port = sys.argv[1].rpartition(":")
-    server = HTTPServer((host, int(port)), _Handler)
-    server.hardware = hardware()  # type: ignore[attr-defined]
-    server.serve_forever()
+    parent = os.getppid()
+    with Meter((host, int(port)), parent) as meter:
+        while os.getppid() == parent:
+            meter.handle_request()
 
 
 if __name__ == "__main__":

@@ -11,15 +11,15 @@ import pytest
 from shiplift.runtime.base.errors import MeasurementFailed, MissingTool, ServerFailed
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
 from shiplift.runtime.records.measurement import Trial
-from shiplift.runtime.records.serving import Package, ServerKind
+from shiplift.runtime.records.serving import ServerKind
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.search import bench as benches
 from shiplift.runtime.search import pod_server, private_server
-from shiplift.runtime.search.goal import Goal
+from shiplift.runtime.search.goal import Goal, goal_of
 from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.space import Point, space_of
 from shiplift.runtime.search.workbench import Workbench, measure_point
-from shiplift.runtime.spec.measurement import Load, SearchSpace
+from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
 from shiplift.runtime.spec.serving import Serving
 from tests.unit.examples import config, package, point, site
 
@@ -124,14 +124,7 @@ def test_what_fails_is_a_trial_with_its_reason(tmp_path: Path, bench: Bench, ans
         assert (trial.error, trial.within_slo, trial.window_ms) == (said, False, 200)
 
 
-def test_a_gpu_is_paid_for_whole(tmp_path: Path) -> None:
+def test_a_gpu_is_paid_for_whole() -> None:
     space = SearchSpace(objective="cost", price_per_hour=2.0)
-    from shiplift.runtime.search.goal import goal_of
-    from shiplift.runtime.spec.measurement import LatencyTarget
-
     on_gpu, on_cores = goal_of(space, LatencyTarget(), 1), goal_of(space, LatencyTarget(), 64)
     assert (on_gpu.share(config(8)), on_cores.share(config(8))) == (1.0, 1 / 64)
-
-
-def test_a_package_is_what_a_bench_s_table_is_asked_with() -> None:
-    assert Package.model_fields["server"].annotation == ServerKind

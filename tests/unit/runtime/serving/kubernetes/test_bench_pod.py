@@ -10,6 +10,7 @@ import yaml
 from shiplift.runtime.base.errors import ClusterRefused, ServerFailed, Temporary
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.serving.kubernetes import api
 from shiplift.runtime.serving.kubernetes import bench_pod as benches
 from shiplift.runtime.serving.kubernetes.bench_pod import BENCH, BenchPod, bench_label, bench_name, bench_pod
 from shiplift.runtime.serving.kubernetes.guard import KEY
@@ -160,13 +161,13 @@ def test_why_it_ended_is_what_the_cluster_knows(server: ApiServer) -> None:
     assert bench.why_ended() == "the pod is gone"
 
 
-def test_the_end_of_a_release_clears_what_its_searches_left(server: ApiServer, tmp_path: Path) -> None:
+def test_the_end_of_a_release_clears_what_its_searches_left(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pod(server).start()
     pod(server, packages=(on_gpu(version=3),)).start()
-    server.objects["deployments"] = {}
-    staging = ClusterStaging(site(tmp_path, cluster=CLUSTER), CLUSTER, "digits", 2)
-    staging._workloads.api = server.api("models")
-    staging._workloads.api.__dict__["_client"] = server.api()._client
-    staging.end()
+    server.objects |= {"deployments": {}, "services": {}}
+    monkeypatch.setattr(api, "connect", lambda: server.api()._client)
+    ClusterStaging(site(tmp_path, cluster=CLUSTER), CLUSTER, "digits", 2).end()
     left = [body["metadata"]["labels"][BENCH] for body in server.objects["pods"].values()]
     assert left == ["digits-3"]
