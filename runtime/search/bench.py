@@ -7,16 +7,14 @@ class and a line in `start_bench`.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.serving import Package, ServerKind
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.spec.serving import Serving
-
-Where = Literal["machine", "cluster"]
 
 
 class Bench(Protocol):
@@ -60,8 +58,7 @@ def start_bench(
         ServerFailed: the server did not come up; the message says why.
         ClusterRefused: the cluster does not let this process start one.
     """
-    where: Where = "machine" if site.cluster is None else "cluster"
-    start = _BENCHES.get((where, packages[0].server))
+    start = _BENCHES.get((type(site.place), packages[0].server))
     if start is None:
         raise MissingTool(
             f"target {packages[0].target} is for NVIDIA's Triton image, this machine has the bundled server",
@@ -87,8 +84,8 @@ def _pod_server(
 
 
 # On a cluster, the step's own pod runs on the target's nodes and has the bundled server; NVIDIA's needs another pod.
-_BENCHES: dict[tuple[Where, ServerKind], StartBench] = {
-    ("machine", "bundled"): _private_server,
-    ("cluster", "bundled"): _private_server,
-    ("cluster", "nvidia"): _pod_server,
+_BENCHES: dict[tuple[type[Machine | Cluster], ServerKind], StartBench] = {
+    (Machine, "bundled"): _private_server,
+    (Cluster, "bundled"): _private_server,
+    (Cluster, "nvidia"): _pod_server,
 }

@@ -19,7 +19,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.kubernetes.api import Api
 from shiplift.runtime.serving.kubernetes.bench_pod import METER, BenchPod, Running, served_as
@@ -158,9 +158,10 @@ def pod_bench(site: Site, packages: tuple[Package, ...], _: Serving, folder: Pat
         ServerFailed: it did not come up; the message says why.
         ClusterRefused: this process has no right to make it.
     """
-    if site.cluster is None:
+    cluster = site.place
+    if not isinstance(cluster, Cluster):
         raise ClusterUnreachable("this site is no cluster", do="Release it on a cluster.")
-    pod = BenchPod(Api(site.cluster.serving_namespace), site.cluster, packages, site.artifacts_uri)
+    pod = BenchPod(Api(cluster.serving_namespace), cluster, packages, site.artifacts_uri)
     try:
         with contextlib.closing(PodServer(pod, ArtifactStore(site.artifacts_uri), folder)) as server:
             yield server

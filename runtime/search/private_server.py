@@ -8,8 +8,8 @@ from pathlib import Path
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.host.processes import memory_mb
+from shiplift.runtime.host.processor import cpu_flags
 from shiplift.runtime.measure.generator import WireProtocol
-from shiplift.runtime.model.onnx_models import cpu_flags
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site

@@ -257,7 +257,7 @@ def lab(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def nvidia_image(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image with a `tritonserver` on its PATH, as NVIDIA's has: SHIPLIFT_NVIDIA_IMAGE, or one made of the server's."""
+    """An image with a `tritonserver` on its PATH, as NVIDIA has it: SHIPLIFT_NVIDIA_IMAGE, or one made here."""
     if image := os.environ.get("SHIPLIFT_NVIDIA_IMAGE", ""):
         return image
     if not kube.here:

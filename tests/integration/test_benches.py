@@ -55,7 +55,7 @@ def site(tmp_path: Path) -> Site:
     (tmp_path / "home").mkdir()
     return Site(
         home=str(tmp_path / "home"), registry_uri="", artifacts_uri=(tmp_path / "store").as_uri(),
-        server_environment=str(ENVIRONMENT.root), http="", grpc="", metrics="", cluster=CLUSTER,
+        server_environment=str(ENVIRONMENT.root), place=CLUSTER,
     )  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -12,7 +12,7 @@ from shiplift.runtime.base.errors import MeasurementFailed, MissingTool, ServerF
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
 from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import ServerKind
-from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.records.site import Cluster, Machine
 from shiplift.runtime.search import bench as benches
 from shiplift.runtime.search import pod_server, private_server
 from shiplift.runtime.search.goal import Goal, goal_of
@@ -27,16 +27,21 @@ CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image
 
 
 @pytest.mark.parametrize(
-    ("cluster", "server", "kind"),
-    [(None, "bundled", "private"), (CLUSTER, "bundled", "private"), (CLUSTER, "nvidia", "pod"), (None, "nvidia", "")],
+    ("changes", "server", "kind"),
+    [
+        ({}, "bundled", "private"),
+        ({"place": CLUSTER}, "bundled", "private"),
+        ({"place": CLUSTER}, "nvidia", "pod"),
+        ({}, "nvidia", ""),
+    ],
 )
 def test_place_and_server_choose_the_bench(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Cluster | None, server: ServerKind, kind: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], server: ServerKind, kind: str
 ) -> None:
     asked: list[Any] = []
     monkeypatch.setattr(private_server, "private_bench", lambda *given: asked.append(("private", *given)))
     monkeypatch.setattr(pod_server, "pod_bench", lambda *given: asked.append(("pod", *given)))
-    given: Any = (site(tmp_path, cluster=cluster), (package(server=server),), Serving(), tmp_path)
+    given: Any = (site(tmp_path, **changes), (package(server=server),), Serving(), tmp_path)
     if kind:
         benches.start_bench(*given)
         assert asked == [(kind, *given)]
@@ -45,8 +50,8 @@ def test_place_and_server_choose_the_bench(
             benches.start_bench(*given)
 
 
-def test_every_kind_of_server_has_a_bench_on_a_cluster() -> None:
-    assert {server for where, server in benches._BENCHES if where == "cluster"} == set(get_args(ServerKind))
+def test_every_server_that_a_place_has_can_be_searched_there() -> None:
+    assert set(benches._BENCHES) == {(place, server) for place in (Machine, Cluster) for server in place.servers}
 
 
 @dataclass

@@ -168,6 +168,6 @@ def test_the_end_of_a_release_clears_what_its_searches_left(
     pod(server, packages=(on_gpu(version=3),)).start()
     server.objects |= {"deployments": {}, "services": {}}
     monkeypatch.setattr(api, "connect", lambda: server.api()._client)
-    ClusterStaging(site(tmp_path, cluster=CLUSTER), CLUSTER, "digits", 2).end()
+    ClusterStaging(site(tmp_path, place=CLUSTER), CLUSTER, "digits", 2).end()
     left = [body["metadata"]["labels"][BENCH] for body in server.objects["pods"].values()]
     assert left == ["digits-3"]
