@@ -18,9 +18,9 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from shiplift.pipelines.engines.argo import layout, templates
 from shiplift.pipelines.installation.values import GATEWAY, MLFLOW_PORT, WEBHOOKS, Values
-from shiplift.runtime.serving.kubernetes.bench_pod import METER
 from shiplift.runtime.serving.kubernetes.connection import Object
-from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
+from shiplift.runtime.serving.kubernetes.objects.bench import METER
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL, USER
 
 # In the order they need each other; `workflows` are those of `pipelines.engines.argo.templates`.
 PARTS = (

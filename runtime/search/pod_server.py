@@ -21,9 +21,10 @@ from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.search.space import Point
-from shiplift.runtime.serving.kubernetes.api import Api
-from shiplift.runtime.serving.kubernetes.bench_pod import METER, BenchPod, Running, served_as
-from shiplift.runtime.serving.kubernetes.objects import GRPC, HTTP
+from shiplift.runtime.serving.kubernetes.bench_pod import BenchPod, Running
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.objects.bench import METER, served_as
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.config import parse, renamed, retuned
 from shiplift.runtime.spec.serving import Serving
@@ -161,7 +162,7 @@ def pod_bench(site: Site, packages: tuple[Package, ...], _: Serving, folder: Pat
     cluster = site.place
     if not isinstance(cluster, Cluster):
         raise ClusterUnreachable("this site is no cluster", do="Release it on a cluster.")
-    pod = BenchPod(Api(cluster.serving_namespace), cluster, packages, site.artifacts_uri)
+    pod = BenchPod(KubernetesClient(cluster.serving_namespace), cluster, packages, site.artifacts_uri)
     try:
         with contextlib.closing(PodServer(pod, ArtifactStore(site.artifacts_uri), folder)) as server:
             yield server

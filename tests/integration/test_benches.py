@@ -28,8 +28,9 @@ from shiplift.runtime.search.pod_server import PodServer
 from shiplift.runtime.search.private_server import private_bench
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.kubernetes import guard
-from shiplift.runtime.serving.kubernetes.bench_pod import METER, Running, served_as
+from shiplift.runtime.serving.kubernetes.bench_pod import Running
 from shiplift.runtime.serving.kubernetes.fetch import fetch
+from shiplift.runtime.serving.kubernetes.objects.bench import METER, served_as
 from shiplift.runtime.serving.kubernetes.serve import PORTS
 from shiplift.runtime.serving.triton.client import TritonClient, check_golden
 from shiplift.runtime.serving.triton.config import ModelDescription, retuned

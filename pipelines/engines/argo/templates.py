@@ -37,7 +37,7 @@ from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageRun
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL, USER
 
 _RETRIES = 8
 # A stage ends itself at its deadline, and says so. Kubernetes ends one that can't, by the signal for "try it again".

@@ -94,7 +94,7 @@ def main() -> None:
     for model in words.model:
         _check(model)
     if words.meter:
-        subprocess.Popen([sys.executable, "-I", Path(__file__).with_name("meter.py"), words.meter])
+        subprocess.Popen([sys.executable, "-I", Path(sys.argv[0]).with_name("meter.py"), words.meter])
     os.execvp(words.server[0], [*words.server, *closed(os.environ.pop(KEY, ""))])  # noqa: S606 - no shell is wanted
 
 

@@ -11,10 +11,10 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.serving import Deployment, Endpoint, Package, ServerPods, Staged
 from shiplift.runtime.records.site import Cluster, Site
-from shiplift.runtime.serving.kubernetes.bench_pod import BENCH, bench_label
 from shiplift.runtime.serving.kubernetes.front import Front
-from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD_METRICS
-from shiplift.runtime.serving.kubernetes.objects import HTTP, LABEL, METRICS, package_name
+from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD, POD_METRICS
+from shiplift.runtime.serving.kubernetes.objects.bench import BENCH, bench_label
+from shiplift.runtime.serving.kubernetes.objects.names import HTTP, LABEL, METRICS, package_name
 from shiplift.runtime.serving.kubernetes.workloads import Workloads, golden_of
 from shiplift.runtime.spec.serving import Serving
 
@@ -78,8 +78,8 @@ class ClusterStaging:
             for found in api.find(DEPLOYMENT, selector):
                 if found["metadata"]["name"] not in kept:
                     self._workloads.remove(found["metadata"]["name"])
-        for pod in api.find("Pod", f"{BENCH}={bench_label(self._model, self._version)}"):
-            api.delete("Pod", pod["metadata"]["name"])
+        for pod in api.find(POD, f"{BENCH}={bench_label(self._model, self._version)}"):
+            api.delete(POD, pod["metadata"]["name"])
 
     def _endpoint(self, name: str, model: str) -> Endpoint:
         host = f"{name}.{self._cluster.serving_namespace}.svc"

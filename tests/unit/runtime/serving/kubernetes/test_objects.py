@@ -10,7 +10,8 @@ from shiplift.runtime.base.errors import MissingTool, ServerFailed, SpecInvalid
 from shiplift.runtime.records.serving import Package, ServerNeeds
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Packages
-from shiplift.runtime.serving.kubernetes import guard, objects
+from shiplift.runtime.serving.kubernetes import guard
+from shiplift.runtime.serving.kubernetes.objects import names, serving
 from shiplift.runtime.serving.kubernetes.serve import PORTS
 from shiplift.runtime.serving.triton.config import server_needs
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
@@ -35,7 +36,7 @@ def on_gpu(**changes: Any) -> Package:
 
 
 def deployed(what: Package) -> Any:
-    return objects.deployment(CLUSTER, what, "s3://bucket/x", name=objects.package_name(what), replicas=1, extra={})
+    return serving.deployment(CLUSTER, what, "s3://bucket/x", name=names.package_name(what), replicas=1, extra={})
 
 
 def pod_of(what: Package) -> Any:
@@ -44,7 +45,7 @@ def pod_of(what: Package) -> Any:
 
 @pytest.mark.parametrize(("name", "what"), [("bundled", package()), ("nvidia", on_gpu())])
 def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, what: Package) -> None:
-    made = [deployed(what), objects.service(what, name="x", extra={}), objects.disruption_budget(what, name="x")]
+    made = [deployed(what), serving.service(what, name="x", extra={}), serving.disruption_budget(what, name="x")]
     golden(f"serving.{name}.yaml", yaml.safe_dump_all(made, sort_keys=False, width=120))
 
 
@@ -102,5 +103,5 @@ def test_without_a_server_to_search_on_the_release_says_where_there_is_one(tmp_p
 
 
 def test_what_the_modules_share_agrees() -> None:
-    assert (PORTS.http, PORTS.grpc, PORTS.metrics) == (objects.HTTP, objects.GRPC, objects.METRICS)
+    assert (PORTS.http, PORTS.grpc, PORTS.metrics) == (names.HTTP, names.GRPC, names.METRICS)
     assert ServerFailed.exit_code == guard.MISMATCH
