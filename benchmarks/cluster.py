@@ -41,7 +41,7 @@ from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import connect
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, SERVICE, WORKFLOW
-from shiplift.runtime.serving.kubernetes.objects import LABEL
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 from shiplift.runtime.store.registry import CHAMPION, prepare_environment
 from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 

@@ -27,7 +27,9 @@ import torch
 from benchmarks.architectures import LARGE, seeded, trained_digits
 from benchmarks.extras import extras
 from shiplift.runtime.host.processes import inherited, memory_mb
-from shiplift.runtime.measure import perf_analyzer
+from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
+from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
+from shiplift.runtime.measure.requests import split
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.tensors import Arrays, dump_npz
@@ -198,7 +200,8 @@ def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, di
     environment = ensure(default_root())
     signature = signature_of(onnx.load(subject.file))
     asked = {name: array[:16] for name, array in subject.validation.items()}
-    requests = perf_analyzer.write_requests(work / "requests.json", signature, asked)
+    generator = PerfAnalyzer(environment)
+    requests = generator.write_requests(work / "requests.json", signature, split(asked))
     with (
         private_server(environment, work / "models", Features(), log=work / "triton.log") as server,
         TritonClient(server.grpc) as client,
@@ -209,12 +212,12 @@ def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, di
             before = memory_mb(server.process.pid)
             client.load(name)
             taken[name] = round(memory_mb(server.process.pid) - before, 1)
-        window = perf_analyzer.Window(window_ms=_WINDOW_MS, stability_percent=1000, attempts=1, protocol="grpc")
+        window = Window(window_ms=_WINDOW_MS, stability_percent=1000, attempts=1, protocol="grpc")
         points: dict[str, list[Any]] = {name: [] for name in files}
         for round_ in range(ROUNDS):
             for name in list(files)[:: 1 if round_ % 2 else -1]:
-                target = perf_analyzer.Target(model=name, address=server.grpc, requests=requests)
-                points[name].append(perf_analyzer.measure(environment, target, _CONCURRENCY, window, work))
+                target = LoadTarget(model=name, address=server.grpc, requests=requests)
+                points[name].append(generator.measure(target, Demand(concurrency=_CONCURRENCY), window, work).point)
     return {
         name: {
             "throughput_per_s": round(median(p.throughput_per_s for p in found), 1),

@@ -34,13 +34,15 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Packages
-from shiplift.runtime.search.bench import Workbench, measure_point, workbench
 from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.planner import Search
+from shiplift.runtime.search.private_server import PrivateServer
 from shiplift.runtime.search.space import Point, Space, first_config, space_of
+from shiplift.runtime.search.workbench import Workbench, measure_point, workbench
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
+from shiplift.runtime.serving.triton.server import Server
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
 from shiplift.runtime.spec.model import Quantization
 from shiplift.runtime.spec.serving import Serving
@@ -174,7 +176,9 @@ class Analyzed:
     why: str = ""
 
 
-def analyzer(bench: Workbench, package: Package, work: Path, mode: Mode) -> Analyzed:
+def analyzer(
+    bench: Workbench, environment: ServerEnvironment, package: Package, work: Path, mode: Mode
+) -> Analyzed:  # fmt: skip
     """Model Analyzer's best in one of its modes.
 
     It is given the precision that brute force found best: choosing one is not its business.
@@ -183,10 +187,13 @@ def analyzer(bench: Workbench, package: Package, work: Path, mode: Mode) -> Anal
     if binary is None:
         return Analyzed(why=why)
     work.mkdir()
-    tree = bench.trees[package.precision]
+    assert isinstance(bench.bench, PrivateServer)
+    tree = bench.bench.tree(package)
     reconfigure(tree, package.model, package.config)
-    install(tree, bench.repository, source=package.model, name=package.model)  # it loads this with other settings
-    config = _analyzer_config(bench, package.model, work, mode)
+    install(
+        tree, bench.bench.server.repository, source=package.model, name=package.model
+    )  # it loads this with other settings
+    config = _analyzer_config(bench, bench.bench.server, environment, package.model, work, mode)
     started = time.monotonic()
     try:
         done = subprocess.run(
@@ -207,15 +214,16 @@ def analyzer(bench: Workbench, package: Package, work: Path, mode: Mode) -> Anal
     return Analyzed(point=point, said=float(best[_RATE]), seconds=seconds)
 
 
-def _analyzer_config(bench: Workbench, model: str, work: Path, mode: Mode) -> Path:
+def _analyzer_config(
+    bench: Workbench, server: Server, environment: ServerEnvironment, model: str, work: Path, mode: Mode
+) -> Path:  # fmt: skip
     """Its configuration, and a wrapper that lets perf_analyzer find its libraries."""
     wrapper = work / "perf_analyzer"
-    libraries = bench.environment.library_path
-    wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {bench.environment.perf_analyzer} "$@"\n')
+    libraries = environment.library_path
+    wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {environment.perf_analyzer} "$@"\n')
     wrapper.chmod(0o755)
-    server = bench.server
     said = {
-        "model_repository": str(bench.repository), "output_model_repository_path": str(work / "variants"),
+        "model_repository": str(server.repository), "output_model_repository_path": str(work / "variants"),
         "override_output_model_repository": True, "triton_launch_mode": "remote", "client_protocol": "grpc",
         "triton_http_endpoint": server.http, "triton_grpc_endpoint": server.grpc, "triton_metrics_url": server.metrics,
         "perf_analyzer_path": str(wrapper), "export_path": str(work / "export"),
@@ -258,13 +266,14 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
     started = time.monotonic()
     tuned = tune(site, target, packages, search_space, LatencyTarget(), Load(), Serving())
     seconds = time.monotonic() - started
-    space = space_of(packages.packages, search_space, Serving())
     by_precision = {package.precision: package for package in packages.packages}
     ours = Point(by_precision[tuned.best.precision], tuned.best.config)
+    environment = ServerEnvironment(Path(site.server_environment))
     with workbench(site, packages, Serving(), search_space, Load()) as bench:
+        space = space_of(packages.packages, search_space, Serving(), bench.bench.cores)
         brute, brute_trials, brute_seconds = brute_force(bench, space)
-        quick = analyzer(bench, brute.package, home / "quick", "quick")
-        optuna = analyzer(bench, brute.package, home / "optuna", "optuna")
+        quick = analyzer(bench, environment, brute.package, home / "quick", "quick")
+        optuna = analyzer(bench, environment, brute.package, home / "optuna", "optuna")
         named = {"ours": ours, "brute": brute, "quick": quick.point, "optuna": optuna.point}
         found = again(bench, space, {who: point for who, point in named.items() if point})
     return {

@@ -25,7 +25,8 @@ class Placement:
     "effect": its record is a hit, but it set something up (a staging server), so it runs again before a stage that
     `uses` its step does. "never": it reads or changes the world and always runs.
     A `shielded` stage is finished rather than cancelled, since it moves traffic.
-    A `cluster` stage talks to the cluster's API where there is one; no other is given the right to.
+    A `cluster` stage talks to the cluster's API where there is one; no other is given the right to. A `bench` stage
+    measures: itself, on the target's nodes, or for NVIDIA's image a pod there, which it alone has the right to make.
     `warm` names a sandbox entry that a local engine may start ahead of time.
     A `modelopt` stage runs in the image with NVIDIA's modelopt for an NVIDIA target, where there is one.
     """
@@ -39,6 +40,7 @@ class Placement:
     warm: Entry | None = None
     shielded: bool = False
     cluster: bool = False
+    bench: bool = False
     modelopt: bool = False
     keep: Literal["result", "effect", "never"] = "result"
     uses: Step | None = None

@@ -39,7 +39,11 @@ RELEASE = Pipeline(
             Target,
             "fleet",
             "targets",
-            (Stage(quantize, replace(ON_TARGET, modelopt=True)), Stage(package), Stage(tune, MEASURED)),
+            (
+                Stage(quantize, replace(ON_TARGET, modelopt=True)),
+                Stage(package),
+                Stage(tune, replace(MEASURED, bench=True)),
+            ),
             unfit=machine.unfit_here,
         ),
         Stage(deploy, Placement(keep="effect", cluster=True)),

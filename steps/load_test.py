@@ -1,4 +1,4 @@
-"""The load test: perf_analyzer against staging, with requests as users send them.
+"""The load test: load on staging, of requests as users send them.
 
 A sweep over concurrencies finds how the challenger behaves when clients wait for answers, arrivals at rates how it
 behaves when they don't (only the second shows what a queue costs: coordinated omission). Then champion and challenger
@@ -15,8 +15,8 @@ from typing import Any
 from shiplift.runtime.base.errors import ArtifactCorrupt, MeasurementFailed, ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.measure import comparing, perf_analyzer, requests, sweep
-from shiplift.runtime.measure.perf_analyzer import Demand
+from shiplift.runtime.measure import comparing, requests, sweep
+from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.records.model import RecordedRequests
@@ -24,7 +24,6 @@ from shiplift.runtime.records.serving import Champion, Deployment, Package, Stag
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.staging import Staging, staging
 from shiplift.runtime.serving.triton.client import TritonClient
-from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load
 from shiplift.runtime.store.artifacts import ArtifactStore, json_lines
@@ -45,10 +44,10 @@ class _Side:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Generator:
-    """perf_analyzer, as the spec asks for it, and every window measured so far."""
+class _LoadTest:
+    """The load generator, used as the spec asks for, and every window measured so far."""
 
-    environment: ServerEnvironment
+    generator: LoadGenerator
     load: Load
     work: Path
     raw: list[dict[str, Any]] = field(default_factory=list)
@@ -58,21 +57,19 @@ class _Generator:
         staged = side.staged
         http = staged.endpoint.http.removeprefix("http://").split("/", 1)[0]
         address = staged.endpoint.grpc if self.load.protocol == "grpc" else http
-        window = perf_analyzer.Window(
+        window = Window(
             window_ms=window_ms or self.load.window_ms,
             stability_percent=self.load.stability_percent,
             attempts=attempts,
             protocol=self.load.protocol,
         )
-        target = perf_analyzer.Target(
-            model=staged.model, address=address, requests=side.requests, sequences=side.sequences
-        )
-        point, runs = perf_analyzer.measured(self.environment, target, demand, window, self.work)
+        target = LoadTarget(model=staged.model, address=address, requests=side.requests, sequences=side.sequences)
+        measured = self.generator.measure(target, demand, window, self.work)
         self.raw.extend(
-            {"phase": phase, "side": side.name, "demand": vars(demand), "window_ms": window.window_ms, **vars(run)}
-            for run in runs
+            {"phase": phase, "side": side.name, "demand": vars(demand), "window_ms": window.window_ms, **run}
+            for run in measured.runs
         )
-        return point
+        return measured.point
 
 
 def load_test(
@@ -82,24 +79,23 @@ def load_test(
     """Sweeps the challenger, searches its highest rate, then compares it with the champion at its best throughput.
 
     Raises:
-        MissingTool: perf_analyzer is not there.
+        MissingTool: the load generator is not there.
         MeasurementFailed: it died, or a request failed.
         DataInvalid: the recorded requests do not fit the model.
     """
     store = ArtifactStore(site.artifacts_uri)
     package = deployment.package
     place = staging(site, package.model, package.version)
-    environment = ServerEnvironment(Path(site.server_environment))
     with TemporaryDirectory(prefix="shiplift-load-", dir=site.home) as folder:
-        generator = _Generator(environment=environment, load=load, work=Path(folder))
+        test = _LoadTest(generator=load_generator(site, load.protocol), load=load, work=Path(folder))
 
         def side(name: str, of: Package, staged: Staged) -> _Side:
-            file = _requests(store, of, load, recorded_requests, generator.work / name)
+            file = _requests(test, store, of, recorded_requests, name)
             return _Side(name=name, staged=staged, requests=file, sequences=of.sequences)
 
         staged = Staged(model=serving_name(package.model), endpoint=deployment.endpoint)
         challenger = side("challenger", package, staged)
-        report = _alone(generator, challenger, place, deployment, latency_target)
+        report = _alone(test, challenger, place, deployment, latency_target)
         rival, uncompared = None, _incomparable(champion)
         if champion.package is not None:
             try:
@@ -107,19 +103,19 @@ def load_test(
             except (ArtifactCorrupt, ServerFailed) as error:
                 uncompared = f"champion {champion.version} can't be measured beside the challenger: {error.what}"
         if rival is not None:
-            report = _compared(generator, challenger, rival, champion.version, report, comparison_target)
-    raw = store.put_bytes(json_lines(generator.raw))
+            report = _compared(test, challenger, rival, champion.version, report, comparison_target)
+    raw = store.put_bytes(json_lines(test.raw))
     notes = tuple(_notes(report, uncompared, recorded_requests))
     return report.model_copy(update={"uncompared": uncompared, "notes": notes, "raw": raw})
 
 
 def _alone(
-    generator: _Generator, challenger: _Side, place: Staging, deployment: Deployment, latency_target: LatencyTarget
+    test: _LoadTest, challenger: _Side, place: Staging, deployment: Deployment, latency_target: LatencyTarget
 ) -> LoadReport:
     """The challenger by itself."""
-    _warm_up(generator, challenger)
-    points = _sweep(generator, challenger)
-    rates, highest = _open_loop(generator, challenger, points, latency_target)
+    _warm_up(test, challenger)
+    points = _sweep(test, challenger)
+    rates, highest = _open_loop(test, challenger, points, latency_target)
     with TritonClient(deployment.endpoint.grpc) as client:
         failures = client.failures(challenger.staged.model)
     return LoadReport(
@@ -129,41 +125,41 @@ def _alone(
         knee=sweep.knee(points),
         failures=failures,
         memory_mb=place.memory_mb(deployment),
-        protocol=generator.load.protocol,
+        protocol=test.load.protocol,
     )
 
 
-def _warm_up(generator: _Generator, side: _Side) -> None:
+def _warm_up(test: _LoadTest, side: _Side) -> None:
     """Thrown away: connections, caches and the processor's clock are not the model's."""
     progress(f"warming up the {side.name}")
-    generator.measure(side, Demand(concurrency=max(generator.load.concurrency)), "warm-up", window_ms=_SHORT_MS)
+    test.measure(side, Demand(concurrency=max(test.load.concurrency)), "warm-up", window_ms=_SHORT_MS)
 
 
-def _sweep(generator: _Generator, side: _Side) -> tuple[LoadPoint, ...]:
+def _sweep(test: _LoadTest, side: _Side) -> tuple[LoadPoint, ...]:
     points = []
-    levels = sorted(set(generator.load.concurrency))
+    levels = sorted(set(test.load.concurrency))
     for at, concurrency in enumerate(levels):
         progress(f"measuring at concurrency {concurrency}", at / len(levels))
         demand = Demand(concurrency=concurrency)
-        points.append(generator.measure(side, demand, "sweep", attempts=generator.load.attempts))
+        points.append(test.measure(side, demand, "sweep", attempts=test.load.attempts))
     return tuple(points)
 
 
 def _open_loop(
-    generator: _Generator, side: _Side, points: tuple[LoadPoint, ...], latency_target: LatencyTarget
+    test: _LoadTest, side: _Side, points: tuple[LoadPoint, ...], latency_target: LatencyTarget
 ) -> tuple[tuple[LoadPoint, ...], float | None]:
     """Points at rates, and the highest one within the p99 limit, by binary search within the time allowed."""
-    deadline = time.monotonic() + generator.load.open_loop_s
+    deadline = time.monotonic() + test.load.open_loop_s
     best = max(point.throughput_per_s for point in points)
     limit = latency_target.p99_ms
     found: list[LoadPoint] = []
     for rate in sweep.rates_to_try(best * _NEVER_ABOVE, limit, found):
-        window_ms = max(_SHORT_MS, generator.load.window_ms // 2, int(_ENOUGH / rate * 1000))
+        window_ms = max(_SHORT_MS, test.load.window_ms // 2, int(_ENOUGH / rate * 1000))
         if time.monotonic() + window_ms * 3 / 1000 > deadline:
             break
         progress(f"measuring at {rate:.0f} requests/s")
         try:
-            found.append(generator.measure(side, Demand(rate_per_s=rate), "open loop", window_ms=window_ms))
+            found.append(test.measure(side, Demand(rate_per_s=rate), "open loop", window_ms=window_ms))
         except MeasurementFailed:  # a rate it can't take is an answer of the search, not an end of the release
             break
     within = [point.rate_per_s for point in found if limit is not None and sweep.holds(point, limit)]
@@ -179,23 +175,23 @@ def _incomparable(champion: Champion) -> str:
 
 
 def _compared(
-    generator: _Generator, challenger: _Side, rival: _Side, version: int, report: LoadReport, target: ComparisonTarget
+    test: _LoadTest, challenger: _Side, rival: _Side, version: int, report: LoadReport, target: ComparisonTarget
 ) -> LoadReport:
     """The report, with both in turn at the challenger's best throughput, and the champion's own sweep."""
-    load = generator.load
+    load = test.load
     best = max(report.points, key=lambda point: point.throughput_per_s)
     window_ms = max(_SHORT_MS, load.window_ms // 2, int(_ENOUGH / best.throughput_per_s * 1000))
     demand = Demand(concurrency=best.concurrency)
-    _warm_up(generator, rival)
+    _warm_up(test, rival)
     comparison = comparing.compare(
-        lambda: generator.measure(rival, demand, "comparison", window_ms=window_ms),
-        lambda: generator.measure(challenger, demand, "comparison", window_ms=window_ms),
+        lambda: test.measure(rival, demand, "comparison", window_ms=window_ms),
+        lambda: test.measure(challenger, demand, "comparison", window_ms=window_ms),
         version,
         best.concurrency,
         comparing.Plan(rounds=load.comparison_rounds, budget_s=load.comparison_budget_s, target=target),
     )
     points = tuple(
-        generator.measure(rival, Demand(concurrency=point.concurrency), "champion's sweep", window_ms=window_ms)
+        test.measure(rival, Demand(concurrency=point.concurrency), "champion's sweep", window_ms=window_ms)
         for point in report.points
     )
     return report.model_copy(update={"comparison": comparison, "champion_points": points})
@@ -219,10 +215,11 @@ def _notes(report: LoadReport, uncompared: str, recorded_requests: RecordedReque
 
 
 def _requests(
-    store: ArtifactStore, package: Package, load: Load, recorded_requests: RecordedRequests, to: Path
+    test: _LoadTest, store: ArtifactStore, package: Package, recorded_requests: RecordedRequests, side: str
 ) -> Path:
-    """The package, fetched into `to`, and its requests: recorded ones, or ones shaped like its golden ones."""
+    """The package of a side, fetched, and its requests: recorded ones, or ones shaped like its golden ones."""
+    to = test.work / side
     golden = load_npz(store.fetch(package.repository, to) / GOLDEN)
     file = recorded_requests.file
     logged = (store.read(file), recorded_requests.name) if file else None
-    return requests.write(to.with_suffix(".json"), package, golden, load, logged)
+    return requests.write(test.generator, to.with_suffix(".json"), package, golden, test.load, logged)

@@ -12,7 +12,7 @@ from shiplift.runtime.serving.kubernetes import kinds
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient, name_of
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object, unknown
 from shiplift.runtime.serving.kubernetes.kinds import Kind
-from shiplift.runtime.serving.kubernetes.objects import LABEL
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 CREATED = f"{LABEL}created-by-install"
 Change = Literal["created", "configured", "unchanged"]

@@ -19,7 +19,8 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from shiplift.pipelines.engines.argo import layout, templates
 from shiplift.pipelines.installation.values import GATEWAY, MLFLOW_PORT, WEBHOOKS, Values
 from shiplift.runtime.serving.kubernetes.connection import Object
-from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
+from shiplift.runtime.serving.kubernetes.objects.bench import METER
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL, USER
 
 # In the order they need each other; `workflows` are those of `pipelines.engines.argo.templates`.
 PARTS = (
@@ -104,7 +105,7 @@ def _context(values: Values) -> dict[str, object]:
         "values": values,
         "accounts": {
             "step": layout.STEP, "release": layout.RELEASER, "executor": layout.EXECUTOR, "receiver": layout.RECEIVER,
-            "reconciler": "shiplift-reconciler", "mlflow": "shiplift-mlflow",
+            "reconciler": "shiplift-reconciler", "tune": layout.TUNER, "mlflow": "shiplift-mlflow",
         },
         "names": {
             "config": layout.CONFIG_MAP, "limits": layout.LIMITS, "targets": layout.TARGETS,
@@ -113,6 +114,7 @@ def _context(values: Values) -> dict[str, object]:
         "paths": {"config": f"{layout.CONFIG}/config", "webhooks": WEBHOOKS},
         "user": USER,
         "port": MLFLOW_PORT,
+        "meter": METER,
         "allowed_hosts": list(_hosts(values)),
         "outside": sorted(_outside(values)),
         "checksum": hashlib.sha256(told.encode()).hexdigest()[:16],

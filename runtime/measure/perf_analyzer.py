@@ -6,29 +6,26 @@ windows agree is judged here, and a run whose windows don't is repeated: perf_an
 it gives up. What never settles is kept and marked, and so is a run in which the client was the limit.
 """
 
-import base64
 import contextlib
 import csv
-import json
 import math
 import os
 import re
 import resource
-import struct
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
 
 from shiplift.runtime.base.errors import MeasurementFailed, MissingTool
 from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.host.processes import inherited, start_child
+from shiplift.runtime.measure import perf_analyzer_input
+from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.measurement import LoadPoint
+from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
@@ -39,7 +36,7 @@ _SLACK_S = 30
 _NOTHING = "No valid requests recorded"
 _LONGEST_MS = 30_000  # a window in which not even one answer comes is a failure
 _CRASHES = 2  # that many are forgiven
-_PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec(?:\. p99 latency: (\d+) usec)?")
+_PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec(?:\. p\d+ latency: (\d+) usec)?")
 _SENT = re.compile(r"Avg send request rate: ([\d.]+) infer/sec")
 _LATE = re.compile(r"([\d.]+)% of the requests were delayed")
 _OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
@@ -50,55 +47,11 @@ _SEQUENCES = 64  # that arrivals at a rate are spread over
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
-    """How a concurrency is measured: three windows of `window_ms`, again until they agree, `attempts` times at most.
-
-    Agreeing means that every window's throughput is within `stability_percent` of their mean.
-    """
-
-    window_ms: int
-    stability_percent: float = 20
-    attempts: int = 3
-    protocol: Literal["grpc", "http"] = "grpc"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """What is measured: a model at an address, with the file of requests to send; `sequences`: it remembers."""
-
-    model: str
-    address: str
-    requests: Path
-    sequences: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Demand:
-    """What the client does: keeps `concurrency` requests under way, or sends at `rate_per_s` whatever comes back.
-
-    Of a model that remembers, `concurrency` are sequences under way, each with one request at a time.
-    """
-
-    concurrency: int = 0
-    rate_per_s: float = 0.0
-
-    def __str__(self) -> str:
-        return f"{self.rate_per_s:.0f} requests/s" if self.rate_per_s else f"concurrency {self.concurrency}"
-
-    @property
-    def options(self) -> list[str]:
-        """perf_analyzer's options. Asynchronous at a rate: a full queue must not hold back the next arrival."""
-        if self.rate_per_s:
-            return ["--request-rate-range", f"{self.rate_per_s:g}", "--request-distribution", "poisson", "--async"]
-        return ["--concurrency-range", str(self.concurrency)]
-
-
-@dataclass(frozen=True, kw_only=True)
 class Run:
     """One run of perf_analyzer as it was: its CSV row, its windows and what the client itself needed."""
 
     row: Mapping[str, str]
-    windows: tuple[tuple[float, float], ...]  # inferences per second, p99 in ms
+    windows: tuple[tuple[float, float], ...]  # inferences per second, latency (the percentile asked for) in ms
     sent_per_s: float
     late_percent: float
     overhead_percent: float
@@ -123,48 +76,32 @@ class Run:
         return self.late_percent > _LATE_PERCENT or self.sent_per_s < demand.rate_per_s * short
 
 
-def write_requests(path: Path, signature: Signature, samples: Arrays, *, limit: int = 32) -> Path:
-    """The samples as perf_analyzer's input data (one request a sample, sent in turn).
+@dataclass(frozen=True)
+class PerfAnalyzer:
+    """perf_analyzer of a server's environment. See `runtime.measure.generator.LoadGenerator`."""
 
-    Format: perf_analyzer's "real input data" JSON; tensors are base64 of their raw bytes, text is text.
-    """
-    count = min(limit, len(next(iter(samples.values()))))
-    return write_each(path, signature, ({name: array[at] for name, array in samples.items()} for at in range(count)))
+    environment: ServerEnvironment
 
+    @classmethod
+    def of(cls, site: Site) -> "PerfAnalyzer":
+        """The one of a site."""
+        return cls(ServerEnvironment(Path(site.server_environment)))
 
-def write_each(path: Path, signature: Signature, requests: Iterable[Arrays]) -> Path:
-    """Like `write_requests`, of single samples by input name, whose shapes may differ."""
-    data = [_request(signature, one) for one in requests]
-    path.write_text(json.dumps({"data": data}))
-    return path
+    def write_requests(self, path: Path, signature: Signature, samples: Iterable[Arrays]) -> Path:
+        """Requests as its input data."""
+        return perf_analyzer_input.write_requests(path, signature, samples)
 
+    def write_sequences(self, path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:
+        """Sequences as its input data."""
+        return perf_analyzer_input.write_sequences(path, signature, sequences)
 
-def write_sequences(path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:
-    """Like `write_each`, of sequences: perf_analyzer sends each one's requests in order under an id of its own."""
-    data = [[_request(signature, one) for one in sequence] for sequence in sequences]
-    path.write_text(json.dumps({"data": data}))
-    return path
-
-
-def measure(environment: ServerEnvironment, target: Target, concurrency: int, window: Window, work: Path) -> LoadPoint:
-    """The model's throughput (inferences per second) and latency percentiles at one concurrency.
-
-    Raises:
-        MissingTool: perf_analyzer is not there.
-        MeasurementFailed: it died, hung, or a request failed.
-    """
-    return measured(environment, target, Demand(concurrency=concurrency), window, work)[0]
-
-
-def measured(
-    environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path
-) -> tuple[LoadPoint, tuple[Run, ...]]:
-    """Like `measure`, in a closed or an open loop, with every run it took; the point is that of the last one."""
-    runs: list[Run] = []
-    while not runs or (len(runs) < window.attempts and runs[-1].spread_percent > window.stability_percent):
-        run, window = _patient(environment, target, demand, window, work)
-        runs.append(run)
-    return _point(runs[-1], demand, window), tuple(runs)
+    def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:
+        """Runs it until the windows agree; the point is that of the last run."""
+        runs: list[Run] = []
+        while not runs or (len(runs) < window.attempts and runs[-1].spread_percent > window.stability_percent):
+            run, window = _patient(self.environment, target, demand, window, work)
+            runs.append(run)
+        return Measurement(point=_point(runs[-1], demand, window), runs=tuple(vars(run) for run in runs))
 
 
 class _Crashed(MeasurementFailed):
@@ -176,7 +113,7 @@ class _TooShort(MeasurementFailed):
 
 
 def _patient(
-    environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path
+    environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path
 ) -> tuple[Run, Window]:
     """A run in which something was answered, and the window that this took: longer ones are tried up to a limit."""
     while True:
@@ -188,7 +125,7 @@ def _patient(
             window = replace(window, window_ms=min(_LONGEST_MS, 4 * window.window_ms))
 
 
-def _survived(environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path) -> Run:
+def _survived(environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Run:
     """A run that was not ended by a crash of the client, which says nothing of the server."""
     for _ in range(_CRASHES):
         with contextlib.suppress(_Crashed):
@@ -196,7 +133,7 @@ def _survived(environment: ServerEnvironment, target: Target, demand: Demand, wi
     return _once(environment, target, demand, window, work)
 
 
-def _once(environment: ServerEnvironment, target: Target, demand: Demand, window: Window, work: Path) -> Run:
+def _once(environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Run:
     name = f"{target.model}-{demand.concurrency}-{demand.rate_per_s:.0f}"
     out, log = work / f"{name}.csv", work / f"{name}.log"
     out.unlink(missing_ok=True)
@@ -215,7 +152,7 @@ def _once(environment: ServerEnvironment, target: Target, demand: Demand, window
         )
     return Run(
         row=row,
-        windows=tuple((float(rate), float(p99 or 0) / _US) for rate, p99 in _PASS.findall(said)),
+        windows=tuple((float(rate), float(latency or 0) / _US) for rate, latency in _PASS.findall(said)),
         sent_per_s=_said(_SENT, said),
         late_percent=_said(_LATE, said),
         overhead_percent=_said(_OVERHEAD, said),
@@ -242,7 +179,7 @@ def _said(pattern: "re.Pattern[str]", log: str) -> float:
 
 
 def _command(
-    environment: ServerEnvironment, target: Target, demand: Demand, window: Window, out: Path
+    environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, out: Path
 ) -> list[str | Path]:
     if not environment.perf_analyzer.is_file():
         raise MissingTool(
@@ -250,16 +187,22 @@ def _command(
         )
     return [
         environment.perf_analyzer, "-m", target.model, "-u", target.address, "-i", window.protocol,
-        "--input-data", target.requests, *options(target, demand), "-v", "--percentile", "99",
+        "--input-data", target.requests, *options(target, demand), "-v", "--percentile", str(window.percentile),
         "--measurement-interval", str(window.window_ms), "--stability-percentage", _ANY,
         "--max-trials", str(_WINDOWS), "--verbose-csv", "-f", out,
     ]  # fmt: skip
 
 
-def options(target: Target, demand: Demand) -> list[str]:
-    """At a rate, requests of many sequences take turns, none before the one ahead of it in its sequence is answered."""
+def options(target: LoadTarget, demand: Demand) -> list[str]:
+    """A demand as options. Asynchronous at a rate: a full queue must not hold back the next arrival.
+
+    There, requests of many sequences take turns, none before the one ahead of it in its sequence is answered.
+    """
+    if not demand.rate_per_s:
+        return ["--concurrency-range", str(demand.concurrency)]
     serial = ["--num-of-sequences", str(_SEQUENCES), "--serial-sequences"] if target.sequences else []
-    return [*demand.options, *(serial if demand.rate_per_s else [])]
+    rate = ["--request-rate-range", f"{demand.rate_per_s:g}", "--request-distribution", "poisson", "--async"]
+    return [*rate, *serial]
 
 
 def _run(environment: ServerEnvironment, command: list[str | Path], log: Path, window: Window) -> int:
@@ -314,22 +257,6 @@ def _point(run: Run, demand: Demand, window: Window) -> LoadPoint:
         client_cores=run.client_cores,
         client_saturated=run.saturated(demand, window.window_ms),
     )
-
-
-def _request(signature: Signature, sample: Arrays) -> dict[str, Any]:
-    return {spec.name: _entry(sample[spec.name], spec.datatype) for spec in signature.inputs}
-
-
-def _entry(sample: Any, datatype: str) -> Any:
-    array = np.asarray(sample)
-    shape = list(array.shape) or [1]
-    if datatype == "BYTES" and any(isinstance(item, bytes) for item in array.reshape(-1)):
-        items = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1)]
-        raw = b"".join(struct.pack("<I", len(item)) + item for item in items)  # Triton's own form of bytes
-        return {"content": {"b64": base64.b64encode(raw).decode()}, "shape": shape}
-    if datatype == "BYTES":
-        return {"content": [str(item) for item in array.reshape(-1)], "shape": shape}
-    return {"content": {"b64": base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()}, "shape": shape}
 
 
 def _last(said: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.measure import perf_analyzer
+from shiplift.runtime.measure.generator import LoadGenerator
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, as_input, fits, load_npz, numpy_type
 from shiplift.runtime.records.serving import Package
@@ -22,8 +22,11 @@ _SEQUENCE = "sequence_id"  # Triton's parameter of a KServe request
 _MOST = 1024  # perf_analyzer holds all of them in memory, and sends them in turn
 
 
-def write(path: Path, package: Package, golden: Arrays, load: Load, logged: tuple[bytes, str] | None = None) -> Path:
-    """The file of what a package is measured with: requests `logged` (the file's bytes and name), else made-up ones.
+def write(
+    generator: LoadGenerator, path: Path, package: Package, golden: Arrays, load: Load,
+    logged: tuple[bytes, str] | None = None,
+) -> Path:  # fmt: skip
+    """The file of what a generator sends to a package: requests `logged` (a file's bytes and name), else made-up ones.
 
     Raises:
         DataInvalid: what was logged does not fit the model, or the spec's shapes don't.
@@ -32,9 +35,15 @@ def write(path: Path, package: Package, golden: Arrays, load: Load, logged: tupl
     example = {spec.name: golden[f"input/{spec.name}"] for spec in signature.inputs}
     if package.sequences:
         many = recorded_sequences(*logged, signature, load.sequence_length) if logged else None
-        return perf_analyzer.write_sequences(path, signature, many or synthetic_sequences(example, signature, load))
+        return generator.write_sequences(path, signature, many or synthetic_sequences(example, signature, load))
     sent = recorded(*logged, signature) if logged else synthetic(example, signature, load)
-    return perf_analyzer.write_each(path, signature, sent)
+    return generator.write_requests(path, signature, sent)
+
+
+def split(arrays: Arrays, *, limit: int = _COUNT) -> list[Arrays]:
+    """Arrays of many samples by input name as that many single samples, at most `limit`."""
+    count = min(limit, len(next(iter(arrays.values()))))
+    return [{name: array[at] for name, array in arrays.items()} for at in range(count)]
 
 
 def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]:
@@ -47,8 +56,7 @@ def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]
     for shape in load.shapes:
         _check_shape(shape, signature)
     if not load.shapes:
-        made = random_like(example, signature.inputs, _COUNT, seed=load.seed)
-        return [{name: array[at] for name, array in made.items()} for at in range(_COUNT)]
+        return split(random_like(example, signature.inputs, _COUNT, seed=load.seed))
     return [_one(example, signature, load, rng) for _ in range(_COUNT)]
 
 

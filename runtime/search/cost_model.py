@@ -38,15 +38,12 @@ class CostModel:
         rate = np.log([trial.throughput_per_s for _, trial in known])
         promise = _optimistic(at, rate, there)
         if self._goal.price_per_hour is not None:
-            promise = promise - np.log([self._share(point) for point in unseen])
+            promise = promise - np.log([self._goal.share(point.config) for point in unseen])
         if self._goal.p99_ms is not None:
             late = np.log([max(trial.p99_ms, 1e-6) for _, trial in known])
             over = np.maximum(0, -_optimistic(at, -late, there) - math.log(self._goal.p99_ms))
             promise = promise - 5 * over
         return unseen[int(np.argmax(promise))]
-
-    def _share(self, point: Point) -> float:
-        return min(1.0, point.config.instances * point.config.threads / self._space.cores)
 
     def _features(self, point: Point) -> list[float]:
         config, cores = point.config, self._space.cores

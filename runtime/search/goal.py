@@ -1,10 +1,10 @@
 """What a measured configuration is worth: throughput, or the price of a million requests, within the budgets."""
 
 import math
-import os
 from dataclasses import dataclass
 
 from shiplift.runtime.records.measurement import Trial
+from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.spec.measurement import LatencyTarget, SearchSpace
 
 _OUTSIDE = 20.0  # e-folds: any point within the budgets is worth more than any outside
@@ -13,7 +13,7 @@ _NOISE = 1.02  # what is better by less is not better: the simpler, earlier conf
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """The objective and the budgets of a search."""
+    """The objective and the budgets of a search; `cores` is what the price is of, 1 where it can't be shared."""
 
     p99_ms: float | None = None
     memory_mb: float | None = None
@@ -30,8 +30,11 @@ class Goal:
         """The price of a million requests, for the share of the machine that the configuration can use."""
         if self.price_per_hour is None or trial.throughput_per_s <= 0:
             return None
-        share = min(1.0, trial.config.instances * trial.config.threads / self.cores)
-        return self.price_per_hour * share / 3600 / trial.throughput_per_s * 1e6
+        return self.price_per_hour * self.share(trial.config) / 3600 / trial.throughput_per_s * 1e6
+
+    def share(self, config: ServingConfig) -> float:
+        """The share of the machine that a configuration can use."""
+        return min(1.0, config.instances * config.threads / self.cores)
 
     def beats(self, trial: Trial, other: Trial | None) -> bool:
         """Whether a trial is better by more than noise; a failed one beats none, and any other one beats None."""
@@ -56,11 +59,11 @@ class Goal:
         return -_OUTSIDE - math.log(over)
 
 
-def goal_of(search_space: SearchSpace, latency_target: LatencyTarget) -> Goal:
-    """The goal of a spec on this machine."""
+def goal_of(search_space: SearchSpace, latency_target: LatencyTarget, cores: int) -> Goal:
+    """The goal of a spec on a server of so many cores; 1: the price is that of a GPU, which is nobody else's."""
     return Goal(
         p99_ms=latency_target.p99_ms,
         memory_mb=search_space.memory_mb,
         price_per_hour=search_space.price_per_hour if search_space.objective == "cost" else None,
-        cores=len(os.sched_getaffinity(0)),
+        cores=cores,
     )

@@ -4,7 +4,6 @@ Instances and threads are one choice, since only their product matters to the co
 cores only wait for each other.
 """
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
@@ -78,9 +77,8 @@ class Space:
             yield self.point(*at)
 
 
-def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: Serving) -> Space:
-    """The space on this machine; a policed queue has at least the instances it needs."""
-    cores = len(os.sched_getaffinity(0))
+def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: Serving, cores: int) -> Space:
+    """The space on a server of so many cores; a policed queue has at least the instances it needs."""
     least = least_instances(serving, packages[0].server)
     placements = {
         (max(instances, least), threads)

@@ -253,3 +253,30 @@ def lab(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     until(lambda: any(one.name == "shiplift" for one in client.list_webhooks(max_results=100)), seconds=60)
     yield Lab(kube=kube, values=parse(given), registry=registry, mlflow=mlflow, folder=folder)
     kube.shiplift("uninstall", "--namespace", NAMESPACE, "--data")
+
+
+@pytest.fixture(scope="session")
+def nvidia_image(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An image with a `tritonserver` on its PATH, as NVIDIA has it: SHIPLIFT_NVIDIA_IMAGE, or one made here."""
+    if image := os.environ.get("SHIPLIFT_NVIDIA_IMAGE", ""):
+        return image
+    if not kube.here:
+        pytest.skip("no image in place of NVIDIA's: set SHIPLIFT_NVIDIA_IMAGE")
+    folder = tmp_path_factory.mktemp("nvidia")
+    (folder / "tritonserver").write_text(_TRITONSERVER)
+    (folder / "tritonserver").chmod(0o755)
+    (folder / "Containerfile").write_text(
+        "FROM localhost/shiplift-server:dev\nCOPY tritonserver /usr/local/bin/tritonserver\n"
+    )
+    _script("build", str(folder), "localhost/shiplift-nvidia:dev")
+    return "localhost/shiplift-nvidia:dev"
+
+
+_TRITONSERVER = """\
+#!/bin/sh
+# The bundled server under the name, and with the defaults, of the one in NVIDIA's image.
+site=$(echo /opt/triton/lib/python3.*/site-packages)
+server=$site/pytriton/tritonserver
+export LD_LIBRARY_PATH=/opt/triton/libraries:$site/nvidia_pytriton.libs OMP_NUM_THREADS=1
+exec "$server/bin/tritonserver" --backend-directory=/opt/triton/backends --cache-directory="$server/caches" "$@"
+"""

@@ -129,6 +129,100 @@ def test_a_target_that_vanishes_on_the_way_is_said_and_nothing_is_lost(lab: Lab)
     assert runs["tune"]["outcome"] == "ok"
 
 
+SEARCHED = "searched"
+SEARCH = """
+search: {time_budget_s: %d, max_batch: [1, 8], queue_delay_us: [0], instances: [1, 2], threads: [1], window_ms: 200}
+load: {concurrency: [1, 4], window_ms: 100, attempts: 1, comparison_rounds: 1, open_loop_s: 0}
+slo: {regression: {p99_percent: 1000, throughput_percent: 1000, score: 1}}
+"""
+
+
+def nvidia_spec(image: str, *, seconds: int) -> str:
+    target = {"name": "gpu", "server": "nvidia", "image": image, "precisions": ["fp32"],
+              "node_selector": {SLOT: "gpu"}, "tolerations": [TOLERATION]}  # fmt: skip
+    return f"{SEARCH % seconds}{ROLLOUT}targets: {json.dumps([target])}\n"
+
+
+def benches(lab: Lab) -> list[Any]:
+    """The pods that configurations are measured on."""
+    return list(lab.kube.get("pod", lab.serving, selector="shiplift.dev/bench"))
+
+
+def a_running_bench(lab: Lab, not_: str = "") -> Any:
+    """The bench's pod, once its server is ready; not the one with this uid."""
+
+    def look() -> Any:
+        for pod in benches(lab):
+            conditions = pod.get("status", {}).get("conditions", [])
+            ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+            if ready and pod["metadata"]["uid"] != not_:
+                return pod
+        return None
+
+    return until(look, seconds=240)
+
+
+@pytest.mark.slow
+def test_a_target_with_nvidias_image_is_searched_in_a_pod_of_its_own(lab: Lab, nvidia_image: str) -> None:
+    with labelled(lab.kube, "gpu") as node:
+        version = lab.log_classifier(SEARCHED, spec=nvidia_spec(nvidia_image, seconds=20))
+        bench = a_running_bench(lab)
+        name = workflow_of(lab, SEARCHED, version)
+        tune = pods_on_targets(lab, name)["tune", "gpu"]
+        promoted(lab, SEARCHED, version)
+        workflow = ended(lab, name)
+        log = lab.kube("-n", lab.namespace, "logs", tune["metadata"]["name"], "-c", "main")
+    assert workflow["status"]["phase"] == "Succeeded"
+    # On the target's nodes, in its image, with no rights and no name that anybody's traffic could take.
+    spec = bench["spec"]
+    assert (spec["nodeSelector"], spec["nodeName"]) == ({SLOT: "gpu"}, node)
+    assert any(TOLERATION.items() <= one.items() for one in spec["tolerations"])
+    assert [one["image"] for one in spec["containers"]] == [nvidia_image]
+    assert not any("serviceaccount" in mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"])
+    assert "shiplift.dev/model" not in bench["metadata"]["labels"]
+    # Who measures runs anywhere, and may make that pod and nothing else.
+    assert tune["spec"]["serviceAccountName"] == "shiplift-tune"
+    assert SLOT not in tune["spec"].get("nodeSelector", {})
+    assert "trial 2: fp32 batch" in log
+    assert "finals, round 1" in log
+    assert "did not become ready" not in log
+    assert benches(lab) == []
+    (served,) = lab.kube.get("pod", lab.serving, selector=f"shiplift.dev/model={SEARCHED}")
+    assert [one["image"] for one in served["spec"]["containers"]] == [nvidia_image]
+
+
+@pytest.mark.slow
+def test_a_search_whose_pod_is_killed_begins_anew_and_one_that_is_cancelled_leaves_nothing(
+    lab: Lab, nvidia_image: str
+) -> None:
+    with labelled(lab.kube, "gpu"):
+        version = lab.log_classifier(SEARCHED, samples=1100, spec=nvidia_spec(nvidia_image, seconds=600))
+        first = a_running_bench(lab)["metadata"]
+        name = workflow_of(lab, SEARCHED, version)
+        tune = pods_on_targets(lab, name)["tune", "gpu"]["metadata"]["name"]
+        lab.kube("-n", lab.namespace, "delete", "pod", tune, "--force", "--grace-period=0")
+        second = a_running_bench(lab, not_=first["uid"])["metadata"]
+        assert second["name"] == first["name"]
+        lab.kube.shiplift("cancel", f"{SEARCHED}/{version}", "--engine", "argo", "--namespace", lab.namespace)
+        assert ended(lab, name)["status"]["phase"] == "Failed"
+        until(lambda: not benches(lab), seconds=60)
+    assert tag(lab, SEARCHED, version, "outcome") == "cancelled"
+
+
+def test_who_searches_may_make_pods_and_touch_nothing_that_serves(lab: Lab) -> None:
+    who = f"--as=system:serviceaccount:{lab.namespace}:shiplift-tune"
+
+    def may(verb: str, what: str) -> bool:
+        return lab.kube.run("-n", lab.serving, "auth", "can-i", verb, what, who, check=False).returncode == 0
+
+    assert all(may(verb, "pods") for verb in ("get", "create", "delete"))
+    for verb, what in (
+        ("list", "pods"), ("patch", "deployments"), ("delete", "deployments"), ("get", "secrets"),
+        ("patch", "httproutes.gateway.networking.k8s.io"), ("create", "pods/exec"),
+    ):  # fmt: skip
+        assert not may(verb, what), f"{verb} {what}"
+
+
 def of_version(lab: Lab, version: int) -> str:
     """The Workflow of a version, once there is one."""
     found = [one["metadata"]["name"] for one in lab.workflows(MODEL)]

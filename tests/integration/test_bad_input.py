@@ -272,7 +272,9 @@ def test_a_full_disk_while_packaging_is_one_clear_message(lab: Lab, tmp_path: Pa
 def test_a_load_generator_that_is_missing_or_dies_is_said_so(
     lab: Lab, tmp_path: Path, fault: str, error: type[ShipliftError]
 ) -> None:
-    from shiplift.runtime.measure import perf_analyzer
+    from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
+    from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
+    from shiplift.runtime.measure.requests import split
     from shiplift.runtime.records.tensor import Signature, TensorSpec
 
     real = ServerEnvironment(default_root())
@@ -286,12 +288,11 @@ def test_a_load_generator_that_is_missing_or_dies_is_said_so(
         program.write_text("#!/bin/sh\necho the network is down >&2\nkill -9 $$\n")
         program.chmod(0o755)
     spec = TensorSpec(name="x", datatype="FP32", shape=(-1, 4))
-    requests = perf_analyzer.write_requests(
-        tmp_path / "r.json", Signature(inputs=(spec,), outputs=(spec,)), {"x": np.ones((1, 4), np.float32)}
-    )
-    target = perf_analyzer.Target(model="any", address=f"127.0.0.1:{lab.running.grpc_port}", requests=requests)
+    generator, signature = PerfAnalyzer(ServerEnvironment(root)), Signature(inputs=(spec,), outputs=(spec,))
+    requests = generator.write_requests(tmp_path / "r.json", signature, split({"x": np.ones((1, 4), np.float32)}))
+    target = LoadTarget(model="any", address=f"127.0.0.1:{lab.running.grpc_port}", requests=requests)
     with pytest.raises(error) as caught:
-        perf_analyzer.measure(ServerEnvironment(root), target, 1, perf_analyzer.Window(window_ms=100), tmp_path)
+        generator.measure(target, Demand(concurrency=1), Window(window_ms=100), tmp_path)
     assert "perf_analyzer" in str(caught.value)
     if fault == "dying":
         assert "the network is down" in str(caught.value)

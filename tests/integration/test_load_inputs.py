@@ -17,7 +17,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.base.errors import MeasurementFailed
-from shiplift.runtime.measure import perf_analyzer
+from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
+from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
 from shiplift.runtime.measure.requests import recorded, synthetic
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import ServingConfig
@@ -118,13 +119,12 @@ def failed_under_load(
     work: Path, model: bytes, signature: Signature, example: Any, sent: list[Arrays], protocol: Any = "grpc"
 ) -> int:
     """Sends the requests in turn for a while; gives how many of them failed."""
-    file = perf_analyzer.write_each(work / "requests.json", signature, sent)
+    generator = PerfAnalyzer(ENVIRONMENT)
+    file = generator.write_requests(work / "requests.json", signature, sent)
     with served(work, model, signature, example) as (server, client):
-        target = perf_analyzer.Target(
-            model="m", address=server.grpc if protocol == "grpc" else server.http, requests=file
-        )
-        window = perf_analyzer.Window(window_ms=150, attempts=1, protocol=protocol)
-        point = perf_analyzer.measure(ENVIRONMENT, target, 2, window, work)
+        target = LoadTarget(model="m", address=server.grpc if protocol == "grpc" else server.http, requests=file)
+        window = Window(window_ms=150, attempts=1, protocol=protocol)
+        point = generator.measure(target, Demand(concurrency=2), window, work).point
         assert point.throughput_per_s * 0.15 > len(sent), "not every request was sent"
         return client.failures("m")
 

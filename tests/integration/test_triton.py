@@ -19,7 +19,9 @@ from tritonclient.utils import InferenceServerException
 
 from shiplift.runtime.base.errors import ServerFailed, Temporary
 from shiplift.runtime.host.processes import free_port, listening, start_child
-from shiplift.runtime.measure import perf_analyzer
+from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
+from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
+from shiplift.runtime.measure.requests import split
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.kubernetes import guard
@@ -131,7 +133,7 @@ def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_ano
     needs = server_needs(Serving(host_policy=HostPolicy(cpu_cores="0"), rate_limiter=RateLimiter()), "nvidia")
     install(packaged(tmp_path, Serving()), tmp_path / "models", source="m", name="m")
     ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
-    words = nvidia_command(tmp_path / "models", "m", ports, needs)
+    words = nvidia_command(tmp_path / "models", ports, needs, load=["m"])
     folders = [f"--backend-directory={ENVIRONMENT.backends}", f"--cache-directory={ENVIRONMENT.caches}"]
     line: list[str | Path] = [
         sys.executable,
@@ -278,11 +280,12 @@ def test_a_numa_node_that_is_not_there_is_an_error_at_load(tmp_path: Path) -> No
 
 def test_a_model_slower_than_the_window_is_measured_in_a_longer_one(tmp_path: Path) -> None:
     """perf_analyzer counts a request that begins and ends within its window, and gives up where there is none."""
-    window = perf_analyzer.Window(window_ms=100, stability_percent=1000, attempts=1)
+    generator = PerfAnalyzer(ENVIRONMENT)
+    window = Window(window_ms=100, stability_percent=1000, attempts=1)
     with served(tmp_path, Serving(), max_batch=1, slow=250) as (server, _):
-        requests = perf_analyzer.write_requests(tmp_path / "requests.json", SIGNATURE, {"x": X})
-        target = perf_analyzer.Target(model="m", address=server.grpc, requests=requests)
-        point = perf_analyzer.measure(ENVIRONMENT, target, 8, window, tmp_path)
+        requests = generator.write_requests(tmp_path / "requests.json", SIGNATURE, split({"x": X}))
+        target = LoadTarget(model="m", address=server.grpc, requests=requests)
+        point = generator.measure(target, Demand(concurrency=8), window, tmp_path).point
     assert point.throughput_per_s > 0
     assert point.p50_ms > window.window_ms
 

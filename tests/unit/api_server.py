@@ -8,7 +8,7 @@ import json
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +24,8 @@ _WHERE = re.compile(r"^/(api/v1|apis/[^/]+/[^/]+)(/namespaces/[^/]+(?=/.)|)/?")
 class ApiServer(ThreadingHTTPServer):
     """`objects` by plural and name; `faults` are statuses to answer the next requests with (0: hang up).
 
-    `kinds` are what it knows, by the path of their group and version: what discovery tells.
+    `kinds` are what it knows, by the path of their group and version: what discovery tells. `created`
+    does to a new object what a controller would.
     """
 
     daemon_threads = True
@@ -35,6 +36,7 @@ class ApiServer(ThreadingHTTPServer):
         self.objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self.kinds: dict[str, list[Object]] = {}
         self.faults: list[int] = []
+        self.created: Callable[[Object], None] = lambda _: None
         self.asked: list[tuple[str, str]] = []
         self.lock = threading.Lock()
 
@@ -99,6 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             body["metadata"] |= {"uid": f"uid-of-{name}", "creationTimestamp": now}
             there[name] = body
+            self.server.created(body)
             return 201, body
         if self.command == "PATCH" and "apply-patch" in self.headers["Content-Type"]:
             there.setdefault(name, body)

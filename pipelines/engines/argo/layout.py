@@ -10,6 +10,7 @@ LEDGER_SECRET, TARGETS, CONFIG_MAP, LIMITS = (
     "shiplift-limits",
 )
 STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shiplift-executor", "shiplift-receiver"
+TUNER = "shiplift-tune"  # a search that needs a pod to measure on
 
 
 def dashed(name: str) -> str:

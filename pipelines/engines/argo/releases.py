@@ -35,7 +35,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW, WORKFLOW_TEMPLATE
-from shiplift.runtime.serving.kubernetes.objects import LABEL
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 from shiplift.runtime.store.registry import TAG
 from shiplift.runtime.store.registry_rest import RestRegistry
 

@@ -26,6 +26,7 @@ from shiplift.pipelines.engines.argo.layout import (
     RELEASER,
     STEP,
     TARGETS,
+    TUNER,
     dashed,
 )
 from shiplift.pipelines.engines.argo.workflows import ERROR
@@ -36,7 +37,7 @@ from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageRun
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.kubernetes.objects import LABEL, USER
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL, USER
 
 _RETRIES = 8
 # A stage ends itself at its deadline, and says so. Kubernetes ends one that can't, by the signal for "try it again".
@@ -250,6 +251,8 @@ def _last(setting: Setting, stage: Stage, *, workflow: str) -> Container:
 def _on_target(setting: Setting, stage: Stage) -> str:
     """The node that a target asks for: its labels, what it tolerates, and a GPU, and its tools, where it has one."""
     at = "jsonpath(inputs.parameters.target, '$.{}')"
+    if stage.at.bench:
+        return _beside_bench(at)
     nvidia = f"{at.format('accelerator')} == 'nvidia'"
     gpu = f"{nvidia} ? '{{\"nvidia.com/gpu\": \"1\"}}' : '{{}}'"
     image = ""
@@ -260,6 +263,18 @@ def _on_target(setting: Setting, stage: Stage) -> str:
         f'{{"nodeSelector": {{{{=toJson({at.format("node_selector")})}}}}, '
         f'"tolerations": {{{{=toJson({at.format("tolerations")})}}}}, '
         f'"containers": [{{"name": "main", {image}"resources": {{"limits": {{{{={gpu}}}}}}}}}]}}'
+    )
+
+
+def _beside_bench(at: str) -> str:
+    """The target's node, or, where a pod there is measured, any node, with the right to make that pod."""
+    pod = f"{at.format('server')} == 'nvidia'"
+    account = f"{pod} ? '{TUNER}' : '{STEP}'"
+    selector, tolerations = (f"toJson({at.format(name)})" for name in ("node_selector", "tolerations"))
+    return (
+        f'{{"serviceAccountName": {{{{=toJson({account})}}}}, "automountServiceAccountToken": {{{{=toJson({pod})}}}}, '
+        f"\"nodeSelector\": {{{{={pod} ? '{{}}' : {selector}}}}}, "
+        f"\"tolerations\": {{{{={pod} ? '[]' : {tolerations}}}}}}}"
     )
 
 

@@ -19,7 +19,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.serving.kubernetes.connection import Object
-from shiplift.runtime.serving.kubernetes.objects import LABEL
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE = "release", "git-push", "conclude"
 MODEL_NAME = f"{LABEL}model-name"

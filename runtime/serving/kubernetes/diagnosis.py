@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from shiplift.runtime.serving.kubernetes import guard
-from shiplift.runtime.serving.kubernetes.objects import LABEL
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 Object = Mapping[str, Any]
 _MANY_RESTARTS = 2  # what has failed three times in a row will fail again
@@ -129,6 +129,13 @@ def of_pod(pod: Object) -> Diagnosis | None:
     if status.get("phase") == "Failed":  # it stays so; whoever wants it makes another
         reasons = (replace(reason, prospect=Prospect.RESTART) for reason in reasons)
     return min(reasons, key=lambda reason: reason.prospect, default=None)
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether a pod takes requests, and is not about to end."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+    return ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def of_deployment(body: Object) -> Diagnosis | None:

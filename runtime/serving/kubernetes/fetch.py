@@ -2,7 +2,8 @@
 
     python -m shiplift.runtime.serving.kubernetes.fetch --artifacts-uri URI --sha256 DIGEST --to /models --name digits
 
-For a server in NVIDIA's image, which has nothing of ours, `--guard DIR` also leaves there what it is started through.
+`--served-as` gives the model another name, so that several precisions of it can lie in the repository of a bench. For a
+server in NVIDIA's image, which has nothing of ours, `--guard DIR` also leaves there what it is started through.
 Every byte is verified on the way. A store that is away for a moment is waited for here, since a pod that fails is only
 started again after a growing pause.
 """
@@ -16,6 +17,7 @@ from pathlib import Path
 import tenacity
 
 from shiplift.runtime.base.errors import ArtifactCorrupt, ShipliftError, Temporary
+from shiplift.runtime.host import meter
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.serving.kubernetes import guard
 from shiplift.runtime.serving.triton.repository import install
@@ -24,7 +26,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 _PATIENCE_S = 120
 
 
-def fetch(artifacts_uri: str, sha256: str, to: Path, name: str) -> None:
+def fetch(artifacts_uri: str, sha256: str, to: Path, name: str, served_as: str = "") -> None:
     """Installs the model `name` of the package with that digest into the repository `to`; twice is harmless.
 
     Raises:
@@ -38,7 +40,7 @@ def fetch(artifacts_uri: str, sha256: str, to: Path, name: str) -> None:
         _patiently(ArtifactStore(artifacts_uri).fetch, tree, package)
         if not (package / name / "config.pbtxt").is_file():
             raise ArtifactCorrupt(f"package {sha256[:12]} holds no model {name!r}", do="Rerun the release.")
-        install(package, to, source=name, name=name)
+        install(package, to, source=name, name=served_as or name)
 
 
 _patiently = tenacity.Retrying(
@@ -56,12 +58,13 @@ def main() -> None:
     parser.add_argument("--sha256", required=True)
     parser.add_argument("--to", type=Path, required=True)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--served-as", default="", help="Another name for the model.")
     parser.add_argument("--guard", type=Path, help="A folder for what NVIDIA's server is started through.")
     words = parser.parse_args()
     try:
-        fetch(words.artifacts_uri, words.sha256, words.to, words.name)
-        if words.guard:
-            shutil.copyfile(guard.__file__, words.guard / "guard.py")
+        fetch(words.artifacts_uri, words.sha256, words.to, words.name, words.served_as)
+        for module in (guard, meter) if words.guard else ():
+            shutil.copyfile(str(module.__file__), words.guard / Path(str(module.__file__)).name)
     except ShipliftError as error:
         print(f"{error.title}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

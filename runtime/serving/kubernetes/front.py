@@ -15,7 +15,8 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import GATEWAY, GRPC_ROUTE, SERVICE
-from shiplift.runtime.serving.kubernetes.objects import GRPC, LABEL, front_of_gateway, front_switched, hostnames, routes
+from shiplift.runtime.serving.kubernetes.objects.front import front_of_gateway, front_switched, hostnames, routes
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC, LABEL
 from shiplift.runtime.serving.triton.client import TritonClient
 
 _SETTLE_S = 60.0

@@ -4,7 +4,8 @@
 
 Which GPU a pod gets, and which TensorRT an image holds, is known for certain only here. The init container copies this
 file into the server's container, whose Python has none of our packages: it uses the standard library alone. Then this
-process becomes the server (execve(2)), with a key to the APIs that load models and share memory which nobody keeps.
+process becomes the server (execve(2)). The APIs that load models and share memory are closed with a key: one that
+nobody keeps, or for the pod of a bench the one in the variable SHIPLIFT_REPOSITORY_KEY, which its search alone knows.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from pathlib import Path
 
 MISMATCH = 40  # ServerFailed's exit code
 STAMP = "plan.json"
+KEY = "SHIPLIFT_REPOSITORY_KEY"
 _CLOSED = "model-repository,shared-memory"
 _LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/local/tensorrt/lib", "/usr/lib64")
 
@@ -85,19 +87,32 @@ def decoded(number: int) -> str:
 def main() -> None:
     """Checks the plans, then becomes the server."""
     parser = argparse.ArgumentParser(description="Checks TensorRT plans against this container, then starts Triton.")
-    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--model", type=Path, action="append", required=True, help="May be repeated.")
+    parser.add_argument("--meter", default="", help="ADDRESS:PORT where meter.py tells what is used.")
     parser.add_argument("server", nargs="+")
-    given = parser.parse_args()
-    stamps = stamps_of(given.model)
-    if stamps:
-        folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), *_LIBRARIES]
-        why = refusal(stamps, tensorrt=tensorrt_version(folders), compute_capability=compute_capability())
-        if why:
-            print(f"{given.model.name}: {why}. Release it again for this target.", file=sys.stderr)
-            sys.exit(MISMATCH)
-    key = f"shiplift={secrets.token_hex(16)}"
-    closed = [f"--http-restricted-api={_CLOSED}:{key}", f"--grpc-restricted-protocol={_CLOSED}:{key}"]
-    os.execvp(given.server[0], [*given.server, *closed])  # noqa: S606 - no shell is wanted
+    words = parser.parse_args()
+    for model in words.model:
+        _check(model)
+    if words.meter:
+        subprocess.Popen([sys.executable, "-I", Path(sys.argv[0]).with_name("meter.py"), words.meter])
+    os.execvp(words.server[0], [*words.server, *closed(os.environ.pop(KEY, ""))])  # noqa: S606 - no shell is wanted
+
+
+def _check(model: Path) -> None:
+    stamps = stamps_of(model)
+    if not stamps:
+        return
+    folders = [*os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep), *_LIBRARIES]
+    why = refusal(stamps, tensorrt=tensorrt_version(folders), compute_capability=compute_capability())
+    if why:
+        print(f"{model.name}: {why}. Release it again for this target.", file=sys.stderr)
+        sys.exit(MISMATCH)
+
+
+def closed(key: str) -> list[str]:
+    """Triton's options that close the APIs to whoever lacks a key; an empty one: to everybody."""
+    lock = f"{_CLOSED}:shiplift={key or secrets.token_hex(16)}"
+    return [f"--http-restricted-api={lock}", f"--grpc-restricted-protocol={lock}"]
 
 
 if __name__ == "__main__":

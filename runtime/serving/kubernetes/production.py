@@ -17,7 +17,8 @@ from shiplift.runtime.records.serving import Endpoint, Package
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.front import Front
 from shiplift.runtime.serving.kubernetes.lease import held
-from shiplift.runtime.serving.kubernetes.objects import GRPC, HTTP, hostnames, package_name
+from shiplift.runtime.serving.kubernetes.objects.front import hostnames
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, package_name
 from shiplift.runtime.serving.kubernetes.workloads import Workloads, golden_of
 from shiplift.runtime.serving.triton.client import Counts
 from shiplift.runtime.spec.serving import Rollout

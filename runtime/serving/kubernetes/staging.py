@@ -12,8 +12,9 @@ from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.serving import Deployment, Endpoint, Package, ServerPods, Staged
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.front import Front
-from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD_METRICS
-from shiplift.runtime.serving.kubernetes.objects import HTTP, LABEL, METRICS, package_name
+from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD, POD_METRICS
+from shiplift.runtime.serving.kubernetes.objects.bench import BENCH, bench_label
+from shiplift.runtime.serving.kubernetes.objects.names import HTTP, LABEL, METRICS, package_name
 from shiplift.runtime.serving.kubernetes.workloads import Workloads, golden_of
 from shiplift.runtime.spec.serving import Serving
 
@@ -69,7 +70,7 @@ class ClusterStaging:
         return sum(used) / len(found) if used else servers.tuned_memory_mb or None
 
     def end(self) -> None:
-        """Removes this version's pods, unless production needs them, and what they were compared with."""
+        """Removes this version's pods, unless production needs them, what they were compared with, and its benches."""
         api, kept = self._workloads.api, Front(self._cluster, self._model).names()
         mine = f"{LABEL}model={dns_name(self._model)},{LABEL}version={self._version},!{_OF}"
         twins = f"{_OF}={dns_name(self._model)}-{self._version}"
@@ -77,6 +78,8 @@ class ClusterStaging:
             for found in api.find(DEPLOYMENT, selector):
                 if found["metadata"]["name"] not in kept:
                     self._workloads.remove(found["metadata"]["name"])
+        for pod in api.find(POD, f"{BENCH}={bench_label(self._model, self._version)}"):
+            api.delete(POD, pod["metadata"]["name"])
 
     def _endpoint(self, name: str, model: str) -> Endpoint:
         host = f"{name}.{self._cluster.serving_namespace}.svc"

@@ -19,14 +19,8 @@ from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.diagnosis import Diagnosis, Prospect
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD, POD_DISRUPTION_BUDGET, SERVICE
-from shiplift.runtime.serving.kubernetes.objects import (
-    GRPC,
-    LABEL,
-    deployment,
-    disruption_budget,
-    package_name,
-    service,
-)
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC, LABEL, package_name
+from shiplift.runtime.serving.kubernetes.objects.serving import deployment, disruption_budget, service
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -86,7 +80,7 @@ class Workloads:
 
     def pods(self, name: str) -> list[Object]:
         """The ready pods of a package."""
-        return [pod for pod in self.api.find(POD, f"{LABEL}package={name}") if _ready(pod)]
+        return [pod for pod in self.api.find(POD, f"{LABEL}package={name}") if diagnosis.is_ready(pod)]
 
     @contextmanager
     def clients(self, name: str) -> Iterator[list[TritonClient]]:
@@ -129,12 +123,6 @@ class Workloads:
         """How many seconds to wait for pods with that problem."""
         limit = float(self._cluster.ready_timeout_s)
         return min(_PATIENCE_S.get(why.prospect, limit), limit) if why else limit
-
-
-def _ready(pod: Object) -> bool:
-    conditions = pod.get("status", {}).get("conditions", [])
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-    return ready and "deletionTimestamp" not in pod["metadata"]
 
 
 def golden_of(site: Site, package: Package) -> Arrays:

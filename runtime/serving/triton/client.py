@@ -11,6 +11,8 @@ from typing import Any, Self
 import grpc
 import numpy as np
 import tritonclient.grpc as triton
+from google.protobuf import json_format
+from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, Temporary
@@ -74,9 +76,13 @@ def steps_of(count: int) -> list[Step]:
 class TritonClient:
     """A client of one server at `host:port` (gRPC)."""
 
-    def __init__(self, address: str, *, authority: str = "") -> None:
-        """`authority` names the host behind a shared address, as a gateway's routes match it."""
+    def __init__(self, address: str, *, authority: str = "", repository_key: str = "") -> None:
+        """`authority` names the host behind a shared address, as a gateway's routes match it.
+
+        `repository_key` opens the API that loads models where the server was started with one.
+        """
         self.address = address
+        self._key = {"triton-grpc-protocol-shiplift": repository_key} if repository_key else None
         named = [("grpc.default_authority", authority)] if authority else None
         self._client = triton.InferenceServerClient(address, channel_args=named)
 
@@ -109,39 +115,46 @@ class TritonClient:
     def versions(self, model: str) -> list[int]:
         """The versions of a model that take requests."""
         with self._translated(model):
-            index = self._client.get_model_repository_index(client_timeout=_ASK_S).models
+            index = self._client.get_model_repository_index(headers=self._key, client_timeout=_ASK_S).models
         return [int(m.version) for m in index if m.name == model and m.state == "READY" and m.version]
 
     def loaded(self) -> dict[str, list[int]]:
         """Every model that takes requests, with its versions."""
         with self._translated("the server"):
-            index = self._client.get_model_repository_index(client_timeout=_ASK_S).models
+            index = self._client.get_model_repository_index(headers=self._key, client_timeout=_ASK_S).models
         found: dict[str, list[int]] = {}
         for model in index:
             if model.state == "READY" and model.version:
                 found.setdefault(model.name, []).append(int(model.version))
         return found
 
-    def load(self, model: str) -> float:
+    def load(self, model: str, config: model_config_pb2.ModelConfig | None = None) -> float:
         """Loads, or reloads in place, a model of the repository; gives the seconds it took.
 
-        A reload is atomic: the version before answers until the new one is warmed, and goes on if that fails.
+        A reload is atomic: the version before answers until the new one is warmed, and goes on if that fails. With a
+        `config` that is what it is loaded under, whatever its config.pbtxt says.
 
         Raises:
             ServerFailed: Triton can't load it.
         """
         started = time.monotonic()
+        override = json_format.MessageToJson(config, preserving_proto_field_name=True) if config else None
         with self._translated(model):
-            self._client.load_model(model, client_timeout=_LOAD_S)
+            self._client.load_model(model, headers=self._key, config=override, client_timeout=_LOAD_S)
         return time.monotonic() - started
 
     def unload(self, model: str) -> None:
         """Unloads a model, if it is loaded, and waits until it is gone."""
         with self._translated(model):
-            self._client.unload_model(model, client_timeout=_ASK_S)
+            self._client.unload_model(model, headers=self._key, client_timeout=_ASK_S)
         deadline = time.monotonic() + _ASK_S
         while self.versions(model) and time.monotonic() < deadline:
             time.sleep(0.02)
+
+    def config(self, model: str) -> model_config_pb2.ModelConfig:
+        """The configuration that a loaded model runs under, with what Triton filled in."""
+        with self._translated(model):
+            return self._client.get_model_config(model, client_timeout=_ASK_S).config
 
     def signature(self, model: str) -> Signature:
         """A model's tensors, as the server tells them."""

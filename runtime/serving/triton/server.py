@@ -10,7 +10,7 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,13 +87,15 @@ class Features:
 
 def command(
     environment: ServerEnvironment, repository: Path, ports: Ports, features: Features, *,
-    control: Literal["explicit", "none"] = "explicit",
+    control: Literal["explicit", "none"] = "explicit", repository_key: str = "",
 ) -> list[str | Path]:  # fmt: skip
     """The bundled server's command line.
 
-    With `control` "none" it serves all of its repository, and nobody can change that.
+    With `control` "none" it serves all of its repository, and nobody can change that. With a `repository_key` only who
+    has it can.
     """
-    closed = secrets.token_hex(16)
+    apis = "model-repository,shared-memory" if repository_key else "shared-memory"
+    closed = f"{apis}:shiplift={repository_key or secrets.token_hex(16)}"
     return [
         environment.tritonserver,
         *_flags(repository, ports, features, control),
@@ -101,18 +103,19 @@ def command(
         f"--cache-directory={environment.caches}",
         f"--http-thread-count={features.http_threads or min(len(os.sched_getaffinity(0)), HTTP_THREADS)}",
         "--allow-gpu-metrics=false",
-        f"--http-restricted-api=shared-memory:shiplift={closed}",
-        f"--grpc-restricted-protocol=shared-memory:shiplift={closed}",
+        f"--http-restricted-api={closed}",
+        f"--grpc-restricted-protocol={closed}",
     ]
 
 
-def nvidia_command(repository: Path, model: str, ports: Ports, needs: ServerNeeds) -> list[str]:
-    """The command line of the server in NVIDIA's image: one model, loaded explicitly, and none that comes later.
+def nvidia_command(repository: Path, ports: Ports, needs: ServerNeeds, *, load: Sequence[str]) -> list[str]:
+    """The command line of the server in NVIDIA's image: these models, loaded explicitly, and none that comes later.
 
     `runtime.serving.kubernetes.guard` starts it, and closes what would let others load one.
     """
     features = Features(rate_limiter=needs.rate_limiter)
-    return ["tritonserver", *_flags(repository, ports, features, "explicit"), f"--load-model={model}", *needs.flags]
+    loaded = [f"--load-model={model}" for model in load]
+    return ["tritonserver", *_flags(repository, ports, features, "explicit"), *loaded, *needs.flags]
 
 
 def _flags(repository: Path, ports: Ports, features: Features, control: str) -> list[str]:

@@ -1,5 +1,4 @@
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -10,11 +9,11 @@ from shiplift.runtime.base.errors import MeasurementFailed
 from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.verdict import Packages
-from shiplift.runtime.search.bench import short
 from shiplift.runtime.search.finals import FINALISTS
 from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.planner import PATIENCE, Search
 from shiplift.runtime.search.space import space_of
+from shiplift.runtime.search.workbench import short
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
 from shiplift.runtime.spec.serving import Queue, Serving
 from shiplift.steps.tune import _digest, _trial_key
@@ -24,9 +23,7 @@ SPACE = SearchSpace(max_batch=(1, 8, 32), queue_delay_us=(0, 500), instances=(1,
 Measure = Callable[[Package, ServingConfig], Trial]
 
 
-@pytest.fixture(autouse=True)
-def four_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3})
+CORES = 4
 
 
 def search(
@@ -35,7 +32,7 @@ def search(
 ) -> tuple[Search, list[tuple[Package, ServingConfig]]]:  # fmt: skip
     """A finished search, and what it asked for."""
     given.setdefault("goal", Goal())
-    found = Search(space_of(packages or (package(config=config(8)),), space, serving or Serving()), **given)
+    found = Search(space_of(packages or (package(config=config(8)),), space, serving or Serving(), CORES), **given)
     asked: list[tuple[Package, ServingConfig]] = []
     while (point := found.ask()) is not None:
         asked.append((point.package, point.config))
@@ -92,7 +89,7 @@ def test_a_tenth_of_a_large_space_is_enough_to_come_within_a_twentieth_of_the_be
         return trial(precision=one.precision, config=at, throughput_per_s=noisy)
 
     packages = (package(config=config(8)), package(precision="int8", config=config(8)))
-    every = list(space_of(packages, space, Serving()).points())
+    every = list(space_of(packages, space, Serving(), CORES).points())
     found, asked = search(measure, space, None, *packages)
     chosen = found.best()
     assert len(asked) + FINALISTS <= len(every) // 10  # each final may need its like without a delay
@@ -112,7 +109,7 @@ def test_where_nothing_is_within_the_limit_the_lowest_latency_is_taken() -> None
 
 def told(*trials: Trial, goal: Goal | None = None, final: bool = False) -> Search:
     """A search that was told trials of configurations of its space, in order."""
-    found = Search(space_of((package(),), SPACE, Serving()), goal or Goal())
+    found = Search(space_of((package(),), SPACE, Serving(), CORES), goal or Goal())
     for point, one in zip(found.space.points(), trials, strict=False):
         (found.tell_final if final else found.tell)(point, one.model_copy(update={"config": point.config}))
     return found
@@ -215,7 +212,7 @@ def test_the_finals_end_when_one_alone_is_left_or_none_was_in_them() -> None:
 @pytest.mark.parametrize(("delayed", "chosen"), [(1040.0, 0), (1100.0, 500)])
 def test_waiting_for_batches_has_to_be_worth_it(delayed: float, chosen: int) -> None:
     """At full load it may seem a little better; at any other load each request pays for it."""
-    placements = len(space_of((package(),), SPACE, Serving()).placements)
+    placements = len(space_of((package(),), SPACE, Serving(), CORES).placements)
     found = told(*[trial(throughput_per_s=700)] * placements, trial(throughput_per_s=1000))
     finalists = list(found.finalists())
     assert [point.config.queue_delay_us for point in finalists] == [500, 0]
@@ -273,7 +270,7 @@ def test_a_search_in_which_everything_fails_ends_and_says_the_last_reason() -> N
 
 def test_a_record_names_the_best_of_very_many_trials_in_the_order_they_were_made() -> None:
     space = SearchSpace(max_batch=tuple(range(1, 33)), queue_delay_us=(0, 500), instances=(1, 2), threads=(1,))
-    found = Search(space_of((package(),), space, Serving()), Goal())
+    found = Search(space_of((package(),), space, Serving(), CORES), Goal())
     for point in found.space.points():
         found.tell(point, trial(config=point.config, throughput_per_s=grows(point.config)))
     kept = found.best_trials(64)
@@ -301,6 +298,7 @@ def test_a_trial_is_found_again_by_its_package_and_its_configuration() -> None:
         {"space": SearchSpace(max_concurrency=8)},
         {"space": SearchSpace(memory_mb=100)},
         {"latency_target": LatencyTarget(p99_ms=5)},
+        {"hardware": [["avx2"], 8]},
     ],
     ids=lambda change: next(iter(change)),
 )
@@ -308,7 +306,7 @@ def test_trials_measured_otherwise_are_not_taken_over(change: dict[str, Any]) ->
     """What a trial says depends on all of these: at which concurrency it was taken, and whether it was in time."""
     given: dict[str, Any] = {
         "packages": Packages(target="t", packages=(package(),), checks=()), "load": Load(), "space": SearchSpace(),
-        "latency_target": LatencyTarget(),
+        "latency_target": LatencyTarget(), "hardware": [["avx2"], 4],
     }  # fmt: skip
     assert _digest(**given) == _digest(**given)
     assert _digest(**given) != _digest(**given | change)
@@ -317,7 +315,7 @@ def test_trials_measured_otherwise_are_not_taken_over(change: dict[str, Any]) ->
 def test_a_longer_search_takes_over_the_trials_of_a_shorter_one() -> None:
     packages = Packages(target="t", packages=(package(),), checks=())
     digests = {
-        _digest(packages, Load(), SearchSpace(time_budget_s=budget, threads=threads), LatencyTarget())
+        _digest(packages, Load(), SearchSpace(time_budget_s=budget, threads=threads), LatencyTarget(), [])
         for budget in (5, 50)
         for threads in ((1,), (1, 2))
     }

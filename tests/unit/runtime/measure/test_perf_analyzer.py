@@ -1,18 +1,22 @@
 import base64
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 from shiplift.runtime.base.errors import MeasurementFailed, MissingTool
 from shiplift.runtime.measure import perf_analyzer
-from shiplift.runtime.measure.perf_analyzer import Demand, Run, Target, Window, measure, write_each, write_requests
+from shiplift.runtime.measure.generator import Demand, LoadTarget, Window, load_generator
+from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer, Run, options
+from shiplift.runtime.measure.perf_analyzer_input import write_requests
+from shiplift.runtime.measure.requests import split
 from shiplift.runtime.records.measurement import LoadPoint
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
-from tests.unit.examples import signature, tensor
+from shiplift.runtime.spec.measurement import Load
+from tests.unit.examples import signature, site, tensor
 
 ROW = {
     "Concurrency": "4", "Inferences/Second": "1282.5", "Client Send": "10", "Network+Server Send/Recv": "20",
@@ -20,11 +24,12 @@ ROW = {
     "Client Recv": "3", "p50 latency": "700", "p90 latency": "900", "p95 latency": "1100", "p99 latency": "2300",
     "Avg latency": "800",
 }  # fmt: skip
+FOUR = Demand(concurrency=4)
 
 
 def requests(folder: Path, tensors: Signature, **kept: Any) -> list[dict[str, Any]]:
     limit = kept.pop("limit", 32)
-    written = write_requests(folder / "requests.json", tensors, kept, limit=limit)
+    written = write_requests(folder / "requests.json", tensors, split(kept, limit=limit))
     assert written == folder / "requests.json"
     data: list[dict[str, Any]] = json.loads(written.read_text())["data"]
     return data
@@ -121,23 +126,24 @@ def test_chance_alone_does_not_make_a_client_slow() -> None:
 
 
 def test_arrivals_do_not_wait_for_answers() -> None:
-    assert Demand(concurrency=8).options == ["--concurrency-range", "8"]
-    options = Demand(rate_per_s=250).options
-    assert options[:2] == ["--request-rate-range", "250"]
-    assert {"poisson", "--async"} <= set(options)
+    target = LoadTarget(model="digits", address="127.0.0.1:1", requests=Path("requests.json"))
+    assert options(target, Demand(concurrency=8)) == ["--concurrency-range", "8"]
+    words = options(target, Demand(rate_per_s=250))
+    assert words[:2] == ["--request-rate-range", "250"]
+    assert {"poisson", "--async"} <= set(words)
     assert (str(Demand(rate_per_s=250)), str(Demand(concurrency=8))) == ("250 requests/s", "concurrency 8")
 
 
 def test_requests_of_several_lengths_are_written_each_with_its_own(tmp_path: Path) -> None:
     tensors = Signature(inputs=(tensor("x", -1, -1, datatype="INT64"),), outputs=())
-    written = write_each(tmp_path / "r.json", tensors, [{"x": np.arange(n)} for n in (3, 7)])
+    written = write_requests(tmp_path / "r.json", tensors, [{"x": np.arange(n)} for n in (3, 7)])
     assert [one["x"]["shape"] for one in json.loads(written.read_text())["data"]] == [[3], [7]]
 
 
 def test_bytes_that_are_no_text_travel_as_they_are(tmp_path: Path) -> None:
     tensors = Signature(inputs=(tensor("jpeg", -1, 1, datatype="BYTES"),), outputs=())
     image = b"\xff\xd8\xff\x00"
-    written = write_each(tmp_path / "r.json", tensors, [{"jpeg": np.array([image], dtype=object)}])
+    written = write_requests(tmp_path / "r.json", tensors, [{"jpeg": np.array([image], dtype=object)}])
     (one,) = json.loads(written.read_text())["data"]
     assert base64.b64decode(one["jpeg"]["content"]["b64"]) == b"\x04\x00\x00\x00" + image
 
@@ -166,9 +172,9 @@ def test_the_last_row_of_the_table_counts(tmp_path: Path, text: str, row: Any) -
 
 
 def test_without_perf_analyzer_the_error_says_how_to_get_it(tmp_path: Path) -> None:
-    target = Target(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    target = LoadTarget(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
     with pytest.raises(MissingTool, match="perf_analyzer is not at") as error:
-        measure(ServerEnvironment(tmp_path), target, 4, Window(window_ms=100), tmp_path)
+        PerfAnalyzer(ServerEnvironment(tmp_path)).measure(target, FOUR, Window(window_ms=100), tmp_path)
     assert "shiplift doctor" in error.value.do
 
 
@@ -185,10 +191,10 @@ def environment(tmp_path: Path) -> ServerEnvironment:
 def test_a_measurement_that_dies_says_where_and_with_which_words(
     environment: ServerEnvironment, tmp_path: Path
 ) -> None:
-    target = Target(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    target = LoadTarget(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
     (tmp_path / "digits-4-0.csv").write_text("Inferences/Second\n99\n")  # of an earlier run: must not be taken for this
     with pytest.raises(MeasurementFailed, match="ended with 99 at concurrency 4: loading / failed: connection refused"):
-        measure(environment, target, 4, Window(window_ms=100), tmp_path)
+        PerfAnalyzer(environment).measure(target, FOUR, Window(window_ms=100), tmp_path)
 
 
 def test_a_crash_of_the_client_is_forgiven_twice_and_no_more(environment: ServerEnvironment, tmp_path: Path) -> None:
@@ -199,13 +205,36 @@ def test_a_crash_of_the_client_is_forgiven_twice_and_no_more(environment: Server
         'for n in 1 2 3; do echo "Pass [$n] throughput: 1282.5 infer/sec. p99 latency: 2300 usec"; done\n'
     )
     script = environment.perf_analyzer.read_text()
-    target = Target(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    target = LoadTarget(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    generator = PerfAnalyzer(environment)
     for crashes, survives in ((0, True), (2, True), (3, False)):
         count.unlink(missing_ok=True)
         environment.perf_analyzer.write_text(script.replace("$CRASHES", str(crashes)))
         if survives:
-            assert measure(environment, target, 4, Window(window_ms=100), tmp_path).throughput_per_s == 1282.5
+            assert generator.measure(target, FOUR, Window(window_ms=100), tmp_path).point.throughput_per_s == 1282.5
         else:
             with pytest.raises(MeasurementFailed, match="ended with -6"):
-                measure(environment, target, 4, Window(window_ms=100), tmp_path)
+                generator.measure(target, FOUR, Window(window_ms=100), tmp_path)
         assert len(count.read_text().splitlines()) == min(crashes, 2) + 1
+
+
+def test_every_protocol_of_a_spec_has_a_generator_that_speaks_it(tmp_path: Path) -> None:
+    at = site(tmp_path)
+    for protocol in get_args(Load.model_fields["protocol"].annotation):
+        assert load_generator(at, protocol) == PerfAnalyzer(ServerEnvironment(Path(at.server_environment)))
+
+
+def test_a_measurement_keeps_every_run_and_the_percentile_it_was_asked_for(
+    environment: ServerEnvironment, tmp_path: Path
+) -> None:
+    row = ",".join(ROW) + "\\n" + ",".join(ROW.values())
+    environment.perf_analyzer.write_text(
+        f'#!/bin/sh\nfor out; do :; done; printf "{row}\\n" > "$out"; echo "$@" > {tmp_path}/words\n'
+        'for n in 1 2 3; do echo "Pass [$n] throughput: ${n}00 infer/sec. p95 latency: 1100 usec"; done\n'
+    )
+    target = LoadTarget(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    window = Window(window_ms=100, attempts=2, percentile=95)
+    measured = PerfAnalyzer(environment).measure(target, FOUR, window, tmp_path)
+    assert "--percentile 95" in (tmp_path / "words").read_text()
+    assert [run["windows"] for run in measured.runs] == [((100.0, 1.1), (200.0, 1.1), (300.0, 1.1))] * 2
+    assert (measured.point.stable, measured.point.spread_percent) == (False, 50.0)

@@ -10,11 +10,14 @@ import pytest
 from onnx import TensorProto, helper
 
 from shiplift.runtime.base.errors import DataInvalid, SpecInvalid
-from shiplift.runtime.measure import perf_analyzer, requests
+from shiplift.runtime.measure import requests
+from shiplift.runtime.measure.generator import Demand, LoadTarget
+from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer, options
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.sequences import hide_states, walk
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.config import model_config, render, retuned
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import write_package
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.measurement import Load
@@ -137,7 +140,8 @@ def written(file: Path) -> list[list[dict[str, Any]]]:
 def test_made_up_sequences_have_the_length_asked_for(tmp_path: Path) -> None:
     golden = {"input/x": np.array([[1, 2], [3, 4]], np.float32)}
     one = package(signature=hide_states(WHOLE, HOW)[0], sequences=True)
-    found = written(requests.write(tmp_path / "r.json", one, golden, Load(sequence_length=7)))
+    generator = PerfAnalyzer(ServerEnvironment(tmp_path))
+    found = written(requests.write(generator, tmp_path / "r.json", one, golden, Load(sequence_length=7)))
     assert {len(sequence) for sequence in found} == {7}
     assert len({json.dumps(sequence) for sequence in found}) == len(found) > 1
     assert set(found[0][0]) == {"x"}
@@ -177,8 +181,8 @@ def test_an_input_may_have_the_name_that_sequences_are_told_apart_by(tmp_path: P
 
 
 def test_at_a_rate_the_requests_of_a_sequence_wait_for_each_other(tmp_path: Path) -> None:
-    target = perf_analyzer.Target(model="m", address="a", requests=tmp_path / "r.json", sequences=True)
-    assert "--serial-sequences" in perf_analyzer.options(target, perf_analyzer.Demand(rate_per_s=10))
-    assert "--serial-sequences" not in perf_analyzer.options(target, perf_analyzer.Demand(concurrency=2))
-    alone = perf_analyzer.Target(model="m", address="a", requests=tmp_path / "r.json")
-    assert "--serial-sequences" not in perf_analyzer.options(alone, perf_analyzer.Demand(rate_per_s=10))
+    target = LoadTarget(model="m", address="a", requests=tmp_path / "r.json", sequences=True)
+    assert "--serial-sequences" in options(target, Demand(rate_per_s=10))
+    assert "--serial-sequences" not in options(target, Demand(concurrency=2))
+    alone = LoadTarget(model="m", address="a", requests=tmp_path / "r.json")
+    assert "--serial-sequences" not in options(alone, Demand(rate_per_s=10))

@@ -16,7 +16,7 @@ from shiplift.pipelines.triggers.settings import Reconciling
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.diagnosis import REASONS, Diagnosis, Prospect
-from shiplift.runtime.serving.kubernetes.objects import LABEL
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 from shiplift.runtime.serving.kubernetes.workloads import Workloads
 from tests.unit.api_server import ApiServer, running
 from tests.unit.examples import site

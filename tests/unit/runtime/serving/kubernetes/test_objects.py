@@ -10,7 +10,8 @@ from shiplift.runtime.base.errors import MissingTool, ServerFailed, SpecInvalid
 from shiplift.runtime.records.serving import Package, ServerNeeds
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Packages
-from shiplift.runtime.serving.kubernetes import guard, objects
+from shiplift.runtime.serving.kubernetes import guard
+from shiplift.runtime.serving.kubernetes.objects import names, serving
 from shiplift.runtime.serving.kubernetes.serve import PORTS
 from shiplift.runtime.serving.triton.config import server_needs
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
@@ -35,7 +36,7 @@ def on_gpu(**changes: Any) -> Package:
 
 
 def deployed(what: Package) -> Any:
-    return objects.deployment(CLUSTER, what, "s3://bucket/x", name=objects.package_name(what), replicas=1, extra={})
+    return serving.deployment(CLUSTER, what, "s3://bucket/x", name=names.package_name(what), replicas=1, extra={})
 
 
 def pod_of(what: Package) -> Any:
@@ -44,7 +45,7 @@ def pod_of(what: Package) -> Any:
 
 @pytest.mark.parametrize(("name", "what"), [("bundled", package()), ("nvidia", on_gpu())])
 def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, what: Package) -> None:
-    made = [deployed(what), objects.service(what, name="x", extra={}), objects.disruption_budget(what, name="x")]
+    made = [deployed(what), serving.service(what, name="x", extra={}), serving.disruption_budget(what, name="x")]
     golden(f"serving.{name}.yaml", yaml.safe_dump_all(made, sort_keys=False, width=120))
 
 
@@ -94,16 +95,13 @@ def test_a_target_without_an_image_is_refused_at_the_start_and_at_the_latest_whe
     assert find_targets(site(tmp_path), Wanted(targets=(bare,))).targets == (bare,)
 
 
-def test_without_a_server_to_search_on_the_suggested_configuration_is_deployed(tmp_path: Path) -> None:
+def test_without_a_server_to_search_on_the_release_says_where_there_is_one(tmp_path: Path) -> None:
     given = Packages(target="h200", packages=(on_gpu(), on_gpu(precision="fp16")), checks=())
     rest: Any = (SearchSpace(), LatencyTarget(), Load(), Serving())
-    found = tune(site(tmp_path, place=CLUSTER), H200, given, *rest)
-    assert (found.package, found.trials) == (on_gpu(), ())
-    assert found.best.error.startswith("not searched")
     with pytest.raises(MissingTool, match="target h200 is for NVIDIA's Triton image"):
         tune(site(tmp_path), H200, given, *rest)
 
 
 def test_what_the_modules_share_agrees() -> None:
-    assert (PORTS.http, PORTS.grpc, PORTS.metrics) == (objects.HTTP, objects.GRPC, objects.METRICS)
+    assert (PORTS.http, PORTS.grpc, PORTS.metrics) == (names.HTTP, names.GRPC, names.METRICS)
     assert ServerFailed.exit_code == guard.MISMATCH

@@ -1,0 +1,80 @@
+"""The bundled server as a bench: a child of this process, with the packages' trees beside it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.host.processes import memory_mb
+from shiplift.runtime.host.processor import cpu_flags
+from shiplift.runtime.measure.generator import WireProtocol
+from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.search.space import Point
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.repository import install, reconfigure
+from shiplift.runtime.serving.triton.server import Features, Server, private_server
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateServer:
+    """A private bundled server. See `runtime.search.bench.Bench`."""
+
+    server: Server
+    client: TritonClient
+    trees: dict[Precision, Path]
+
+    @property
+    def cores(self) -> int:
+        """Those of this process."""
+        return len(os.sched_getaffinity(0))
+
+    @property
+    def hardware(self) -> list[object]:
+        """This processor."""
+        return [sorted(cpu_flags()), os.cpu_count()]
+
+    def serve(self, point: Point) -> str:
+        """Reloads the model in place."""
+        name = serving_name(point.package.model)
+        tree = self.tree(point.package)
+        reconfigure(tree, name, point.config)
+        install(tree, self.server.repository, source=name, name=name)
+        self.client.load(name)
+        return name
+
+    def address(self, protocol: WireProtocol) -> str:
+        """On the loopback."""
+        return self.server.grpc if protocol == "grpc" else self.server.http
+
+    def memory_mb(self) -> float:
+        """The server's and its children's memory, as proportional set size."""
+        return memory_mb(self.server.process.pid)
+
+    def tree(self, package: Package) -> Path:
+        """The package as the server has it, under the configuration served last."""
+        return self.trees[package.precision]
+
+
+@contextmanager
+def private_bench(site: Site, packages: tuple[Package, ...], serving: Serving, folder: Path) -> Iterator[PrivateServer]:
+    """A private server for as long as the context lasts.
+
+    Raises:
+        ServerFailed: it did not come up.
+    """
+    store = ArtifactStore(site.artifacts_uri)
+    trees = {package.precision: store.fetch(package.repository, folder / package.precision) for package in packages}
+    environment = ServerEnvironment(Path(site.server_environment))
+    features = Features(rate_limiter=serving.rate_limiter is not None)
+    with (
+        private_server(environment, folder / "models", features, log=folder / "triton.log") as server,
+        TritonClient(server.grpc) as client,
+    ):
+        yield PrivateServer(server=server, client=client, trees=trees)

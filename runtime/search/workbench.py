@@ -1,0 +1,114 @@
+"""Measuring points: a bench, a load generator, and the requests it sends."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from shiplift.runtime.base.errors import MeasurementFailed, ServerFailed
+from shiplift.runtime.measure import requests
+from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
+from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.measurement import Trial
+from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.search.bench import Bench, start_bench
+from shiplift.runtime.search.goal import Goal
+from shiplift.runtime.search.planner import Search
+from shiplift.runtime.search.space import Point
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.spec.measurement import Load, SearchSpace
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+_ATTEMPTS = 1  # coarse: a trial that is off is one of many
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workbench:
+    """Everything a trial needs."""
+
+    bench: Bench
+    generator: LoadGenerator
+    requests: Path
+    work: Path
+    space: SearchSpace
+    load: Load
+
+
+@contextmanager
+def workbench(site: Site, packages: Packages, serving: Serving, space: SearchSpace, load: Load) -> Iterator[Workbench]:
+    """A bench for the packages, and the requests to send, for as long as the context lasts.
+
+    Raises:
+        MissingTool, ServerFailed, ClusterRefused: the bench can't be had; the message says why.
+    """
+    generator = load_generator(site, load.protocol)
+    store, first = ArtifactStore(site.artifacts_uri), packages.packages[0]
+    with TemporaryDirectory(prefix="shiplift-tune-", dir=site.home) as folder:
+        at = Path(folder)
+        with start_bench(site, packages.packages, serving, at) as bench:
+            golden = load_npz(store.read_from_tree(first.repository, GOLDEN))
+            file = requests.write(generator, at / "requests.json", first, golden, load)
+            yield Workbench(bench=bench, generator=generator, requests=file, work=at, space=space, load=load)
+
+
+def measure_point(workbench: Workbench, search: Search, point: Point, window_ms: int) -> Trial:
+    """One configuration at the concurrency that fills it, then at lower ones while p99 is over the limit."""
+    config = point.config
+    concurrency = min(workbench.space.max_concurrency, max(4, 2 * config.max_batch * config.instances))
+    try:
+        model = workbench.bench.serve(point)
+        while True:
+            trial = _trial(workbench, search.goal, point, model, concurrency, window_ms)
+            if trial.within_slo or concurrency == 1:
+                return trial
+            if search.hopeless(trial):
+                return trial.model_copy(update={"pruned": True})
+            concurrency //= 2
+    except (ServerFailed, MeasurementFailed) as error:
+        return Trial(
+            precision=point.package.precision, config=config, concurrency=concurrency, throughput_per_s=0, p50_ms=0,
+            p99_ms=0, memory_mb=0, within_slo=False, error=error.what, window_ms=window_ms,
+        )  # fmt: skip
+
+
+def _trial(
+    workbench: Workbench, goal: Goal, point: Point, model: str, concurrency: int, window_ms: int
+) -> Trial:  # fmt: skip
+    load = workbench.load
+    target = LoadTarget(
+        model=model,
+        address=workbench.bench.address(load.protocol),
+        requests=workbench.requests,
+        sequences=point.package.sequences,
+    )
+    window = Window(
+        window_ms=window_ms, stability_percent=load.stability_percent, attempts=_ATTEMPTS, protocol=load.protocol
+    )
+    measured = workbench.generator.measure(target, Demand(concurrency=concurrency), window, workbench.work).point
+    memory = workbench.bench.memory_mb()
+    trial = Trial(
+        precision=point.package.precision,
+        config=point.config,
+        concurrency=concurrency,
+        throughput_per_s=measured.throughput_per_s,
+        p50_ms=measured.p50_ms,
+        p99_ms=measured.p99_ms,
+        memory_mb=memory,
+        within_slo=goal.keeps(measured.p99_ms, memory),
+        queue_ms=measured.queue_ms,
+        compute_ms=measured.compute_ms,
+        window_ms=window_ms,
+    )
+    return trial.model_copy(update={"cost_per_million": goal.per_million(trial)})
+
+
+def short(config: ServingConfig) -> str:
+    """A configuration in a few words."""
+    return (
+        f"batch {config.max_batch}, delay {config.queue_delay_us} us, "
+        f"{config.instances} x {config.threads} thread{'s' if config.threads > 1 else ''}"
+    )

@@ -1,0 +1,104 @@
+"""The life of a bench's pod: made fresh, waited for, ended whatever happens.
+
+Its name follows from what is searched, so a killed search that runs again clears what it left. For one that never runs
+again `ClusterStaging.end` does, and in the end the pod's own deadline.
+"""
+
+import secrets
+import time
+from dataclasses import dataclass
+
+from shiplift.runtime.base.errors import ServerFailed, Temporary
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.serving.kubernetes import diagnosis
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
+from shiplift.runtime.serving.kubernetes.diagnosis import Prospect
+from shiplift.runtime.serving.kubernetes.kinds import POD
+from shiplift.runtime.serving.kubernetes.objects.bench import bench_name, bench_pod
+
+_POLL_S = 0.5
+_GONE_S = 120
+# Its containers are never started again; the others: as long as a pod may take to get ready.
+_PATIENCE_S = {Prospect.NOTHING: 0.0, Prospect.RESTART: 0.0, Prospect.RETRY: 20.0}
+
+
+@dataclass(frozen=True)
+class Running:
+    """A bench's pod that answers: its address without a port, and the key to its repository."""
+
+    host: str
+    key: str
+
+
+class BenchPod:
+    """The pod of one search, which measures these packages of one target."""
+
+    def __init__(
+        self, client: KubernetesClient, cluster: Cluster, packages: tuple[Package, ...], artifacts_uri: str
+    ) -> None:
+        """`client` is that of the cluster's serving namespace."""
+        self.name = bench_name(packages)
+        self._client = client
+        self._cluster = cluster
+        self._packages = packages
+        self._artifacts_uri = artifacts_uri
+
+    def start(self) -> Running:
+        """The pod, fresh and answering; one of that name is ended first.
+
+        Raises:
+            ServerFailed: it can't be scheduled, fetched or started; the message says why.
+            ClusterRefused: this process has no right to make pods there.
+            Temporary: the one of that name does not go away.
+        """
+        self._clear()
+        key = secrets.token_hex(16)
+        body = bench_pod(self._cluster, self._packages, self._artifacts_uri, name=self.name, key=key)
+        try:
+            self._client.create(body)
+        except Conflict as error:
+            raise Temporary(f"another search has just made pod {self.name}", do="Wait until it is through.") from error
+        return Running(self._ready(), key)
+
+    def end(self) -> None:
+        """Deletes the pod, whatever its state; nothing there is no error."""
+        self._client.delete(POD, self.name)
+
+    def why_ended(self) -> str:
+        """Why it does not answer, as the cluster knows it; empty: it says nothing."""
+        pod = self._client.get(POD, self.name)
+        why = diagnosis.of_pod(pod) if pod else None
+        return why.sentence if why else "" if pod else "the pod is gone"
+
+    def _clear(self) -> None:
+        deadline = time.monotonic() + _GONE_S
+        while self._client.delete(POD, self.name):
+            if time.monotonic() > deadline:
+                raise Temporary(f"pod {self.name} of a search before does not end", do="Look at its node.")
+            time.sleep(_POLL_S)
+
+    def _ready(self) -> str:
+        started = time.monotonic()
+        while True:
+            pod = self._client.get(POD, self.name)
+            if pod is not None and diagnosis.is_ready(pod):
+                address = str(pod["status"]["podIP"])
+                return f"[{address}]" if ":" in address else address
+            self._give_up(pod, time.monotonic() - started)
+            progress(f"waiting for pod {self.name}, on which configurations are measured")
+            time.sleep(_POLL_S)
+
+    def _give_up(self, pod: Object | None, waited: float) -> None:
+        limit = float(self._cluster.ready_timeout_s)
+        why = diagnosis.of_pod(pod) if pod else None
+        patience = min(_PATIENCE_S.get(why.prospect, limit), limit) if why else limit
+        if pod is not None and waited < patience:
+            return
+        sentence = why.sentence if why else "it gives no reason" if pod else "somebody deleted it"
+        raise ServerFailed(
+            f"pod {self.name}, to measure configurations on, did not become ready in {waited:.0f} s: {sentence}",
+            do=f"{why.do if why else 'See `kubectl describe pod`.'} Then rerun the release; what serves still does.",
+        )

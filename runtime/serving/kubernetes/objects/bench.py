@@ -1,0 +1,77 @@
+"""The pod of a bench, with every package of one search and no traffic.
+
+A Pod and nothing else: no Service names it, no route can lead to it, and its labels are none that production's objects
+select. Triton loads nothing by itself, and its model-repository API is closed with a key that only the search has.
+"""
+
+import hashlib
+
+from shiplift.runtime.base.names import dns_name, serving_name
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.serving.kubernetes.guard import KEY
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL, Object
+from shiplift.runtime.serving.kubernetes.objects.pods import confined, fetch_container, probe, triton_container, volumes
+
+BENCH = f"{LABEL}bench"
+METER = 8003
+_GRACE_S = 2  # nobody's requests are lost
+_LASTS_S = 3 * 3600  # longer than a search may take: the stage's deadline is two hours
+
+
+def bench_name(packages: tuple[Package, ...]) -> str:
+    """The one name of the pod for a search over these packages."""
+    first = packages[0]
+    seen = hashlib.sha256(first.target.encode())
+    for package in packages:
+        seen.update(package.repository.sha256.encode())
+    return f"bench-{dns_name(first.model)}-{first.version}-{seen.hexdigest()[:8]}"
+
+
+def bench_label(model: str, version: int) -> str:
+    """What the pods of a version's searches have as the label `BENCH`."""
+    return f"{dns_name(model)}-{version}"
+
+
+def served_as(package: Package) -> str:
+    """The name of a package in a bench's repository, where every precision of the model lies."""
+    return f"{serving_name(package.model)}--{package.precision}"
+
+
+def bench_pod(
+    cluster: Cluster, packages: tuple[Package, ...], artifacts_uri: str, *, name: str, key: str
+) -> Object:  # fmt: skip
+    """The Pod: an init container fetches each package, then Triton has all of them in its repository.
+
+    Raises:
+        SpecInvalid: the packages are for NVIDIA's server, and their target names no image of it.
+    """
+    from shiplift.runtime.serving.kubernetes.serve import PORTS  # noqa: PLC0415 - it imports gRPC
+
+    first, models = packages[0], [served_as(package) for package in packages]
+    watched = {"readinessProbe": probe("/v2/health/live", periodSeconds=1, failureThreshold=3)}
+    triton = triton_container(cluster, first, models, load=(), watched=watched, meter=f"{PORTS.host}:{METER}")
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "app.kubernetes.io/name": "triton-bench",
+                "app.kubernetes.io/managed-by": "shiplift",
+                BENCH: bench_label(first.model, first.version),
+            },
+        },
+        "spec": {
+            **confined(first),
+            "restartPolicy": "Never",
+            "activeDeadlineSeconds": _LASTS_S,
+            "terminationGracePeriodSeconds": _GRACE_S,
+            "initContainers": [
+                fetch_container(cluster, one, artifacts_uri, name=f"fetch-{one.precision}", served_as=served_as(one))
+                for one in packages
+            ],
+            "containers": [{**triton, "env": [*triton.get("env", []), {"name": KEY, "value": key}]}],
+            "volumes": volumes(first),
+        },
+    }
