@@ -99,7 +99,7 @@ class PortTaken(ShipliftError):
 
 
 class MeasurementFailed(ShipliftError):
-    """perf_analyzer died, or measured nothing."""
+    """The load generator died, or measured nothing."""
 
     exit_code = 42
     title = "measurement failed"

@@ -1,1 +1,1 @@
-"""Load: requests like the model's own, perf_analyzer, sweeps, champion against challenger."""
+"""Load: requests like the model's own, load generators, sweeps, champion against challenger."""

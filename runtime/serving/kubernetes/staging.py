@@ -13,8 +13,7 @@ from shiplift.runtime.records.serving import Deployment, Endpoint, Package, Serv
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.front import Front
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD, POD_METRICS
-from shiplift.runtime.serving.kubernetes.objects.bench import BENCH, bench_label
-from shiplift.runtime.serving.kubernetes.objects.names import HTTP, LABEL, METRICS, package_name
+from shiplift.runtime.serving.kubernetes.objects.names import BENCH, HTTP, LABEL, METRICS, bench_label, package_name
 from shiplift.runtime.serving.kubernetes.workloads import Workloads, golden_of
 from shiplift.runtime.spec.serving import Serving
 

@@ -10,10 +10,9 @@ from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.guard import KEY
-from shiplift.runtime.serving.kubernetes.objects.names import LABEL, Object
+from shiplift.runtime.serving.kubernetes.objects.names import BENCH, Object, bench_label
 from shiplift.runtime.serving.kubernetes.objects.pods import confined, fetch_container, probe, triton_container, volumes
 
-BENCH = f"{LABEL}bench"
 METER = 8003
 _GRACE_S = 2  # nobody's requests are lost
 _LASTS_S = 3 * 3600  # longer than a search may take: the stage's deadline is two hours
@@ -26,11 +25,6 @@ def bench_name(packages: tuple[Package, ...]) -> str:
     for package in packages:
         seen.update(package.repository.sha256.encode())
     return f"bench-{dns_name(first.model)}-{first.version}-{seen.hexdigest()[:8]}"
-
-
-def bench_label(model: str, version: int) -> str:
-    """What the pods of a version's searches have as the label `BENCH`."""
-    return f"{dns_name(model)}-{version}"
 
 
 def served_as(package: Package) -> str:

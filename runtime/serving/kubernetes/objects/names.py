@@ -7,6 +7,7 @@ from shiplift.runtime.records.serving import Package
 
 Object = dict[str, Any]
 LABEL = "shiplift.dev/"
+BENCH = f"{LABEL}bench"
 HTTP, GRPC, METRICS = 8000, 8001, 8002
 USER = 10001
 
@@ -25,3 +26,8 @@ def labels(package: Package, name: str) -> dict[str, str]:
         f"{LABEL}version": str(package.version),
         f"{LABEL}package": name,
     }
+
+
+def bench_label(model: str, version: int) -> str:
+    """What the pods of a version's searches have as the label `BENCH`."""
+    return f"{dns_name(model)}-{version}"

@@ -14,8 +14,8 @@ from shiplift.runtime.serving.kubernetes import bench_pod as benches
 from shiplift.runtime.serving.kubernetes import front, workloads
 from shiplift.runtime.serving.kubernetes.bench_pod import BenchPod
 from shiplift.runtime.serving.kubernetes.guard import KEY
-from shiplift.runtime.serving.kubernetes.objects.bench import BENCH, bench_label, bench_name, bench_pod
-from shiplift.runtime.serving.kubernetes.objects.names import LABEL
+from shiplift.runtime.serving.kubernetes.objects.bench import bench_name, bench_pod
+from shiplift.runtime.serving.kubernetes.objects.names import BENCH, LABEL, bench_label
 from shiplift.runtime.serving.kubernetes.staging import ClusterStaging
 from tests.unit.api_server import ApiServer, running
 from tests.unit.examples import Golden, artifact, package, site
