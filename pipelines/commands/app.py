@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from shiplift.pipelines.engines.argo.remote import Remote
+    from shiplift.pipelines.engines.argo.engine import Remote
     from shiplift.pipelines.engines.local.releases import Releases
     from shiplift.pipelines.engines.local.stack import Stack
     from shiplift.pipelines.installation.values import Values
@@ -116,7 +116,8 @@ def status(
 
     Example: `shiplift status digits --json`, `shiplift status --engine argo`
     """
-    from shiplift.pipelines.commands import console, status
+    from shiplift.pipelines.commands import console
+    from shiplift.pipelines.engines.local import status
 
     if remote := _remote(engine, namespace):
         _print(remote.status(model), console.show_remote, as_json=as_json)
@@ -171,7 +172,7 @@ def rerun(
 @app.command()
 def cancel(name: ModelVersion, engine: Engine = None, namespace: Namespace = None) -> None:
     """Stop a version's release under way; nothing half-deployed is left. Example: `shiplift cancel digits/4`"""
-    from shiplift.pipelines.engines.local import control
+    from shiplift.pipelines.engines.local import engine as control
 
     remote = _remote(engine, namespace)
     stopped = remote.cancel(*_version_of(name)) if remote else control.cancel(_releases(), *_version_of(name))
@@ -205,8 +206,9 @@ def report(
     Examples: `shiplift report digits/3 --open`, `shiplift report digits/3 --compare digits/1`,
     `shiplift report --index`
     """
-    from shiplift.pipelines.commands import console, pages
-    from shiplift.pipelines.engines.local import control
+    from shiplift.pipelines.commands import console
+    from shiplift.pipelines.commands.releases import report_pages as pages
+    from shiplift.pipelines.engines.local import engine as control
 
     if index or compare:
         _page(pages.index(_home()) if index else pages.comparison(_home(), compare, _named(name)), open_page=open_page)
@@ -228,7 +230,7 @@ def gate(
     Nothing is run or changed. Exits as a release with the (newest) verdict would: 0, 20 or 21. Example:
     `shiplift gate digits/3 --policy stricter.yaml`
     """
-    from shiplift.pipelines.commands import gate
+    from shiplift.pipelines.commands.releases import gate_replay as gate
 
     found = gate.replay(_home(), name, str(policy), _read(policy))
     _print(found, gate.show, as_json=as_json)
@@ -244,7 +246,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
 ) -> None:
     """Show the log of a part of the stack, or of a release. Example: `shiplift logs triton -f`"""
-    from shiplift.pipelines.engines.local import control
+    from shiplift.pipelines.engines.local import engine as control
 
     for line in control.log_lines(_home(), name, lines=lines, follow=follow):
         typer.echo(line)
@@ -258,7 +260,7 @@ def infer(
     as_json: Json = False,
 ) -> None:
     """Send a request to production and print the answer. Example: `shiplift infer digits --input sample.npz`"""
-    from shiplift.pipelines.engines.local import control
+    from shiplift.pipelines.engines.local import engine as control
 
     answer = control.infer(_home(), model, file, sequence=sequence)
     typer.echo(json.dumps(answer) if as_json else control.readable(answer))
@@ -346,7 +348,7 @@ def init(
     ] = False,
 ) -> None:
     """Write a commented shiplift.yaml, its JSON schema and an example training script. Example: `shiplift init`"""
-    from shiplift.pipelines.commands import init
+    from shiplift.pipelines.commands.start import init_files as init
 
     for path in init.write(folder, force=force, github_actions=github_actions):
         _say(f"wrote {path}")
@@ -373,7 +375,7 @@ def targets(
 
     Example: `shiplift targets detect --cluster`
     """
-    from shiplift.pipelines.commands import targets
+    from shiplift.pipelines.commands.start import targets_table as targets
 
     found = targets.detect(_home(), cluster=cluster, name=name) if what == "detect" else targets.read(_home())
     _print(found, targets.show, as_json=as_json)
@@ -382,7 +384,7 @@ def targets(
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Check what this machine has, what is missing, and how to get it. Example: `shiplift doctor --json`"""
-    from shiplift.pipelines.commands import doctor as checks
+    from shiplift.pipelines.commands.stack import doctor_checks as checks
     from shiplift.runtime.base.errors import MissingTool
 
     found = checks.examine(_settings())
@@ -399,7 +401,7 @@ def demo(
 
     The last line on stdout is JSON. Example: `shiplift demo`
     """
-    from shiplift.pipelines.commands import demo as story
+    from shiplift.pipelines.commands.start import demo_story as story
 
     typer.echo(json.dumps(story.play(_settings(free_ports=True), _say, keep=keep)))
 
@@ -409,7 +411,7 @@ def demo(
 
 def _release(name: str, *, spec: Path | None, again: bool, allow_older: bool, detach: bool, as_json: bool) -> None:
     from shiplift.pipelines.commands import console
-    from shiplift.pipelines.engines.local import control
+    from shiplift.pipelines.engines.local import engine as control
 
     text = _read(spec) if spec else ""
     ordered = control.order(_home(), name, text, again=again, allow_older=allow_older)
@@ -430,7 +432,7 @@ def _remote(engine: str | None, namespace: str | None) -> "Remote | None":
     settings = _settings(**{name: value for name, value in given.items() if value})
     if settings.engine == "local":
         return None
-    from shiplift.pipelines.engines.argo.remote import Remote
+    from shiplift.pipelines.engines.argo.engine import Remote
 
     return Remote(settings.namespace)
 
@@ -455,7 +457,7 @@ def _remotely(
 def _interruptible(releases: "Releases", name: str) -> Iterator[None]:
     """Ctrl-C cancels the release and waits for it to clean up."""
     from shiplift.pipelines.commands import console
-    from shiplift.pipelines.engines.local import control
+    from shiplift.pipelines.engines.local import engine as control
     from shiplift.runtime.base.errors import Cancelled
 
     try:
@@ -480,7 +482,7 @@ def _print(found: Any, show: Any, *, as_json: bool) -> None:
 
 
 def _print_stack(made: "Stack", *, as_json: bool) -> None:
-    from shiplift.pipelines.commands import status
+    from shiplift.pipelines.engines.local import status
 
     _print(status.endpoints(made), status.show_endpoints, as_json=as_json)
 
@@ -518,7 +520,7 @@ def _releases() -> "Releases":
 
 
 def _version_of(name: str) -> tuple[str, int]:
-    from shiplift.pipelines.engines.local.control import split
+    from shiplift.pipelines.engines.local.engine import split
     from shiplift.runtime.base.errors import UsageError
 
     model, version = split(name)

@@ -19,7 +19,7 @@ from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.verdict import Check
 
 if TYPE_CHECKING:
-    from shiplift.pipelines.engines.argo.remote import RemoteStatus
+    from shiplift.pipelines.engines.argo.engine import RemoteStatus
 
 _POLL_S = 0.05
 _STYLES = {

@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shiplift.pipelines.engines.argo.remote import Remote
+from shiplift.pipelines.engines.argo.engine import Remote
 from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS
 from tests.cluster.conftest import Kube, Lab, stage_runs, until
 from tests.cluster.traffic import Traffic, row

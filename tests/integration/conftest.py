@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shiplift.pipelines.engines.local import control, stack
+from shiplift.pipelines.engines.local import engine as control
+from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.names import release_name

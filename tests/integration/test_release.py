@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from shiplift.pipelines.commands import gate, pages
+from shiplift.pipelines.commands.releases import gate_replay as gate
+from shiplift.pipelines.commands.releases import report_pages as pages
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.artifacts import ArtifactStore

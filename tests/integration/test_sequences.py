@@ -9,8 +9,8 @@ import torch
 from mlflow.models import infer_signature
 from numpy.typing import NDArray
 
-from shiplift.pipelines.commands import pages
-from shiplift.pipelines.engines.local import control
+from shiplift.pipelines.commands.releases import report_pages as pages
+from shiplift.pipelines.engines.local import engine as control
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.serving.triton.client import Step, TritonClient, steps_of

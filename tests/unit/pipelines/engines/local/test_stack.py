@@ -3,8 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from shiplift.pipelines.commands import status
-from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local import stack, status
 from shiplift.pipelines.engines.local.stack import Stack
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import PortTaken, StackDown

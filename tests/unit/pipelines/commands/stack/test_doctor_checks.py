@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from shiplift.pipelines.commands import doctor
-from shiplift.pipelines.commands.doctor import Examination
+from shiplift.pipelines.commands.stack import doctor_checks as doctor
+from shiplift.pipelines.commands.stack.doctor_checks import Examination
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.serving.triton.environment import unsupported

@@ -10,8 +10,10 @@ from typing import TypeVar
 from rich.table import Table
 from rich.text import Text
 
-from shiplift.pipelines.commands import console, pages
-from shiplift.pipelines.engines.local import control, stack
+from shiplift.pipelines.commands import console
+from shiplift.pipelines.commands.releases import report_pages as pages
+from shiplift.pipelines.engines.local import engine as control
+from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.gates import policy

@@ -14,7 +14,7 @@ from pydantic import Field
 from shiplift.pipelines.engines.argo.ending import attempts, stage_run, under_way
 from shiplift.pipelines.engines.argo.releases import MANAGED, ArgoReleases
 from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, ended, nodes, outputs
-from shiplift.pipelines.engines.local.control import split
+from shiplift.pipelines.engines.local.engine import split
 from shiplift.pipelines.engines.local.releases import Accepted
 from shiplift.pipelines.release import RELEASE, ROLLBACK
 from shiplift.runtime.base.errors import ClusterRefused, NotFound, Temporary

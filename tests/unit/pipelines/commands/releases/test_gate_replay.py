@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from shiplift.pipelines.commands import gate
-from shiplift.pipelines.commands.gate import Replay
+from shiplift.pipelines.commands.releases import gate_replay as gate
+from shiplift.pipelines.commands.releases.gate_replay import Replay
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, SpecInvalid
 from shiplift.runtime.gates import policy
@@ -24,7 +24,7 @@ from tests.unit.runtime.gates.test_report import admitted, report
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("shiplift.pipelines.commands.pages.site_of", site)
+    monkeypatch.setattr("shiplift.pipelines.commands.releases.report_pages.site_of", site)
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     return tmp_path
 

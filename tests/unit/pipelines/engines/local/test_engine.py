@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shiplift.pipelines.engines.local import control
+from shiplift.pipelines.engines.local import engine as control
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import DataInvalid, NotAdmitted, NotFound, StackDown, UsageError
 from shiplift.runtime.model.tensors import dump_npz

@@ -10,8 +10,8 @@ import pytest
 import typer
 import yaml
 
-from shiplift.pipelines.commands import init
 from shiplift.pipelines.commands.app import app
+from shiplift.pipelines.commands.start import init_files as init
 from shiplift.runtime.base.errors import UsageError
 
 WORKFLOW = Path(".github/workflows/shiplift-release.yaml")

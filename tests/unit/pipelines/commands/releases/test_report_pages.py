@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from shiplift.pipelines.commands import pages
+from shiplift.pipelines.commands.releases import report_pages as pages
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import StackDown

@@ -4,7 +4,8 @@ import contextlib
 from pathlib import Path
 from typing import TypeVar
 
-from shiplift.pipelines.engines.local import control, stack
+from shiplift.pipelines.engines.local import engine as control
+from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown
 from shiplift.runtime.base.names import release_name, serving_name
