@@ -57,7 +57,7 @@ class _Known(History):
 
 
 def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
-    history = _Known(ledger, ending.stages)
+    history = _Known(ledger, ending.stages, ending.givers)
     config = server_config_or_reason(ArtifactStore(site.artifacts_uri), history.package)
     return story_of(history, config=config, champion_config=_champion_config(site, ledger, history.last(Verdict)))
 

@@ -38,11 +38,15 @@ class StageRun(Record):
 
 
 class Ending(Record):
-    """How a pipeline ended: its stages, its verdict where one was reached, its error where one was raised."""
+    """How a pipeline ended: its stages, its verdict where one was reached, its error where one was raised.
+
+    `givers` names the stage that gives each record, by the record's name as a parameter.
+    """
 
     release: str
     started_at: float
     stages: tuple[StageRun, ...]
+    givers: dict[str, str]
     verdict: Verdict | None = None
     failure: Failure | None = None
     log: str = ""

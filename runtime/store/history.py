@@ -1,10 +1,10 @@
-"""What the stages of a release gave, asked for by type: `History(ledger, report.stages).last(LoadReport)`.
+"""What the stages of a release gave, asked for by type: `History(ledger, report.stages, givers).last(LoadReport)`.
 
-Records are kept by stage and key, and a release has many. Who reads them names a type and nothing else: a record has
-exactly its own fields, so no stage's record passes for another's.
+Records are kept by stage and key, and a release has many. Who reads them names a type and nothing else: which stage
+gives it is read off the pipeline (`Pipeline.givers`).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -30,9 +30,10 @@ class Entries(Protocol):
 class History:
     """The records of one release; what its entries raise, its methods raise."""
 
-    def __init__(self, entries: Entries, stages: Iterable[StageRun]) -> None:
+    def __init__(self, entries: Entries, stages: Iterable[StageRun], givers: Mapping[str, str]) -> None:
         self._entries = entries
         self._runs = [run for run in stages if run.key]
+        self._givers = givers
 
     def last(self, kind: type[R]) -> R | None:
         """The record of a type; None where the release did not get that far, or where it is gone.
@@ -61,27 +62,20 @@ class History:
         return deployment.package.target if deployment else ""
 
     def _last(self, kind: type[R], target: str) -> R | None:
-        for run in _chosen(self._runs, target):
-            record = self._entries.recall(run.key, run.name, kind)
-            if record is not None:
-                return record
-        return None
+        stage = self._givers[kind.parameter()]
+        runs = [run for run in self._runs if run.name == stage]
+        for name in (target, self._ended):
+            runs = [run for run in runs if name and run.target == name] or runs
+        if not runs:
+            return None
+        run = [run for run in runs if run.target == runs[0].target][-1]  # it may have run again
+        return self._entries.recall(run.key, stage, kind)
 
-
-def _chosen(runs: list[StageRun], target: str) -> Iterator[StageRun]:
-    """One run of each stage."""
-    ended = next((run.target for run in runs if run.target and run.outcome not in ("ok", "skipped")), "")
-    wanted = [name for name in (target, ended) if name]
-    chosen: dict[str, StageRun] = {}
-    for run in runs:
-        before = chosen.get(run.name)
-        if before is None or run.target == before.target or _rank(run, wanted) < _rank(before, wanted):
-            chosen[run.name] = run
-    yield from chosen.values()
-
-
-def _rank(run: StageRun, wanted: list[str]) -> int:
-    return wanted.index(run.target) if run.target in wanted else len(wanted)
+    @property
+    def _ended(self) -> str:
+        """The target that ended the release; empty: none did."""
+        ended = (run.target for run in self._runs if run.target and run.outcome not in ("ok", "skipped"))
+        return next(ended, "")
 
 
 def server_config(store: ArtifactStore, package: Package) -> str:

@@ -41,11 +41,16 @@ class Published:
         Raises:
             NotFound: the version was never released.
         """
-        text = self._text("release.json")
-        name = f"{self.info.name}/{self.info.version}"
-        if text is None:
+        report = self.find()
+        if report is None:
+            name = f"{self.info.name}/{self.info.version}"
             raise NotFound(f"{name} was never released", do=f"Run `shiplift release {name}`.")
-        return ReleaseReport.model_validate_json(text).model_copy(update={"report": ""})
+        return report
+
+    def find(self) -> ReleaseReport | None:
+        """The same; None where the version was never released."""
+        text = self._text("release.json")
+        return ReleaseReport.model_validate_json(text).model_copy(update={"report": ""}) if text else None
 
     def page(self) -> str:
         """Its page as HTML; empty where there is none."""

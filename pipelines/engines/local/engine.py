@@ -1,242 +1,210 @@
-"""What the command line asks of a running stack: order, cancel, find, read, infer."""
+"""This machine as a place that runs releases: the stack of one home folder, and the releases in it."""
 
 import contextlib
-import json
 import os
 import signal
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from shiplift.pipelines.engines.local import stack
-from shiplift.pipelines.engines.local.releases import Accepted, Releases
-from shiplift.runtime.base.errors import DataInvalid, NotFound, Temporary, UsageError
-from shiplift.runtime.base.names import release_name, serving_name
-from shiplift.runtime.records.release import ReleaseReport
+from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Entry, Status
+from shiplift.pipelines.engines.local import logs, past, stack, status
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.gates.report import Story
+from shiplift.runtime.gates.story import story_of
+from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.document import parse
-from shiplift.runtime.store.registry import FOLDER, TAG, Registry, check_name
-from shiplift.runtime.store.registry_rest import RestRegistry, version_exists
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.history import History, server_config_or_reason
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import CHAMPION, check_name, model_and_version
+from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry, version_exists
+from shiplift.runtime.targets import catalogue, discovery, machine
 
 _POLL_S = 0.05
 _CANCEL_S = 120
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ordered:
-    """An accepted release, and how to watch it."""
+@dataclass(frozen=True)
+class LocalEngine:
+    """The stack of a home, running or not: what needs it says so (`StackDown`)."""
 
-    accepted: Accepted
-    releases: Releases
-    alive: Callable[[], bool]
+    home: Path
+    attended: bool = field(default=True, init=False)
+    verified: bool = field(default=True, init=False)
 
+    @property
+    def releases(self) -> Releases:
+        """Its releases."""
+        return Releases(self.home)
 
-def split(name: str) -> tuple[str, int | None]:
-    """`digits/3` as a model and a version; the version is None where there is none.
+    @property
+    def site(self) -> Site:
+        """The home as a site, whether its stack runs or not.
 
-    Raises:
-        UsageError: the version is not a positive number.
-        NotAdmitted: the model's name can't be one.
-    """
-    model, slash, version = name.rpartition("/")
-    if not slash:
-        return check_name(name), None
-    if not (version.isascii() and version.isdecimal() and len(version) <= 10) or int(version) < 1:
-        raise UsageError(f"{version!r} is not a version number", do="Write MODEL/VERSION, such as digits/3.")
-    return check_name(model), int(version)
+        Raises:
+            StackDown: it never had one.
+        """
+        made = stack.read(self.home)
+        if made is None:
+            raise StackDown(f"no stack was started in {self.home}", do="Run `shiplift up`.")
+        return stack.site(self.home, made)
 
+    # --- releasing ---
 
-def order(home: Path, name: str, spec: str, *, again: bool, allow_older: bool) -> Ordered:
-    """Orders a release of a version, or of a model's newest one.
+    def order(self, name: str, spec: str, *, again: bool, allow_older: bool) -> Accepted:
+        """Orders a release of a version, or of a model's newest one.
 
-    Raises:
-        StackDown: the stack does not run.
-        NotFound: the registry has no such version.
-        SpecInvalid: the spec given by hand is wrong.
-    """
-    parse(spec)
-    running = stack.require(home)
-    model, version = split(name)
-    if version is None:
-        version = RestRegistry(running.registry_uri).newest_of(model).version
-    elif not version_exists(running.registry_uri, model, version):
-        raise NotFound(f"the registry has no version {version} of {model!r}", do="See `shiplift status`.")
-    releases = Releases(home)
-    trigger = Trigger(kind="manual", requested_at=time.time(), allow_older=allow_older)
-    accepted = releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
-    return Ordered(accepted=accepted, releases=releases, alive=lambda: running.runs("dispatcher"))
+        Raises:
+            NotFound: the registry has no such version.
+            SpecInvalid: the spec given by hand is wrong.
+        """
+        parse(spec)
+        running = stack.require(self.home)
+        model, version = model_and_version(name)
+        if version is None:
+            version = RestRegistry(running.registry_uri).newest_of(model).version
+        elif not version_exists(running.registry_uri, model, version):
+            raise NotFound(f"the registry has no version {version} of {model!r}", do="See `shiplift status`.")
+        trigger = Trigger(kind="manual", requested_at=time.time(), allow_older=allow_older)
+        return self.releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
 
+    def under_way(self, name: str) -> bool:
+        """Whether a release is queued or running."""
+        return self.releases.active(name)
 
-def cancel(releases: Releases, model: str, version: int) -> str:
-    """Cancels a version's release under way, and waits; gives its name, empty if there was none."""
-    for name in releases.of(model, version):
+    def events(self, name: str) -> Iterator[Event | None]:
+        """What happens in a release until it has ended.
+
+        Raises:
+            StackDown: the dispatcher is gone, so it would never end.
+        """
+        offset = 0
+        while True:
+            ended = not self.releases.active(name)
+            events, offset = self.releases.events(name, offset)
+            yield from events
+            if ended:
+                return
+            if not events and not self._dispatching():
+                raise StackDown("the dispatcher is not running: the release waits", do="Run `shiplift up`.")
+            yield None
+            time.sleep(_POLL_S)
+
+    def result(self, name: str) -> ReleaseReport:
+        """How an ended release ended.
+
+        Raises:
+            StackDown: it left no result.
+        """
+        report = self.releases.result(name)
+        if report is None:
+            raise StackDown(f"release {name} has no result", do="See `shiplift logs`.")
+        return report
+
+    def cancel(self, model: str, version: int) -> str:
+        """Cancels a version's release under way, and waits; gives its name, empty if there was none."""
+        name = next(filter(self.under_way, self.releases.of(model, version)), "")
+        if name:
+            self.stop(name)
+        return name
+
+    def stop(self, name: str) -> None:
+        """Interrupts a release's process and waits until it has cleaned up; a queued one is taken off the queue.
+
+        Raises:
+            Temporary: it did not end in time.
+        """
+        releases, deadline, asked = self.releases, time.monotonic() + _CANCEL_S, False
+        while releases.active(name) and time.monotonic() < deadline:
+            worker = releases.worker(name)
+            if worker and not asked:
+                asked = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGINT)
+            elif not worker and not asked:
+                (releases.folder(name) / "queued").unlink(missing_ok=True)
+            time.sleep(_POLL_S)
         if releases.active(name):
-            cancel_and_wait(releases, name)
-            return name
-    return ""
+            raise Temporary(f"release {name} did not stop within {_CANCEL_S} s", do="Run the same command again.")
+
+    def rollback(self, model: str) -> Promotion:
+        """Makes the previous champion serve again."""
+        from shiplift.steps.rollback import rollback  # noqa: PLC0415 - a step loads Triton's client
+
+        return rollback(stack.site(self.home, stack.require(self.home)), model)
+
+    def _dispatching(self) -> bool:
+        made = stack.read(self.home)
+        return made is not None and made.runs("dispatcher")
+
+    # --- the past ---
+
+    def report(self, model: str, version: int) -> ReleaseReport:
+        """How a version's newest release ended, as this home knows it, else the registry."""
+        return past.report_of(self.home, model, version)
+
+    def reports(self, model: str = "") -> list[ReleaseReport]:
+        """The newest report of each version that was released."""
+        return past.reports_of(self.home, model)
+
+    def history(self, report: ReleaseReport) -> History:
+        """The records that a release's stages gave."""
+        ledger = Ledger(self.site, Request(model=report.model, version=report.version))
+        return History(ledger, report.stages, RELEASE.givers)
+
+    def story(self, report: ReleaseReport) -> Story:
+        """The same for a page."""
+        history = self.history(report)
+        store = ArtifactStore(self.site.artifacts_uri)
+        return story_of(history, config=server_config_or_reason(store, history.package))
+
+    def champions(self) -> dict[str, int] | None:
+        """Each model's champion (0: none), asked for at once; None: the registry is down."""
+        try:
+            registry = RestRegistry(self.site.registry_uri, timeout_s=PATIENT_S)
+            return {model: aliases.get(CHAMPION, 0) for model, _, aliases in registry.models()}
+        except ShipliftError:
+            return None
+
+    # --- what serves ---
+
+    def infer(self, model: str, file: Path, *, sequence: bool = False) -> Answer:
+        """Sends one request made from a file to production."""
+        from shiplift.pipelines.engines.inference import ask  # noqa: PLC0415 - 0.2 s
+        from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415
+
+        running = stack.require(self.home)
+        with TritonClient(f"{stack.HOST}:{running.grpc_port}") as client:
+            if not client.ready(serving_name(check_name(model))):
+                raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
+            return ask(client, model, file, sequence=sequence)
+
+    def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
+        """The log of a part of the stack, or of a release."""
+        return logs.log_lines(self.home, name, lines=lines, follow=follow)
+
+    def status(self, model: str | None) -> Status:
+        """The stack, or one model's versions."""
+        return status.of_model(self.home, model) if model else status.of_stack(self.home)
+
+    def targets(self) -> Catalogue:
+        """The catalogue of this home."""
+        return _listed(self.home / catalogue.FILE, *catalogue.catalogue(self.home).values())
+
+    def detect(self, name: str) -> Catalogue:
+        """Writes the targets that this machine is into the catalogue, and gives those."""
+        found = discovery.named(discovery.detect(machine.this_machine()), name)
+        return _listed(catalogue.save(self.home, *found), *found)
 
 
-def cancel_and_wait(releases: Releases, name: str) -> None:
-    """Interrupts a release's process and waits until it has cleaned up; a queued one is taken off the queue.
-
-    Raises:
-        Temporary: it did not end in time.
-    """
-    deadline = time.monotonic() + _CANCEL_S
-    asked = False
-    while releases.active(name) and time.monotonic() < deadline:
-        worker = releases.worker(name)
-        if worker and not asked:
-            asked = True
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(worker.pid, signal.SIGINT)
-        elif not worker and not asked:
-            (releases.folder(name) / "queued").unlink(missing_ok=True)
-        time.sleep(_POLL_S)
-    if releases.active(name):
-        raise Temporary(f"release {name} did not stop within {_CANCEL_S} s", do="Run the same command again.")
-
-
-def report_of(home: Path, model: str, version: int) -> ReleaseReport:
-    """The newest report of a version: from this home, else from the registry.
-
-    Raises:
-        NotFound: it was never released.
-    """
-    releases = Releases(home)
-    found = [
-        (releases.folder(name) / "result.json", result)
-        for name in releases.of(model, version)
-        if (result := releases.result(name))
-    ]
-    if found:
-        return max(found, key=lambda pair: pair[0].stat().st_mtime)[1]
-    return _report_in_registry(home, model, version)
-
-
-def _report_in_registry(home: Path, model: str, version: int) -> ReleaseReport:
-    registry = Registry(stack.require(home).registry_uri)
-    info = registry.version(model, version)
-    name = info.tags.get(f"{TAG}release", "")
-    run_id = registry.run_of(info) if name else ""
-    text = registry.read_text(run_id, f"{FOLDER}/releases/{name}/release.json") if name else None
-    page = registry.read_text(run_id, f"{FOLDER}/releases/{name}/report.html") if name else None
-    if text is None:
-        raise NotFound(f"{model}/{version} was never released", do=f"Run `shiplift release {model}/{version}`.")
-    local = home / "reports" / f"{release_name(model, version, '')}.html"
-    if page:
-        local.parent.mkdir(parents=True, exist_ok=True)
-        local.write_text(page)
-    return ReleaseReport.model_validate_json(text).model_copy(update={"report": str(local) if page else ""})
-
-
-def log_lines(home: Path, name: str, *, lines: int, follow: bool) -> Iterator[str]:
-    """The last lines of a log, and then, if asked, new ones as they come.
-
-    Raises:
-        NotFound: there is no such log.
-    """
-    file = _log_file(home, name)
-    with file.open(errors="replace") as log:
-        yield from (line.rstrip("\n") for line in deque(log, maxlen=lines))
-        while follow:
-            line = log.readline()
-            if line:
-                yield line.rstrip("\n")
-            else:
-                time.sleep(_POLL_S)
-
-
-def _log_file(home: Path, name: str) -> Path:
-    if name in stack.NAMES:
-        file = home / "logs" / f"{name}.log"
-    else:
-        releases = Releases(home)
-        model, version = split(name)
-        wanted = {*releases.of(model, version), *({name} & set(releases.names()))}
-        files = [releases.folder(one) / "log.txt" for one in wanted]
-        file = max((f for f in files if f.is_file()), key=lambda f: f.stat().st_mtime, default=home / "logs" / name)
-    if not file.is_file():
-        raise NotFound(f"there is no log of {name!r}", do=f"Logs are: {', '.join(stack.NAMES)}, or MODEL/VERSION.")
-    return file
-
-
-# --- requests -------------------------------------------------------------------------------------------------------
-
-
-def infer(home: Path, model: str, file: Path, *, sequence: bool = False) -> dict[str, Any]:
-    """Sends one request made from a file to production; gives `{"model", "version", "outputs": {name: list}}`.
-
-    `sequence`: its samples go one after the other, as one sequence of a model that remembers.
-
-    Raises:
-        DataInvalid: the file's arrays are not the model's inputs.
-        NotFound: the model is not served.
-        ServerFailed: Triton refuses the request.
-    """
-    from shiplift.runtime.serving.triton.client import TritonClient, one_by_one  # noqa: PLC0415 - 0.2 s
-
-    running = stack.require(home)
-    name = serving_name(check_name(model))
-    with TritonClient(f"{stack.HOST}:{running.grpc_port}") as client:
-        if not client.ready(name):
-            raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
-        signature = client.signature(name)
-        arrays = _request_arrays(file)
-        given = _matched(arrays, [spec.name for spec in signature.inputs], file)
-        if sequence:
-            outputs = one_by_one(client, name, signature, given, sequence=True)
-        else:
-            outputs = client.ask(name, signature, given)
-        version = client.versions(name)[0]
-    return {
-        "model": model,
-        "version": version,
-        "outputs": {key: np.vectorize(_plain, otypes=[object])(value).tolist() for key, value in outputs.items()},
-    }
-
-
-def readable(answer: dict[str, Any]) -> str:
-    """An answer for a person."""
-    lines = [f"{answer['model']} version {answer['version']}"]
-    return "\n".join(lines + [f"{name}: {value}" for name, value in answer["outputs"].items()])
-
-
-def _request_arrays(file: Path) -> dict[str, Any]:
-    from shiplift.runtime.model.tensors import load_npz  # noqa: PLC0415
-
-    if not file.is_file():
-        raise UsageError(f"there is no file {file}", do="Give an NPZ or JSON file.")
-    if file.suffix == ".npz":
-        return dict(load_npz(file))
-    try:
-        said = json.loads(file.read_text())
-        named = said if isinstance(said, dict) else {"": said}
-        return {name: np.array(value) for name, value in named.items()}
-    except (ValueError, RecursionError) as error:
-        raise DataInvalid(
-            f"{file.name} is neither NPZ nor JSON of arrays: {error}", do="See `shiplift infer --help`."
-        ) from error
-
-
-def _matched(arrays: dict[str, Any], names: list[str], file: Path) -> dict[str, Any]:
-    if len(names) == 1 and len(arrays) == 1:
-        return {names[0]: next(iter(arrays.values()))}
-    missing = [name for name in names if name not in arrays]
-    if missing:
-        raise DataInvalid(
-            f"{file.name} has no {', '.join(missing)}; the model's inputs are {', '.join(names)}",
-            do="Name each array after the input it is for.",
-        )
-    return {name: arrays[name] for name in names}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return value.item() if isinstance(value, np.generic) else value
+def _listed(file: Path, *targets: Target) -> Catalogue:
+    return Catalogue(file=str(file), entries=tuple(Entry(target=t, unfit=machine.unfit_here(t)) for t in targets))
