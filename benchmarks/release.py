@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from shiplift.pipelines.commands import demo
+from shiplift.pipelines.commands.start import demo_story as demo
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings

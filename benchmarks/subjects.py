@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from benchmarks.architectures import Architecture, resnet50, seeded, served, trained_digits
 from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.names import release_name, serving_name
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.release import ReleaseReport, stage_keys
-from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import Registry
 from shiplift.runtime.targets import machine
 
@@ -221,12 +220,8 @@ def _ended(releases: Releases, name: str) -> ReleaseReport:
 
 def _story(home: Path, running: stack.Stack, report: ReleaseReport, folder: Path) -> dict[str, Any]:
     """What was decided; the exported fp32 model goes to `folder`, where rivals find it."""
-    site = stack.site(home, running)
-    ledger, store = Ledger(site, Request(model=report.model, version=report.version)), ArtifactStore(site.artifacts_uri)
-    keys = stage_keys(report.stages)
-    exported = ledger.recall(keys["export"], "export", Exported)
-    candidates = ledger.recall(keys["quantize"], "quantize", Candidates)
-    tuned = ledger.recall(keys["tune"], "tune", Tuned)
+    store, history = ArtifactStore(stack.site(home, running).artifacts_uri), LocalEngine(home).history(report)
+    exported, candidates, tuned = history.last(Exported), history.last(Candidates), history.last(Tuned)
     assert exported is not None
     assert candidates is not None
     assert tuned is not None

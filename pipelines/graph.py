@@ -156,6 +156,11 @@ class Pipeline:
         for stage in self.stages:
             yield from stage.stages if isinstance(stage, Each) else (stage,)
 
+    @property
+    def givers(self) -> dict[str, str]:
+        """Which stage gives each record, by the record's name as a parameter: `{"load_report": "load_test"}`."""
+        return {stage.gives.parameter(): stage.name for stage in self.flat()}
+
 
 def _connect(stage: Stage, known: dict[str, Any]) -> None:
     for name, kind in stage.takes.items():

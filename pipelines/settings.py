@@ -1,10 +1,11 @@
 """Configuration, resolved once at the edge: command-line flags, then SHIPLIFT_* variables, then defaults."""
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shiplift.pipelines.choices import EngineName
 
 Port = int
 
@@ -26,7 +27,7 @@ class Settings(BaseSettings):
     cache_mb: int = Field(64, ge=0, le=65536)
     rate_limiter: bool = False
     sweep_s: float = Field(60, ge=1)
-    engine: Literal["local", "argo"] = "local"
+    engine: EngineName = "local"
     namespace: str = "shiplift"
 
     @property

@@ -11,24 +11,21 @@ from pathlib import Path
 from typing import TypeVar
 
 from shiplift.runtime.base.errors import ShipliftError
-from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.gates.report import Story, render
+from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.measurement import LoadReport, Tuned
-from shiplift.runtime.records.model import Exported
-from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.release import Ending, ReleaseReport, stage_keys
+from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Deployment
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict
+from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.staging import staging
-from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.history import History, server_config, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, FOLDER
+from shiplift.runtime.store.published import path_of
+from shiplift.runtime.store.registry import CHALLENGER, CHAMPION
 
 R = TypeVar("R", bound=Record)
 
@@ -49,43 +46,20 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
     return report
 
 
-def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
-    keys = stage_keys(ending.stages)
+class _Known(History):
+    """What can be known of a release now: a registry that is down knows nothing."""
 
-    def kept(stage: str, kind: type[R]) -> R | None:
+    def last(self, kind: type[R]) -> R | None:
+        """The record of a type, if it can be had."""
         with _registry_may_be_down():
-            return ledger.get(keys[stage], stage, kind) if stage in keys else None
+            return super().last(kind)
         return None
 
-    deployment = kept("deploy", Deployment)
-    if deployment:
-        keys = stage_keys(ending.stages, deployment.package.target)
-    tuned = kept("tune", Tuned)
-    packages = kept("package", Packages)
-    package = (
-        deployment.package if deployment else tuned.package if tuned else packages.packages[0]
-        if packages and packages.packages else None
-    )  # fmt: skip
-    config = ""
-    if package:
-        name = serving_name(package.model)
-        try:
-            config = (
-                ArtifactStore(site.artifacts_uri).read_from_tree(package.repository, f"{name}/config.pbtxt").decode()
-            )
-        except ShipliftError as error:
-            config = f"# {error.what}"
-    return Story(
-        admitted=kept("admit", Admitted),
-        exported=kept("export", Exported),
-        candidates=kept("quantize", Candidates),
-        tuned=tuned,
-        package=package,
-        deployed=deployment.package.target if deployment else "",
-        load_report=kept("load_test", LoadReport),
-        config=config,
-        champion_config=_champion_config(site, ledger, kept("gate", Verdict)),
-    )
+
+def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
+    history = _Known(ledger, ending.stages, ending.givers)
+    config = server_config_or_reason(ArtifactStore(site.artifacts_uri), history.package)
+    return story_of(history, config=config, champion_config=_champion_config(site, ledger, history.last(Verdict)))
 
 
 def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str:
@@ -97,8 +71,7 @@ def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str
         version = evidence.champion.version
         before = Ledger(site, Request(model=ledger.model, version=version), registry=ledger.registry).promotion()
         if before:
-            path = f"{serving_name(before.package.model)}/config.pbtxt"
-            return ArtifactStore(site.artifacts_uri).read_from_tree(before.package.repository, path).decode()
+            return server_config(ArtifactStore(site.artifacts_uri), before.package)
     return ""
 
 
@@ -156,11 +129,11 @@ def _tell_registry(
     registry, run_id = ledger.registry, ledger.run_id
     if not report.alias and registry.alias(request.model, CHALLENGER) == request.version:
         registry.move_alias(request.model, CHALLENGER, 0)
-    where = f"{FOLDER}/releases/{report.release}"
-    registry.write_text(run_id, f"{where}/release.json", report.model_dump_json(indent=1))
-    registry.write_text(run_id, f"{where}/report.html", html)
+    page = path_of(report.release, "report.html")
+    registry.write_text(run_id, path_of(report.release, "release.json"), report.model_dump_json(indent=1))
+    registry.write_text(run_id, page, html)
     if story.config:
-        registry.write_text(run_id, f"{where}/config.pbtxt", story.config)
+        registry.write_text(run_id, path_of(report.release, "config.pbtxt"), story.config)
     registry.metrics(run_id, **dict(_metrics(report)))
     registry.tag(
         request.model,
@@ -169,7 +142,7 @@ def _tell_registry(
         verdict=str(report.verdict),
         outcome=report.outcome,
         reason="; ".join(text for text in (report.reason, report.targets_note) if text),
-        report=f"{where}/report.html",
+        report=page,
         **({"commit": trigger.commit} if trigger.commit else {}),
     )
 

@@ -4,24 +4,21 @@ everything else to stderr, so that `--json` can be piped.
 """
 
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
+import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from shiplift.pipelines.engines.local.releases import Releases
-from shiplift.runtime.base.errors import StackDown
+from shiplift.pipelines.engines.answers import Answer
+from shiplift.pipelines.engines.protocol import Releasing
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.verdict import Check
 
-if TYPE_CHECKING:
-    from shiplift.pipelines.engines.argo.remote import RemoteStatus
-
-_POLL_S = 0.05
 _STYLES = {
     "ok": "green",
     "pass": "green",
@@ -53,31 +50,14 @@ def watch(events: Iterator[Event | None], *, quiet: bool = False) -> None:
         stderr.print(view.table(finished=True))
 
 
-def follow(releases: Releases, name: str, *, alive: Callable[[], bool], quiet: bool = False) -> ReleaseReport:
+def follow(engine: Releasing, name: str, *, quiet: bool = False) -> ReleaseReport:
     """Shows a release until it has ended, and gives its report.
 
     Raises:
-        StackDown: the dispatcher is gone, so it would never end.
+        StackDown, NotFound: it can't end, or left no report.
     """
-    watch(_events(releases, name, alive), quiet=quiet)
-    report = releases.result(name)
-    if report is None:
-        raise StackDown(f"release {name} has no result", do="See `shiplift logs`.")
-    return report
-
-
-def _events(releases: Releases, name: str, alive: Callable[[], bool]) -> Iterator[Event | None]:
-    offset = 0
-    while True:
-        ended = not releases.active(name)
-        found, offset = releases.events(name, offset)
-        yield from found
-        if ended:
-            return
-        if not found and not alive():
-            raise StackDown("the dispatcher is not running: the release waits", do="Run `shiplift up`.")
-        yield None
-        time.sleep(_POLL_S)
+    watch(engine.events(name), quiet=quiet)
+    return engine.result(name)
 
 
 def _line(event: Event) -> None:
@@ -122,17 +102,6 @@ class _View:
         return table
 
 
-def show_remote(status: "RemoteStatus") -> None:
-    """The releases of a cluster, and a model's aliases."""
-    table = Table("release", "model", "version", "phase", "verdict", box=None, padding=(0, 3, 0, 0), header_style="dim")
-    for one in status.releases:
-        verdict = Text(one.verdict, style=_STYLES.get(one.verdict, ""))
-        table.add_row(one.name, one.model, str(one.version), one.phase, verdict)
-    stdout.print(table if status.releases else f"no releases in namespace {status.namespace}")
-    for alias, version in status.aliases.items():
-        stdout.print(f"{alias}  version {version}", markup=False)
-
-
 def show_report(report: ReleaseReport) -> None:
     """A release's verdict, gates, endpoint and page, on stdout."""
     stdout.print()
@@ -149,6 +118,13 @@ def show_report(report: ReleaseReport) -> None:
         stdout.print(f"http  {report.endpoint.http}\ngrpc  {report.endpoint.grpc}")
     if report.report:
         stdout.print(f"page  {report.report}", markup=False)
+
+
+def show_answer(answer: Answer) -> None:
+    """What production answered, on stdout."""
+    typer.echo(f"{answer.model} version {answer.version}")
+    for name, value in answer.outputs.items():
+        typer.echo(f"{name}: {value}")
 
 
 def style(word: str) -> str:

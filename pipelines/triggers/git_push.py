@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from shiplift.pipelines.engines.local.releases import Accepted
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
 from shiplift.pipelines.triggers.settings import Repository, TriggerSettings, load
 from shiplift.runtime.base.errors import NotFound, ShipliftError, SpecInvalid, Temporary, UsageError

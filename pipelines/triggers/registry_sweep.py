@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from shiplift.pipelines.engines.local.releases import Accepted
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.runtime.base.errors import ShipliftError, Temporary
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.store.registry import TAG, VersionInfo

@@ -1,6 +1,5 @@
 """How a release went: its events, its stages, its ending, its report."""
 
-from collections.abc import Iterable
 from typing import Literal
 
 from shiplift.runtime.base.errors import NotAdmitted
@@ -38,33 +37,16 @@ class StageRun(Record):
     measured_seconds: float = 0.0
 
 
-def stage_keys(stages: Iterable[StageRun], target: str = "") -> dict[str, str]:
-    """Under which key each stage's record is kept.
-
-    Of a stage that ran once per target it is that of `target`, where it ran for that one; else of the target that ended
-    the release; else of the first.
-    """
-    runs = [run for run in stages if run.key]
-    ended = next((run.target for run in runs if run.target and run.outcome not in ("ok", "skipped")), "")
-    wanted = [one for one in (target, ended) if one]
-    found: dict[str, StageRun] = {}
-    for run in runs:
-        before = found.get(run.name)
-        if before is None or run.target == before.target or _rank(run, wanted) < _rank(before, wanted):
-            found[run.name] = run
-    return {name: run.key for name, run in found.items()}
-
-
-def _rank(run: StageRun, wanted: list[str]) -> int:
-    return wanted.index(run.target) if run.target in wanted else len(wanted)
-
-
 class Ending(Record):
-    """How a pipeline ended: its stages, its verdict where one was reached, its error where one was raised."""
+    """How a pipeline ended: its stages, its verdict where one was reached, its error where one was raised.
+
+    `givers` names the stage that gives each record, by the record's name as a parameter.
+    """
 
     release: str
     started_at: float
     stages: tuple[StageRun, ...]
+    givers: dict[str, str]
     verdict: Verdict | None = None
     failure: Failure | None = None
     log: str = ""

@@ -20,6 +20,7 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.published import Texts
 from shiplift.runtime.store.registry import FOLDER, Registry
 
 R = TypeVar("R", bound=Record)
@@ -76,7 +77,7 @@ class Ledger:
         text = file.read_text() if file.is_file() else self._from_registry(key, stage)
         try:
             return kind.model_validate_json(text) if text is not None else None
-        except ValidationError:  # of another Shiplift
+        except ValidationError:  # another stage's, or of another Shiplift
             return None
 
     def put(self, key: str, stage: str, record: Record) -> None:
@@ -118,6 +119,36 @@ class Ledger:
     @property
     def _promotion_key(self) -> str:
         return f"promotion {self._request.model}/{self._request.version}"
+
+
+class UncheckedLedger:
+    """The same entries for who has no key to check their signatures: good for showing and simulating, for nothing else.
+
+    Raises `Temporary` where the registry does not answer.
+    """
+
+    def __init__(self, texts: Texts, run_id: str) -> None:
+        self._texts = texts
+        self._run_id = run_id
+        self._kept: dict[str, str | None] = {}
+
+    def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
+        """The record kept under a key, whoever wrote it; None where there is none of this kind."""
+        if key not in self._kept:
+            self._kept[key] = self._text(key, stage)
+        text = self._kept[key]
+        try:
+            return kind.model_validate_json(text) if text is not None else None
+        except ValidationError:  # another stage's, or of another Shiplift
+            return None
+
+    def _text(self, key: str, stage: str) -> str | None:
+        envelope = self._texts.read_text(self._run_id, _path(stage, key)) if self._run_id else None
+        try:
+            entry = json.loads(envelope or "{}")
+            return str(entry["record"]) if entry["key"] == key else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
 
 
 def artifacts_of(value: Any) -> Iterator[Artifact]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflict, Temporary
+from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflict, Temporary, UsageError
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TAG = "shiplift."
@@ -181,6 +181,21 @@ def check_name(name: str) -> str:
             do="Register the model under another name.",
         )
     return name
+
+
+def model_and_version(name: str) -> tuple[str, int | None]:
+    """`digits/3` as a model and a version; the version is None where there is none.
+
+    Raises:
+        UsageError: the version is not a positive number.
+        NotAdmitted: the model's name can't be one.
+    """
+    model, slash, version = name.rpartition("/")
+    if not slash:
+        return check_name(name), None
+    if not (version.isascii() and version.isdecimal() and len(version) <= 10) or int(version) < 1:
+        raise UsageError(f"{version!r} is not a version number", do="Write MODEL/VERSION, such as digits/3.")
+    return check_name(model), int(version)
 
 
 def _info(version: Any) -> VersionInfo:

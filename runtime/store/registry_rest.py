@@ -1,9 +1,10 @@
-"""The registry over its REST API: for processes too small to import MLflow.
+"""The registry over its REST API: for processes too small to import MLflow, or too far away to reach it directly.
 
 The receiver and the reconciler run for months in a few dozen megabytes, and a git push's pod should start at once; all
-they ask is which versions there are, what their tags say, and who is told of new ones. What does not answer is
-`Temporary`, here too. Who asks, and which certificates count, is read from the same variables as MLflow's
-(`MLFLOW_TRACKING_TOKEN`, `_USERNAME`, `_SERVER_CERT_PATH`, `_INSECURE_TLS`).
+they ask is which versions there are, what their tags say, and who is told of new ones. The command line asks a
+cluster's registry through `transport`. What does not answer is `Temporary`, here too. Who asks, and
+which certificates count, is read from the same variables as MLflow's (`MLFLOW_TRACKING_TOKEN`, `_USERNAME`,
+`_SERVER_CERT_PATH`, `_INSECURE_TLS`).
 """
 
 import os
@@ -25,9 +26,9 @@ _VERSION_CREATED = {"entity": "MODEL_VERSION", "action": "CREATED"}
 class RestRegistry:
     """A model registry at `uri`; every method raises `Temporary` when it can't be reached, or answers oddly."""
 
-    def __init__(self, uri: str, *, timeout_s: float = 5) -> None:
+    def __init__(self, uri: str, *, timeout_s: float = 5, transport: httpx.BaseTransport | None = None) -> None:
         self._client = httpx.Client(
-            base_url=uri.rstrip("/") + _API, timeout=timeout_s, trust_env=False, verify=_trusted()
+            base_url=uri.rstrip("/"), timeout=timeout_s, trust_env=False, verify=_trusted(), transport=transport
         )
 
     # --- versions ---
@@ -93,6 +94,17 @@ class RestRegistry:
             if self._ask("POST", "/model-versions/set-tag", json=body) is None:
                 raise NotFound(f"the registry has no version {version} of model {name!r}", do="It was deleted.")
 
+    # --- files ---
+
+    def read_text(self, run_id: str, path: str) -> str | None:
+        """A small text artifact of a run; None where there is none."""
+        answer = self._send("GET", "/get-artifact", params={"run_uuid": run_id, "path": path})
+        if answer.status_code == 404:
+            return None
+        if answer.is_error:
+            raise unreachable(f"artifact {path!r} of run {run_id}", f"it answered {answer.status_code}")
+        return answer.content.decode(errors="replace")
+
     # --- webhooks ---
 
     def ensure_webhook(self, name: str, url: str, secret: str, *, renew: bool) -> None:
@@ -129,13 +141,7 @@ class RestRegistry:
 
     def _ask(self, method: str, path: str, **content: Any) -> dict[str, Any] | None:
         """What the registry says; None: it knows no such thing."""
-        token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
-        auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user else None
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        try:
-            answer = self._client.request(method, path, headers=headers, auth=auth, **content)
-        except httpx.HTTPError as error:
-            raise unreachable("the registry", error) from error
+        answer = self._send(method, _API + path, **content)
         said = _json(answer)
         if answer.status_code == 404 or (answer.status_code == 400 and method == "GET"):
             return None
@@ -145,6 +151,15 @@ class RestRegistry:
         if answer.is_error or not isinstance(said, dict):
             raise unreachable("the registry", f"it answered {answer.status_code} {why}".strip())
         return said
+
+    def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
+        token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
+        auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user else None
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        try:
+            return self._client.request(method, path, headers=headers, auth=auth, **content)
+        except httpx.HTTPError as error:
+            raise unreachable("the registry", error) from error
 
 
 def version_exists(uri: str, name: str, version: int, *, timeout_s: float = 5) -> bool:

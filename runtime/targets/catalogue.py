@@ -20,7 +20,16 @@ def catalogue(home: Path) -> dict[str, Target]:
         SpecInvalid: the catalogue can't be read; every wrong field is named.
     """
     file = home / FILE
-    entries = load_mapping(file.read_text(), f"the catalogue {FILE}") if file.is_file() else {}
+    return parse(file.read_text() if file.is_file() else "")
+
+
+def parse(text: str) -> dict[str, Target]:
+    """The same from a catalogue's text.
+
+    Raises:
+        SpecInvalid: it can't be read; every wrong field is named.
+    """
+    entries = load_mapping(text, f"the catalogue {FILE}") if text else {}
     try:
         listed = Fleet.model_validate(entries).targets
     except ValidationError as error:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.spec.target import Accelerator, Target, Toleration, Versions
 from shiplift.runtime.targets.machine import Hardware, accelerator_of, dotted, numbers
@@ -35,6 +36,20 @@ def of_nodes(nodes: Iterable[Mapping[str, Any]]) -> tuple[Target, ...]:
         target = _gpu_of_labels(labels) if "nvidia.com/gpu.product" in labels else _cpu_of_labels(labels)
         found.setdefault(target.name, target.model_copy(update={"tolerations": tolerations}))
     return tuple(found.values())
+
+
+def named(targets: tuple[Target, ...], name: str) -> tuple[Target, ...]:
+    """Detected targets, the only one under a name of the user's; an empty name leaves them as they are.
+
+    Raises:
+        UsageError: one name for several targets.
+    """
+    if name and len(targets) != 1:
+        raise UsageError(
+            f"{len(targets)} targets were found ({', '.join(target.name for target in targets)}), one name was given",
+            do="Leave `--name` out.",
+        )
+    return tuple(Target.model_validate(target.model_dump() | {"name": name or target.name}) for target in targets)
 
 
 def _cpu_precisions(kind: Accelerator) -> tuple[Precision, ...]:

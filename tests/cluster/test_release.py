@@ -19,7 +19,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shiplift.pipelines.engines.argo.remote import Remote
+from shiplift.pipelines.engines.argo.engine import ArgoEngine
 from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS
 from tests.cluster.conftest import Kube, Lab, stage_runs, until
 from tests.cluster.traffic import Traffic, row
@@ -237,8 +237,8 @@ def started(workflow: Any) -> list[str]:
 
 def submitted(lab: Lab, version: int, **site: Any) -> str:
     """A Workflow of a version with another site, as a hand-written one would be."""
-    remote = Remote(lab.namespace)
-    given = remote.site.model_copy(update={"place": remote.site.place.model_copy(update=site)})
+    engine = ArgoEngine(lab.namespace, lab.folder)
+    given = engine.site.model_copy(update={"place": engine.site.place.model_copy(update=site)})
     parameters = {
         "request": json.dumps({"model": MODEL, "version": version}), "trigger": "{}", "model": MODEL,
         "site": given.model_dump_json(),

@@ -14,9 +14,9 @@ import pytest
 
 from shiplift.pipelines.daemons import stuck
 from shiplift.pipelines.daemons.reconciler import Reconciler
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding
 from shiplift.pipelines.engines.argo.workflows import Run
-from shiplift.pipelines.engines.local.releases import Accepted
 from shiplift.pipelines.installation.values import Images
 from shiplift.pipelines.triggers.settings import Reconciling, TriggerSettings
 from shiplift.runtime.records.release import ReleaseReport

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from shiplift.pipelines.engines.local import control, stack
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.names import release_name
@@ -73,6 +74,10 @@ class Lab:
         return f"{stack.HOST}:{self.running.grpc_port}"
 
     @property
+    def engine(self) -> LocalEngine:
+        return LocalEngine(self.home)
+
+    @property
     def releases(self) -> Releases:
         return Releases(self.home)
 
@@ -126,12 +131,9 @@ class Lab:
 
     def order(self, name: str, version: int, spec: str = "", *, again: bool = False) -> ReleaseReport:
         """Orders a release by hand, and waits for it."""
-        ordered = control.order(self.home, f"{name}/{version}", spec, again=again, allow_older=False)
-        found = until(lambda: not self.releases.active(ordered.accepted.name), seconds=180)
-        assert found
-        report = self.releases.result(ordered.accepted.name)
-        assert report is not None
-        return report
+        accepted = self.engine.order(f"{name}/{version}", spec, again=again, allow_older=False)
+        assert until(lambda: not self.engine.under_way(accepted.name), seconds=180)
+        return self.engine.result(accepted.name)
 
     def events(self, name: str, version: int, spec: str = "") -> list[Event]:
         """What a release told."""
@@ -141,7 +143,7 @@ class Lab:
         """One request to production."""
         file = self.home / "request.npz"
         np.savez(file, **inputs)  # type: ignore[arg-type]
-        return control.infer(self.home, model, file)
+        return self.engine.infer(model, file).model_dump()
 
 
 def request(name: str, version: int, spec: str = "") -> Request:

@@ -1,27 +1,27 @@
 """What a demo that was stopped leaves behind does not spoil the next one in the same home."""
 
-from shiplift.pipelines.commands import demo
+from shiplift.pipelines.commands.start import demo_story
 from shiplift.runtime.base.names import release_name
 from shiplift.runtime.store.registry import CHAMPION
 from tests.integration.conftest import Lab, digits
 
 
 def test_a_demo_begins_when_the_release_of_a_stopped_one_has_ended_and_is_rolled_back(lab: Lab) -> None:
-    first = lab.log_classifier(demo.MODEL)
-    assert lab.wait(demo.MODEL, first).exit_code == 0
+    first = lab.log_classifier(demo_story.MODEL)
+    assert lab.wait(demo_story.MODEL, first).exit_code == 0
     (lab.home / "demo").mkdir()
     (lab.home / "demo" / "unfinished").write_text(str(first))
-    third = lab.log_classifier(demo.MODEL, samples=1150)  # a demo stopped here leaves its release under way
+    third = lab.log_classifier(demo_story.MODEL, samples=1150)  # a demo stopped here leaves its release under way
 
     told: list[str] = []
-    demo.settle(lab.home, lab.running, told.append)
-    result = lab.releases.result(release_name(demo.MODEL, third, ""))
+    demo_story.settle(lab.home, lab.running, told.append)
+    result = lab.releases.result(release_name(demo_story.MODEL, third, ""))
     assert result is not None
     assert result.outcome == "promoted"
-    assert lab.registry.alias(demo.MODEL, CHAMPION) == first
-    assert lab.ask(demo.MODEL, {"input": digits()[0][:1]})["version"] == first
+    assert lab.registry.alias(demo_story.MODEL, CHAMPION) == first
+    assert lab.ask(demo_story.MODEL, {"input": digits()[0][:1]})["version"] == first
     assert not (lab.home / "demo" / "unfinished").exists()
     assert ["waiting" in line for line in told] == [True, False]
 
-    demo.settle(lab.home, lab.running, told.append)
+    demo_story.settle(lab.home, lab.running, told.append)
     assert len(told) == 2

@@ -5,8 +5,8 @@ import time
 
 import pytest
 
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.local import stack
-from shiplift.pipelines.engines.local.releases import Accepted
 from shiplift.pipelines.triggers import registry_sweep
 from shiplift.runtime.base.errors import NotFound, UsageError
 from shiplift.runtime.base.secrets import load_secrets

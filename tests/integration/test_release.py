@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
-from shiplift.pipelines.commands import gate, pages
+from shiplift.pipelines.commands.releases import gate_replay, report_pages
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -109,9 +109,7 @@ def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(la
     assert lab.registry.alias("again", CHAMPION) == version
 
 
-def test_a_past_release_is_judged_again_by_another_policy_without_running_it(
-    lab: Lab,
-) -> None:
+def test_a_past_release_is_judged_again_by_another_policy_without_running_it(lab: Lab, tmp_path: Path) -> None:
     spec = FAST.replace("slo: {", "slo: {p99_ms: 5000, ").replace("open_loop_s: 0", "open_loop_s: 2")
     first = lab.log_classifier("judged", spec=spec)
     assert lab.wait("judged", first).exit_code == 0
@@ -119,18 +117,20 @@ def test_a_past_release_is_judged_again_by_another_policy_without_running_it(
     report = lab.wait("judged", second)
     assert report.exit_code == 0
 
-    found = gate.replay(lab.home, "judged", "same.yaml", "")
+    found = gate_replay.replay(lab.engine, "judged", "same.yaml", "")
     assert [(one.version, one.after, one.flips) for one in found.releases] == [
         (second, Outcome.PASS, ()), (first, Outcome.PASS, ()),
     ]  # fmt: skip
     assert found.releases[0].checks == report.checks
     rules = "policy: {rules: [{metric: memory_mb, comparison: <=, limit: 1 MiB}, {metric: max_rate_per_s, "
-    stricter = gate.replay(lab.home, f"judged/{second}", "stricter.yaml", rules + "comparison: '>=', limit: 1/s}]}")
+    stricter = gate_replay.replay(
+        lab.engine, f"judged/{second}", "stricter.yaml", rules + "comparison: '>=', limit: 1/s}]}"
+    )
     assert {flip.name: flip.after for flip in stricter.releases[0].flips} == {
         "memory_mb": "fail", "max_rate_per_s": "pass",
     }  # fmt: skip
 
-    story = pages.story_of(lab.site, report)
+    story = lab.engine.story(report)
     load = story.load_report
     assert load is not None
     assert load.raw is not None
@@ -142,8 +142,8 @@ def test_a_past_release_is_judged_again_by_another_policy_without_running_it(
     assert len(load.comparison.noise_p99_ratios) == 2
     page = Path(report.report).read_text()
     assert "Latency by arrival rate" in page
-    assert pages.comparison(lab.home, f"judged/{first}", f"judged/{second}").is_file()
-    row = pages.index(lab.home).read_text().split("<strong>judged</strong>")[1]
+    assert report_pages.comparison(lab.engine, tmp_path, f"judged/{first}", f"judged/{second}").is_file()
+    row = report_pages.index(lab.engine, tmp_path).read_text().split("<strong>judged</strong>")[1]
     assert row.split('data-label="champion">')[1].startswith(f"{second}<")
     assert "p99 within 5000 ms" in row.split("</tr>")[0]
 

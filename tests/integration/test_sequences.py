@@ -9,8 +9,6 @@ import torch
 from mlflow.models import infer_signature
 from numpy.typing import NDArray
 
-from shiplift.pipelines.commands import pages
-from shiplift.pipelines.engines.local import control
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.serving.triton.client import Step, TritonClient, steps_of
@@ -129,14 +127,14 @@ def test_a_sequence_that_was_not_started_is_refused(lab: Lab, tally: Tally) -> N
 def test_the_command_line_sends_a_file_as_a_sequence(lab: Lab, tally: Tally, tmp_path: Path) -> None:
     amounts = np.array([[2.0], [-3.0], [4.0]], np.float32)
     np.savez(tmp_path / "steps.npz", amount=amounts)
-    answer = control.infer(lab.home, "tally", tmp_path / "steps.npz", sequence=True)
-    np.testing.assert_allclose(answer["outputs"]["scores"], answers(tally, amounts), atol=1e-4)
+    answer = lab.engine.infer("tally", tmp_path / "steps.npz", sequence=True)
+    np.testing.assert_allclose(answer.outputs["scores"], answers(tally, amounts), atol=1e-4)
 
 
 def test_it_was_measured_in_sequences(lab: Lab, tally: Tally, tmp_path: Path) -> None:
     """Under load at more sequences than one instance has room for, at rates, and against the champion."""
     report = lab.wait("tally", 2, spec="")
-    load = pages.story_of(lab.site, report).load_report
+    load = lab.engine.story(report).load_report
     assert load is not None
     assert load.failures == 0
     assert [one.concurrency for one in load.points] == [1, 20]

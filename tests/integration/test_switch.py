@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from shiplift.pipelines.commands.demo import Traffic
+from shiplift.pipelines.commands.start.demo_story import Traffic
 from shiplift.runtime.records.serving import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.production import production

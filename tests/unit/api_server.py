@@ -1,7 +1,8 @@
 """Just enough of an API server for what a real one can't be made to do on demand: fail, throttle, forbid, and be late.
 
-It keeps objects by kind and name, answers 409 to a second creation, merges patches and pages lists, as the real one
-does; the client that talks to it is the real one. Everything else is tested on a real cluster.
+It keeps objects by kind and name, answers 409 to a second creation, merges patches, pages lists, writes logs and passes
+requests on to what is behind a Service, as the real one does; the client that talks to it is the real one. Everything
+else is tested on a real cluster.
 """
 
 import json
@@ -12,8 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from queue import Queue
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import yaml
 
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 
@@ -24,8 +30,10 @@ _WHERE = re.compile(r"^/(api/v1|apis/[^/]+/[^/]+)(/namespaces/[^/]+(?=/.)|)/?")
 class ApiServer(ThreadingHTTPServer):
     """`objects` by plural and name; `faults` are statuses to answer the next requests with (0: hang up).
 
-    `kinds` are what it knows, by the path of their group and version: what discovery tells. `created`
-    does to a new object what a controller would.
+    `kinds` are what it knows, by the path of their group and version: what discovery tells. `logs` are lines by pod;
+    one that is followed goes on with `more` until that says None. `services` are the addresses of what is behind
+    `NAME:PORT`. What is `forbidden`, by name, answers 403. `created` does to a
+    new object what a controller would.
     """
 
     daemon_threads = True
@@ -35,6 +43,10 @@ class ApiServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects: dict[str, dict[str, Object]] = defaultdict(dict)
         self.kinds: dict[str, list[Object]] = {}
+        self.logs: dict[str, list[str]] = {}
+        self.more: dict[str, Queue[str | None]] = defaultdict(Queue)
+        self.services: dict[str, str] = {}
+        self.forbidden: set[str] = set()
         self.faults: list[int] = []
         self.created: Callable[[Object], None] = lambda _: None
         self.asked: list[tuple[str, str]] = []
@@ -57,6 +69,16 @@ class ApiServer(ThreadingHTTPServer):
         settings.retries = False
         return KubernetesClient(namespace, connect=lambda: client.ApiClient(settings))
 
+    def kubeconfig(self, folder: Path) -> Path:
+        """The same for who reads KUBECONFIG."""
+        there = {
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}], "users": [{"name": "x", "user": {}}],
+            "clusters": [{"name": "x", "cluster": {"server": f"http://127.0.0.1:{self.server_port}"}}],
+        }  # fmt: skip
+        (folder / "kubeconfig").write_text(yaml.safe_dump(there))
+        return folder / "kubeconfig"
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: ApiServer
@@ -74,19 +96,63 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(sent)
 
     def _serve(self) -> None:
-        length = int(self.headers.get("Content-Length") or 0)
-        body = json.loads(self.rfile.read(length)) if length else {}
+        sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         at = urlsplit(self.path)
         plural, _, name = _WHERE.sub("", at.path).partition("/")
         with self.server.lock:
             self.server.asked.append((self.command, at.path))
             fault = self.server.faults.pop(0) if self.server.faults else None
-            if fault == 0:
-                self.close_connection = True
-            elif fault is not None:
-                self._answer(fault, {"kind": "Status", "message": "as the test wants"})
-            else:
+        if fault == 0:
+            self.close_connection = True
+        elif fault is not None or name in self.server.forbidden:
+            self._refuse(fault or 403, "as the test wants")
+        elif plural == "services" and "/proxy/" in name:
+            service, _, path = name.partition("/proxy")
+            self._pass_on(service, f"{path}?{at.query}" if at.query else path, sent)
+        elif plural == "pods" and name.endswith("/log"):
+            self._log(name.removesuffix("/log"), parse_qs(at.query))
+        else:
+            body = json.loads(sent or "{}")
+            with self.server.lock:
                 self._answer(*(self._done(plural, name, body, parse_qs(at.query)) if plural else self._known(at.path)))
+
+    def _refuse(self, status: int, message: str) -> None:
+        self._answer(status, {"kind": "Status", "apiVersion": "v1", "status": "Failure", "message": message})
+
+    def _pass_on(self, service: str, path: str, sent: bytes) -> None:
+        """To what is behind a Service, and back."""
+        if service not in self.server.services:
+            self._refuse(404, f'services "{service}" not found')
+            return
+        url = f"{self.server.services[service]}{path}"
+        headers = {key: value for key, value in self.headers.items() if key.lower() != "host"}
+        answer = httpx.request(self.command, url, content=sent, headers=headers, trust_env=False, timeout=30)
+        self.send_response(answer.status_code)
+        for key, value in answer.headers.items():
+            if key.lower() not in ("content-length", "transfer-encoding", "content-encoding", "connection"):
+                self.send_header(key, value)
+        self.send_header("Content-Length", str(len(answer.content)))
+        self.end_headers()
+        self.wfile.write(answer.content)
+
+    def _log(self, pod: str, query: dict[str, list[str]]) -> None:
+        if pod not in self.server.logs:
+            self._refuse(404, f'pods "{pod}" not found')
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for line in self.server.logs[pod][-int(query["tailLines"][0]) :]:
+            self._chunk(f"{line}\n")
+        while "follow" in query and (more := self.server.more[pod].get()) is not None:
+            self._chunk(f"{more}\n")
+        self._chunk("")
+
+    def _chunk(self, text: str) -> None:
+        sent = text.encode()
+        self.wfile.write(f"{len(sent):x}\r\n".encode() + sent + b"\r\n")
+        self.wfile.flush()
 
     def _known(self, path: str) -> tuple[int, Object]:
         known = self.server.kinds.get(path)

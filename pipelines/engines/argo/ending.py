@@ -49,6 +49,7 @@ def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
         release=workflow["metadata"]["name"],
         started_at=_seconds(workflow["metadata"]["creationTimestamp"]),
         stages=tuple(stages),
+        givers=pipeline.givers,
         verdict=verdict,
         failure=None if _decided(verdict) else failure,
     )

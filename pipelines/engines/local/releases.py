@@ -14,6 +14,7 @@ import time
 import uuid
 from pathlib import Path
 
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.runtime.base.errors import NotFound, by_exit_code
 from shiplift.runtime.base.names import release_name, release_prefix
 from shiplift.runtime.base.storage import room_for, write_atomically
@@ -31,14 +32,6 @@ class Order(Record):
 
     request: Request
     trigger: Trigger
-
-
-class Accepted(Record):
-    """A release that exists now; `created` or `queued` say whether this call did something."""
-
-    name: str
-    created: bool
-    queued: bool
 
 
 class Releases:

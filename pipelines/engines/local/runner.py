@@ -75,8 +75,9 @@ def run(
         walk.failure = failure_of(error)
     sandbox.cool()
     ending = Ending(
-        release=release, started_at=started, stages=tuple(walk.stages), verdict=walk.verdict, failure=walk.failure
-    )
+        release=release, started_at=started, stages=tuple(walk.stages), givers=pipeline.givers, verdict=walk.verdict,
+        failure=walk.failure,
+    )  # fmt: skip
     if pipeline.on_exit is not None:
         _last(walk, pipeline.on_exit, ending)
     return ending, walk.known

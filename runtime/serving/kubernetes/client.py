@@ -8,9 +8,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from shiplift.runtime.base.errors import Temporary
-from shiplift.runtime.serving.kubernetes.connection import Answer, Method, Object, connect, send, unknown
-from shiplift.runtime.serving.kubernetes.kinds import KNOWN, Kind, group_path
+from shiplift.runtime.serving.kubernetes.connection import (
+    Answer,
+    Method,
+    Object,
+    connect,
+    read_lines,
+    send,
+    send_bytes,
+    unknown,
+)
+from shiplift.runtime.serving.kubernetes.kinds import KNOWN, POD, Kind, group_path
 
 MANAGER = "shiplift"
 
@@ -117,27 +125,22 @@ class KubernetesClient:
                     )
         return self._discovered.get((version, name))
 
-    # --- services ---
+    # --- what is neither an object nor JSON ---
 
-    def proxied(self, uri: str, path: str, query: dict[str, str]) -> Object | None:
-        """What an HTTP service answers, asked through the API server where it is one of this namespace; None for 404.
+    def log(self, pod: str, container: str, *, lines: int, follow: bool = False) -> Iterator[str]:
+        """The last lines of a container's log; with `follow` also those to come, until it ends.
 
-        `uri` is the service's own, `http://NAME.NAMESPACE[.svc...]:PORT`, or any other address, then asked directly.
+        Nothing where the pod is gone, or its container has not started.
         """
-        import httpx  # noqa: PLC0415 - only the command line asks
+        path = f"{POD.path(self.namespace, pod)}/log"
+        query = [("container", container), ("tailLines", str(lines)), *([("follow", "true")] if follow else [])]
+        return read_lines(self._transport, path, what=f"the log of {pod}", query=query, endless=follow)
 
-        parts = httpx.URL(uri)
-        name, _, namespace = parts.host.partition(".")
-        if namespace.split(".")[0] == self.namespace:
-            at = f"/api/v1/namespaces/{self.namespace}/services/{name}:{parts.port or 80}/proxy{path}"
-            return send(self._transport, "GET", at, what=f"{path} of service {name}", query=query).or_none()
-        try:
-            answer = httpx.get(f"{uri.rstrip('/')}{path}", params=query, timeout=30)
-        except httpx.HTTPError as error:
-            raise Temporary(f"{parts.host} does not answer: {error}", do="Check it, then try again.") from error
-        if answer.status_code == 404:
-            return None
-        return dict(answer.raise_for_status().json())
+    def pass_on(
+        self, method: str, path: str, *, query: list[tuple[str, str]], headers: dict[str, str], body: bytes | None
+    ) -> tuple[int, list[tuple[str, str]], bytes]:
+        """A plain request to the API server; gives status, headers and body, whatever they are."""
+        return send_bytes(self._transport, method, path, query=query, headers=headers, body=body)
 
     @cached_property
     def _transport(self) -> Any:

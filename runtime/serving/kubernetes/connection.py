@@ -6,6 +6,8 @@ and a list of them takes several times the memory of the JSON.
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -115,19 +117,71 @@ def send(
         Temporary: the connection broke, or, in a pod, there is none: the cluster is there, as the pod shows.
         ClusterUnreachable: a kubeconfig leads to no API server.
     """
-    from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
-    from urllib3.exceptions import HTTPError  # noqa: PLC0415 - comes with kubernetes
-
     request = transport.param_serialize(
         method, path, query_params=list((query or {}).items()), body=body, auth_settings=["BearerToken"],
         header_params={"Accept": "application/json", "Content-Type": content},
     )  # fmt: skip
-    try:
+    with _answering():
         response = transport.call_api(*request, _request_timeout=_TIMEOUT_S)
         text = response.read()
+    return Answer(status=response.status, body=_json(text), doing=f"{_DOING[method]} {what}", kind=kind)
+
+
+def send_bytes(
+    transport: Any, method: str, path: str, *, query: list[tuple[str, str]], headers: dict[str, str], body: bytes | None
+) -> tuple[int, list[tuple[str, str]], bytes]:
+    """The same for a request and an answer of any kind; gives status, headers and body, whatever they are.
+
+    Raises:
+        Temporary, ClusterUnreachable: as `send`.
+    """
+    with _answering():
+        response = _open(transport, method, path, query, headers, body)
+        return int(response.status), list(response.headers.items()), bytes(response.read())
+
+
+def read_lines(transport: Any, path: str, *, what: str, query: list[tuple[str, str]], endless: bool) -> Iterator[str]:
+    """The lines of an answer as they come, nothing where there is none; `endless`: any time may pass between two.
+
+    Raises:
+        ClusterRefused: the cluster forbids it.
+        Temporary, ClusterUnreachable: as `send`.
+    """
+    with _answering():
+        response = _open(transport, "GET", path, query, {}, None, endless=endless)
+        if response.status in (400, 404):
+            return
+        if response.status >= 400:
+            raise Answer(status=response.status, body=_json(response.read()), doing=f"reading {what}")._error()
+        yield from (line.decode(errors="replace").rstrip("\n") for line in response)
+
+
+def _open(
+    transport: Any, method: str, path: str, query: list[tuple[str, str]], headers: dict[str, str], body: bytes | None,
+    *, endless: bool = False,
+) -> Any:  # fmt: skip
+    """urllib3's response, its body not yet read: the generated client knows neither bytes nor streams."""
+    import urllib3  # noqa: PLC0415 - comes with kubernetes
+
+    verb, url, sent, _, _ = transport.param_serialize(
+        method, path, query_params=query, header_params=headers, auth_settings=["BearerToken"]
+    )
+    connect, read = _TIMEOUT_S
+    timeout = urllib3.Timeout(connect=connect, read=None if endless else read)
+    pool = transport.rest_client.pool_manager
+    return pool.request(verb, url, body=body, headers=sent, timeout=timeout, preload_content=False)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    """What keeps the API server from answering, as ours."""
+    from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
+    from urllib3.exceptions import HTTPError  # noqa: PLC0415 - comes with kubernetes
+
+    try:
+        yield
     except (HTTPError, ApiException) as error:  # the latter: the certificates don't match
         raise _no_answer(error) from error
-    return Answer(status=response.status, body=_json(text), doing=f"{_DOING[method]} {what}", kind=kind)
 
 
 def unknown(kind: Kind) -> ClusterRefused:

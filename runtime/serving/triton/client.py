@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 import numpy as np
@@ -212,8 +212,17 @@ class TritonClient:
             raise ServerFailed(f"Triton refused {what!r}: {said}", do="See the server's log.") from error
 
 
+class Answering(Protocol):
+    """A server that answers requests, over whichever protocol."""
+
+    def ask(
+        self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
+    ) -> Arrays:
+        """The outputs of one request, by name."""
+
+
 def one_by_one(
-    client: TritonClient, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None,
+    client: Answering, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None,
     sequence: bool = False,
 ) -> Arrays:  # fmt: skip
     """What a model answers to samples that are asked in turn, as the steps of one `sequence` or each for itself.
@@ -289,11 +298,16 @@ def _apart(wanted: Any, got: Any) -> float:
 
 
 def _input(name: str, datatype: str, array: Any) -> Any:
-    shaped = array.reshape(-1, 1) if array.ndim == 1 else array
+    shaped = as_tensor(datatype, array)
     entry = triton.InferInput(name, list(shaped.shape), datatype)
+    entry.set_data_from_numpy(shaped)
+    return entry
+
+
+def as_tensor(datatype: str, array: Any) -> Any:
+    """An array as Triton takes it: samples along the first axis, texts as bytes."""
+    shaped = array.reshape(-1, 1) if array.ndim == 1 else array
     if datatype == "BYTES":
         texts = [item if isinstance(item, bytes) else str(item).encode() for item in shaped.reshape(-1)]
-        entry.set_data_from_numpy(np.array(texts, dtype=np.object_).reshape(shaped.shape))
-    else:
-        entry.set_data_from_numpy(np.ascontiguousarray(shaped, dtype=triton_to_np_dtype(datatype)))
-    return entry
+        return np.array(texts, dtype=np.object_).reshape(shaped.shape)
+    return np.ascontiguousarray(shaped, dtype=triton_to_np_dtype(datatype))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.host.processes import alive, free_port, identify
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, ReleaseReport, StageRun
@@ -26,7 +27,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def concluded(home: Path, trigger: Trigger | None = None, **ending: Any) -> ReleaseReport:
-    given: dict[str, Any] = {"release": "digits-3-0123456789", "started_at": 1000.0, "stages": ()}
+    given: dict[str, Any] = {
+        "release": "digits-3-0123456789",
+        "started_at": 1000.0,
+        "stages": (),
+        "givers": RELEASE.givers,
+    }
     where = site(home, registry_uri=f"http://127.0.0.1:{free_port()}")
     return conclude(where, REQUEST, trigger or Trigger(), Ending(**given | ending))
 

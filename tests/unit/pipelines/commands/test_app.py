@@ -191,7 +191,7 @@ def test_a_log_that_is_not_there_is_told_with_those_that_may_be(shiplift: Shipli
 
 def test_a_command_asks_nobody_before_it_is_asked_to() -> None:
     """`--help` is instant: the command imports what it needs when it runs."""
-    heavy = {"mlflow", "torch", "numpy", "onnx", "fastapi"}
+    heavy = {"mlflow", "torch", "numpy", "onnx", "fastapi", "kubernetes", "pydantic"}
     script = f"import sys, shiplift.pipelines.commands.app; print(sorted({heavy!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -1,11 +1,16 @@
+import os
 import threading
 from pathlib import Path
 
 import pytest
 
 from shiplift.pipelines.commands import console
+from shiplift.pipelines.engines.answers import Answer
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import StackDown
+from shiplift.runtime.host.processes import identify
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Endpoint
@@ -23,9 +28,25 @@ def report(name: str) -> ReleaseReport:
     )  # fmt: skip
 
 
+def with_dispatcher(home: Path) -> None:
+    """A stack whose dispatcher is this process."""
+    numbers = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port", "cache_mb")
+    made = stack.Stack(
+        **dict.fromkeys(numbers, 1), registry_uri="", server_environment="", rate_limiter=False, sweep_s=60, since=0,
+        processes={"dispatcher": identify(os.getpid())},
+    )  # fmt: skip
+    (home / "stack.json").write_text(made.model_dump_json())
+
+
 @pytest.fixture
 def releases(tmp_path: Path) -> Releases:
     return Releases(tmp_path)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> LocalEngine:
+    """A home whose dispatcher is gone."""
+    return LocalEngine(tmp_path)
 
 
 @pytest.fixture
@@ -33,7 +54,11 @@ def name(releases: Releases) -> str:
     return releases.accept(Request(model="digits", version=1), Trigger()).name
 
 
-def test_a_release_is_followed_to_its_end(releases: Releases, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_release_is_followed_to_its_end(
+    engine: LocalEngine, releases: Releases, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with_dispatcher(engine.home)
+
     def work() -> None:
         releases.tell(name, Event(stage="admit", kind="started"))
         releases.tell(name, Event(stage="admit", kind="progress", message="[red]scanning[/]"))
@@ -42,7 +67,7 @@ def test_a_release_is_followed_to_its_end(releases: Releases, name: str, capfd: 
 
     worker = threading.Thread(target=work)
     worker.start()
-    assert console.follow(releases, name, alive=lambda: True) == report(name)
+    assert console.follow(engine, name) == report(name)
     worker.join(timeout=10)
     out, err = capfd.readouterr()
     assert out == ""
@@ -50,20 +75,20 @@ def test_a_release_is_followed_to_its_end(releases: Releases, name: str, capfd: 
     assert "ok" in err
 
 
-def test_a_release_that_has_ended_is_shown_at_once(releases: Releases, name: str) -> None:
+def test_a_release_that_has_ended_is_shown_at_once(engine: LocalEngine, releases: Releases, name: str) -> None:
     releases.end(name, report(name))
-    assert console.follow(releases, name, alive=lambda: False, quiet=True) == report(name)
+    assert console.follow(engine, name, quiet=True) == report(name)
 
 
-def test_a_release_that_nobody_works_on_is_not_waited_for(releases: Releases, name: str) -> None:
+def test_a_release_that_nobody_works_on_is_not_waited_for(engine: LocalEngine, name: str) -> None:
     with pytest.raises(StackDown, match="the dispatcher is not running"):
-        console.follow(releases, name, alive=lambda: False, quiet=True)
+        console.follow(engine, name, quiet=True)
 
 
-def test_a_release_without_a_result_is_told(releases: Releases, name: str) -> None:
+def test_a_release_without_a_result_is_told(engine: LocalEngine, releases: Releases, name: str) -> None:
     (releases.folder(name) / "queued").unlink()
     with pytest.raises(StackDown, match="has no result"):
-        console.follow(releases, name, alive=lambda: True, quiet=True)
+        console.follow(engine, name, quiet=True)
 
 
 def test_a_report_is_shown_with_verdict_gates_and_endpoint(name: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -81,6 +106,11 @@ def test_targets_that_are_not_served_are_told_with_the_verdict(name: str, capfd:
     assert "note: target fast is deployed and judged, [red]arm[/] is not: one target serves" in capfd.readouterr().out
     console.show_report(report(name))
     assert "note" not in capfd.readouterr().out
+
+
+def test_an_answer_is_shown_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    console.show_answer(Answer(model="digits", version=3, outputs={"label": [[7]], "name": ["[red]seven[/] :smile:"]}))
+    assert capfd.readouterr().out == "digits version 3\nlabel: [[7]]\nname: ['[red]seven[/] :smile:']\n"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shiplift.pipelines.engines.local.releases import Accepted
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers import git_push
 from shiplift.pipelines.triggers.git_push import changed_specs, read_spec, release, specs_of
 from shiplift.pipelines.triggers.pushes import NO_COMMIT

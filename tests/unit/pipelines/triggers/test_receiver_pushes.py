@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiplift.pipelines.engines.local.releases import Accepted
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers.intake import Intake
 from shiplift.pipelines.triggers.pushes import NO_COMMIT, Push, read_push
 from shiplift.pipelines.triggers.receiver import MAX_PUSH_BYTES, create_app

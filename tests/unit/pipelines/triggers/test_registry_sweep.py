@@ -2,7 +2,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shiplift.pipelines.engines.local.releases import Accepted
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers.registry_sweep import sweep
 from shiplift.runtime.base.errors import NotAdmitted, ShipliftError, Temporary
 from shiplift.runtime.records.request import Request, Trigger

@@ -13,7 +13,6 @@ from shiplift.runtime.records.base import Record, Sections, identity, volatile
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
-from shiplift.runtime.records.release import StageRun, stage_keys
 from shiplift.runtime.records.request import Trigger
 from shiplift.runtime.records.serving import ServerPods
 from shiplift.runtime.records.site import Cluster, Machine, Site
@@ -188,16 +187,6 @@ def test_a_record_objects_only_where_its_checks_do_not_pass() -> None:
         verdict = Verdict.of((check(worse),))
         assert verdict.objection() == verdict
         assert Packages(target="t", packages=(), checks=(check(worse),)).objection() == verdict
-
-
-def test_a_deployed_target_s_own_records_tell_its_story() -> None:
-    stages = [StageRun(name=name, target=target, key=f"{name} {target}") for target in ("a", "b", "c")
-              for name in ("quantize", "tune")]  # fmt: skip
-    stages[3] = stages[3].model_copy(update={"outcome": "failed"})
-    assert stage_keys(stages) == {"quantize": "quantize b", "tune": "tune b"}
-    assert stage_keys(stages, "c") == {"quantize": "quantize c", "tune": "tune c"}
-    assert stage_keys([*stages, StageRun(name="deploy", key="deploy")], "gone")["deploy"] == "deploy"
-    assert stage_keys(stages[:2]) == {"quantize": "quantize a", "tune": "tune a"}
 
 
 @pytest.mark.parametrize("kind", list(every_error()))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import NotAdmitted, Temporary, UsageError
 from shiplift.runtime.host.processes import free_port
-from shiplift.runtime.store.registry import Registry, check_name
+from shiplift.runtime.store.registry import Registry, check_name, model_and_version
 from shiplift.runtime.store.registry_rest import RestRegistry, version_exists
 
 
@@ -195,3 +195,26 @@ def test_a_registry_s_refusal_is_said_with_its_reason(uri: str) -> None:
     Answers.status = 503
     with pytest.raises(Temporary, match="it answered 503 no private addresses"):
         RestRegistry(uri).tag("a", 1, release="x")
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [("digits", ("digits", None)), ("digits/3", ("digits", 3)), ("My Model/12", ("My Model", 12)), ("a/01", ("a", 1))],
+)
+def test_a_name_is_a_model_or_one_version_of_it(name: str, parts: tuple[str, int | None]) -> None:
+    assert model_and_version(name) == parts
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["digits/", "digits/x", "digits/0", "digits/-1", "digits/1.0", "digits/²", "digits/٣", "digits/" + "9" * 5000],
+)
+def test_a_version_is_a_positive_number(name: str) -> None:
+    with pytest.raises(UsageError, match="is not a version number"):
+        model_and_version(name)
+
+
+@pytest.mark.parametrize("name", ["", "/3", "../x/3", "a/b/3", "a:b", " a"])
+def test_a_name_that_no_model_has_is_refused(name: str) -> None:
+    with pytest.raises(NotAdmitted, match="can't be a model's name"):
+        model_and_version(name)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.releases import MAX_REQUEST_BYTES, ArgoReleases, concluding
-from shiplift.pipelines.engines.local.releases import Accepted
 from shiplift.runtime.base.errors import ClusterRefused, NotFound, SpecInvalid, Temporary
 from shiplift.runtime.base.names import dns_name, push_name, workflow_name
 from shiplift.runtime.records.request import Request, Trigger

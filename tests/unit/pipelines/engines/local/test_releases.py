@@ -8,7 +8,8 @@ from threading import Barrier
 
 import pytest
 
-from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Accepted, Releases
+from shiplift.pipelines.engines.answers import Accepted
+from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Releases
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.failure import Failure

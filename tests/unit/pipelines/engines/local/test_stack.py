@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from shiplift.pipelines.commands import status
-from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.answers import StackStatus
+from shiplift.pipelines.engines.local import stack, status
 from shiplift.pipelines.engines.local.stack import Stack
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import PortTaken, StackDown
@@ -84,7 +84,7 @@ def test_a_port_that_is_taken_stops_the_start_before_anything_runs(tmp_path: Pat
 
 
 def test_the_status_tells_every_part_and_what_is_down(tmp_path: Path) -> None:
-    assert status.of_stack(tmp_path) == status.StackStatus(home=str(tmp_path), running=False)
+    assert status.of_stack(tmp_path) == StackStatus(home=str(tmp_path), running=False)
     made(tmp_path, all_of(GONE) | {"triton": ME})
     found = status.of_stack(tmp_path)
     assert not found.running

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shiplift.pipelines.commands import demo
+from shiplift.pipelines.commands.start import demo_story
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.engines.local.stack import Stack
 from shiplift.runtime.base.errors import StackDown
@@ -34,7 +34,7 @@ class Swept:
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "RestRegistry", Swept)
+    monkeypatch.setattr(demo_story, "RestRegistry", Swept)
 
 
 @pytest.fixture
@@ -42,12 +42,15 @@ def releases(tmp_path: Path) -> Releases:
     return Releases(tmp_path)
 
 
-def running(dispatcher: Process | None = None) -> Stack:
+def running(home: Path, dispatcher: Process | None = None) -> Stack:
+    """A stack whose dispatcher is this process, unless another is named."""
     ports = dict.fromkeys(("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port"), 1)
-    return Stack(
+    made = Stack(
         **ports, registry_uri="http://127.0.0.1:1", server_environment="", cache_mb=0, rate_limiter=False, sweep_s=60,
         since=0, processes={"dispatcher": dispatcher or identify(os.getpid())},
     )  # fmt: skip
+    (home / "stack.json").write_text(made.model_dump_json())
+    return made
 
 
 def queued(releases: Releases, model: str, version: int) -> str:
@@ -80,7 +83,7 @@ def test_releases_of_its_own_model_are_waited_for_in_their_order_and_no_others(
 
     worker = later(work)
     told: list[str] = []
-    demo.settle(tmp_path, running(), told.append)
+    demo_story.settle(tmp_path, running(tmp_path), told.append)
     worker.join()
     assert not any(map(releases.active, (second, third)))
     assert releases.active(other)
@@ -98,7 +101,7 @@ def test_a_version_whose_webhook_was_lost_is_released_before_the_demo_begins(
         releases.end(name, report(name))
 
     worker = later(work)
-    demo.settle(tmp_path, running(), lambda _: None)
+    demo_story.settle(tmp_path, running(tmp_path), lambda _: None)
     worker.join()
     (name,) = releases.of("digits", 3)
     assert releases.result(name) == report(name)
@@ -107,17 +110,17 @@ def test_a_version_whose_webhook_was_lost_is_released_before_the_demo_begins(
 def test_a_release_that_is_taken_off_the_queue_is_not_waited_for(tmp_path: Path, releases: Releases) -> None:
     name = queued(releases, "digits", 3)
     worker = later((releases.folder(name) / "queued").unlink)
-    demo.settle(tmp_path, running(), lambda _: None)
+    demo_story.settle(tmp_path, running(tmp_path), lambda _: None)
     worker.join()
 
 
 def test_without_a_dispatcher_nobody_waits_for_ever(tmp_path: Path, releases: Releases) -> None:
     queued(releases, "digits", 3)
     with pytest.raises(StackDown, match="the dispatcher is not running"):
-        demo.settle(tmp_path, running(Process(pid=1, started_at=1)), lambda _: None)
+        demo_story.settle(tmp_path, running(tmp_path, Process(pid=1, started_at=1)), lambda _: None)
 
 
 def test_in_a_fresh_home_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
     told: list[str] = []
-    demo.settle(tmp_path, running(), told.append)
+    demo_story.settle(tmp_path, running(tmp_path), told.append)
     assert told == []

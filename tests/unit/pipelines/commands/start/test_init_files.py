@@ -10,8 +10,8 @@ import pytest
 import typer
 import yaml
 
-from shiplift.pipelines.commands import init
 from shiplift.pipelines.commands.app import app
+from shiplift.pipelines.commands.start import init_files
 from shiplift.runtime.base.errors import UsageError
 
 WORKFLOW = Path(".github/workflows/shiplift-release.yaml")
@@ -19,7 +19,7 @@ WORKFLOW = Path(".github/workflows/shiplift-release.yaml")
 
 @pytest.fixture
 def workflow(tmp_path: Path) -> dict[str, Any]:
-    (path,) = init.write(tmp_path, force=False, github_actions=True)
+    (path,) = init_files.write(tmp_path, force=False, github_actions=True)
     assert path == tmp_path / WORKFLOW
     loaded: dict[str, Any] = yaml.safe_load(path.read_text())
     return loaded
@@ -27,9 +27,9 @@ def workflow(tmp_path: Path) -> dict[str, Any]:
 
 def test_the_workflow_is_not_overwritten_unasked(tmp_path: Path, workflow: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="is there already"):
-        init.write(tmp_path, force=False, github_actions=True)
-    assert init.write(tmp_path, force=True, github_actions=True)
-    assert len(init.write(tmp_path, force=False)) == 3
+        init_files.write(tmp_path, force=False, github_actions=True)
+    assert init_files.write(tmp_path, force=True, github_actions=True)
+    assert len(init_files.write(tmp_path, force=False)) == 3
 
 
 def test_it_may_read_and_nothing_else(workflow: dict[str, Any]) -> None:

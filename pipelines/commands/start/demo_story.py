@@ -19,6 +19,7 @@ import numpy as np
 
 from shiplift.pipelines.commands import console
 from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings
 from shiplift.pipelines.triggers.registry_sweep import sweep
@@ -77,7 +78,7 @@ class Traffic:
             thread.join(timeout=30)
 
     def _over_grpc(self) -> None:
-        import tritonclient.grpc as triton  # noqa: PLC0415 - plain client, as any user's
+        import tritonclient.grpc as triton
 
         client = triton.InferenceServerClient(self.grpc)
         given = triton.InferInput("input", list(self.image.shape), "FP32")
@@ -85,7 +86,7 @@ class Traffic:
         self._until_stopped(lambda: str(client.infer(self.model, [given]).get_response().model_version))
 
     def _over_http(self) -> None:
-        import httpx  # noqa: PLC0415
+        import httpx
 
         body = {"inputs": [{"name": "input", "shape": list(self.image.shape), "datatype": "FP32",
                             "data": self.image.ravel().tolist()}]}  # fmt: skip
@@ -195,17 +196,17 @@ def settle(home: Path, running: stack.Stack, tell: Tell) -> None:
     own = set(releases.of(MODEL))
     for name in releases.pending():
         if name in own:
-            _wait_for(releases, name, running, tell)
+            _wait_for(LocalEngine(home), name, tell)
     _roll_back(stack.site(home, running), _unfinished(home), tell)
 
 
-def _wait_for(releases: Releases, name: str, running: stack.Stack, tell: Tell) -> None:
+def _wait_for(engine: LocalEngine, name: str, tell: Tell) -> None:
     """Shows a release to its end. One that is taken off the queue has ended too, without a result."""
     tell(f"Release {name} of an earlier demo is under way: waiting for its end.")
     try:
-        console.follow(releases, name, alive=lambda: running.runs("dispatcher"))
+        console.follow(engine, name)
     except StackDown:
-        if releases.active(name):
+        if engine.under_way(name):
             raise
 
 
@@ -232,7 +233,7 @@ def _release(
                 f"no webhook came for {MODEL}/{version} within {_WEBHOOK_S} s", do="See `shiplift logs receiver`."
             )
         time.sleep(0.05)
-    report = console.follow(releases, name, alive=lambda: running.runs("dispatcher"))
+    report = console.follow(LocalEngine(home), name)
     console.show_report(report)
     if report.exit_code != expect.exit_code:
         raise ShipliftError(
@@ -271,7 +272,7 @@ def train(home: Path, running: stack.Stack, tell: Tell, *, epochs: int, samples:
 
 def _compare(running: stack.Stack, answers: Arrays) -> float:
     """Asks production for images that torch has answered; gives the largest absolute difference."""
-    from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415
+    from shiplift.runtime.serving.triton.client import TritonClient
 
     with TritonClient(f"{stack.HOST}:{running.grpc_port}") as client:
         signature = client.signature(MODEL)

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from shiplift.pipelines.commands import gate
-from shiplift.pipelines.commands.gate import Replay
+from shiplift.pipelines.commands.releases import gate_replay
+from shiplift.pipelines.commands.releases.gate_replay import Replay
+from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, SpecInvalid
 from shiplift.runtime.gates import policy
@@ -24,7 +25,7 @@ from tests.unit.runtime.gates.test_report import admitted, report
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("shiplift.pipelines.commands.pages.site_of", site)
+    monkeypatch.setattr(LocalEngine, "site", property(lambda engine: site(engine.home)))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     return tmp_path
 
@@ -51,7 +52,7 @@ def measured(p99_ms: float = 10) -> Any:
 
 
 def judged(home: Path, text: str, name: str = "digits/3") -> Replay:
-    return gate.replay(home, name, "policy.yaml", text)
+    return gate_replay.replay(LocalEngine(home), name, "policy.yaml", text)
 
 
 def test_the_released_limits_give_the_released_verdict(home: Path) -> None:
@@ -133,7 +134,7 @@ def test_what_kept_no_measurements_is_told(home: Path) -> None:
 def test_what_it_prints_is_for_people_and_for_programs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     released(home, 3, admit=admitted(p99_ms=40), gate=measured())
     found = judged(home, "slo: {p99_ms: 5}")
-    gate.show(found)
+    gate_replay.show(found)
     said = capsys.readouterr().out
     assert "pass -> fail" in said
     assert "1 of 1 verdicts would flip" in said

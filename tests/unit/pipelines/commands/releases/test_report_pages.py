@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from shiplift.pipelines.commands import pages
+from shiplift.pipelines.commands.releases import report_pages
 from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import StackDown
 from shiplift.runtime.host.processes import free_port
@@ -46,15 +47,15 @@ def test_the_index_of_a_stack_that_is_down_says_what_its_home_knows(home: Path) 
     for version, promoted in ((1, True), (2, True), (3, False)):
         released(home, "digits", version, promoted=promoted)
     released(home, "fraud", 1, promoted=False)
-    page = pages.index(home).read_text()
+    page = report_pages.index(LocalEngine(home), home / "reports").read_text()
     assert (champion_of(page, "digits"), champion_of(page, "fraud")) == ("2", "-")
     assert "version 3: too slow" in page
 
 
 def test_a_home_without_releases_has_an_index_too(home: Path) -> None:
-    assert "Nothing was released yet" in pages.index(home).read_text()
+    assert "Nothing was released yet" in report_pages.index(LocalEngine(home), home / "reports").read_text()
 
 
 def test_a_home_that_never_had_a_stack_has_no_site(tmp_path: Path) -> None:
     with pytest.raises(StackDown, match="no stack was started"):
-        pages.site_of(tmp_path)
+        _ = LocalEngine(tmp_path).site

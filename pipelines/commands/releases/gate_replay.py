@@ -4,30 +4,24 @@ A release keeps the evidence of its verdict; the file's sections `policy`, `slo`
 those it was released with, and sections that the file leaves out stay as they were.
 """
 
-from pathlib import Path
-from typing import TypeVar
-
 from rich.table import Table
 from rich.text import Text
 
-from shiplift.pipelines.commands import console, pages
-from shiplift.pipelines.engines.local import control, stack
-from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.commands import console
+from shiplift.pipelines.engines.protocol import Engine
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.gates import policy
 from shiplift.runtime.gates.policy import Limits
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.precision import Candidates
-from shiplift.runtime.records.release import ReleaseReport, stage_keys
-from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import ReleaseSpec, parse
-from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.store.history import History
+from shiplift.runtime.store.registry import model_and_version
 
-R = TypeVar("R", bound=Record)
 _SECTIONS = ("quality", "data", "slo", "policy")
 
 
@@ -60,11 +54,15 @@ class Replayed(Record):
 
 
 class Replay(Record):
-    """Every release judged again, newest first, and how many verdicts would be another."""
+    """Every release judged again, newest first, and how many verdicts would be another.
+
+    Not `verified`: nobody checked that the measurements are those that Shiplift kept.
+    """
 
     policy: str
     releases: tuple[Replayed, ...]
     flipped: int
+    verified: bool = True
 
     @property
     def outcome(self) -> Outcome:
@@ -72,7 +70,7 @@ class Replay(Record):
         return self.releases[0].after
 
 
-def replay(home: Path, name: str, file: str, text: str) -> Replay:
+def replay(engine: Engine, name: str, file: str, text: str) -> Replay:
     """One version's release (`MODEL/VERSION`), or all of a model's, judged by the sections of a spec's text.
 
     Raises:
@@ -80,41 +78,20 @@ def replay(home: Path, name: str, file: str, text: str) -> Replay:
         NotFound: there is no such release, or it kept no evidence.
     """
     changed = parse(text)
-    model, version = control.split(name)
-    reports = [control.report_of(home, model, version)] if version else _all(home, model)
-    found = [_one(home, report, changed) for report in reports]
-    replayed = tuple(one for one in found if one)
-    if not replayed:
+    model, version = model_and_version(name)
+    reports = [engine.report(model, version)] if version else engine.reports(model)
+    judged = [_judged(engine, report, changed) for report in sorted(reports, key=lambda one: -one.version)]
+    releases = tuple(release for release in judged if release)
+    if not releases:
         raise NotFound(f"{name} has no release with kept measurements", do=f"Run `shiplift rerun {name}` first.")
-    return Replay(policy=file, releases=replayed, flipped=sum(one.before != one.after for one in replayed))
+    flipped = sum(release.before != release.after for release in releases)
+    return Replay(policy=file, releases=releases, flipped=flipped, verified=engine.verified)
 
 
-def _all(home: Path, model: str) -> list[ReleaseReport]:
-    """The newest report of each version that was released."""
-    releases = Releases(home)
-    versions = {done.version for name in releases.of(model) if (done := releases.result(name))}
-    if not versions:
-        versions = {info.version for info in Registry(stack.require(home).registry_uri).versions(model)}
-    found = []
-    for version in sorted(versions, reverse=True):
-        try:
-            found.append(control.report_of(home, model, version))
-        except NotFound:  # registered, and never released
-            continue
-    return found
-
-
-def _one(home: Path, report: ReleaseReport, changed: ReleaseSpec) -> Replayed | None:
-    ledger = Ledger(pages.site_of(home), Request(model=report.model, version=report.version))
-    keys = stage_keys(report.stages)
-
-    def kept(stage: str, kind: type[R]) -> R | None:
-        return ledger.recall(keys[stage], stage, kind) if stage in keys else None
-
-    admitted = kept("admit", Admitted)
-    given = kept("gate", Verdict)
-    exported, candidates = kept("export", Exported), kept("quantize", Candidates)
-    evidence = given.evidence if given else _early(report, exported, candidates)
+def _judged(engine: Engine, report: ReleaseReport, changed: ReleaseSpec) -> Replayed | None:
+    history = engine.history(report)
+    admitted, verdict = history.last(Admitted), history.last(Verdict)
+    evidence = verdict.evidence if verdict else _early(report, history)
     if admitted is None or evidence is None:
         return None
     then = {name: getattr(admitted, name) for name in _SECTIONS}
@@ -133,8 +110,9 @@ def _one(home: Path, report: ReleaseReport, changed: ReleaseSpec) -> Replayed | 
     )
 
 
-def _early(report: ReleaseReport, exported: Exported | None, candidates: Candidates | None) -> Evidence | None:
+def _early(report: ReleaseReport, history: History) -> Evidence | None:
     """What is known of a release whose quality stopped it."""
+    exported, candidates = history.last(Exported), history.last(Candidates)
     if exported is None or candidates is None:
         return None
     best = next(iter(candidates.kept or candidates.candidates))
@@ -185,6 +163,11 @@ def show(found: Replay) -> None:
         if one.flips:
             console.stdout.print(_table(one.flips))
     console.stdout.print(f"{found.flipped} of {len(found.releases)} verdicts would flip", markup=False)
+    if not found.verified:
+        console.stdout.print(
+            "judged from measurements as the registry has them; the key to check their signatures stays on the cluster",
+            markup=False, style="dim",
+        )  # fmt: skip
 
 
 def _table(flips: tuple[Flip, ...]) -> Table:

@@ -1,0 +1,1 @@
+"""Commands that put Shiplift on a cluster, or take it off."""

@@ -1,0 +1,99 @@
+"""What every command does at its edge: settings, the engine, files given by hand, output. It loads at once."""
+
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from shiplift.pipelines.engines.protocol import Engine
+    from shiplift.pipelines.installation.values import Values
+    from shiplift.pipelines.settings import Settings
+    from shiplift.runtime.records.base import Record
+
+R = TypeVar("R", bound="Record")
+HOME: ContextVar[Path | None] = ContextVar("home", default=None)  # what `--home` says
+
+
+def settings(**options: Any) -> "Settings":
+    """The settings: options that were given, then variables, then defaults.
+
+    Raises:
+        UsageError: a variable has a wrong value.
+    """
+    from pydantic import ValidationError
+
+    from shiplift.pipelines.settings import Settings
+    from shiplift.runtime.base.errors import UsageError
+
+    chosen = {"home": HOME.get(), **options}
+    try:
+        return Settings(**{name: value for name, value in chosen.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise UsageError(f"SHIPLIFT_{where.upper()}: {first['msg']}", do="Change or unset it.") from error
+
+
+def home() -> Path:
+    """The folder that keeps all state."""
+    return settings().root
+
+
+def engine(name: str | None, namespace: str | None) -> "Engine":
+    """The place that runs releases: the only choice of it."""
+    from shiplift.pipelines.engines.table import choose
+
+    return choose(settings(engine=name or None, namespace=namespace or None))
+
+
+def values(file: Path | None, namespace: str | None) -> "Values":
+    """The values of an installation."""
+    from shiplift.pipelines.installation.values import read
+
+    return read(file, namespace=namespace or os.environ.get("SHIPLIFT_NAMESPACE", ""))
+
+
+def version_of(name: str) -> tuple[str, int]:
+    """A model and its version.
+
+    Raises:
+        UsageError: the name says no version.
+    """
+    from shiplift.runtime.base.errors import UsageError
+    from shiplift.runtime.store.registry import model_and_version
+
+    model, version = model_and_version(name)
+    if version is None:
+        raise UsageError(f"{name!r} names no version", do="Write MODEL/VERSION, such as digits/3.")
+    return model, version
+
+
+def read(path: Path) -> str:
+    """A text file that the user named.
+
+    Raises:
+        UsageError: it can't be read.
+    """
+    from shiplift.runtime.base.errors import UsageError
+
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} can't be read: {error}", do="Give the path of a YAML file.") from error
+
+
+def say(message: str) -> None:
+    """A message for a person, on stderr: stdout is for results."""
+    typer.echo(message, err=True)
+
+
+def give(result: R, show: Callable[[R], None], *, as_json: bool) -> None:
+    """A result, on stdout."""
+    if as_json:
+        typer.echo(result.model_dump_json())
+    else:
+        show(result)

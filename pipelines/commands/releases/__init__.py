@@ -1,0 +1,1 @@
+"""Commands about releases: order, watch, stop and undo them, read and judge past ones, ask what was promoted."""

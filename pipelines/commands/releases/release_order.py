@@ -1,0 +1,65 @@
+"""What `release` and `rerun` share: place an order, and wait for it where that is who ordered's business."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import typer
+
+from shiplift.pipelines.commands import console, edge
+from shiplift.pipelines.engines.answers import Accepted
+from shiplift.pipelines.engines.protocol import Engine
+from shiplift.runtime.base.errors import Cancelled, ShipliftError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """A release that somebody wants."""
+
+    name: str
+    spec: str
+    again: bool
+    allow_older: bool
+
+
+def place(engine: Engine, order: Order, *, detach: bool, watch: bool, as_json: bool) -> None:
+    """Places an order; shows the release to its end and exits as it did, where that is waited for."""
+    accepted = engine.order(order.name, order.spec, again=order.again, allow_older=order.allow_older)
+    if not accepted.queued and not engine.under_way(accepted.name):
+        edge.say("this release has ended before; `shiplift rerun` runs it again")
+    if detach or not (engine.attended or watch):
+        edge.give(accepted, _show_accepted, as_json=as_json)
+        return
+    with _interruptible(engine, accepted.name):
+        report = console.follow(engine, accepted.name, quiet=as_json)
+    edge.give(report, console.show_report, as_json=as_json)
+    raise typer.Exit(report.exit_code)
+
+
+def _show_accepted(accepted: Accepted) -> None:
+    edge.say(f"{'accepted' if accepted.queued else 'already there'}: {accepted.name}")
+
+
+@contextmanager
+def _interruptible(engine: Engine, name: str) -> Iterator[None]:
+    """Ctrl-C cancels a release that is attended, and waits for it to clean up; of another it ends the watching."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not engine.attended:
+            raise
+        edge.say("cancelling, and cleaning up ...")
+        engine.stop(name)
+        _tell_if_promoted(engine, name)
+        raise Cancelled(f"release {name} was cancelled", do="The same command goes on where it was.") from None
+
+
+def _tell_if_promoted(engine: Engine, name: str) -> None:
+    try:
+        ended = engine.result(name)
+    except ShipliftError:  # it was cancelled before it began
+        return
+    if ended.exit_code == 0:
+        edge.say("it was promoted before it could be cancelled; `shiplift rollback` undoes that")
+        console.show_report(ended)
+        raise typer.Exit(0) from None

@@ -1,0 +1,57 @@
+"""`shiplift report`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shiplift.pipelines.commands import edge
+from shiplift.pipelines.commands.options import Engine, Json, Namespace, OpenPage
+
+
+def report(
+    name: Annotated[str, typer.Argument(help="A registered model and its version.", metavar="[MODEL/VERSION]")] = "",
+    compare: Annotated[str, typer.Option(help="Another MODEL/VERSION to show beside it.")] = "",
+    index: Annotated[bool, typer.Option("--index", help="Show all models: champion, limits, verdicts.")] = False,
+    open_page: OpenPage = False,
+    engine: Engine = None,
+    namespace: Namespace = None,
+    as_json: Json = False,
+) -> None:
+    """Show how a version's release went, and where its page is; or two side by side, or a page of all models.
+
+    Examples: `shiplift report digits/3 --open`, `shiplift report digits/3 --compare digits/1`,
+    `shiplift report --index --engine argo`
+    """
+    from shiplift.pipelines.commands import console
+    from shiplift.pipelines.commands.releases import report_pages
+
+    place, folder = edge.engine(engine, namespace), edge.home() / "reports"
+    if index:
+        page = report_pages.index(place, folder)
+        typer.echo(str(page))
+    elif compare:
+        page = report_pages.comparison(place, folder, compare, _named(name))
+        typer.echo(str(page))
+    else:
+        shown = place.report(*edge.version_of(_named(name)))
+        edge.give(shown, console.show_report, as_json=as_json)
+        page = Path(shown.report)
+    if open_page:
+        _open(page)
+
+
+def _named(name: str) -> str:
+    from shiplift.runtime.base.errors import UsageError
+
+    if not name:
+        raise UsageError("no version was named", do="Write MODEL/VERSION, such as digits/3, or `--index`.")
+    return name
+
+
+def _open(page: Path) -> None:
+    from shiplift.runtime.base.errors import NotFound
+
+    if not page.is_file():
+        raise NotFound("this release kept no page", do="`shiplift rerun` writes another.")
+    typer.launch(page.absolute().as_uri())

@@ -1,0 +1,70 @@
+"""Pages beside a release's own: two releases side by side, and all models of a place."""
+
+import contextlib
+from pathlib import Path
+
+from shiplift.pipelines.engines.protocol import Engine
+from shiplift.runtime.base.errors import NotFound, ShipliftError
+from shiplift.runtime.base.names import release_name
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.gates.report import Standing, render_comparison, render_index
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.spec.admitted import Admitted
+from shiplift.runtime.spec.measurement import Slo
+from shiplift.runtime.store.registry import model_and_version
+
+
+def comparison(engine: Engine, folder: Path, left: str, right: str) -> Path:
+    """Writes the page of two releases, named as MODEL/VERSION, into a folder, and gives its path.
+
+    Raises:
+        UsageError: one is no version's name.
+        NotFound: one was never released.
+    """
+    sides = []
+    for name in (left, right):
+        model, version = model_and_version(name)
+        if version is None:
+            raise NotFound(f"{name!r} names no version", do="Write MODEL/VERSION, such as digits/3.")
+        report = engine.report(model, version)
+        sides.append((report, engine.story(report)))
+    names = [release_name(report.model, report.version, "") for report, _ in sides]
+    page = folder / f"{names[0]}-and-{names[1]}.html"
+    write_atomically(page, render_comparison(sides[0], sides[1]))
+    return page
+
+
+def index(engine: Engine, folder: Path) -> Path:
+    """Writes the page of every model that was released into a folder, and gives its path."""
+    by_model: dict[str, list[ReleaseReport]] = {}
+    for report in sorted(engine.reports(), key=lambda report: (report.model, report.version)):
+        by_model.setdefault(report.model, []).append(report)
+    champions = engine.champions()
+    standings = tuple(_standing(engine, champions, model, tuple(reports)) for model, reports in by_model.items())
+    page = folder / "index.html"
+    write_atomically(page, render_index(standings))
+    return page
+
+
+def _standing(
+    engine: Engine, champions: dict[str, int] | None, model: str, reports: tuple[ReleaseReport, ...]
+) -> Standing:
+    """What the registry says; where it is down, what the releases' own reports say."""
+    promoted = [report.version for report in reports if report.alias]
+    champion = promoted[-1] if promoted else 0
+    limits = ""
+    with contextlib.suppress(ShipliftError):
+        admitted = engine.history(reports[-1]).last(Admitted)
+        limits = _in_words(admitted.slo) if admitted else ""
+    if champions is not None:
+        champion = champions.get(model, 0)
+    return Standing(model=model, champion=champion, limits=limits, releases=reports)
+
+
+def _in_words(slo: Slo) -> str:
+    limits = (
+        (slo.p99_ms, "p99 within {:g} ms"),
+        (slo.throughput_per_s, "{:g} inferences/s"),
+        (slo.memory_mb, "{:g} MiB"),
+    )
+    return ", ".join(words.format(value) for value, words in limits if value is not None) or "none"

@@ -1,0 +1,13 @@
+"""`shiplift rollback`."""
+
+import typer
+
+from shiplift.pipelines.commands import edge
+from shiplift.pipelines.commands.options import Engine, Json, Model, Namespace
+
+
+def rollback(model: Model, engine: Engine = None, namespace: Namespace = None, as_json: Json = False) -> None:
+    """Make the previous champion serve again, without a lost request. Example: `shiplift rollback digits`"""
+    promotion = edge.engine(engine, namespace).rollback(model)
+    told = f"{promotion.model} version {promotion.version} is the champion again (before: {promotion.previous})"
+    edge.give(promotion, lambda _: typer.echo(told), as_json=as_json)

@@ -1,0 +1,31 @@
+"""`shiplift logs`."""
+
+from typing import Annotated
+
+import typer
+
+from shiplift.pipelines.commands import edge
+from shiplift.pipelines.commands.options import Engine, Namespace
+
+
+def logs(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="MODEL/VERSION, or a part: mlflow, triton, receiver, dispatcher; on a cluster mlflow, receiver, "
+            "reconciler. [default: what starts releases]",
+            metavar="[NAME]",
+            show_default=False,
+        ),
+    ] = "",
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many lines.", min=1)] = 50,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
+    engine: Engine = None,
+    namespace: Namespace = None,
+) -> None:
+    """Show the log of a part of the stack, or of a release; on a cluster each line begins with its stage or pod.
+
+    Example: `shiplift logs triton -f`, `shiplift logs digits/3 --engine argo -f`
+    """
+    for line in edge.engine(engine, namespace).logs(name, lines=lines, follow=follow):
+        typer.echo(line)

@@ -1,0 +1,40 @@
+"""`shiplift up`."""
+
+from typing import Annotated
+
+import typer
+
+from shiplift.pipelines.commands import edge
+from shiplift.pipelines.commands.options import Json, Port
+
+
+def up(
+    mlflow_port: Port = None,
+    receiver_port: Port = None,
+    http_port: Port = None,
+    grpc_port: Port = None,
+    metrics_port: Port = None,
+    free_ports: Annotated[bool, typer.Option("--free-ports", help="Choose free ports, whatever the defaults.")] = False,
+    registry: Annotated[str | None, typer.Option(help="Use this MLflow server instead of an own one.")] = None,
+    rate_limiter: Annotated[bool, typer.Option("--rate-limiter", help="Run Triton with its rate limiter.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start the embedded stack: MLflow, the webhook receiver, production Triton and the dispatcher.
+
+    What runs already is left alone. Example: `shiplift up --free-ports`
+    """
+    from shiplift.pipelines.commands.stack import status_tables
+    from shiplift.pipelines.engines.local import stack
+    from shiplift.pipelines.engines.local.status import endpoints
+
+    settings = edge.settings(
+        mlflow_port=mlflow_port,
+        receiver_port=receiver_port,
+        http_port=http_port,
+        grpc_port=grpc_port,
+        metrics_port=metrics_port,
+        free_ports=free_ports or None,
+        registry_uri=registry,
+        rate_limiter=rate_limiter or None,
+    )
+    edge.give(endpoints(stack.up(settings, edge.say)), status_tables.show_endpoints, as_json=as_json)

@@ -1,0 +1,255 @@
+"""A cluster as a place that runs releases: Workflows in one namespace, and the registry and models beside them.
+
+It needs a kubeconfig and nothing else: what is inside is asked through the API server's service proxy.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from shiplift.pipelines.engines.answers import (
+    Accepted,
+    Answer,
+    Catalogue,
+    ClusterStatus,
+    Entry,
+    Status,
+    WorkflowStatus,
+)
+from shiplift.pipelines.engines.argo import events, logs
+from shiplift.pipelines.engines.argo.layout import TARGETS
+from shiplift.pipelines.engines.argo.past import Past
+from shiplift.pipelines.engines.argo.releases import ArgoReleases
+from shiplift.pipelines.engines.argo.rollback import rollback
+from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE
+from shiplift.runtime.base.errors import ClusterRefused, NotFound
+from shiplift.runtime.gates.report import Story
+from shiplift.runtime.records.release import Event, ReleaseReport
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.records.site import Cluster, Site
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, NODE, WORKFLOW, WORKFLOW_TEMPLATE
+from shiplift.runtime.serving.kubernetes.objects import HTTP
+from shiplift.runtime.serving.kubernetes.proxy import client_of, transport_to
+from shiplift.runtime.spec.document import parse
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.history import History
+from shiplift.runtime.store.registry import TAG, check_name, model_and_version
+from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
+from shiplift.runtime.targets import catalogue, discovery, machine
+
+_POLL_S = 0.5
+_ROLLBACK_S = 600
+
+
+@dataclass(frozen=True)
+class ArgoEngine:
+    """Shiplift in one namespace of the cluster that KUBECONFIG names; pages and catalogues are written to `home`."""
+
+    namespace: str
+    home: Path
+    attended: bool = field(default=False, init=False)
+    verified: bool = field(default=False, init=False)  # the key that signs records stays on the cluster
+
+    @cached_property
+    def api(self) -> KubernetesClient:
+        """The cluster."""
+        return KubernetesClient(self.namespace)
+
+    @cached_property
+    def releases(self) -> ArgoReleases:
+        """Its releases."""
+        return ArgoReleases(self.api, self._tags)
+
+    @cached_property
+    def registry(self) -> RestRegistry:
+        """Its registry."""
+        uri = self.site.registry_uri
+        return RestRegistry(uri, timeout_s=PATIENT_S, transport=transport_to(self.api, uri))
+
+    @cached_property
+    def site(self) -> Site:
+        """The site that its templates run with.
+
+        Raises:
+            ClusterRefused: Shiplift is not installed there.
+        """
+        template = self.api.get(WORKFLOW_TEMPLATE, RELEASE_TEMPLATE)
+        if template is None:
+            raise ClusterRefused(
+                f"Shiplift is not installed in namespace {self.namespace!r}",
+                do="Run `shiplift install`, or name the right one with --namespace.",
+            )
+        values = {one["name"]: one.get("value", "") for one in template["spec"]["arguments"]["parameters"]}
+        return Site.model_validate_json(values[Site.parameter()])
+
+    # --- releasing ---
+
+    def order(self, name: str, spec: str, *, again: bool, allow_older: bool) -> Accepted:
+        """Orders a release of a version, or of a model's newest one.
+
+        Raises:
+            NotFound: the registry has no such version.
+            SpecInvalid: the spec given by hand is wrong.
+        """
+        parse(spec)
+        model, version = model_and_version(name)
+        version = self._past.version(model, version).version if version else self.registry.newest_of(model).version
+        trigger = Trigger(kind="manual", requested_at=time.time(), allow_older=allow_older)
+        return self.releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
+
+    def under_way(self, name: str) -> bool:
+        """Whether a release has a Workflow that has not ended."""
+        body = self.api.get(WORKFLOW, name)
+        return body is not None and not events.ended(body)
+
+    def events(self, name: str) -> Iterator[Event | None]:
+        """What happens in a release until it has ended, as engine 1 would tell it."""
+        return events.of(self.api, name)
+
+    def result(self, name: str) -> ReleaseReport:
+        """How an ended release ended.
+
+        Raises:
+            NotFound: nobody told; its nodes may.
+        """
+        report = self.releases.result(name)
+        if report is None:
+            raise NotFound(
+                f"release {name} left no report", do=f"Look at it with `argo get -n {self.namespace} {name}`."
+            )
+        return report
+
+    def cancel(self, model: str, version: int) -> str:
+        """Stops a version's release under way, and waits for its last stage; gives its name, empty: there was none."""
+        for run in self.releases.active(model):
+            if run.request is not None and (run.request.model, run.request.version) == (model, version):
+                self.stop(run.name)
+                return run.name
+        return ""
+
+    def stop(self, name: str) -> None:
+        """The same for a release by its name."""
+        self.releases.cancel(name)
+        for _ in self.events(name):
+            pass
+
+    def rollback(self, model: str) -> Promotion:
+        """Makes the previous champion serve again."""
+        return rollback(self.api, check_name(model))
+
+    # --- the past ---
+
+    def report(self, model: str, version: int) -> ReleaseReport:
+        """How a version's newest release ended, as the registry keeps it; its page is saved in `home`."""
+        return self._past.report(model, version)
+
+    def reports(self, model: str = "") -> list[ReleaseReport]:
+        """The newest report of each version that was released."""
+        return self._past.reports(model)
+
+    def history(self, report: ReleaseReport) -> History:
+        """The records that a release's stages gave, whoever wrote them: the key to check them stays on the cluster."""
+        return self._past.history(report)
+
+    def story(self, report: ReleaseReport) -> Story:
+        """The same for a page."""
+        return self._past.story(report)
+
+    def champions(self) -> dict[str, int]:
+        """Each model's champion (0: none)."""
+        return self._past.champions()
+
+    @property
+    def _past(self) -> Past:
+        return Past(self.registry, self.home)
+
+    # --- what serves ---
+
+    def infer(self, model: str, file: Path, *, sequence: bool = False) -> Answer:
+        """Sends one request made from a file to the pods that have most of the model's traffic.
+
+        It does not pass the gateway: an address of that may not be reachable from here. The steps of a sequence all
+        reach one server where the model has one replica.
+        """
+        from shiplift.pipelines.engines.inference import ask  # noqa: PLC0415 - Triton's client: 0.2 s
+        from shiplift.runtime.serving.kubernetes.front import Front  # noqa: PLC0415
+        from shiplift.runtime.serving.triton.http_client import TritonHttpClient  # noqa: PLC0415
+
+        cluster = self._cluster
+        weights = Front(cluster, check_name(model)).weights()
+        if not weights:
+            raise NotFound(f"production does not serve {model!r}", do="See `shiplift status --engine argo`.")
+        package = max(weights, key=lambda name: weights[name])
+        uri = f"http://{package}.{cluster.serving_namespace}:{HTTP}"
+        with client_of(KubernetesClient(cluster.serving_namespace), uri) as http:
+            return ask(TritonHttpClient(http), model, file, sequence=sequence)
+
+    def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
+        """The logs of a part's pods, or of those of a version's newest release; each line says whose it is."""
+        name = name or logs.PARTS[0]
+        if name in logs.PARTS:
+            return logs.of_part(self.api, name, lines=lines, follow=follow)
+        workflow = self._newest_workflow(name)
+        ended = (lambda: not self.under_way(workflow)) if follow else None
+        return logs.of_release(self.api, workflow, lines=lines, ended=ended)
+
+    def status(self, model: str | None) -> Status:
+        """The releases there still are Workflows of, newest first."""
+        runs = sorted(self.releases.runs(model=model or ""), key=lambda run: run.created_at, reverse=True)
+        shown = tuple(
+            WorkflowStatus(
+                name=run.name, model=run.request.model, version=run.request.version, phase=run.phase or "Pending",
+                verdict=str(run.report.verdict) if run.report else "", reason=run.report.reason if run.report else "",
+            )
+            for run in runs if run.request
+        )  # fmt: skip
+        aliases = self.registry.aliases(model) if model else {}
+        return ClusterStatus(namespace=self.namespace, releases=shown, aliases=aliases)
+
+    def targets(self) -> Catalogue:
+        """The catalogue that is installed."""
+        kept = self.api.get(CONFIG_MAP, TARGETS)  # none: no targets in the values
+        text = str((kept or {}).get("data", {}).get(catalogue.FILE, ""))
+        entries = tuple(Entry(target=target, unfit=None) for target in catalogue.parse(text).values())
+        return Catalogue(file=f"ConfigMap {self.namespace}/{TARGETS}", entries=entries, default_place="any node")
+
+    def detect(self, name: str) -> Catalogue:
+        """Writes the targets that the cluster's nodes are into the catalogue of `home`, and gives those.
+
+        `targets` in the values is what brings them to the cluster.
+        """
+        found = discovery.named(discovery.of_nodes(self.api.find(NODE)), name)
+        file = catalogue.save(self.home, *found)
+        return Catalogue(file=str(file), entries=tuple(map(_entry, found)), default_place="any node")
+
+    # --- looking things up ---
+
+    @property
+    def _cluster(self) -> Cluster:
+        place = self.site.place
+        if not isinstance(place, Cluster):
+            raise ClusterRefused("the site of the templates names no cluster", do="Run `shiplift install` again.")
+        return place
+
+    def _tags(self, model: str, version: int) -> Mapping[str, str]:
+        info = self.registry.version(model, version)
+        return {key: tag for key, tag in info.tags.items() if key.startswith(TAG)} if info else {}
+
+    def _newest_workflow(self, name: str) -> str:
+        """The newest release of a version or model; or the one of that name."""
+        if "/" not in name and self.api.get(WORKFLOW, name) is not None:
+            return name
+        model, version = model_and_version(name)
+        runs = [run for run in self.releases.runs(model=model) if run.request and run.request.model == model]
+        runs = [run for run in runs if run.request and version in (None, run.request.version)]
+        if not runs:
+            raise NotFound(f"there is no log of {name!r}", do=f"Logs are: {', '.join(logs.PARTS)}, or MODEL/VERSION.")
+        return max(runs, key=lambda run: run.created_at).name
+
+
+def _entry(target: Target) -> Entry:
+    return Entry(target=target, unfit=machine.unfit_here(target))

@@ -1,0 +1,62 @@
+"""Past releases of a cluster, as its registry keeps them with the versions."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from shiplift.pipelines.engines.pages import with_page
+from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.gates.report import Story
+from shiplift.runtime.gates.story import story_of
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.store.history import History
+from shiplift.runtime.store.ledger import UncheckedLedger
+from shiplift.runtime.store.published import Published, run_of
+from shiplift.runtime.store.registry import CHAMPION, TAG, VersionInfo
+from shiplift.runtime.store.registry_rest import RestRegistry
+
+
+@dataclass(frozen=True)
+class Past:
+    """What a registry knows of releases; pages are saved in `home`."""
+
+    registry: RestRegistry
+    home: Path
+
+    def report(self, model: str, version: int) -> ReleaseReport:
+        """How a version's newest release ended, as the registry keeps it; its page is saved in `home`."""
+        return with_page(Published(self.registry, self.version(model, version)), self.home)
+
+    def reports(self, model: str = "") -> list[ReleaseReport]:
+        """The newest report of each version that was released."""
+        models = [model] if model else [name for name, latest, _ in self.registry.models() if latest]
+        released = [
+            Published(self.registry, info) for name in models for info in self.registry.versions(name)
+            if f"{TAG}release" in info.tags
+        ]  # fmt: skip
+        return [report for one in released if (report := one.find())]
+
+    def history(self, report: ReleaseReport) -> History:
+        """The records that a release's stages gave, whoever wrote them: the key to check them stays on the cluster."""
+        run_id = run_of(self.version(report.model, report.version))
+        return History(UncheckedLedger(self.registry, run_id), report.stages, RELEASE.givers)
+
+    def story(self, report: ReleaseReport) -> Story:
+        """The same for a page."""
+        published = Published(self.registry, self.version(report.model, report.version))
+        return story_of(self.history(report), config=published.config())
+
+    def champions(self) -> dict[str, int]:
+        """Each model's champion (0: none)."""
+        return {model: aliases.get(CHAMPION, 0) for model, _, aliases in self.registry.models()}
+
+    def version(self, model: str, version: int) -> VersionInfo:
+        """A version as the registry has it.
+
+        Raises:
+            NotFound: it has none of that number.
+        """
+        info = self.registry.version(model, version)
+        if info is None:
+            raise NotFound(f"the registry has no version {version} of {model!r}", do="See `shiplift status`.")
+        return info

@@ -1,0 +1,57 @@
+"""A rollback as a Workflow: one stage, waited for."""
+
+import time
+
+from shiplift.pipelines.engines.argo.events import ended, workflow
+from shiplift.pipelines.engines.argo.releases import MANAGED
+from shiplift.pipelines.engines.argo.workflows import nodes, outputs
+from shiplift.pipelines.release import ROLLBACK
+from shiplift.runtime.base.errors import Temporary
+from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Object
+
+_POLL_S = 0.5
+_ROLLBACK_S = 600
+
+
+def rollback(api: KubernetesClient, model: str) -> Promotion:
+    """Makes the previous champion serve again.
+
+    Raises:
+        NothingToRollBack, CanaryFailed, ServerFailed, ...: as the step says.
+        Temporary: it takes too long, or its pod was lost.
+    """
+    name = api.create(_body(model))["metadata"]["name"]
+    deadline = time.monotonic() + _ROLLBACK_S
+    while time.monotonic() < deadline:
+        body = workflow(api, name)
+        if ended(body):
+            return _promotion(body)
+        time.sleep(_POLL_S)
+    raise Temporary(f"rollback {name} takes over {_ROLLBACK_S} s", do=f"Look at it with `argo get {name}`.")
+
+
+def _body(model: str) -> Object:
+    return {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {"generateName": f"rollback-{dns_name(model)}-", "labels": MANAGED},
+        "spec": {
+            "workflowTemplateRef": {"name": ROLLBACK.name},
+            "arguments": {"parameters": [{"name": "model", "value": model}]},
+        },
+    }
+
+
+def _promotion(body: Object) -> Promotion:
+    for node in nodes(body["status"]):
+        given = outputs(node)
+        if text := given.get(Promotion.parameter()):
+            return Promotion.model_validate_json(text)
+        if text := given.get(Failure.parameter()):
+            raise Failure.model_validate_json(text).error()
+    said = body["status"].get("message", "its pod left no reason")
+    raise Temporary(f"rollback {body['metadata']['name']} failed: {said}", do="Look at it with `argo get`.")

@@ -1,0 +1,81 @@
+"""One request to production, made from a file: an NPZ of arrays by input name, or JSON of the same."""
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from shiplift.pipelines.engines.answers import Answer
+from shiplift.runtime.base.errors import DataInvalid, UsageError
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.triton.client import Answering, one_by_one
+
+
+class Server(Answering, Protocol):
+    """A server that tells what it serves."""
+
+    def signature(self, model: str) -> Signature:
+        """A model's tensors."""
+
+    def versions(self, model: str) -> list[int]:
+        """The versions of a model that take requests."""
+
+
+def ask(server: Server, model: str, file: Path, *, sequence: bool) -> Answer:
+    """What a server that serves a model answers to a file; with `sequence` to its samples in turn, as one sequence.
+
+    Raises:
+        UsageError: there is no such file.
+        DataInvalid: the file's arrays are not the model's inputs.
+        ServerFailed: Triton refuses the request.
+    """
+    name = serving_name(model)
+    signature = server.signature(name)
+    inputs = matched(request_arrays(file), [spec.name for spec in signature.inputs], file)
+    if sequence:
+        outputs = one_by_one(server, name, signature, inputs, sequence=True)
+    else:
+        outputs = server.ask(name, signature, inputs)
+    return Answer(
+        model=model,
+        version=server.versions(name)[0],
+        outputs={key: np.vectorize(_plain, otypes=[object])(value).tolist() for key, value in outputs.items()},
+    )
+
+
+def request_arrays(file: Path) -> Arrays:
+    """The arrays of a file by input name; of JSON that names none, one under an empty name."""
+    if not file.is_file():
+        raise UsageError(f"there is no file {file}", do="Give an NPZ or JSON file.")
+    if file.suffix == ".npz":
+        return dict(load_npz(file))
+    try:
+        content = json.loads(file.read_text())
+        named = content if isinstance(content, dict) else {"": content}
+        return {name: np.array(value) for name, value in named.items()}
+    except (ValueError, RecursionError) as error:
+        raise DataInvalid(
+            f"{file.name} is neither NPZ nor JSON of arrays: {error}", do="See `shiplift infer --help`."
+        ) from error
+
+
+def matched(arrays: Arrays, names: list[str], file: Path) -> Arrays:
+    """The arrays for inputs of these names; a single one is for a single input, whatever it is called."""
+    if len(names) == 1 and len(arrays) == 1:
+        return {names[0]: next(iter(arrays.values()))}
+    missing = [name for name in names if name not in arrays]
+    if missing:
+        raise DataInvalid(
+            f"{file.name} has no {', '.join(missing)}; the model's inputs are {', '.join(names)}",
+            do="Name each array after the input it is for.",
+        )
+    return {name: arrays[name] for name in names}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value.item() if isinstance(value, np.generic) else value

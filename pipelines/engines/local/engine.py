@@ -1,0 +1,210 @@
+"""This machine as a place that runs releases: the stack of one home folder, and the releases in it."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Entry, Status
+from shiplift.pipelines.engines.local import logs, past, stack, status
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.gates.report import Story
+from shiplift.runtime.gates.story import story_of
+from shiplift.runtime.records.release import Event, ReleaseReport
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.document import parse
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.history import History, server_config_or_reason
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry import CHAMPION, check_name, model_and_version
+from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry, version_exists
+from shiplift.runtime.targets import catalogue, discovery, machine
+
+_POLL_S = 0.05
+_CANCEL_S = 120
+
+
+@dataclass(frozen=True)
+class LocalEngine:
+    """The stack of a home, running or not: what needs it says so (`StackDown`)."""
+
+    home: Path
+    attended: bool = field(default=True, init=False)
+    verified: bool = field(default=True, init=False)
+
+    @property
+    def releases(self) -> Releases:
+        """Its releases."""
+        return Releases(self.home)
+
+    @property
+    def site(self) -> Site:
+        """The home as a site, whether its stack runs or not.
+
+        Raises:
+            StackDown: it never had one.
+        """
+        made = stack.read(self.home)
+        if made is None:
+            raise StackDown(f"no stack was started in {self.home}", do="Run `shiplift up`.")
+        return stack.site(self.home, made)
+
+    # --- releasing ---
+
+    def order(self, name: str, spec: str, *, again: bool, allow_older: bool) -> Accepted:
+        """Orders a release of a version, or of a model's newest one.
+
+        Raises:
+            NotFound: the registry has no such version.
+            SpecInvalid: the spec given by hand is wrong.
+        """
+        parse(spec)
+        running = stack.require(self.home)
+        model, version = model_and_version(name)
+        if version is None:
+            version = RestRegistry(running.registry_uri).newest_of(model).version
+        elif not version_exists(running.registry_uri, model, version):
+            raise NotFound(f"the registry has no version {version} of {model!r}", do="See `shiplift status`.")
+        trigger = Trigger(kind="manual", requested_at=time.time(), allow_older=allow_older)
+        return self.releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
+
+    def under_way(self, name: str) -> bool:
+        """Whether a release is queued or running."""
+        return self.releases.active(name)
+
+    def events(self, name: str) -> Iterator[Event | None]:
+        """What happens in a release until it has ended.
+
+        Raises:
+            StackDown: the dispatcher is gone, so it would never end.
+        """
+        offset = 0
+        while True:
+            ended = not self.releases.active(name)
+            events, offset = self.releases.events(name, offset)
+            yield from events
+            if ended:
+                return
+            if not events and not self._dispatching():
+                raise StackDown("the dispatcher is not running: the release waits", do="Run `shiplift up`.")
+            yield None
+            time.sleep(_POLL_S)
+
+    def result(self, name: str) -> ReleaseReport:
+        """How an ended release ended.
+
+        Raises:
+            StackDown: it left no result.
+        """
+        report = self.releases.result(name)
+        if report is None:
+            raise StackDown(f"release {name} has no result", do="See `shiplift logs`.")
+        return report
+
+    def cancel(self, model: str, version: int) -> str:
+        """Cancels a version's release under way, and waits; gives its name, empty if there was none."""
+        name = next(filter(self.under_way, self.releases.of(model, version)), "")
+        if name:
+            self.stop(name)
+        return name
+
+    def stop(self, name: str) -> None:
+        """Interrupts a release's process and waits until it has cleaned up; a queued one is taken off the queue.
+
+        Raises:
+            Temporary: it did not end in time.
+        """
+        releases, deadline, asked = self.releases, time.monotonic() + _CANCEL_S, False
+        while releases.active(name) and time.monotonic() < deadline:
+            worker = releases.worker(name)
+            if worker and not asked:
+                asked = True
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(worker.pid, signal.SIGINT)
+            elif not worker and not asked:
+                (releases.folder(name) / "queued").unlink(missing_ok=True)
+            time.sleep(_POLL_S)
+        if releases.active(name):
+            raise Temporary(f"release {name} did not stop within {_CANCEL_S} s", do="Run the same command again.")
+
+    def rollback(self, model: str) -> Promotion:
+        """Makes the previous champion serve again."""
+        from shiplift.steps.rollback import rollback  # noqa: PLC0415 - a step loads Triton's client
+
+        return rollback(stack.site(self.home, stack.require(self.home)), model)
+
+    def _dispatching(self) -> bool:
+        made = stack.read(self.home)
+        return made is not None and made.runs("dispatcher")
+
+    # --- the past ---
+
+    def report(self, model: str, version: int) -> ReleaseReport:
+        """How a version's newest release ended, as this home knows it, else the registry."""
+        return past.report_of(self.home, model, version)
+
+    def reports(self, model: str = "") -> list[ReleaseReport]:
+        """The newest report of each version that was released."""
+        return past.reports_of(self.home, model)
+
+    def history(self, report: ReleaseReport) -> History:
+        """The records that a release's stages gave."""
+        ledger = Ledger(self.site, Request(model=report.model, version=report.version))
+        return History(ledger, report.stages, RELEASE.givers)
+
+    def story(self, report: ReleaseReport) -> Story:
+        """The same for a page."""
+        history = self.history(report)
+        store = ArtifactStore(self.site.artifacts_uri)
+        return story_of(history, config=server_config_or_reason(store, history.package))
+
+    def champions(self) -> dict[str, int] | None:
+        """Each model's champion (0: none), asked for at once; None: the registry is down."""
+        try:
+            registry = RestRegistry(self.site.registry_uri, timeout_s=PATIENT_S)
+            return {model: aliases.get(CHAMPION, 0) for model, _, aliases in registry.models()}
+        except ShipliftError:
+            return None
+
+    # --- what serves ---
+
+    def infer(self, model: str, file: Path, *, sequence: bool = False) -> Answer:
+        """Sends one request made from a file to production."""
+        from shiplift.pipelines.engines.inference import ask  # noqa: PLC0415 - 0.2 s
+        from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415
+
+        running = stack.require(self.home)
+        with TritonClient(f"{stack.HOST}:{running.grpc_port}") as client:
+            if not client.ready(serving_name(check_name(model))):
+                raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
+            return ask(client, model, file, sequence=sequence)
+
+    def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
+        """The log of a part of the stack, or of a release."""
+        return logs.log_lines(self.home, name, lines=lines, follow=follow)
+
+    def status(self, model: str | None) -> Status:
+        """The stack, or one model's versions."""
+        return status.of_model(self.home, model) if model else status.of_stack(self.home)
+
+    def targets(self) -> Catalogue:
+        """The catalogue of this home."""
+        return _listed(self.home / catalogue.FILE, *catalogue.catalogue(self.home).values())
+
+    def detect(self, name: str) -> Catalogue:
+        """Writes the targets that this machine is into the catalogue, and gives those."""
+        found = discovery.named(discovery.detect(machine.this_machine()), name)
+        return _listed(catalogue.save(self.home, *found), *found)
+
+
+def _listed(file: Path, *targets: Target) -> Catalogue:
+    return Catalogue(file=str(file), entries=tuple(Entry(target=t, unfit=machine.unfit_here(t)) for t in targets))

@@ -1,0 +1,53 @@
+"""Past releases of a home: their reports lie with the releases, and with the versions in the registry."""
+
+from pathlib import Path
+
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.engines.pages import with_page
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.store.published import Published
+from shiplift.runtime.store.registry import Registry
+
+
+def report_of(home: Path, model: str, version: int) -> ReleaseReport:
+    """The newest report of a version: from this home, else from the registry.
+
+    Raises:
+        NotFound: it was never released.
+        StackDown: it was not released from here, and the registry is down.
+    """
+    releases = Releases(home)
+    ended = [name for name in releases.of(model, version) if releases.result(name)]
+    if ended:
+        return _result(releases, max(ended, key=lambda name: _ended_at(releases, name)))
+    registry = Registry(stack.require(home).registry_uri)
+    return with_page(Published(registry, registry.version(model, version)), home)
+
+
+def reports_of(home: Path, model: str) -> list[ReleaseReport]:
+    """The newest report of each version released from this home; of a model that never was, those in the registry."""
+    releases = Releases(home)
+    names = releases.of(model) if model else releases.names()
+    newest: dict[tuple[str, int], ReleaseReport] = {}
+    for name in sorted(names, key=lambda name: _ended_at(releases, name)):
+        if report := releases.result(name):
+            newest[report.model, report.version] = report
+    return list(newest.values()) if newest or not model else _in_registry(home, model)
+
+
+def _in_registry(home: Path, model: str) -> list[ReleaseReport]:
+    registry = Registry(stack.require(home).registry_uri)
+    published = [Published(registry, info) for info in registry.versions(model)]
+    return [report for one in published if (report := one.find())]
+
+
+def _result(releases: Releases, name: str) -> ReleaseReport:
+    report = releases.result(name)
+    assert report is not None  # noqa: S101 - it has ended
+    return report
+
+
+def _ended_at(releases: Releases, name: str) -> float:
+    file = releases.folder(name) / "result.json"
+    return file.stat().st_mtime if file.is_file() else 0.0

@@ -1,0 +1,22 @@
+"""Pages of releases that were not run on this machine: saved here, so that a browser can open them."""
+
+from pathlib import Path
+
+from shiplift.runtime.base.names import release_name
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.store.published import Published
+
+
+def with_page(published: Published, home: Path) -> ReleaseReport:
+    """A report that the registry keeps, its page saved in `home`; without one, its `report` is empty.
+
+    Raises:
+        NotFound: the version was never released.
+    """
+    report, page = published.report(), published.page()
+    if not page:
+        return report
+    file = home / "reports" / f"{release_name(report.model, report.version, '')}.html"
+    write_atomically(file, page)
+    return report.model_copy(update={"report": str(file)})

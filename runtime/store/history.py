@@ -1,0 +1,95 @@
+"""What the stages of a release gave, asked for by type: `History(ledger, report.stages, givers).last(LoadReport)`.
+
+Records are kept by stage and key, and a release has many. Who reads them names a type and nothing else: which stage
+gives it is read off the pipeline (`Pipeline.givers`).
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from typing import Protocol, TypeVar
+
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.measurement import Tuned
+from shiplift.runtime.records.release import StageRun
+from shiplift.runtime.records.serving import Deployment, Package
+from shiplift.runtime.records.verdict import Packages
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+R = TypeVar("R", bound=Record)
+
+
+class Entries(Protocol):
+    """Where the records of finished stages are kept: the ledger, or a copy of it."""
+
+    def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
+        """The record that a stage gave under a key; None where there is none of this kind."""
+
+
+class History:
+    """The records of one release; what its entries raise, its methods raise."""
+
+    def __init__(self, entries: Entries, stages: Iterable[StageRun], givers: Mapping[str, str]) -> None:
+        self._entries = entries
+        self._runs = [run for run in stages if run.key]
+        self._givers = givers
+
+    def last(self, kind: type[R]) -> R | None:
+        """The record of a type; None where the release did not get that far, or where it is gone.
+
+        Of a stage that ran once per target it is the deployed target's, where it ran for that one; else that of the
+        target that ended the release; else the first one's.
+        """
+        return self._last(kind, self._deployed)
+
+    @property
+    def package(self) -> Package | None:
+        """What was deployed; before that the best one tuned, before that the first one made."""
+        if deployment := self.last(Deployment):
+            return deployment.package
+        if tuned := self.last(Tuned):
+            return tuned.package
+        packages = self.last(Packages)
+        return next(iter(packages.packages), None) if packages else None
+
+    @cached_property
+    def _deployed(self) -> str:
+        """The target that was deployed; not looked up where there is no choice."""
+        if len({run.target for run in self._runs if run.target}) < 2:
+            return ""
+        deployment = self._last(Deployment, "")
+        return deployment.package.target if deployment else ""
+
+    def _last(self, kind: type[R], target: str) -> R | None:
+        stage = self._givers[kind.parameter()]
+        runs = [run for run in self._runs if run.name == stage]
+        for name in (target, self._ended):
+            runs = [run for run in runs if name and run.target == name] or runs
+        if not runs:
+            return None
+        run = [run for run in runs if run.target == runs[0].target][-1]  # it may have run again
+        return self._entries.recall(run.key, stage, kind)
+
+    @property
+    def _ended(self) -> str:
+        """The target that ended the release; empty: none did."""
+        ended = (run.target for run in self._runs if run.target and run.outcome not in ("ok", "skipped"))
+        return next(ended, "")
+
+
+def server_config(store: ArtifactStore, package: Package) -> str:
+    """A package's config.pbtxt.
+
+    Raises:
+        ArtifactCorrupt, Temporary: its bytes are gone, altered or can't be had.
+    """
+    return store.read_from_tree(package.repository, f"{serving_name(package.model)}/config.pbtxt").decode()
+
+
+def server_config_or_reason(store: ArtifactStore, package: Package | None) -> str:
+    """The same for a page: where it can't be had, a comment says why; empty without a package."""
+    try:
+        return server_config(store, package) if package else ""
+    except ShipliftError as error:
+        return f"# {error.what}"

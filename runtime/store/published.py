@@ -1,0 +1,65 @@
+"""What is kept of an ended release with its version in the registry, for people: report, page, server configuration.
+
+One place for the names, since the last stage writes what commands on other machines read.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.store.registry import FOLDER, TAG, VersionInfo
+
+
+class Texts(Protocol):
+    """A registry, as far as small files of runs go."""
+
+    def read_text(self, run_id: str, path: str) -> str | None:
+        """A text artifact of a run; None where there is none."""
+
+
+def path_of(release: str, name: str) -> str:
+    """Where a file of a release lies in its version's run: `release.json`, `report.html` or `config.pbtxt`."""
+    return f"{FOLDER}/releases/{release}/{name}"
+
+
+def run_of(info: VersionInfo) -> str:
+    """The run that keeps a version's story; empty: there is none yet."""
+    return info.run_id or info.tags.get(f"{TAG}run_id", "")
+
+
+@dataclass(frozen=True)
+class Published:
+    """The newest release of a version, as the registry keeps it."""
+
+    texts: Texts
+    info: VersionInfo
+
+    def report(self) -> ReleaseReport:
+        """How it ended; its `report` is empty, since its page is in no folder.
+
+        Raises:
+            NotFound: the version was never released.
+        """
+        report = self.find()
+        if report is None:
+            name = f"{self.info.name}/{self.info.version}"
+            raise NotFound(f"{name} was never released", do=f"Run `shiplift release {name}`.")
+        return report
+
+    def find(self) -> ReleaseReport | None:
+        """The same; None where the version was never released."""
+        text = self._text("release.json")
+        return ReleaseReport.model_validate_json(text).model_copy(update={"report": ""}) if text else None
+
+    def page(self) -> str:
+        """Its page as HTML; empty where there is none."""
+        return self._text("report.html") or ""
+
+    def config(self) -> str:
+        """The config.pbtxt it was served with; empty where it did not get that far."""
+        return self._text("config.pbtxt") or ""
+
+    def _text(self, name: str) -> str | None:
+        release, run_id = self.info.tags.get(f"{TAG}release", ""), run_of(self.info)
+        return self.texts.read_text(run_id, path_of(release, name)) if release and run_id else None

@@ -1,0 +1,265 @@
+"""What the command line asks of a cluster, of the real client and an API server that is told what to say."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from queue import Queue
+from threading import Thread
+from typing import Any, get_args
+
+import pytest
+import yaml
+
+from shiplift.pipelines.choices import EngineName
+from shiplift.pipelines.engines.answers import Catalogue, ClusterStatus
+from shiplift.pipelines.engines.argo.engine import ArgoEngine
+from shiplift.pipelines.engines.table import ENGINES
+from shiplift.runtime.base.errors import ClusterRefused, NotFound, SpecInvalid, Temporary
+from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.spec.target import Target
+from tests.unit.api_server import ApiServer, running
+from tests.unit.examples import site
+
+NODE = {"type": "Pod", "id": "n1", "templateName": "admit", "startedAt": "2026-01-01T00:00:00Z"}
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    with running() as server:
+        yield server
+
+
+@pytest.fixture
+def engine(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ArgoEngine:
+    monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
+    return ArgoEngine("shiplift", tmp_path)
+
+
+def installed(server: ApiServer, home: Path) -> None:
+    """The template that names the site."""
+    place = Cluster(namespace="shiplift", serving_namespace="shiplift-serving", server_image="x")
+    there = site(home, registry_uri="http://mlflow.shiplift:5000").model_copy(update={"place": place})
+    parameters = [{"name": "request"}, {"name": "site", "value": there.model_dump_json()}]
+    server.objects["workflowtemplates"]["release"] = {
+        "metadata": {"name": "release"}, "spec": {"arguments": {"parameters": parameters}},
+    }  # fmt: skip
+
+
+def workflow(
+    server: ApiServer, name: str, version: int = 1, *, created: str = "2026-01-01T00:00:00Z", **status: Any
+) -> None:
+    """A release's Workflow, under way unless its status says otherwise."""
+    request = Request(model="digits", version=version).model_dump_json()
+    parameters = [{"name": "request", "value": request}, {"name": "trigger", "value": "{}"}]
+    server.workflows[name] = {
+        "metadata": {"name": name, "creationTimestamp": created, "labels": {"shiplift.dev/model": "digits"}},
+        "spec": {"workflowTemplateRef": {"name": "release"}, "arguments": {"parameters": parameters}},
+        "status": {"phase": "Running", "nodes": {}} | status,
+    }
+
+
+def report(name: str, version: int = 1) -> ReleaseReport:
+    return ReleaseReport(
+        model="digits", version=version, verdict=Outcome.FAIL, alias="", endpoint=None, stages=(), checks=(),
+        release=name, reason="too slow", exit_code=20, seconds=0, since_request_seconds=0, overhead_seconds=0,
+    )  # fmt: skip
+
+
+def gave(name: str) -> dict[str, Any]:
+    """The status of a Workflow that told how it ended."""
+    outputs = {"parameters": [{"name": "release_report", "value": report(name).model_dump_json()}]}
+    return {"phase": "Failed", "nodes": {"n9": {"finishedAt": "2026-01-01T00:09:00Z", "outputs": outputs}}}
+
+
+def pod(server: ApiServer, name: str, *lines: str, labels: dict[str, str], started: str = "1", **more: Any) -> None:
+    state = more.pop("state", {"running": {}})
+    server.objects["pods"][name] = {
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"containers": [{"name": "wait"}, {"name": "main", "args": more.pop("args", [])}]},
+        "status": {"startTime": started, "containerStatuses": [{"name": "main", "state": state, "restartCount": 0}]},
+    }
+    server.logs[name] = list(lines)
+
+
+def stage(server: ApiServer, workflow: str, name: str, *lines: str, **more: Any) -> None:
+    """A stage's pod."""
+    labels = {"workflows.argoproj.io/workflow": workflow, "shiplift.dev/stage": name}
+    pod(server, f"{workflow}-{name}-{more.get('started', '')}", *lines, labels=labels, **more)
+
+
+def test_every_engine_that_can_be_named_is_in_the_table() -> None:
+    assert set(ENGINES) == set(get_args(EngineName))
+
+
+# --- releases ---
+
+
+def test_a_cluster_without_shiplift_says_so(engine: ArgoEngine) -> None:
+    with pytest.raises(ClusterRefused, match="is not installed in namespace 'shiplift'"):
+        _ = engine.site
+
+
+def test_the_releases_of_a_cluster_are_told_newest_first(engine: ArgoEngine, server: ApiServer) -> None:
+    workflow(server, "release-digits-1", 1, **gave("release-digits-1"))
+    workflow(server, "release-digits-2", 2, created="2026-01-02T00:00:00Z")
+    status = engine.status(None)
+    assert isinstance(status, ClusterStatus)
+    assert [(one.name, one.phase, one.verdict, one.reason) for one in status.releases] == [
+        ("release-digits-2", "Running", "", ""), ("release-digits-1", "Failed", "fail", "too slow"),
+    ]  # fmt: skip
+
+
+def test_a_release_is_under_way_until_its_workflow_has_ended(engine: ArgoEngine, server: ApiServer) -> None:
+    workflow(server, "r")
+    assert engine.under_way("r")
+    server.end("r")
+    assert not engine.under_way("r")
+    assert not engine.under_way("gone")
+
+
+def test_what_happens_is_told_once_and_the_result_is_the_last_stage_s(engine: ArgoEngine, server: ApiServer) -> None:
+    workflow(server, "r", nodes={"n1": NODE | {"phase": "Running"}})
+    events = engine.events("r")
+    first = next(events)
+    assert first is not None
+    assert (first.stage, first.kind) == ("admit", "started")
+    assert next(events) is None
+    workflow(server, "r", **gave("r"))
+    server.workflows["r"]["status"]["nodes"]["n1"] = NODE | {"phase": "Succeeded", "finishedAt": NODE["startedAt"]}
+    assert [(event.stage, event.outcome) for event in events if event] == [("admit", "ok")]
+    assert engine.result("r") == report("r")
+    workflow(server, "odd", phase="Error")
+    with pytest.raises(NotFound, match="left no report"):
+        engine.result("odd")
+
+
+def test_cancelling_waits_for_the_end_and_names_what_it_stopped(engine: ArgoEngine, server: ApiServer) -> None:
+    workflow(server, "r", 3)
+    assert engine.cancel("digits", 4) == ""
+
+    def controller() -> None:
+        while server.workflows["r"]["spec"].get("shutdown") != "Stop":
+            pass
+        server.end("r", "Failed")
+
+    thread = Thread(target=controller)
+    thread.start()
+    assert engine.cancel("digits", 3) == "r"
+    thread.join(timeout=10)
+
+
+def test_a_wrong_spec_is_told_before_the_cluster_is_asked(engine: ArgoEngine, server: ApiServer) -> None:
+    with pytest.raises(SpecInvalid):
+        engine.order("digits/1", "slo: 3", again=False, allow_older=False)
+    assert server.asked == []
+
+
+# --- the registry, through the API server ---
+
+
+def test_a_registry_that_is_not_there_or_not_up_is_no_missing_version(
+    engine: ArgoEngine, server: ApiServer, tmp_path: Path
+) -> None:
+    installed(server, tmp_path)
+    with pytest.raises(ClusterRefused, match=r'the cluster has no GET mlflow: services "mlflow:5000" not found'):
+        engine.report("digits", 1)
+    server.faults.append(503)
+    with pytest.raises(Temporary, match="the cluster answered 503 to GET mlflow"):
+        engine.report("digits", 1)
+    server.faults.append(403)
+    with pytest.raises(ClusterRefused, match="the cluster forbids GET mlflow"):
+        engine.report("digits", 1)
+    server.faults += [0] * 4  # the client asks again three times
+    with pytest.raises(Temporary, match="the cluster does not answer"):
+        engine.report("digits", 1)
+
+
+def test_a_model_that_nothing_serves_is_not_asked(engine: ArgoEngine, server: ApiServer, tmp_path: Path) -> None:
+    installed(server, tmp_path)
+    with pytest.raises(NotFound, match="production does not serve 'digits'"):
+        engine.infer("digits", tmp_path / "x.npz")
+
+
+# --- logs ---
+
+
+def test_the_log_of_a_release_is_that_of_its_stages_in_their_order(engine: ArgoEngine, server: ApiServer) -> None:
+    workflow(server, "old", 3)
+    workflow(server, "new", 3, created="2026-01-02T00:00:00Z")
+    stage(server, "old", "admit", "of another")
+    target = ["tune", "--target", json.dumps({"name": "gpu"})]
+    stage(server, "new", "tune", "trial 1", "trial 2", started="2", args=target)
+    stage(server, "new", "admit", "scanned", started="1", state={"terminated": {}})
+    stage(server, "new", "deploy", "not yet", started="3", state={"waiting": {}})
+    wanted = ["admit            scanned", "tune/gpu         trial 1", "tune/gpu         trial 2"]
+    assert list(engine.logs("digits/3", lines=50, follow=False)) == wanted
+    assert list(engine.logs("digits", lines=2, follow=False)) == wanted[1:]
+    assert list(engine.logs("new", lines=50, follow=False)) == wanted
+
+
+def test_a_followed_release_ends_with_its_last_stage(engine: ArgoEngine, server: ApiServer) -> None:
+    workflow(server, "r")
+    stage(server, "r", "admit", "one")
+    lines = engine.logs("digits/1", lines=5, follow=True)
+    assert next(lines) == "admit            one"
+    admit: Queue[str | None] = server.more["r-admit-"]
+    admit.put("two")
+    assert next(lines) == "admit            two"
+    stage(server, "r", "export", "three", started="2")
+    assert next(lines) == "export           three"
+    server.end("r")
+    admit.put(None)
+    server.more["r-export-2"].put("last words")
+    server.more["r-export-2"].put(None)
+    assert list(lines) == ["export           last words"]
+
+
+def test_the_parts_of_a_cluster_have_logs_with_their_pods_names(engine: ArgoEngine, server: ApiServer) -> None:
+    for name in ("receiver-a", "receiver-b"):
+        pod(server, name, f"hello from {name}", labels={"app.kubernetes.io/name": "receiver"}, started=name)
+    pod(server, "reconciler-a", "swept", labels={"app.kubernetes.io/name": "reconciler"})
+    assert list(engine.logs("receiver", lines=5, follow=False)) == [
+        "receiver-a       hello from receiver-a", "receiver-b       hello from receiver-b",
+    ]  # fmt: skip
+    assert list(engine.logs("", lines=5, follow=False)) == ["reconciler-a     swept"]
+
+
+def test_a_log_that_is_not_there_is_told_with_those_that_may_be(engine: ArgoEngine, server: ApiServer) -> None:
+    with pytest.raises(NotFound, match="Logs are: reconciler, receiver, mlflow, or MODEL/VERSION"):
+        list(engine.logs("digits/9", lines=5, follow=False))
+    workflow(server, "r")
+    with pytest.raises(NotFound, match=r"no pod of r has a log.*keep.pods_s"):
+        list(engine.logs("digits/1", lines=5, follow=False))
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_log_that_may_not_be_read_is_an_error(engine: ArgoEngine, server: ApiServer, follow: bool) -> None:
+    workflow(server, "r")
+    stage(server, "r", "admit", "one")
+    server.forbidden.add("r-admit-/log")
+    with pytest.raises(ClusterRefused, match="the cluster forbids the log of r-admit-"):
+        list(engine.logs("r", lines=5, follow=follow))
+
+
+# --- targets ---
+
+
+def test_the_targets_of_a_cluster_are_those_installed_and_the_default(engine: ArgoEngine, server: ApiServer) -> None:
+    assert [entry.target for entry in engine.targets().entries] == [Target()]
+    listed = {"targets": [{"name": "gpu", "accelerator": "nvidia", "server": "nvidia"}]}
+    server.objects["configmaps"]["shiplift-targets"] = {"data": {"targets.yaml": yaml.safe_dump(listed)}}
+    catalogue: Catalogue = engine.targets()
+    assert [(entry.target.name, entry.unfit) for entry in catalogue.entries] == [("local-cpu", None), ("gpu", None)]
+    assert (catalogue.file, catalogue.default_place) == ("ConfigMap shiplift/shiplift-targets", "any node")
+
+
+def test_detected_targets_are_written_here(engine: ArgoEngine, server: ApiServer, tmp_path: Path) -> None:
+    labels = {"kubernetes.io/arch": "amd64"}
+    server.objects["nodes"]["a"] = {"metadata": {"name": "a", "labels": labels}}
+    catalogue = engine.detect("small")
+    assert [entry.target.name for entry in catalogue.entries] == ["small"]
+    assert catalogue.file == str(tmp_path / "targets.yaml")
+    assert "small" in (tmp_path / "targets.yaml").read_text()

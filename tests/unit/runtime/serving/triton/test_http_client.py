@@ -1,0 +1,96 @@
+"""Every type of tensor over HTTP: packed as KServe v2 says, and read back as it was."""
+
+import json
+from collections.abc import Callable
+
+import httpx
+import numpy as np
+import pytest
+
+from shiplift.runtime.base.errors import NotFound, ServerFailed, Temporary
+from shiplift.runtime.records.tensor import Datatype, Signature
+from shiplift.runtime.serving.triton.client import Step
+from shiplift.runtime.serving.triton.http_client import TritonHttpClient
+from tests.unit.examples import tensor
+
+Handler = Callable[[httpx.Request], httpx.Response]
+LENGTH = "Inference-Header-Content-Length"
+
+
+def client(handler: Handler) -> TritonHttpClient:
+    return TritonHttpClient(httpx.Client(base_url="http://triton", transport=httpx.MockTransport(handler)))
+
+
+def echo(request: httpx.Request) -> httpx.Response:
+    """Gives each input back as the output beside it, as bytes."""
+    length = int(request.headers[LENGTH])
+    header = json.loads(request.content[:length])
+    outputs = [
+        {**given, "name": wanted["name"]} for given, wanted in zip(header["inputs"], header["outputs"], strict=True)
+    ]
+    told = json.dumps({"model_name": "m", "model_version": "1", "outputs": outputs}).encode()
+    return httpx.Response(200, content=told + request.content[length:], headers={LENGTH: str(len(told))})
+
+
+@pytest.mark.parametrize(
+    ("datatype", "array"),
+    [
+        ("FP32", np.array([[1.5, np.nan, -np.inf]], np.float32)),
+        ("FP16", np.array([[1.5, 65504, np.inf]], np.float16)),
+        ("FP64", np.array([[np.pi]])),
+        ("INT64", np.array([[2**62, -1]])),
+        ("UINT8", np.array([[0, 255]], np.uint8)),
+        ("BOOL", np.array([[True, False]])),
+        ("BYTES", np.array([[b"", "größe".encode(), b"\x00\xff"]], dtype=object)),
+        ("FP32", np.zeros((0, 3), np.float32)),
+        ("BYTES", np.zeros((0, 3), object)),
+    ],
+)
+def test_a_tensor_comes_back_as_it_was_sent(datatype: Datatype, array: np.ndarray) -> None:
+    signature = Signature(
+        inputs=(tensor("x", -1, -1, datatype=datatype), tensor("n", -1, -1, datatype="INT32")),
+        outputs=(tensor("y", -1, -1, datatype=datatype), tensor("m", -1, -1, datatype="INT32")),
+    )
+    other = np.arange(4, dtype=np.int32).reshape(2, 2)
+    got = client(echo).ask("m", signature, {"x": array, "n": other})
+    np.testing.assert_array_equal(got["y"], array)
+    np.testing.assert_array_equal(got["m"], other)
+    assert got["y"].dtype == array.dtype
+
+
+def test_a_server_that_answers_in_json_is_understood() -> None:
+    outputs = [{"name": "y", "datatype": "FP32", "shape": [2, 1], "data": [1.0, 2.0]}]
+    signature = Signature(inputs=(tensor("x", -1, 1),), outputs=(tensor("y", -1, 1),))
+    asked = client(lambda _: httpx.Response(200, json={"outputs": outputs}))
+    assert asked.ask("m", signature, {"x": np.zeros((2, 1))})["y"].tolist() == [[1.0], [2.0]]
+
+
+def test_a_step_says_its_sequence_and_a_version_is_in_the_path() -> None:
+    requests: list[httpx.Request] = []
+    signature = Signature(inputs=(tensor("x", -1, 1),), outputs=(tensor("y", -1, 1),))
+
+    def note(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        return echo(request)
+
+    step = Step(sequence_id=7, sequence_start=True)
+    client(note).ask("m", signature, {"x": np.zeros((1, 1))}, version=3, step=step)
+    header = json.loads(requests[0].content[: int(requests[0].headers[LENGTH])])
+    assert header["parameters"] == {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
+    assert requests[0].url.path == "/v2/models/m/versions/3/infer"
+
+
+def test_what_a_server_refuses_is_told_in_its_words() -> None:
+    signature = Signature(inputs=(tensor("x", -1, 1),), outputs=(tensor("y", -1, 1),))
+    refused = client(lambda _: httpx.Response(400, json={"error": "unexpected shape for input 'x'"}))
+    with pytest.raises(ServerFailed, match="unexpected shape for input 'x'"):
+        refused.ask("m", signature, {"x": np.zeros((1, 1))})
+    unknown = client(lambda _: httpx.Response(400, json={"error": "Request for unknown model: 'm' is not found"}))
+    with pytest.raises(NotFound, match="does not serve 'm'"):
+        unknown.signature("m")
+
+    def silent(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    with pytest.raises(Temporary, match="does not answer"):
+        client(silent).versions("m")
