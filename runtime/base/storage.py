@@ -1,4 +1,4 @@
-"""Writing files so that a kill or a full disk leaves the old file or the new one, never half of one."""
+"""Atomic file writes: after a kill or a full disk, the old or the new file is there, never half of one."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 @contextmanager
 def room_for(what: str, where: Path) -> Iterator[None]:
-    """Turns a full disk into an error that says what was being written and where.
+    """Turns a full disk into an error that says what was being written, and where.
 
     Raises:
         StorageFull: no space, or no quota, is left.
@@ -30,7 +30,7 @@ def room_for(what: str, where: Path) -> Iterator[None]:
 
 
 def write_atomically(path: Path, body: str | bytes, *, mode: int = 0o644) -> None:
-    """Replaces `path` with `body` in one step.
+    """Replaces `path` with `body` atomically.
 
     Raises:
         StorageFull: no space is left.
