@@ -40,13 +40,13 @@ def gone(pid: int) -> bool:
 
 
 def test_a_process_is_alive_until_it_ends(sleeper: "subprocess.Popen[bytes]") -> None:
-    one = processes.identify(sleeper.pid)
-    assert processes.alive(one)
+    process = processes.identify(sleeper.pid)
+    assert processes.alive(process)
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
-    assert not processes.alive(one)
+    assert not processes.alive(process)
     sleeper.wait()
-    assert not processes.alive(one)
+    assert not processes.alive(process)
 
 
 def test_a_pid_used_again_is_another_process() -> None:
