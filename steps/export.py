@@ -48,7 +48,7 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
                 "signature": contract.signature.model_dump(mode="json"),
                 "example": str(example),
                 "out": str(work),
-                "how": conversion.model_dump(mode="json"),
+                "settings": conversion.model_dump(mode="json"),
                 "tabular": contract.tabular,
                 "seed": _SEED,
             },

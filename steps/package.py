@@ -12,7 +12,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.gates.quality import parity_check, score_check
 from shiplift.runtime.model import onnx_models
-from shiplift.runtime.model.sequences import hide_states, walk
+from shiplift.runtime.model.sequences import answer_sequence, hide_states
 from shiplift.runtime.model.tensors import Arrays, batch_of, load_npz
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.records.artifact import Artifact
@@ -177,4 +177,4 @@ def _golden(model: Path, inputs: Arrays, states: dict[str, TensorSpec]) -> Array
 
     Of a model that remembers, they are the steps of one sequence.
     """
-    return golden_arrays(inputs, walk(onnx_models.session(model), inputs, states))
+    return golden_arrays(inputs, answer_sequence(onnx_models.session(model), inputs, states))

@@ -71,7 +71,7 @@ def quantize(
         with measuring():
             found = validation.evaluate(running)
         del running  # each rung may hold as much
-        onnx_models.give_back_memory()
+        onnx_models.release_memory()
         top = Candidate(precision="fp32", method="as exported", model=exported.model, **_scores(found))
         jobs, more = _jobs(folder, base, site, exported, target, quantization, validation, calibration, found)
         with measuring(), lessons(site, f"layers of {graph_digest(base)}", folder / _SENSITIVITIES):

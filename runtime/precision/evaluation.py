@@ -109,7 +109,7 @@ def answers(running: Any, samples: Arrays) -> Arrays:
         onnx_models.answer(running, {name: array[at : at + step] for name, array in samples.items()})
         for at in range(0, size, step)
     ]
-    return onnx_models.stacked(pieces)
+    return onnx_models.concatenate(pieces)
 
 
 def over_budget(base: Evaluation, it: Evaluation, metric: Metric | None, limits: Quantization) -> str:

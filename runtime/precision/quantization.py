@@ -103,7 +103,7 @@ def _explained(what: str) -> Iterator[None]:
         ) from error
     finally:
         root.setLevel(before)
-        onnx_models.give_back_memory()
+        onnx_models.release_memory()
 
 
 # --- INT8 -----------------------------------------------------------------------------------------------------------
@@ -203,17 +203,17 @@ def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iter
     """
     made = onnx.load(prepared, load_external_data=False)
     wanted = _floats_around(made.graph, op_types)
-    sizes = {name: onnx_models.least_bytes(value) for name, value in wanted.items()}
+    sizes = {name: onnx_models.sample_bytes(value) for name, value in wanted.items()}
     most = onnx_models.observed_bytes(prepared)
     at_once = max(1, min(_BATCH, most // max(sum(sizes.values()), 1)))  # the others are computed, too
-    for part in onnx_models.in_parts(sizes, most):
+    for part in onnx_models.partition(sizes, most):
         del made.graph.output[:]
         made.graph.output.extend(wanted[name] for name in part)
         running = onnx_models.observing_session(made, prepared)
         size, at, step = len(next(iter(samples.values()))), 0, 1
         while at < size:
             held = 0.0
-            for name, array in onnx_models.one_by_one(
+            for name, array in onnx_models.iterate_outputs(
                 running, part, {k: v[at : at + step] for k, v in samples.items()}
             ):
                 held += array.nbytes / step
@@ -335,7 +335,7 @@ def _without_gemm(prepared: Path) -> Path:
         del made.graph.value_info[:]
         _save_in_parts(made, to, f"{to.name}.data")
         del made
-        onnx_models.give_back_memory()
+        onnx_models.release_memory()
     return to
 
 
@@ -381,7 +381,7 @@ def _beside(to: Path) -> str:
 
 def _as_one_file(model: Path, weights: str) -> None:
     """Takes the weights beside a model into its file, where that stays within what protobuf reads."""
-    onnx_models.give_back_memory()
+    onnx_models.release_memory()
     if not _large(model):
         onnx.save(onnx.load(model), model)
         (model.parent / weights).unlink(missing_ok=True)

@@ -325,7 +325,7 @@ def _rung(job: Job, arrays: _Arrays, file: Path, method: str, float_layers: tupl
         raise QuantizeFailed(
             f"{job.kind} does not run: {' '.join(str(error).split())[:300]}", do="Leave it out of the precisions."
         ) from error
-    onnx_models.give_back_memory()  # the next one is built in it
+    onnx_models.release_memory()  # the next one is built in it
     return Rung(kind=job.kind, method=method, file=str(file), float_layers=float_layers, evaluation=found)
 
 

@@ -73,9 +73,9 @@ def layer_noise(prepared: Path, quantized: Path, layers: Sequence[str], samples:
     made = {name for node in onnx.load(quantized, load_external_data=False).graph.node for name in node.output}
     # A layer is found by the tensor it gives: quantized, its node may have another name.
     tensors = {node.output[0]: node.name for node in graph.node if node.name in set(layers) and node.output[0] in made}
-    sizes = {value.name: onnx_models.least_bytes(value) for value in (*graph.value_info, *graph.output)}
+    sizes = {value.name: onnx_models.sample_bytes(value) for value in (*graph.value_info, *graph.output)}
     found: dict[str, float] = {}
-    for part in onnx_models.in_parts(
+    for part in onnx_models.partition(
         {name: sizes.get(name, 0) for name in tensors}, onnx_models.observed_bytes(prepared)
     ):
         with TemporaryDirectory(dir=prepared.parent) as folder:
@@ -115,7 +115,7 @@ def _outputs(model: Path, tensors: Sequence[str], samples: Arrays) -> Iterator[l
     for at in range(len(next(iter(samples.values())))):
         yield list(running.run(list(tensors), {name: array[at : at + 1] for name, array in samples.items()}))
     del running
-    onnx_models.give_back_memory()  # the next one is loaded in it
+    onnx_models.release_memory()  # the next one is loaded in it
 
 
 def noise_added(prepared: Path, noise: Mapping[str, float]) -> dict[str, float]:
