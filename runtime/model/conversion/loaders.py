@@ -35,7 +35,7 @@ class Original(ABC):
 
     @abstractmethod
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """The model as ONNX with a dynamic batch, to be written to the folder `path`, where large weights already are."""
+        """The model as ONNX with a dynamic batch, to be written to the folder `path`, which gets large weights here."""
 
     def to_torchscript(self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path) -> None:
         """Writes the model as TorchScript, and checks its answers to these sets of inputs.

@@ -113,7 +113,7 @@ def test_a_package_says_which_nodes_and_which_server_it_needs(bench: Bench) -> N
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"versions": Versions(tensorrt="10.13")}, "the plan was built by TensorRT 10.9.0.34, 10.13 would load it"),
+        ({"versions": Versions(tensorrt="10.13")}, "the plan was built by TensorRT 10.9.0.34, but 10.13 would load it"),
         ({"compute_capability": "8.6"}, "the plan was built for compute capability 9.0, not 8.6"),
     ],
 )
