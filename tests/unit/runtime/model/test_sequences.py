@@ -114,7 +114,7 @@ def test_its_package_brings_both_parts_of_its_backend_and_warms_nothing(tmp_path
         ("serving: {sequence_batching: {states: {a: x, b: x}}}", "the same output"),
         ("serving: {sequence_batching: {states: {a: x}}, response_cache: true}", "excludes"),
         ("serving: {sequence_batching: {states: {a: x}}, queue: {max_size: 5}}", "excludes"),
-        ("serving: {sequence_batching: {states: {a: x}}}\nrollout: {replicas: 2}", "rollout.replicas 2 is over 1"),
+        ("serving: {sequence_batching: {states: {a: x}}}\nrollout: {replicas: 2}", "replicas is 2, the limit is 1"),
         (
             (
                 "serving: {sequence_batching: {states: {a: x}}}\nexport: {torchscript: true}\n"
