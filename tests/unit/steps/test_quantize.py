@@ -33,7 +33,7 @@ from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.lessons import lessons
-from shiplift.runtime.targets.operators import bundled_onnxruntime, known_to, require_operators
+from shiplift.runtime.targets.operators import bundled_onnxruntime, require_operators, support_of
 from shiplift.steps.quantize import _judged, quantize
 from tests.unit.examples import artifact, exported, perceptron, save, site
 
@@ -620,12 +620,12 @@ def written(to: Path, *, opset: int = 20, ir: int = 8, ml: int = 0) -> Path:
 def test_what_the_bundled_server_s_onnxruntime_loads_is_let_through_and_nothing_newer(tmp_path: Path) -> None:
     """The same ONNX Runtime is installed here, so the table is held against the real one."""
     assert bundled_onnxruntime() == onnxruntime.__version__
-    known = known_to(bundled_onnxruntime())
-    assert known is not None
-    newest = written(tmp_path / "newest.onnx", opset=known.opset, ir=known.ir, ml=known.ml_opset)
+    supported = support_of(bundled_onnxruntime())
+    assert supported is not None
+    newest = written(tmp_path / "newest.onnx", opset=supported.opset, ir=supported.ir, ml=supported.ml_opset)
     require_operators(newest, Target())
     onnx_models.session(newest)
-    for name, newer in {"opset": known.opset + 1, "ir": known.ir + 1}.items():
+    for name, newer in {"opset": supported.opset + 1, "ir": supported.ir + 1}.items():
         file = written(tmp_path / f"{name}.onnx", **{name: newer})
         with pytest.raises(ExportFailed, match=f"target local-cpu runs ONNX Runtime {onnxruntime.__version__}"):
             require_operators(file, Target())
