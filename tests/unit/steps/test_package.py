@@ -149,7 +149,7 @@ def test_torchscript_is_packaged_for_pytorch_itself_with_names_by_position(bench
 
 
 def test_without_a_torchscript_form_pytorch_has_nothing_to_serve(bench: Bench) -> None:
-    with pytest.raises(SpecInvalid, match="exported to ONNX alone"):
+    with pytest.raises(SpecInvalid, match="exported only to ONNX"):
         bench.package(candidates(bench.model, 0.95), target=NATIVE)
 
 
