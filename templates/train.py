@@ -51,7 +51,9 @@ def main() -> None:
     images = (digits.images[:, None] / 16).astype(np.float32)
     train_x, valid_x, train_y, valid_y = train_test_split(images, digits.target, test_size=500, random_state=0)
     model = build()
-    train(model, torch.tensor(train_x[: arguments.samples]), torch.tensor(train_y[: arguments.samples]), arguments.epochs)
+    train(
+        model, torch.tensor(train_x[: arguments.samples]), torch.tensor(train_y[: arguments.samples]), arguments.epochs
+    )
     model.eval()
     with torch.no_grad():
         logits = model(torch.tensor(valid_x)).numpy()

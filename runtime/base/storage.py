@@ -13,7 +13,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager
-def room_for(what: str, where: Path) -> Iterator[None]:
+def room_for(content: str, folder: Path) -> Iterator[None]:
     """Turns a full disk into an error that says what was being written, and where.
 
     Raises:
@@ -25,7 +25,8 @@ def room_for(what: str, where: Path) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         raise StorageFull(
-            f"no space is left in {where} while writing {what}", do="Free some space, then run the same command again."
+            f"no space is left in {folder} while writing {content}",
+            do="Free some space, then run the same command again.",
         ) from error
 
 

@@ -111,7 +111,7 @@ def listening(host: str, port: int) -> bool:
         return probe.connect_ex((host, port)) == 0
 
 
-def require_free(host: str, port: int, what: str, flag: str) -> None:
+def require_free(host: str, port: int, service: str, flag: str) -> None:
     """Checks that no process listens on a port.
 
     Raises:
@@ -123,7 +123,7 @@ def require_free(host: str, port: int, what: str, flag: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise PortTaken(
-                f"port {port}, wanted for {what}, is taken{_listener(port)}",
+                f"port {port}, needed by {service}, is taken{_listener(port)}",
                 do=f"Stop that process, choose another port with {flag}, or let `--free-ports` choose all of them.",
             ) from error
 

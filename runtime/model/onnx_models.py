@@ -93,8 +93,8 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = Fal
         ) from error
 
 
-def observing_session(graph: onnx.ModelProto, beside: Path) -> ort.InferenceSession:
-    """A session of a graph with inner tensors among its outputs; its weights are in the folder of the file `beside`.
+def observing_session(graph: onnx.ModelProto, model: Path) -> ort.InferenceSession:
+    """A session of a graph with inner tensors among its outputs; its weights are in the folder of `model`.
 
     Nothing is fused, so that every tensor is computed as the graph says; weights are not repacked into another layout.
     """
@@ -104,7 +104,7 @@ def observing_session(graph: onnx.ModelProto, beside: Path) -> ort.InferenceSess
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     options.enable_cpu_mem_arena, options.enable_mem_pattern = False, False
-    file = beside.with_name(f"{beside.stem}-observed.onnx")
+    file = model.with_name(f"{model.stem}-observed.onnx")
     try:
         onnx.save(graph, file)
         return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])

@@ -47,7 +47,7 @@ class Validation:
         if problem or self.inputs is None:
             return Evaluation(relative_error=error, problem=problem)
         outputs = answers(running, self.inputs)
-        if problem := _not_numbers(outputs, "the validation set"):
+        if problem := _nan_problem(outputs, "the validation set"):
             return Evaluation(relative_error=error, problem=problem)
         if self.labels is None or self.metric is None:
             return Evaluation(relative_error=error)
@@ -59,7 +59,7 @@ class Validation:
 
     def _against_reference(self, running: Any) -> tuple[float | None, str]:
         outputs = answers(running, self.asked)
-        if problem := _not_numbers(outputs, "the first samples"):
+        if problem := _nan_problem(outputs, "the first samples"):
             return None, problem
         for name, exact in self.reference.items():
             if outputs[name].shape != exact.shape:
@@ -143,9 +143,9 @@ def _slice_over_budget(base: Evaluation, candidate: Evaluation, metric: Metric, 
     )
 
 
-def _not_numbers(outputs: Arrays, where: str) -> str:
+def _nan_problem(outputs: Arrays, samples: str) -> str:
     bad = [name for name, array in outputs.items() if array.dtype.kind == "f" and np.isnan(array).any()]
-    return f"{', '.join(bad)} holds NaN on {where}" if bad else ""
+    return f"{', '.join(bad)} holds NaN on {samples}" if bad else ""
 
 
 def _relative_error(exact: NDArray[Any], rough: NDArray[Any]) -> float:

@@ -121,7 +121,7 @@ class Rule(Record):
         if self.slice and not metric.slices:
             raise ValueError(f"{self.metric} has no slices")
         if self.slice and metric.slices == "load" and not re.fullmatch(r"(concurrency|rate)=\d+(\.\d+)?", self.slice):
-            raise ValueError(f"{self.slice!r} is no slice of {self.metric}: write `concurrency=16` or `rate=200`")
+            raise ValueError(f"{self.slice!r} is not a slice of {self.metric}: write `concurrency=16` or `rate=200`")
         return self
 
     @property

@@ -244,7 +244,7 @@ def test_a_taken_port_is_named_and_nothing_is_started(tmp_path: Path) -> None:
         settings = Settings(home=tmp_path / "home", mlflow_port=free(), receiver_port=free(), http_port=free(),
                             grpc_port=port, metrics_port=free())  # fmt: skip
         with pytest.raises(
-            PortTaken, match=rf"port {port}, wanted for triton \(grpc\), is taken by .* \(pid {os.getpid()}\)"
+            PortTaken, match=rf"port {port}, needed by triton \(grpc\), is taken by .* \(pid {os.getpid()}\)"
         ):
             stack.up(settings)
     found = stack.read(tmp_path / "home")

@@ -73,7 +73,7 @@ def _answer(original: loaders.Original, inputs: Arrays, conversion: Conversion) 
         missing = [name for name in conversion.outputs if name not in outputs]
         if missing:
             raise ExportFailed(
-                f"export.outputs names {', '.join(missing)}; the model gives {', '.join(outputs)}",
+                f"export.outputs names {', '.join(missing)}; the model has {', '.join(outputs)}",
                 do="Change `export.outputs` in the spec.",
             )
         outputs = {name: outputs[name] for name in conversion.outputs}

@@ -13,7 +13,7 @@ from shiplift.runtime.records.site import Cluster, Machine
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.serving import RateLimiter, Serving
 from shiplift.runtime.store.registry import Registry
-from shiplift.steps.admit import _examples_aside, _check_site, _check_size, _logged, _resolve_spec, _scan
+from shiplift.steps.admit import _check_site, _check_size, _examples_aside, _logged, _resolve_spec, _scan
 from tests.unit.examples import perceptron, site
 
 

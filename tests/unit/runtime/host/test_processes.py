@@ -142,7 +142,7 @@ def test_a_port_that_is_free_can_be_taken_and_is_then_told_with_its_holder() -> 
     processes.require_free("127.0.0.1", port, "mlflow", "--mlflow-port")
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTaken) as error:
         processes.require_free("127.0.0.1", port, "mlflow", "--mlflow-port")
-    assert f"port {port}, wanted for mlflow, is taken" in error.value.what
+    assert f"port {port}, needed by mlflow, is taken" in error.value.what
     assert f"(pid {os.getpid()})" in error.value.what
     assert "--mlflow-port" in error.value.do
 

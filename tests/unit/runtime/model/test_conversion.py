@@ -130,7 +130,7 @@ def test_only_the_outputs_asked_for_are_kept_in_the_order_asked(logged: Logged) 
 
 def test_an_output_that_the_model_does_not_have_is_told_with_those_it_has(logged: Logged) -> None:
     branching(logged)
-    with pytest.raises(ExportFailed, match=r"export\.outputs names thrice; the model gives same, twice"):
+    with pytest.raises(ExportFailed, match=r"export\.outputs names thrice; the model has same, twice"):
         logged.convert(outputs=["thrice"])
 
 
