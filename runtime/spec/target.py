@@ -129,7 +129,7 @@ class Fleet(Record):
     targets: tuple[Target, ...] = Field((Target(),), min_length=1)
 
     def remark(self) -> str:
-        """That one target alone will serve, told before time is spent on the others."""
+        """A note that only one target will serve, shown before time is spent on the others."""
         if len(self.targets) == 1:
             return ""
         names = ", ".join(target.name for target in self.targets)
