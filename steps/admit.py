@@ -1,7 +1,7 @@
-"""Admission: is this version what it says, is it safe to load, and what does its team ask of the release.
+"""Admission: whether a version is complete and safe to load, and what its team asks of the release.
 
-Nothing a webhook said is used but the name and the number; everything else is read from the registry here. Files are
-digested and scanned before any of them is parsed as more than YAML or JSON.
+A webhook's name and version number are all that is used of it; everything else is read from the registry. Files are
+hashed and scanned before any of them is parsed as anything but YAML or JSON.
 """
 
 import json
@@ -33,37 +33,36 @@ _EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow na
 
 
 def admit(site: Site, request: Request) -> Admitted:
-    """Resolves, digests, scans and reads a version.
+    """Resolves, hashes, scans and reads a version.
 
     Raises:
         NotFound: the registry has no such version.
-        NotAdmitted: it lacks a signature, an input example or a known flavor, is too large, or its files are unsafe.
+        NotAdmitted: it has no signature, input example or known flavor, is too large, or its files are unsafe.
         SpecInvalid: the release spec is wrong.
-        Temporary: the registry does not answer.
+        Temporary: the registry does not respond.
     """
     registry, store = Registry(site.registry_uri), ArtifactStore(site.artifacts_uri)
     with workplace(_SCAN, Path(site.home)) as place:
         info = registry.version(check_name(request.model), request.version)
         run_id = registry.run_of(info)
-        model, logged = place.folder / "model", place.folder / "logged"
         progress("fetching the model's files")
-        got = registry.download_model(info, model)
-        spec = _resolve_spec(request, registry, run_id, got, logged)
+        model = registry.download_model(info, place.folder / "model")
+        spec = _resolve_spec(request, registry, run_id, model, place.folder / "logged")
         _check_site(site, spec)
-        _check_size(got, spec.admission.max_size_mb)
-        promise = read_model(got)
-        found = _scanned(got, place, spec)
+        _check_size(model, spec.admission.max_size_mb)
+        logged = read_model(model)
+        scan_result = _scan(model, place, spec)
         admitted = _admitted(
-            info, run_id, spec, promise, found, got, store, _datasets(registry, run_id, spec, got, store)
+            info, run_id, spec, logged, scan_result, model, store, _datasets(registry, run_id, spec, model, store)
         )
-        return admitted.model_copy(update={"recorded_requests": _recorded(registry, run_id, spec, got, store)})
+        return admitted.model_copy(update={"recorded_requests": _recorded(registry, run_id, spec, model, store)})
 
 
 def _resolve_spec(request: Request, registry: Registry, run_id: str, model: Path, logged: Path) -> ReleaseSpec:
-    """The spec given by hand, else the one logged with the model or its run, else the defaults.
+    """The spec in the request, else the one logged with the model or its run, else the defaults.
 
     Raises:
-        SpecInvalid: it is wrong, or it is another model's.
+        SpecInvalid: the spec is wrong, or is for another model.
     """
     text = request.spec
     if not text:
@@ -76,24 +75,24 @@ def _resolve_spec(request: Request, registry: Registry, run_id: str, model: Path
 
 
 def _logged(registry: Registry, run_id: str, path: str, model: Path, to: Path) -> Path | None:
-    """A file logged beside the model (`extra_files`), or as an artifact of its run."""
-    for beside in (model / path, model / "extra_files" / Path(path).name):
-        if beside.is_file():
-            return beside
+    """A file logged with the model (`extra_files`), or as an artifact of its run."""
+    for file in (model / path, model / "extra_files" / Path(path).name):
+        if file.is_file():
+            return file
     to.mkdir(exist_ok=True)
     return registry.download_run_file(run_id, path, to)
 
 
 def _datasets(registry: Registry, run_id: str, spec: ReleaseSpec, model: Path, store: ArtifactStore) -> Datasets:
-    kept: dict[str, Artifact | None] = {}
+    stored: dict[str, Artifact | None] = {}
     for name, path in (("validation", spec.data.validation), ("calibration", spec.data.calibration)):
         file = _logged(registry, run_id, path, model, model.parent / "logged")
-        kept[name] = store.put_file(file) if file else None
+        stored[name] = store.put_file(file) if file else None
     return Datasets(
-        validation=kept["validation"],
-        validation_name=spec.data.validation if kept["validation"] else "",
-        calibration=kept["calibration"],
-        calibration_name=spec.data.calibration if kept["calibration"] else "",
+        validation=stored["validation"],
+        validation_name=spec.data.validation if stored["validation"] else "",
+        calibration=stored["calibration"],
+        calibration_name=spec.data.calibration if stored["calibration"] else "",
     )
 
 
@@ -107,7 +106,7 @@ def _recorded(
 def _check_site(site: Site, spec: ReleaseSpec) -> None:
     if spec.serving.rate_limiter and not site.place.rate_limiter:
         raise NotAdmitted(
-            "the spec asks for `serving.rate_limiter`, production runs without Triton's rate limiter",
+            "the spec asks for `serving.rate_limiter`, but production runs without Triton's rate limiter",
             do="Start it with `shiplift up --rate-limiter`, or leave that section out.",
         )
 
@@ -121,22 +120,22 @@ def _check_size(folder: Path, limit_mb: float) -> None:
         )
 
 
-def _scanned(model: Path, place: Workplace, spec: ReleaseSpec) -> Scan:
+def _scan(model: Path, place: Workplace, spec: ReleaseSpec) -> Scan:
     progress("scanning the model's files")
-    with _aside(model, place.folder / "examples"):
-        said, _ = place.sandbox.run({"folder": str(model)}, _SCAN_LIMITS)
-    found = Scan.model_validate(said)
-    if objections := scan.objections(found, pickle=spec.admission.pickle):
+    with _examples_aside(model, place.folder / "examples"):
+        result, _ = place.sandbox.run({"folder": str(model)}, _SCAN_LIMITS)
+    scan_result = Scan.model_validate(result)
+    if objections := scan.objections(scan_result, pickle=spec.admission.pickle):
         raise scan.refusal(objections)
-    return found
+    return scan_result
 
 
 @contextmanager
-def _aside(model: Path, to: Path) -> Iterator[None]:
-    """Keeps MLflow's input examples from the scanner, for as long as the context lasts.
+def _examples_aside(model: Path, to: Path) -> Iterator[None]:
+    """Hides MLflow's input examples from the scanner while the context lasts.
 
-    It reads JSON in Python, a file many times: an image's example took it more than ten minutes. What parses as JSON
-    is data, and nothing but our reader of examples opens these two.
+    The scanner parses JSON in Python, each file many times: an example with images took it more than ten minutes. A
+    file that parses as JSON is data, and only our own reader opens these two.
     """
     to.mkdir()
     examples = [file for name in _EXAMPLES if _is_json(file := model / name)]
@@ -160,7 +159,7 @@ def _is_json(file: Path) -> bool:
 
 
 def _admitted(
-    info: VersionInfo, run_id: str, spec: ReleaseSpec, promise: LoggedModel, found: Scan, model: Path,
+    info: VersionInfo, run_id: str, spec: ReleaseSpec, logged: LoggedModel, scan_result: Scan, model: Path,
     store: ArtifactStore, datasets: Datasets,
 ) -> Admitted:  # fmt: skip
     files = store.put_tree(model)
@@ -169,16 +168,16 @@ def _admitted(
             name=info.name,
             version=info.version,
             digest=files.sha256,
-            flavor=promise.flavor,
+            flavor=logged.flavor,
             files=files,
             run_id=run_id,
             registered_at=info.created_at,
         ),
         contract=Contract(
-            signature=promise.signature, example=store.put_bytes(dump_npz(promise.example)), tabular=promise.tabular
+            signature=logged.signature, example=store.put_bytes(dump_npz(logged.example)), tabular=logged.tabular
         ),
         datasets=datasets,
-        scan=found,
+        scan=scan_result,
         wanted=Wanted(targets=spec.targets),
         conversion=spec.export,
         data=spec.data,

@@ -1,7 +1,7 @@
-"""Export: the logged model as ONNX, and the proof that both answer alike.
+"""Export: the logged model as ONNX, and the proof that both give the same answers.
 
-Loading and converting happen in the sandbox. The comparison happens here, with ONNX Runtime on the written file: the
-sandbox's own word is not taken for it.
+Loading and converting happen in the sandbox. The comparison happens here, with ONNX Runtime on the written file,
+because the sandbox is not trusted.
 """
 
 import math
@@ -27,12 +27,12 @@ _SEED = 20240229
 
 
 def export(site: Site, model_version: ModelVersion, contract: Contract, conversion: Conversion) -> Exported:
-    """Converts the version and compares both models on the example and on random inputs at batch 1, 2 and 7.
+    """Converts the version and compares both models on the example and on random inputs of batch 1, 2 and 7.
 
     Raises:
-        ExportFailed: it does not load, convert or run.
-        SandboxLimit: it needed more memory or time than the spec allows.
-        ArtifactCorrupt: the admitted files are not what was admitted.
+        ExportFailed: the model does not load, convert or run.
+        SandboxLimit: it needs more memory or time than the spec allows.
+        ArtifactCorrupt: the files differ from those admitted.
     """
     store = ArtifactStore(site.artifacts_uri)
     with workplace(CONVERT, Path(site.home)) as place, measuring():
@@ -41,14 +41,14 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
         example.write_bytes(store.read(contract.example))
         progress("converting to ONNX in the sandbox")
         work = place.sandbox.work
-        said, isolation = place.sandbox.run(
+        result, isolation = place.sandbox.run(
             {
                 "folder": str(source),
                 "flavor": model_version.flavor,
                 "signature": contract.signature.model_dump(mode="json"),
                 "example": str(example),
                 "out": str(work),
-                "how": conversion.model_dump(mode="json"),
+                "settings": conversion.model_dump(mode="json"),
                 "tabular": contract.tabular,
                 "seed": _SEED,
             },
@@ -57,8 +57,8 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
         _check_written(work)
         progress("comparing both models")
         answers = load_npz(work / "answers.npz")
-        signature = Signature.model_validate(said["signature"])
-        cases = _parity(work / "model" / "model.onnx", answers, signature, [str(name) for name in said["sets"]])
+        signature = Signature.model_validate(result["signature"])
+        cases = _parity(work / "model" / "model.onnx", answers, signature, [str(name) for name in result["sets"]])
         return Exported(
             model=store.put_tree(work / "model"),
             signature=signature,
@@ -67,18 +67,18 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
             parity=cases,
             reference=store.put_bytes(dump_npz(_part(answers, "example/"))),
             isolation=isolation,
-            notes=tuple(str(note) for note in said["notes"]),
+            notes=tuple(str(note) for note in result["notes"]),
         )
 
 
 def _check_written(work: Path) -> None:
-    """What the sandbox wrote is opened here: it may hold no link, and no graph that reaches outside."""
+    """Refuses links, and graphs that refer to files outside: what the sandbox wrote is opened here."""
     links = [path.name for path in work.rglob("*") if path.is_symlink()]
     problems = list(onnx_problems(work / "model" / "model.onnx"))
-    if found := [*(f"{link} is a link" for link in links), *problems]:
+    if unsafe := [*(f"{link} is a link" for link in links), *problems]:
         raise ExportFailed(
-            f"the sandbox wrote what must not be opened: {'; '.join(found)}",
-            do="Look at what the model's code does when it is loaded.",
+            f"the sandbox wrote files that must not be opened: {'; '.join(unsafe)}",
+            do="Check what the model's code does when it is loaded.",
         )
 
 
@@ -91,32 +91,32 @@ def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> Par
     inputs = {spec.name: answers[f"{name}/input/{spec.name}"] for spec in signature.inputs}
     batch = len(next(iter(inputs.values())))
     try:
-        got = onnx_models.answer(running, inputs)
+        exported = onnx_models.answer(running, inputs)
     except Exception as error:
         raise ExportFailed(
             f"the exported model does not answer a batch of {batch}: {' '.join(str(error).split())[:400]}",
             do="Make the model independent of its batch size, or export it to ONNX yourself and log that.",
         ) from error
-    apart = [
-        onnx_models.differences(answers[f"{name}/output/{spec.name}"], np.asarray(got[spec.name]))
-        for spec in signature.outputs
+    original = {spec.name: answers[f"{name}/output/{spec.name}"] for spec in signature.outputs}
+    differences = [
+        onnx_models.differences(original[spec.name], np.asarray(exported[spec.name])) for spec in signature.outputs
     ]
-    bad = [spec for spec, (absolute, _) in zip(signature.outputs, apart, strict=True) if math.isinf(absolute)]
+    bad = [spec for spec, (absolute, _) in zip(signature.outputs, differences, strict=True) if math.isinf(absolute)]
     return ParityCase(
         inputs=name,
         batch=batch,
-        max_abs=max(a for a, _ in apart),
-        max_rel=max(r for _, r in apart),
-        problem="; ".join(_problem(answers[f"{name}/output/{s.name}"], np.asarray(got[s.name]), s) for s in bad),
+        max_abs=max(absolute for absolute, _ in differences),
+        max_rel=max(relative for _, relative in differences),
+        problem="; ".join(_problem(original[s.name], np.asarray(exported[s.name]), s) for s in bad),
     )
 
 
-def _problem(wanted: Any, got: Any, spec: TensorSpec) -> str:
-    if wanted.size != got.size:
-        return f"the original gives {spec.name!r} with shape {wanted.shape}, the exported model with {got.shape}"
-    for who, array in (("the original", wanted), ("the exported model", got)):
+def _problem(original: Any, exported: Any, spec: TensorSpec) -> str:
+    if original.size != exported.size:
+        return f"the original gives {spec.name!r} with shape {original.shape}, the exported model with {exported.shape}"
+    for source, array in (("the original", original), ("the exported model", exported)):
         if array.dtype.kind == "f" and np.isnan(array).any():
-            return f"{who} gives NaN in {spec.name!r}"
+            return f"{source} gives NaN in {spec.name!r}"
     return f"{spec.name!r} differs where it must be equal"
 
 
@@ -125,7 +125,7 @@ def _part(arrays: Arrays, prefix: str) -> Arrays:
 
 
 def _opset(model: Path) -> int:
-    import onnx  # noqa: PLC0415 - 0.1 s
+    import onnx  # noqa: PLC0415 - takes 0.1 s
 
     loaded = onnx.load(model, load_external_data=False)
     return next((int(entry.version) for entry in loaded.opset_import if entry.domain in ("", "ai.onnx")), 0)

@@ -1,4 +1,4 @@
-"""Which version a challenger is compared with: a question to the registry as it is now, so never a cached answer."""
+"""Finds the version that a challenger is compared with: asks the registry as it is now, so is never cached."""
 
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Champion
@@ -8,13 +8,13 @@ from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
 
 
 def find_champion(site: Site, request: Request) -> Champion:
-    """The champion with what it was promoted with; version 0: there is none.
+    """The champion and the package it was promoted with; version 0 if there is none.
 
-    A version that is the champion itself is compared with the one before it, as it was when it was promoted: so
-    rerunning it changes nothing.
+    A version that is itself the champion is compared with the previous one, as when it was promoted, so that a rerun
+    changes nothing.
 
     Raises:
-        Temporary: the registry does not answer.
+        Temporary: the registry does not respond.
     """
     registry = Registry(site.registry_uri)
     version = registry.alias(request.model, CHAMPION)
@@ -22,5 +22,5 @@ def find_champion(site: Site, request: Request) -> Champion:
         version = registry.alias(request.model, PREVIOUS)
     if version in (0, request.version):
         return Champion()
-    promoted = Ledger(site, Request(model=request.model, version=version), registry=registry).promotion()
-    return Champion(version=version, package=promoted.package if promoted else None)
+    promotion = Ledger(site, Request(model=request.model, version=version), registry=registry).promotion()
+    return Champion(version=version, package=promotion.package if promotion else None)

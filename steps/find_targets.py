@@ -1,4 +1,4 @@
-"""Which places a release is for: the spec's targets, those given by name as the site's catalogue has them now."""
+"""Finds a release's targets: those of the spec, with names looked up in the site's catalogue as it is now."""
 
 from pathlib import Path
 
@@ -12,20 +12,20 @@ def find_targets(site: Site, wanted: Wanted) -> Fleet:
     """The release's targets, each in full and in the spec's order: the first that can run is the one that serves.
 
     Raises:
-        SpecInvalid: the catalogue has no target of a name, or can't be read; or a target lacks what a cluster needs.
+        SpecInvalid: the catalogue lacks a named target or can't be read, or a target lacks what a cluster needs.
     """
     listed = catalogue(Path(site.home))
-    missing = [one for one in wanted.targets if isinstance(one, str) and one not in listed]
+    missing = [name for name in wanted.targets if isinstance(name, str) and name not in listed]
     if missing:
         raise SpecInvalid(
             f"targets: the catalogue has no {', '.join(map(repr, missing))}; it has {', '.join(listed)}",
-            do="`shiplift targets` lists it, `shiplift targets detect` adds to it.",
+            do="`shiplift targets` lists the catalogue, `shiplift targets detect` adds to it.",
         )
-    found = tuple(listed[one] if isinstance(one, str) else one for one in wanted.targets)
-    bare = [one.name for one in found if one.server == "nvidia" and not one.image]
-    if bare and "nvidia" in site.place.servers:
+    targets = tuple(listed[entry] if isinstance(entry, str) else entry for entry in wanted.targets)
+    unservable = [target.name for target in targets if target.server == "nvidia" and not target.image]
+    if unservable and "nvidia" in site.place.servers:
         raise SpecInvalid(
-            f"targets: {', '.join(bare)} has `server: nvidia` and no `image`, so nothing could serve it on the cluster",
-            do="Give the target the Triton image to run, such as your mirror of NVIDIA's.",
+            f"targets: {', '.join(unservable)} has `server: nvidia` but no `image` to serve it on the cluster",
+            do="Set the target's `image` to a Triton image, such as your mirror of NVIDIA's.",
         )
-    return Fleet(targets=found)
+    return Fleet(targets=targets)

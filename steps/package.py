@@ -1,6 +1,6 @@
-"""Packaging: a Triton model repository per kept precision, with golden requests that prove it wherever it is loaded.
+"""Packaging: a Triton model repository per kept precision, with golden requests that verify it wherever it is loaded.
 
-The quality gates are judged here too: what can't pass is not worth measuring, so the release ends with the reason.
+The quality gates are judged here too, so that a model that can't pass ends its release before it is measured.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.gates.quality import parity_check, score_check
 from shiplift.runtime.model import onnx_models
-from shiplift.runtime.model.sequences import hide_states, walk
+from shiplift.runtime.model.sequences import answer_sequence, hide_states
 from shiplift.runtime.model.tensors import Arrays, batch_of, load_npz
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.records.artifact import Artifact
@@ -32,37 +32,39 @@ from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _GOLDEN_SAMPLES = 8
-_GPU_ALONE: tuple[Precision, ...] = ("bf16", "fp8")
+_GPU_ONLY: tuple[Precision, ...] = ("bf16", "fp8")
 
 
 def package(
     site: Site, target: Target, model_version: ModelVersion, exported: Exported, candidates: Candidates,
     quality: Quality, data: Data, search_space: SearchSpace, serving: Serving,
 ) -> Packages:  # fmt: skip
-    """One package per kept candidate, in the order of the candidates, under the configuration tuning starts from.
+    """One package per kept candidate, in their order, with the configuration that tuning starts from.
 
     Raises:
         StorageFull: no space is left.
         ArtifactCorrupt: a model is missing or altered.
-        QuantizeFailed: a TensorRT plan is not one for this target.
-        SpecInvalid: the target wants TorchScript, and the export made none; or the spec's states are not the model's.
+        QuantizeFailed: a TensorRT plan is for another target.
+        SpecInvalid: the target needs TorchScript, which was not exported; or the spec's states are not the model's.
     """
     checks = _quality(exported, candidates, quality, data)
     if any(check.verdict is not Outcome.PASS for check in checks):
         return Packages(target=target.name, packages=(), checks=checks)
     store = ArtifactStore(site.artifacts_uri)
-    maker = _Maker(
+    builder = _Builder(
         site=site, store=store, target=target, version=model_version, exported=exported, serving=serving,
         config=first_config(search_space, serving, target.server),
         reference=load_npz(store.read(exported.reference)),
     )  # fmt: skip
-    described = {"metric": candidates.metric, "validation": candidates.validation}
-    made = tuple(maker.make(one, described) for one in candidates.kept if one.model is not None)
-    return Packages(target=target.name, packages=made, checks=checks)
+    evaluation = {"metric": candidates.metric, "validation": candidates.validation}
+    packages = tuple(
+        builder.build(candidate, evaluation) for candidate in candidates.kept if candidate.model is not None
+    )
+    return Packages(target=target.name, packages=packages, checks=checks)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Maker:
+class _Builder:
     """What all packages of one target have in common."""
 
     site: Site
@@ -74,19 +76,19 @@ class _Maker:
     config: ServingConfig
     reference: Arrays
 
-    def make(self, candidate: Candidate, described: dict[str, Any]) -> Package:
+    def build(self, candidate: Candidate, evaluation: dict[str, Any]) -> Package:
         """The package of one candidate, with golden requests that ONNX Runtime answered."""
-        seen, states = hide_states(self.exported.signature, self.serving.sequence_batching)
+        visible, states = hide_states(self.exported.signature, self.serving.sequence_batching)
         with TemporaryDirectory(prefix="shiplift-package-", dir=self.site.home) as folder:
             model = self.store.fetch(self._model(candidate), Path(folder) / "model")
             if stamp := tensorrt_plans.read_stamp(model):
                 tensorrt_plans.require_match(stamp, self.target)
-            asked = model
-            if candidate.precision in _GPU_ALONE or self.native:  # no processor, or not ONNX Runtime, runs it: fp32's
-                asked = self.store.fetch(self.exported.model, Path(folder) / "fp32")  # answers are what it must give
-            inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in seen.inputs}
-            golden = _golden(asked / "model.onnx", batch_of(inputs, _GOLDEN_SAMPLES), states)
-            signature, golden, inputs = self._named(seen, golden, inputs)
+            reference = model
+            if candidate.precision in _GPU_ONLY or self.native:  # ONNX Runtime can't run it on a CPU: fp32's answers
+                reference = self.store.fetch(self.exported.model, Path(folder) / "fp32")  # are the expected ones
+            inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in visible.inputs}
+            golden = _golden(reference / "model.onnx", batch_of(inputs, _GOLDEN_SAMPLES), states)
+            signature, golden, inputs = self._named(visible, golden, inputs)
             tree = Path(folder) / "package"
             tree.mkdir()
             description = self._description(candidate, signature, states)
@@ -106,32 +108,32 @@ class _Maker:
                 sequences=bool(states),
                 nodes=self.target.nodes,
                 needs=server_needs(self.serving, self.target.server),
-                **described,
+                **evaluation,
             )
 
     @property
     def native(self) -> bool:
-        """Whether PyTorch itself serves it."""
+        """Whether PyTorch itself serves the model."""
         return self.target.engine == "pytorch"
 
     def _model(self, candidate: Candidate) -> Artifact:
         if not self.native:
-            assert candidate.model is not None  # noqa: S101 - one that was not built is never kept
+            assert candidate.model is not None  # noqa: S101 - candidates that were not built are never kept
             return candidate.model
         if self.exported.torchscript is None:
             raise SpecInvalid(
-                f"target {self.target.name} has `engine: pytorch`, and the model was exported to ONNX alone",
+                f"target {self.target.name} has `engine: pytorch`, but the model was exported only to ONNX",
                 do="Set `export.torchscript: true`.",
             )
         return self.exported.torchscript
 
-    def _named(self, seen: Signature, golden: Arrays, inputs: Arrays) -> tuple[Signature, Arrays, Arrays]:
-        """The signature, the golden requests and the inputs under the names that clients of the server use."""
+    def _named(self, signature: Signature, golden: Arrays, inputs: Arrays) -> tuple[Signature, Arrays, Arrays]:
+        """The signature, the golden requests and the inputs with the names that clients of the server use."""
         if not self.native:
-            return seen, golden, inputs
-        signature, names = positional(seen)
+            return signature, golden, inputs
+        renamed, names = positional(signature)
         return (
-            signature,
+            renamed,
             {names[name]: array for name, array in golden.items()},
             {names[f"input/{name}"].removeprefix("input/"): array for name, array in inputs.items()},
         )
@@ -167,14 +169,14 @@ def _quality(exported: Exported, candidates: Candidates, quality: Quality, data:
 
 
 def _best(candidates: Candidates) -> Candidate:
-    """The most accurate one: if it does not pass, none does."""
+    """The most accurate candidate: if it does not pass, none does."""
     base = next(c for c in candidates.candidates if c.precision == "fp32")
     return base if base in candidates.kept or not candidates.kept else candidates.kept[0]
 
 
 def _golden(model: Path, inputs: Arrays, states: dict[str, TensorSpec]) -> Arrays:
-    """Each sample by itself, as it will be asked: int8 answers may round differently in a larger batch.
+    """Golden requests of one sample each, since int8 answers may round differently in a larger batch.
 
-    Of a model that remembers, they are the steps of one sequence.
+    For a stateful model they are the steps of one sequence.
     """
-    return golden_arrays(inputs, walk(onnx_models.session(model), inputs, states))
+    return golden_arrays(inputs, answer_sequence(onnx_models.session(model), inputs, states))

@@ -11,12 +11,12 @@ from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
 
 
 def rollback(site: Site, model: str) -> Promotion:
-    """Makes `previous` the champion again, and the champion `previous`: a second rollback undoes the first.
+    """Swaps `champion` and `previous`, so that a second rollback undoes the first.
 
     Raises:
-        NothingToRollBack: there is no previous champion, or what it was promoted with is gone.
-        GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; what served before still does.
-        Temporary: the registry or production does not answer.
+        NothingToRollBack: there is no previous champion, or the record of its promotion is gone.
+        GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the current champion keeps serving.
+        Temporary: the registry or production does not respond.
     """
     registry, place = Registry(site.registry_uri), production(site)
     with place.lock(model):
@@ -28,14 +28,16 @@ def rollback(site: Site, model: str) -> Promotion:
                 f"model {model!r} has no previous champion", do="Release another version with `shiplift release`."
             )
         ledger = Ledger(site, Request(model=model, version=previous), registry=registry)
-        kept = ledger.promotion()
-        if kept is None:
+        former = ledger.promotion()
+        if former is None:
             raise NothingToRollBack(
                 f"version {previous} of {model!r} was not promoted by this Shiplift",
                 do=f"Release it with `shiplift release {model}/{previous} --allow-older`.",
             )
-        place.move(kept.package, Rollout(replicas=kept.replicas, canary_percent=()))  # at once: it is an emergency
-        promotion = kept.model_copy(update={"previous": champion, "endpoint": place.endpoint(model)})
+        place.move(
+            former.package, Rollout(replicas=former.replicas, canary_percent=())
+        )  # in one step: this is an emergency
+        promotion = former.model_copy(update={"previous": champion, "endpoint": place.endpoint(model)})
         ledger.put_promotion(promotion)
         registry.move_alias(model, CHAMPION, previous, expected=champion)
         registry.move_alias(model, PREVIOUS, champion)
@@ -47,12 +49,12 @@ def rollback(site: Site, model: str) -> Promotion:
 
 
 def _finished(site: Site, registry: Registry, model: str, champion: int) -> Promotion:
-    """A rollback killed between the two aliases: what `previous` must become is kept with the promotion."""
-    kept = Ledger(site, Request(model=model, version=champion), registry=registry).promotion()
-    if kept is None:
+    """Finishes a rollback killed between moving the two aliases; the promotion says what `previous` must be."""
+    promotion = Ledger(site, Request(model=model, version=champion), registry=registry).promotion()
+    if promotion is None:
         raise NothingToRollBack(
             f"`champion` and `previous` of {model!r} both name version {champion}, which Shiplift did not promote",
             do="Release another version with `shiplift release`.",
         )
-    registry.move_alias(model, PREVIOUS, kept.previous)
-    return kept
+    registry.move_alias(model, PREVIOUS, promotion.previous)
+    return promotion

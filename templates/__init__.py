@@ -1,1 +1,1 @@
-"""What is rendered or written for users: the HTML report, the commented spec, the example training script."""
+"""Templates rendered or written for users: HTML reports, the commented spec, Kubernetes objects, an example."""

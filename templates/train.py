@@ -1,6 +1,6 @@
-"""An example: train a small CNN on scikit-learn's digits, log it with MLflow, register it. That is all.
+"""An example: trains a small CNN on scikit-learn's digits, logs it with MLflow and registers it. That is all.
 
-Registering is what starts a release: there is nothing of Shiplift's in this file.
+Registering the model starts its release; nothing in this file is specific to Shiplift.
 
     MLFLOW_TRACKING_URI=http://127.0.0.1:5000 python train.py --epochs 20
 """
@@ -18,7 +18,7 @@ from sklearn.model_selection import train_test_split
 
 
 def build() -> torch.nn.Module:
-    """A CNN for 8 x 8 grey images: float32 (batch, 1, 8, 8) in, logits (batch, 10) out."""
+    """A CNN for 8 x 8 grayscale images: float32 (batch, 1, 8, 8) in, logits (batch, 10) out."""
     nn = torch.nn
     return nn.Sequential(
         nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -27,7 +27,7 @@ def build() -> torch.nn.Module:
 
 
 def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, epochs: int) -> None:
-    """Adam on batches of 64."""
+    """Trains with Adam on batches of 64."""
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(epochs):
         for batch in torch.randperm(len(images)).split(64):
@@ -37,38 +37,40 @@ def train(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor, ep
 
 
 def main() -> None:
-    """Trains, logs, registers."""
+    """Trains, logs and registers the model."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--name", default="digits", help="the registered model's name")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--samples", type=int, default=1200, help="how many training images to use")
-    parser.add_argument("--spec", type=Path, default=Path("shiplift.yaml"), help="a release spec to log with it")
-    parser.add_argument("--answers", type=Path, help="also write some images and torch's answers, as NPZ")
-    words = parser.parse_args()
+    parser.add_argument("--spec", type=Path, default=Path("shiplift.yaml"), help="a release spec to log with the model")
+    parser.add_argument("--answers", type=Path, help="where to write some images and torch's answers, as NPZ")
+    arguments = parser.parse_args()
 
     torch.manual_seed(0)
     digits = load_digits()
     images = (digits.images[:, None] / 16).astype(np.float32)
     train_x, valid_x, train_y, valid_y = train_test_split(images, digits.target, test_size=500, random_state=0)
     model = build()
-    train(model, torch.tensor(train_x[: words.samples]), torch.tensor(train_y[: words.samples]), words.epochs)
+    train(
+        model, torch.tensor(train_x[: arguments.samples]), torch.tensor(train_y[: arguments.samples]), arguments.epochs
+    )
     model.eval()
     with torch.no_grad():
         logits = model(torch.tensor(valid_x)).numpy()
     print(f"accuracy {np.mean(logits.argmax(axis=1) == valid_y):.3f} on {len(valid_y)} images")
-    if words.answers:
-        np.savez(words.answers, image=valid_x[:32], logits=logits[:32])
+    if arguments.answers:
+        np.savez(arguments.answers, image=valid_x[:32], logits=logits[:32])
 
     with mlflow.start_run(), TemporaryDirectory() as folder:
         data = Path(folder) / "validation.npz"
         np.savez(data, image=valid_x, label=valid_y)
         mlflow.log_artifact(str(data), "shiplift")
-        if words.spec.is_file():
-            mlflow.log_text(words.spec.read_text(), "shiplift/shiplift.yaml")
+        if arguments.spec.is_file():
+            mlflow.log_text(arguments.spec.read_text(), "shiplift/shiplift.yaml")
         example = valid_x[:8]
         mlflow.pytorch.log_model(
             model, name="model", input_example=example, signature=infer_signature(example, logits[:8]),
-            registered_model_name=words.name,
+            registered_model_name=arguments.name,
         )  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""What starts a release: webhooks, git pushes, and the sweep that finds what both missed."""
+"""What starts releases: webhooks, git pushes, and the registry sweep that finds what they missed."""

@@ -1,10 +1,10 @@
-"""What a push to a repository of release specs starts, in a pod of `git-push`.
+"""Releases what a push to a repository of release specs changed, in a pod of `git-push`.
 
     python -m shiplift.pipelines.triggers.git_push
 
 Each `releases/*.yaml` that the push added or changed releases the newest version of the model it names, with that spec
-and the commit as lineage. A spec that a later commit changed again is left to that commit's own run: an old push that
-comes late, or once more, never brings back what it says. One bad file does not keep the others from being released.
+and the commit as lineage. A spec that a later commit changed again is left to that commit's own run, so a push that
+arrives late or twice never restores an old spec. One bad file does not keep the others from being released.
 """
 
 import argparse
@@ -35,46 +35,46 @@ _SPEC = re.compile(rf"{FOLDER}/[^/]+\.ya?ml")
 
 Accept = Callable[[Request, Trigger], Accepted]
 Newest = Callable[[str], int]
-Tell = Callable[..., object]
+LogEvent = Callable[..., object]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """A release spec in a repository, and the model it is for."""
+    """A release spec in a repository, and the model it names."""
 
     path: str
     model: str
     text: str
 
 
-def changed_specs(commits: Commits, branch: str, before: str, after: str, tell: Tell) -> list[Entry]:
-    """The specs that a push added or changed, and that still say the same at the end of the branch.
+def changed_specs(commits: Commits, branch: str, before: str, after: str, log: LogEvent) -> list[Entry]:
+    """The specs that a push added or changed, and that are still the same at the tip of the branch.
 
     Raises:
         NotFound: the repository lacks the branch or the commit.
         SpecInvalid: there are more than `MAX_SPECS`.
-        Temporary: the repository does not answer.
+        Temporary: the repository does not respond.
     """
-    last = commits.fetch_branch(branch)
+    tip = commits.fetch_branch(branch)
     commits.fetch_commit(after, branch)
     entries = [entry for entry in commits.entries(after, FOLDER) if _SPEC.fullmatch(entry.path)]
     if len(entries) > MAX_SPECS:
         raise SpecInvalid(f"{FOLDER}/ has {len(entries)} specs, the limit is {MAX_SPECS}", do="Split the repository.")
     changed = _changed(commits, branch, before, after)
-    now = {entry.path: entry.blob for entry in commits.entries(last, FOLDER)}
-    found: list[Entry] = []
+    current = {entry.path: entry.blob for entry in commits.entries(tip, FOLDER)}
+    specs: list[Entry] = []
     for entry in entries:
         if changed is not None and entry.path not in changed:
             continue
-        if now.get(entry.path) == entry.blob:
-            found.append(entry)
+        if current.get(entry.path) == entry.blob:
+            specs.append(entry)
         else:
-            tell("superseded", file=ascii(entry.path), by=last)
-    return found
+            log("superseded", file=ascii(entry.path), by=tip)
+    return specs
 
 
 def _changed(commits: Commits, branch: str, before: str, after: str) -> set[str] | None:
-    """The paths that changed; None where nobody knows, since what was before is not there any more."""
+    """The paths that changed; None if unknown, because the commit before does not exist (any more)."""
     if not before.strip("0"):
         return None
     try:
@@ -85,10 +85,10 @@ def _changed(commits: Commits, branch: str, before: str, after: str) -> set[str]
 
 
 def read_spec(commits: Commits, entry: Entry) -> Spec:
-    """A spec, if it is one.
+    """Reads a spec.
 
     Raises:
-        SpecInvalid: it is no plain file, too large, no valid spec, or names no model.
+        SpecInvalid: it is not a plain file, too large, not a valid spec, or names no model.
     """
     path = ascii(entry.path)[1:-1]
     if entry.kind != "file":
@@ -107,38 +107,38 @@ def read_spec(commits: Commits, entry: Entry) -> Spec:
     try:
         return Spec(path=path, model=check_name(model), text=text)
     except ShipliftError as error:
-        raise SpecInvalid(f"{path}: {error.what}", do="Mend `model`.") from error
+        raise SpecInvalid(f"{path}: {error.what}", do="Fix `model`.") from error
 
 
 def release(
-    specs: Iterator[Spec | ShipliftError], commit: str, newest: Newest, accept: Accept, tell: Tell
+    specs: Iterator[Spec | ShipliftError], commit: str, newest: Newest, accept: Accept, log: LogEvent
 ) -> ShipliftError | None:
-    """Accepts a release for each spec; gives the error to end with: all of them, as one that may pass if one may."""
+    """Accepts a release for each spec; returns all errors as one, which is `Temporary` if one of them is."""
     errors: list[ShipliftError] = []
-    seen: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for spec in specs:
         try:
             if isinstance(spec, ShipliftError):
                 raise spec
-            other = seen.setdefault(spec.model, spec.path)
+            other = paths.setdefault(spec.model, spec.path)
             if other != spec.path:
                 raise SpecInvalid(f"{other} and {spec.path} both name {spec.model!r}", do="Keep one of them.")
             request = Request(model=spec.model, version=newest(spec.model), spec=spec.text)
             accepted = accept(request, Trigger(kind="git", commit=commit, requested_at=time.time()))
         except ShipliftError as error:
             errors.append(error)
-            tell("not released", error=error.title, what=error.what, do=error.do)
+            log("not released", error=error.title, what=error.what, do=error.do)
         else:
-            said = "release started" if accepted.created else "already there"
-            tell(said, file=spec.path, model=spec.model, version=request.version, release=accepted.name)
+            event = "release started" if accepted.created else "already there"
+            log(event, file=spec.path, model=spec.model, version=request.version, release=accepted.name)
     if len(errors) < 2:
         return errors[0] if errors else None
-    kind = next((type(error) for error in errors if isinstance(error, Temporary)), type(errors[0]))
-    return kind("; ".join(error.what for error in errors), do="See the pod's log for each.")
+    error_class = next((type(error) for error in errors if isinstance(error, Temporary)), type(errors[0]))
+    return error_class("; ".join(error.what for error in errors), do="See the pod's log for each.")
 
 
 def specs_of(commits: Commits, entries: list[Entry]) -> Iterator[Spec | ShipliftError]:
-    """Each spec, or what is wrong with it."""
+    """Each spec, or the error in it."""
     for entry in entries:
         try:
             yield read_spec(commits, entry)
@@ -146,13 +146,15 @@ def specs_of(commits: Commits, entries: list[Entry]) -> Iterator[Spec | Shiplift
             yield error
 
 
-def run(repository: Repository, settings: TriggerSettings, before: str, after: str, accept: Accept, tell: Tell) -> None:
-    """Looks into one push and releases what it changed.
+def run(
+    repository: Repository, settings: TriggerSettings, before: str, after: str, accept: Accept, log: LogEvent
+) -> None:
+    """Releases what one push changed.
 
     Raises:
         SpecInvalid: a spec is wrong; the others were released.
-        NotFound: the commit, or a model of a spec, is not there; the others were released.
-        Temporary: the repository, the registry or the cluster does not answer; doing it again is harmless.
+        NotFound: the commit, or the model of a spec, does not exist; the others were released.
+        Temporary: the repository, the registry or the cluster does not respond; running it again is harmless.
     """
     registry = RestRegistry(settings.registry_uri)
     origin = Origin(
@@ -161,39 +163,39 @@ def run(repository: Repository, settings: TriggerSettings, before: str, after: s
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="shiplift-git-") as folder:
         commits = Commits(Path(folder), origin, largest_bytes=MAX_SPEC_BYTES)
-        entries = changed_specs(commits, repository.branch, before, after, tell)
+        entries = changed_specs(commits, repository.branch, before, after, log)
         if not entries:
-            tell("no release spec changed", before=before, after=after)
-        error = release(
-            specs_of(commits, entries), after, lambda model: registry.newest_of(model).version, accept, tell
-        )
+            log("no release spec changed", before=before, after=after)
+        error = release(specs_of(commits, entries), after, lambda model: registry.newest_of(model).version, accept, log)
     if error:
         raise error
 
 
-def _tell(event: str, **about: object) -> None:
-    print(json.dumps({"event": event, **about}), flush=True)
+def _log(event: str, **fields: object) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def main() -> None:
     """Releases what one push to a listed repository changed."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--config", type=Path, required=True, help="the settings of this cluster, as JSON")
-    parser.add_argument("--repository", required=True, help="its name in the settings")
+    parser.add_argument("--repository", required=True, help="the repository's name in the settings")
     parser.add_argument("--before", default=NO_COMMIT, help="the commit before the push")
     parser.add_argument("--after", required=True, help="the commit pushed")
-    words = parser.parse_args()
-    from shiplift.pipelines.engines.argo.releases import connect  # noqa: PLC0415 - the Kubernetes client is not for every machine
+    arguments = parser.parse_args()
+    from shiplift.pipelines.engines.argo.releases import connect  # noqa: PLC0415 - the Kubernetes client is optional
 
-    settings = load(words.config)
-    repository = settings.repository(words.repository)
+    settings = load(arguments.config)
+    repository = settings.repository(arguments.repository)
     if repository is None:
-        raise UsageError(f"{words.repository!r} is not listed in {words.config.name}", do="Add it, or mend the name.")
-    for commit in (words.before, words.after):
+        raise UsageError(
+            f"{arguments.repository!r} is not listed in {arguments.config.name}", do="Add it, or fix the name."
+        )
+    for commit in (arguments.before, arguments.after):
         if not _COMMIT.fullmatch(commit):
-            raise UsageError(f"{commit[:80]!r} is no commit", do="Give 40 or 64 hexadecimal digits.")
+            raise UsageError(f"{commit[:80]!r} is not a commit hash", do="Pass 40 or 64 hexadecimal digits.")
     releases = connect(settings.namespace, RestRegistry(settings.registry_uri))
-    run(repository, settings, words.before, words.after, releases.accept, _tell)
+    run(repository, settings, arguments.before, arguments.after, releases.accept, _log)
 
 
 if __name__ == "__main__":
@@ -201,6 +203,6 @@ if __name__ == "__main__":
         main()
     except ShipliftError as error:
         print(f"{error.title}: {error}", file=sys.stderr)
-        with contextlib.suppress(OSError):  # by hand there is none
+        with contextlib.suppress(OSError):  # outside a pod it does not exist
             Path("/dev/termination-log").write_bytes(str(error).encode()[:4000])
         raise SystemExit(error.exit_code) from error

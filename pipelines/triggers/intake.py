@@ -1,7 +1,7 @@
-"""What a delivery becomes: a release, a push to look into, or a refusal with its reason.
+"""What a webhook delivery becomes: a release, a push to look into, or a refusal with its reason.
 
-A delivery is believed once its signature is right and fresh. Then only names and numbers of it are used: the registry
-is asked whether the version exists, and a repository must be on the list.
+A delivery is trusted if its signature is valid and recent. Even then only names and numbers are taken from it: the
+registry is asked whether the version exists, and the repository must be listed.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ Answer = tuple[int, str]
 
 
 class VersionCreated(BaseModel):
-    """The part of `model_version.created` that is used."""
+    """The fields of `model_version.created` that are used."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -42,7 +42,7 @@ class VersionCreated(BaseModel):
 
 
 class Event(BaseModel):
-    """A webhook's body."""
+    """The body of an MLflow webhook."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -52,15 +52,15 @@ class Event(BaseModel):
 
 
 class Deliveries:
-    """Delivery ids seen lately, as files: claimed by exactly one request, over any number of processes."""
+    """Recent delivery ids, as files: exactly one request claims each, across any number of processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._next_look = 0.0
+        self._next_cleanup = 0.0
         folder.mkdir(parents=True, exist_ok=True)
 
     def claim(self, delivery: str) -> bool:
-        """Whether this call is the first with that id."""
+        """Whether this call is the first with this id."""
         file = self._file(delivery)
         try:
             with room_for("a delivery's id", self._folder):
@@ -70,18 +70,18 @@ class Deliveries:
         self._forget_old()
         return True
 
-    def release(self, delivery: str) -> None:
-        """Gives an id back: its delivery failed, and the sender will try again with the same one."""
+    def unclaim(self, delivery: str) -> None:
+        """Frees an id whose delivery failed: the sender will retry with the same id."""
         self._file(delivery).unlink(missing_ok=True)
 
     def _file(self, delivery: str) -> Path:
         return self._folder / hashlib.sha256(delivery.encode()).hexdigest()
 
     def _forget_old(self) -> None:
-        """Now and then: thousands of ids may be there, and each delivery would look at all of them."""
-        if time.monotonic() < self._next_look:
+        """Removes expired ids, but only from time to time, since there may be thousands."""
+        if time.monotonic() < self._next_cleanup:
             return
-        self._next_look = time.monotonic() + _FORGET_EVERY_S
+        self._next_cleanup = time.monotonic() + _FORGET_EVERY_S
         limit = time.time() - _KEEP_DELIVERIES_S
         for file in self._folder.iterdir():
             with contextlib.suppress(OSError):
@@ -91,11 +91,11 @@ class Deliveries:
 
 @dataclass(frozen=True, kw_only=True)
 class Intake:
-    """What the receiver works with, on one machine or on a cluster.
+    """What the receiver needs, on one machine or on a cluster.
 
-    `exists` asks the registry for a version; secrets are read for each delivery. `deliveries` refuses a second
-    delivery with the same id where releases can't tell by themselves. Pushes are taken if `push` says what to do with
-    them. `ready` raises what keeps deliveries from being taken now.
+    `exists` asks the registry for a version. Secrets are read for each delivery. `deliveries` refuses duplicate
+    deliveries, where releases can't detect them. Pushes are accepted if `push` is set. `ready` raises the reason why
+    deliveries can't be accepted now.
     """
 
     accept: Callable[[Request, Trigger], Accepted]
@@ -110,7 +110,7 @@ class Intake:
 
 
 def of_mlflow(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:
-    """The HTTP status and a sentence for a delivery of MLflow's, which becomes a release if it announces a version."""
+    """Answers a delivery from MLflow with an HTTP status and a sentence; a new version becomes a release."""
     refusal = check_mlflow(intake.mlflow(), headers, body, now=time.time())
     if refusal:
         return refusal
@@ -123,7 +123,7 @@ def of_mlflow(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer
 
 
 def of_github(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:
-    """The same for a delivery of GitHub's."""
+    """Answers a delivery from GitHub; a push becomes a run of `git_push`."""
     refusal = check_github(intake.github(), headers, body)
     event = headers.get("x-github-event", "")
     if refusal is None and event == "ping":
@@ -132,7 +132,7 @@ def of_github(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer
 
 
 def of_gitlab(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer:
-    """The same for a delivery of GitLab's."""
+    """Answers a delivery from GitLab; a push becomes a run of `git_push`."""
     refusal: Refusal | None = check_gitlab(intake.gitlab(), headers, body, now=time.time())
     return refusal or _pushed(intake, "gitlab", headers.get("x-gitlab-event", "") == "Push Hook", body)
 
@@ -155,7 +155,7 @@ def _pushed(intake: Intake, host: Literal["github", "gitlab"], is_push: bool, bo
 
 
 def _once(deliveries: Deliveries | None, delivery: str, act: Callable[[str], Answer]) -> Answer:
-    """Acts on a delivery unless one with its id was acted on; a failure is no act."""
+    """Acts on a delivery unless one with the same id succeeded before."""
     if deliveries is None:
         return _answered(partial(act, delivery))
     try:
@@ -165,22 +165,22 @@ def _once(deliveries: Deliveries | None, delivery: str, act: Callable[[str], Ans
         return 503, error.what
     status = 500
     try:
-        status, said = _answered(partial(act, delivery))
+        status, message = _answered(partial(act, delivery))
     finally:
         if status >= 500:
-            deliveries.release(delivery)
-    return status, said
+            deliveries.unclaim(delivery)
+    return status, message
 
 
 def _answered(act: Callable[[], Answer]) -> Answer:
-    """What acting answers; what can't be done now is asked for again, and its reason kept out of the answer."""
+    """Turns errors into answers: 503 makes the sender retry; the details of others stay in the log."""
     try:
         return act()
     except (Temporary, StorageFull) as error:
         return 503, error.what
     except ShipliftError as error:
         structlog.get_logger().error("a delivery failed", error=str(error))
-        return 500, f"{error.title}: the receiver's log says more"
+        return 500, f"{error.title}: see the receiver's log"
 
 
 def _accepted(accepted: Accepted) -> Answer:

@@ -1,7 +1,7 @@
-"""What is read of a push: which repository, which branch, from which commit to which. Nothing else of it is trusted.
+"""Reads a push: its repository, its branch, and its first and last commit. Nothing else in it is trusted.
 
-The repository must be one that the settings list, from the host they list it for; where it is cloned from is said
-there, never by the sender.
+The settings must list the repository, with the host that sent the push. They also say where to clone it from; the
+sender never does.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Find = Callable[[str], Repository | None]
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """New commits on a branch that counts; `before` is all zeros for a new branch."""
+    """New commits on a branch that releases models; `before` is all zeros for a new branch."""
 
     repository: str
     before: str
@@ -62,17 +62,17 @@ class _GitLab(_Part):
 
 
 def read_push(host: Literal["github", "gitlab"], body: bytes, find: Find) -> Push | tuple[int, str]:
-    """The push in a genuine delivery; else the HTTP status and the sentence to answer with."""
+    """The push in a genuine delivery, or the HTTP status and the sentence to answer with."""
     kind: type[Any] = _GitHub if host == "github" else _GitLab
     try:
-        said: _GitHub | _GitLab = kind.model_validate_json(body)
+        payload: _GitHub | _GitLab = kind.model_validate_json(body)
     except ValidationError:
         return 200, "ignored: not a push of commits to a branch"
-    repository = find(said.name)
+    repository = find(payload.name)
     if repository is None or repository.host != host:
-        return 403, "this repository is not one of those that release models here"
-    if said.ref != f"refs/heads/{repository.branch}":
+        return 403, "this repository is not listed to release models here"
+    if payload.ref != f"refs/heads/{repository.branch}":
         return 200, f"ignored: only pushes to {repository.branch} release models"
-    if not said.after.strip("0"):
+    if not payload.after.strip("0"):
         return 200, "ignored: the branch was deleted"
-    return Push(repository=repository.name, before=said.before, after=said.after)
+    return Push(repository=repository.name, before=payload.before, after=payload.after)

@@ -1,8 +1,8 @@
 """Signed webhooks in, releases out, exactly once.
 
-The answer comes when the release exists, not before: what was answered is never lost, and what was not is sent again.
-On one machine releases are folders of its home; on a cluster they are Workflows, whose names tell a second delivery
-from a first one, so any number of receivers work beside each other.
+A delivery is answered once its release exists: an answered delivery is never lost, and an unanswered one is sent again.
+On one machine releases are folders in the home. On a cluster they are Workflows, whose names reveal duplicate
+deliveries, so any number of receivers can run in parallel.
 """
 
 import argparse
@@ -23,12 +23,12 @@ from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary, Us
 from shiplift.runtime.store.registry_rest import RestRegistry
 
 MAX_BODY_BYTES = 64 * 1024
-MAX_PUSH_BYTES = 5 * 1024 * 1024  # a push lists its commits, and their files
+MAX_PUSH_BYTES = 5 * 1024 * 1024  # a push lists its commits and their files
 _GRACE_S = 20
 
 
 def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
-    """The receiver."""
+    """The receiver as an ASGI application."""
     app = FastAPI(title="Shiplift receiver", docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics()
     limiter = RequestLimiter(limits or Limits(), metrics)
@@ -40,7 +40,7 @@ def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
 
     @app.get("/readyz")
     async def readyz() -> Response:
-        """Whether a delivery would be taken now."""
+        """Whether a delivery would be accepted now."""
         try:
             await run_in_threadpool(intake.ready)
         except ShipliftError as error:
@@ -49,29 +49,29 @@ def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
 
     @app.get("/metrics")
     def prometheus() -> Response:
-        """The metrics, in Prometheus' format."""
+        """The metrics in Prometheus' format."""
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    def take(sender: str, most_bytes: int, decide: Decide) -> None:
+    def add_route(sender: str, max_bytes: int, decide: Decide) -> None:
         async def delivery(request: Request) -> Response:
-            return await limiter.take(sender, request, most_bytes, decide)
+            return await limiter.handle(sender, request, max_bytes, decide)
 
         app.add_api_route(f"/webhooks/{sender}", delivery, methods=["POST"])
 
-    take("mlflow", MAX_BODY_BYTES, partial(of_mlflow, intake))
+    add_route("mlflow", MAX_BODY_BYTES, partial(of_mlflow, intake))
     if intake.push is not None:
-        take("github", MAX_PUSH_BYTES, partial(of_github, intake))
-        take("gitlab", MAX_PUSH_BYTES, partial(of_gitlab, intake))
+        add_route("github", MAX_PUSH_BYTES, partial(of_github, intake))
+        add_route("gitlab", MAX_PUSH_BYTES, partial(of_gitlab, intake))
     return app
 
 
 def on_this_machine(home: Path) -> Intake:
-    """Releases of the stack in a home folder.
+    """The intake of the stack in a home folder.
 
     Raises:
-        StackDown: there is none.
+        StackDown: no stack was started there.
     """
-    from shiplift.pipelines.engines.local import stack as stacks  # noqa: PLC0415 - a receiver on a cluster has no use for it
+    from shiplift.pipelines.engines.local import stack as stacks  # noqa: PLC0415 - not needed on a cluster
     from shiplift.pipelines.engines.local.releases import Releases  # noqa: PLC0415
     from shiplift.runtime.base.secrets import load_secrets  # noqa: PLC0415
 
@@ -88,8 +88,8 @@ def on_this_machine(home: Path) -> Intake:
 
 
 def on_a_cluster(settings: TriggerSettings) -> Intake:
-    """Releases as Workflows in the settings' namespace."""
-    from shiplift.pipelines.engines.argo.releases import connect  # noqa: PLC0415 - the Kubernetes client is not for every machine
+    """The intake of a cluster: releases are Workflows in the settings' namespace."""
+    from shiplift.pipelines.engines.argo.releases import connect  # noqa: PLC0415 - the Kubernetes client is optional
 
     registry = RestRegistry(settings.registry_uri)
     releases = connect(settings.namespace, registry)
@@ -99,7 +99,7 @@ def on_a_cluster(settings: TriggerSettings) -> Intake:
         if not read_secrets(files.mlflow):
             raise UsageError("there is no secret for MLflow's deliveries", do="Mount one; see `shiplift install`.")
         if releases.installed_at() is None:
-            raise Temporary("the WorkflowTemplate 'release' is not there yet", do="Run `shiplift install`.")
+            raise Temporary("the WorkflowTemplate 'release' does not exist yet", do="Run `shiplift install`.")
 
     return Intake(
         accept=releases.accept,
@@ -114,7 +114,7 @@ def on_a_cluster(settings: TriggerSettings) -> Intake:
 
 
 def serve(intake: Intake, listening: Listening, limits: Limits) -> None:
-    """Serves until SIGTERM; deliveries under way are answered first."""
+    """Serves until SIGTERM; deliveries in progress are answered first."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -140,20 +140,20 @@ def serve(intake: Intake, listening: Listening, limits: Limits) -> None:
 
 
 def main() -> None:
-    """Serves the webhooks of a home, or of a cluster's namespace."""
+    """Receives webhooks for a home, or for a cluster's namespace."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--home", type=Path, help="a stack's folder")
-    where.add_argument("--cluster", type=Path, metavar="SETTINGS", help="the settings of a cluster, as JSON")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--home", type=Path, help="a stack's folder")
+    source.add_argument("--cluster", type=Path, metavar="SETTINGS", help="the settings of a cluster, as JSON")
     parser.add_argument("--host", help="the address to listen on")
     parser.add_argument("--port", type=int, help="the port to listen on")
-    words = parser.parse_args()
-    settings = load(words.cluster) if words.cluster else None
+    arguments = parser.parse_args()
+    settings = load(arguments.cluster) if arguments.cluster else None
     listening = settings.receiver if settings else Listening(host="127.0.0.1")
-    given = {"host": words.host, "port": words.port}
+    overrides = {"host": arguments.host, "port": arguments.port}
     serve(
-        on_a_cluster(settings) if settings else on_this_machine(words.home),
-        listening.model_copy(update={key: value for key, value in given.items() if value}),
+        on_a_cluster(settings) if settings else on_this_machine(arguments.home),
+        listening.model_copy(update={key: value for key, value in overrides.items() if value}),
         settings.limits if settings else Limits(),
     )
 

@@ -1,6 +1,4 @@
-"""What a lost webhook missed, found by looking: MLflow keeps no outbox, so a sweep of the registry is part of the
-trigger, on either engine.
-"""
+"""Finds versions whose webhook was lost, on either engine: MLflow keeps no outbox, so the registry has to be swept."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,8 +10,8 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.store.registry import TAG, VersionInfo
 
 
-class Newest(Protocol):
-    """A registry that can be swept."""
+class SweepableRegistry(Protocol):
+    """The part of a registry that a sweep needs."""
 
     def newest(self) -> Iterator[VersionInfo]:
         """Each model's version with the highest number."""
@@ -21,18 +19,18 @@ class Newest(Protocol):
 
 
 def sweep(
-    registry: Newest,
+    registry: SweepableRegistry,
     accept: Callable[[Request, Trigger], Accepted],
     *,
     since: float,
     tell: Callable[[str], object],
 ) -> list[Accepted]:
-    """Accepts each model's newest version if it has no release and was registered after `since`; gives the new ones.
+    """Accepts each model's newest version if it has no release and was registered after `since`; returns the new ones.
 
     Raises:
-        Temporary: the registry, or what accepts, does not answer; what was accepted by then stays accepted.
+        Temporary: the registry or the engine does not respond; releases accepted so far stay accepted.
     """
-    found: list[Accepted] = []
+    new: list[Accepted] = []
     for info in registry.newest():
         if info.created_at < since or f"{TAG}release" in info.tags:
             continue
@@ -41,10 +39,10 @@ def sweep(
             accepted = accept(Request(model=info.name, version=info.version), trigger)
         except Temporary:
             raise
-        except ShipliftError as error:  # one model's trouble is not the others'
+        except ShipliftError as error:  # one model's error must not stop the others
             tell(f"{info.name!r} version {info.version} can't be released: {error}")
             continue
         if accepted.created:
             tell(f"the sweep found {info.name!r} version {info.version}: {accepted.name}")
-            found.append(accepted)
-    return found
+            new.append(accepted)
+    return new

@@ -1,6 +1,6 @@
-"""What every delivery passes before anybody looks into it: its source's rate, its size and the time it takes.
+"""Limits that every delivery must pass before it is parsed: the rate of its source, its size, and its time.
 
-Each is counted for Prometheus and logged with its source and its answer, never with its content or its headers.
+Each delivery is counted for Prometheus and logged with its source and its answer, never with its content or headers.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Decide = Callable[[Mapping[str, str], bytes], Answer]
 
 
 class Metrics:
-    """What the receiver tells Prometheus."""
+    """The receiver's Prometheus metrics."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -37,7 +37,7 @@ class Metrics:
 
 
 class RequestLimiter:
-    """What every delivery passes: its source's rate, its size and its time; counted, and logged without its content."""
+    """Applies the limits to each delivery, counts it, and logs it without its content."""
 
     def __init__(self, limits: Limits, metrics: Metrics) -> None:
         self._limits = limits
@@ -46,48 +46,52 @@ class RequestLimiter:
         self._limiter = FixedWindowRateLimiter(MemoryStorage())
         self._log = structlog.get_logger()
 
-    async def take(self, kind: str, request: Request, most_bytes: int, decide: Decide) -> Response:
-        """Reads a delivery and answers it with what `decide` makes of it, in a thread."""
+    async def handle(self, kind: str, request: Request, max_bytes: int, decide: Decide) -> Response:
+        """Reads a delivery and sends the answer that `decide`, called in a thread, returns."""
         began = time.monotonic()
-        status, said = 500, "internal error"
+        status, message = 500, "internal error"
         try:
-            status, said, headers = await self._decided(request, most_bytes, decide)
-            return answer(status, said, headers)
+            status, message, headers = await self._decided(request, max_bytes, decide)
+            return answer(status, message, headers)
         finally:
             source = request.client.host if request.client else ""
             self._metrics.deliveries.labels(kind, str(status)).inc()
             self._metrics.seconds.labels(kind).observe(time.monotonic() - began)
-            self._log.info("delivery", kind=kind, source=source, status=status, said=said)
+            self._log.info("delivery", kind=kind, source=source, status=status, answer=message)
 
-    async def _decided(self, request: Request, most_bytes: int, decide: Decide) -> tuple[int, str, dict[str, str]]:
+    async def _decided(self, request: Request, max_bytes: int, decide: Decide) -> tuple[int, str, dict[str, str]]:
         source = request.client.host if request.client else ""
         if not self._limiter.hit(self._rate, source):
             wait = max(1, round(self._limiter.get_window_stats(self._rate, source).reset_time - time.time()))
-            return 429, f"over {self._limits.deliveries_per_minute} deliveries a minute", {"Retry-After": str(wait)}
+            return (
+                429,
+                f"more than {self._limits.deliveries_per_minute} deliveries per minute",
+                {"Retry-After": str(wait)},
+            )
         close = {"Connection": "close"}  # the rest of the body is not read
         try:
             async with asyncio.timeout(self._limits.body_timeout_s):
-                body = await read_body(request, most_bytes)
+                body = await read_body(request, max_bytes)
         except TimeoutError:
             return 408, f"the body took longer than {self._limits.body_timeout_s:g} s", close
         except ClientDisconnect:
-            return 400, "the sender hung up", close
+            return 400, "the sender closed the connection", close
         if body is None:
-            return 413, f"the body is over {most_bytes} bytes", close
-        status, said = await run_in_threadpool(decide, request.headers, body)
-        return status, said, {"Retry-After": "2"} if status == 503 else {}
+            return 413, f"the body exceeds {max_bytes} bytes", close
+        status, message = await run_in_threadpool(decide, request.headers, body)
+        return status, message, {"Retry-After": "2"} if status == 503 else {}
 
 
-async def read_body(request: Request, most_bytes: int) -> bytes | None:
-    """The body; None if it is too large, whatever its length header says."""
+async def read_body(request: Request, max_bytes: int) -> bytes | None:
+    """The body, or None if it is too large, whatever its Content-Length says."""
     body = bytearray()
-    async for piece in request.stream():
-        body += piece
-        if len(body) > most_bytes:
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
             return None
     return bytes(body)
 
 
-def answer(status: int, said: str, headers: Mapping[str, str] | None = None) -> Response:
-    """A sentence as a response."""
-    return Response(said + "\n", status_code=status, media_type="text/plain", headers=dict(headers or {}))
+def answer(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """A plain-text response."""
+    return Response(message + "\n", status_code=status, media_type="text/plain", headers=dict(headers or {}))

@@ -1,7 +1,7 @@
-"""What starts releases on a cluster, as one file: the receiver, the reconciler and a git push's pod each read it.
+"""The settings of a cluster's triggers, in one file that the receiver, the reconciler and a git push's pod read.
 
-It holds names and paths, never a secret: those are files, mounted from Kubernetes Secrets, and read anew each time, so
-that a rotated one counts at once.
+It has names and paths, never secrets: those are files, mounted from Kubernetes Secrets, and read anew each time, so
+that a rotated secret takes effect at once.
 """
 
 import re
@@ -24,20 +24,20 @@ def _clone_url(url: str) -> str:
     if parts.scheme not in SCHEMES or not url.startswith(f"{parts.scheme}://"):
         raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
     if parts.password or (parts.username and parts.scheme != "ssh"):
-        raise ValueError("must hold no credentials: name a file of them in `credentials`")
+        raise ValueError("must contain no credentials: name a file with them in `credentials`")
     if not url.isprintable() or " " in url:
-        raise ValueError("must be one printable word")
+        raise ValueError("must be printable and without spaces")
     return url
 
 
 def _branch(name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,200}", name) or ".." in name or name.endswith((".lock", "/")):
-        raise ValueError("is no branch's name")
+        raise ValueError("is not a valid branch name")
     return name
 
 
 class Repository(Record):
-    """A git repository whose pushes release models: only pushes to `branch`, and only from `host`, count.
+    """A git repository whose pushes release models: only those to `branch`, announced by `host`.
 
     `credentials` is a file in git's credential-store format (`https://USER:TOKEN@HOST`), for https; `ssh_key` and
     `known_hosts` are files for ssh.
@@ -53,7 +53,7 @@ class Repository(Record):
 
 
 class SecretFiles(Record):
-    """Files that hold one secret each. Two for the same sender while one is being replaced: both are right then."""
+    """Files with one secret each. A sender has two while one is being replaced; both are valid then."""
 
     mlflow: tuple[Path, ...] = ()
     github: tuple[Path, ...] = ()
@@ -61,7 +61,7 @@ class SecretFiles(Record):
 
 
 class Limits(Record):
-    """What one sender may cost a receiver. The rate is per replica and source address."""
+    """How much load a sender may cause. The rate is per replica and source address."""
 
     deliveries_per_minute: int = Field(600, ge=1)
     body_timeout_s: float = Field(10, gt=0, le=300)
@@ -69,7 +69,7 @@ class Limits(Record):
 
 
 class Listening(Record):
-    """Where the receiver listens, and whose `X-Forwarded-For` it believes (addresses or networks)."""
+    """Where the receiver listens, and whose `X-Forwarded-For` it trusts (addresses or networks)."""
 
     host: str = "0.0.0.0"  # noqa: S104 - a pod's own address
     port: int = Field(8080, ge=1, le=65535)
@@ -77,12 +77,12 @@ class Listening(Record):
 
 
 class Reconciling(Record):
-    """How often, and how patiently, the reconciler looks.
+    """How often the reconciler looks, and how long it waits for pods.
 
-    `webhook_url` is where MLflow announces new versions; empty: somebody else looks after its webhook. Versions older
-    than `since` are left alone; None: older than the pipeline on this cluster. A pod that can't start is given
-    `stuck_s`, one that finds no node `unschedulable_s`: raise that where nodes are added on demand. Where a node fits
-    and is full, it is given `full_s`: releases that run make room.
+    `webhook_url` is where MLflow announces new versions; if empty, somebody else manages its webhook. Versions older
+    than `since` (default: than the pipeline on this cluster) are ignored. A pod that can't start may take `stuck_s`,
+    one that fits no node `unschedulable_s`: raise that where nodes are added on demand. Where a node fits but is full,
+    the pod may take `full_s`, since running releases will make room.
     """
 
     every_s: float = Field(60, ge=1)
@@ -95,7 +95,7 @@ class Reconciling(Record):
 
 
 class TriggerSettings(Record):
-    """All of it."""
+    """All settings of a cluster's triggers."""
 
     namespace: str = Field(min_length=1)
     registry_uri: str = Field(min_length=1)
@@ -108,38 +108,39 @@ class TriggerSettings(Record):
 
     @model_validator(mode="after")
     def _distinct(self) -> Self:
-        seen: dict[str, str] = {}
-        for one in self.repositories:
-            other = seen.setdefault(push_name(one.name, ""), one.name)
-            if other is not one.name:
-                raise ValueError(f"repositories {other!r} and {one.name!r} have names that are too alike")
+        names: dict[str, str] = {}
+        for repository in self.repositories:
+            other = names.setdefault(push_name(repository.name, ""), repository.name)
+            if other is not repository.name:
+                raise ValueError(f"repositories {other!r} and {repository.name!r} have names that are too alike")
         return self
 
     def repository(self, name: str) -> Repository | None:
-        """The repository of that name, as far as hosts tell names apart; None: it is not listed."""
-        return next((one for one in self.repositories if one.name.casefold() == name.casefold()), None)
+        """The repository with that name (case-insensitive, like the hosts), or None if it is not listed."""
+        return next((entry for entry in self.repositories if entry.name.casefold() == name.casefold()), None)
 
 
 def load(file: Path) -> TriggerSettings:
     """The settings in a JSON file.
 
     Raises:
-        UsageError: it can't be read, or a field is wrong; every wrong field is named.
+        UsageError: the file can't be read, or has wrong fields, each of which is named.
     """
     try:
         return TriggerSettings.model_validate_json(file.read_bytes())
     except OSError as error:
-        raise UsageError(f"{file} can't be read: {error.strerror}", do="Give the path of the settings.") from error
+        raise UsageError(f"{file} can't be read: {error.strerror}", do="Pass the path of the settings.") from error
     except ValidationError as error:
         wrong = (
-            f"{'.'.join(map(str, one['loc'])) or 'the file'}: {one['msg']}" for one in error.errors(include_url=False)
+            f"{'.'.join(map(str, detail['loc'])) or 'the file'}: {detail['msg']}"
+            for detail in error.errors(include_url=False)
         )
-        raise UsageError(f"{file.name}: {'; '.join(wrong)}", do="Mend these fields.") from error
+        raise UsageError(f"{file.name}: {'; '.join(wrong)}", do="Fix these fields.") from error
 
 
 def read_secrets(files: tuple[Path, ...]) -> tuple[str, ...]:
-    """The secrets that are there now, in their order; a missing or empty file is none."""
-    found: list[str] = []
+    """The secrets that exist now, in order; missing and empty files are skipped."""
+    secrets: list[str] = []
     for file in files:
         try:
             with file.open("rb") as opened:
@@ -147,5 +148,5 @@ def read_secrets(files: tuple[Path, ...]) -> tuple[str, ...]:
         except (OSError, UnicodeDecodeError):
             continue
         if secret:
-            found.append(secret)
-    return tuple(found)
+            secrets.append(secret)
+    return tuple(secrets)

@@ -1,7 +1,7 @@
-"""Why a release stopped, as types: every class has one exit code of its own, a message and a next step.
+"""Why a release stopped, as types: each class has its own exit code, a message and a next step.
 
-Callers decide by type (`Temporary` may be tried again, a refusal may not), pods and shells by the exit code.
-Codes below 64 are verdicts about a model, 64 to 78 follow BSD's `sysexits.h`, the rest are about serving it.
+Callers decide by type (`Temporary` may be retried, a refusal may not), pods and shells by exit code.
+Codes below 64 are about a release, 64 to 78 follow BSD's `sysexits.h`, 130 is the shell's code for Ctrl-C.
 """
 
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from typing import ClassVar
 
 
 class ShipliftError(Exception):
-    """An error a user can act on: `what` went wrong, with the value against its limit, and what to `do` next."""
+    """An error the user can act on: `what` went wrong, with the value against its limit, and what to `do` next."""
 
     exit_code: ClassVar[int] = 70
     title: ClassVar[str] = "internal error"
-    about_model: ClassVar[bool] = False  # it says something of the model itself: trying again won't change that
+    about_model: ClassVar[bool] = False  # the model is at fault: a retry fails the same way
 
     def __init__(self, what: str, *, do: str) -> None:
         super().__init__(f"{what.rstrip('.')}. {do}")
@@ -30,7 +30,7 @@ class Refused(ShipliftError):
 
 
 class Inconclusive(ShipliftError):
-    """A gate could not decide: too few samples, unstable measurements or no data."""
+    """A gate could not decide: too few samples, unstable measurements, or no data."""
 
     exit_code = 21
     title = "inconclusive"
@@ -38,7 +38,7 @@ class Inconclusive(ShipliftError):
 
 
 class NotAdmitted(ShipliftError):
-    """The version lacks what a release needs, or its files are not safe."""
+    """The version lacks something a release needs, or its files are unsafe."""
 
     exit_code = 30
     title = "not admitted"
@@ -54,7 +54,7 @@ class ExportFailed(ShipliftError):
 
 
 class SandboxLimit(ShipliftError):
-    """Loading or converting the model needed more memory or time than the sandbox gives."""
+    """Loading or converting the model exceeded the sandbox's memory or time limit."""
 
     exit_code = 32
     title = "sandbox limit"
@@ -62,7 +62,7 @@ class SandboxLimit(ShipliftError):
 
 
 class DataInvalid(ShipliftError):
-    """Validation or calibration data do not fit the model."""
+    """The validation or calibration data do not match the model."""
 
     exit_code = 33
     title = "data not usable"
@@ -70,7 +70,7 @@ class DataInvalid(ShipliftError):
 
 
 class QuantizeFailed(ShipliftError):
-    """No precision of the target could be built."""
+    """None of the target's precisions could be built."""
 
     exit_code = 34
     title = "quantization failed"
@@ -78,7 +78,7 @@ class QuantizeFailed(ShipliftError):
 
 
 class ArtifactCorrupt(ShipliftError):
-    """Bytes are missing or do not have the digest that names them."""
+    """An artifact is missing, or its content does not match its digest."""
 
     exit_code = 35
     title = "artifact corrupt"
@@ -92,7 +92,7 @@ class ServerFailed(ShipliftError):
 
 
 class PortTaken(ShipliftError):
-    """Another process listens where the stack should."""
+    """Another process listens on a port the stack needs."""
 
     exit_code = 41
     title = "port taken"
@@ -106,7 +106,7 @@ class MeasurementFailed(ShipliftError):
 
 
 class GoldenMismatch(ShipliftError):
-    """A loaded model answers a known request wrongly."""
+    """A loaded model gives a wrong answer to a known request."""
 
     exit_code = 43
     title = "golden request answered wrongly"
@@ -114,7 +114,7 @@ class GoldenMismatch(ShipliftError):
 
 
 class CanaryFailed(ShipliftError):
-    """The new version failed requests of its share of production's traffic."""
+    """The new version failed requests from its share of production traffic."""
 
     exit_code = 47
     title = "canary failed"
@@ -122,21 +122,21 @@ class CanaryFailed(ShipliftError):
 
 
 class RecordTooLarge(ShipliftError):
-    """A record is larger than what may pass from pod to pod."""
+    """A record is too large to be passed between pods."""
 
     exit_code = 36
     title = "record too large"
 
 
 class ClusterRefused(ShipliftError):
-    """The cluster forbids what was asked of it, or finds it invalid."""
+    """The cluster rejected a request as forbidden or invalid."""
 
     exit_code = 48
     title = "cluster refused"
 
 
 class ClusterUnreachable(ShipliftError):
-    """There is no cluster to talk to."""
+    """No cluster can be reached."""
 
     exit_code = 68
     title = "no cluster"
@@ -164,7 +164,7 @@ class DeadlineExceeded(ShipliftError):
 
 
 class NoMatchingTarget(ShipliftError):
-    """No machine at hand is one of the release's targets."""
+    """No available machine matches any of the release's targets."""
 
     exit_code = 49
     title = "no matching target"
@@ -178,7 +178,7 @@ class UsageError(ShipliftError):
 
 
 class SpecInvalid(ShipliftError):
-    """The release spec is wrong; the message names each field."""
+    """The release spec is invalid; the message names each field."""
 
     exit_code = 65
     title = "spec not valid"
@@ -186,7 +186,7 @@ class SpecInvalid(ShipliftError):
 
 
 class NotFound(ShipliftError):
-    """The registry, or this machine, has nothing of that name."""
+    """The registry, or this machine, has nothing by that name."""
 
     exit_code = 66
     title = "not found"
@@ -200,21 +200,21 @@ class StackDown(ShipliftError):
 
 
 class StorageFull(ShipliftError):
-    """No space is left where state is kept."""
+    """The disk that holds the state is full."""
 
     exit_code = 73
     title = "storage full"
 
 
 class Temporary(ShipliftError):
-    """Something outside did not answer: the same command may succeed later. The only class that is retried."""
+    """An outside service did not respond: the same command may succeed later. Only this class is retried."""
 
     exit_code = 75
     title = "temporary failure"
 
 
 class MissingTool(ShipliftError):
-    """A program or library this machine needs is not there."""
+    """A program or library that this machine needs is missing."""
 
     exit_code = 78
     title = "tool missing"
@@ -228,13 +228,13 @@ class Cancelled(ShipliftError):
 
 
 def every_error(root: type[ShipliftError] = ShipliftError) -> Iterator[type[ShipliftError]]:
-    """Each error class with an exit code of its own, the root included."""
+    """Yields each error class that has its own exit code, the root included."""
     if "exit_code" in vars(root):
         yield root
-    for kind in root.__subclasses__():
-        yield from every_error(kind)
+    for subclass in root.__subclasses__():
+        yield from every_error(subclass)
 
 
 def by_exit_code(code: int) -> type[ShipliftError]:
-    """The class a process ended with; `ShipliftError` for a code that is no class's own."""
-    return next((kind for kind in every_error() if kind.exit_code == code), ShipliftError)
+    """The error class for a process's exit code, or `ShipliftError` if no class has it."""
+    return next((error_class for error_class in every_error() if error_class.exit_code == code), ShipliftError)

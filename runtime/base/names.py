@@ -1,4 +1,4 @@
-"""Registry names as names elsewhere: a Triton model, a folder, a Kubernetes object."""
+"""Names derived from registry names: of a Triton model, a folder, a Kubernetes object."""
 
 import hashlib
 import re
@@ -6,15 +6,15 @@ import unicodedata
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 _SLUG_LENGTH = 40
-_WORKFLOW_LENGTH = 50  # of the 63 characters of a label's value
+_WORKFLOW_LENGTH = 50  # a label's value has room for 63 characters
 
 
 def serving_name(model: str) -> str:
-    """The name a model is served under: its own where that is safe in URLs and paths, else a slug with a digest.
+    """The name a model is served under: its own if that is safe in URLs and paths, else a slug with a digest.
 
-    Different models never share one: the digest is of the whole name, and a safe name never looks like a slug of
-    another (those end in `-` and ten hex digits, which a safe name may not). Nor does one hold `--`, which begins what
-    production and staging append to a served name.
+    No two models share a name: the digest covers the whole name, and a safe name never looks like a slug (slugs end
+    in `-` and ten hex digits, safe names may not). Neither contains `--`, which begins the suffixes that production
+    and staging append.
     """
     if _SAFE.fullmatch(model) and "--" not in model and not re.search(r"-[0-9a-f]{10}$", model):
         return model
@@ -24,7 +24,7 @@ def serving_name(model: str) -> str:
 
 
 def dns_name(model: str) -> str:
-    """A model's name as a Kubernetes object's: an RFC 1035 label of at most 40 characters, one per served name."""
+    """A Kubernetes object name for a model: an RFC 1035 label of at most 40 characters, unique per served name."""
     served = serving_name(model)
     if re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", served):
         return served
@@ -33,25 +33,25 @@ def dns_name(model: str) -> str:
 
 
 def release_name(model: str, version: int, spec: str) -> str:
-    """The one name of a release: the same model, version and spec given by hand always give the same one."""
+    """The name of a release: always the same for a model, a version and the spec passed by the user."""
     return f"{release_prefix(model, version)}{_release_digest(model, version, spec)}"
 
 
 def release_prefix(model: str, version: int | None = None) -> str:
-    """What the names of all releases of a model, or of one version of it, begin with; another model's may too."""
+    """The prefix of all release names of a model, or of one version; other models' names may start with it too."""
     slug = re.sub(r"[^a-z0-9]+", "-", serving_name(model).lower()).strip("-")
     return f"{slug}-" if version is None else f"{slug}-{version}-"
 
 
 def workflow_name(model: str, version: int, spec: str) -> str:
-    """The one name of a release on a cluster: a DNS label with room for what is appended to it (`-2`, `-conclude`)."""
-    tail = f"-{version}-{_release_digest(model, version, spec)}"
-    slug = dns_name(model)[: _WORKFLOW_LENGTH - len("release-") - len(tail)].strip("-")
-    return f"release-{slug}{tail}"
+    """The name of a release on a cluster: a DNS label with room for suffixes (`-2`, `-conclude`)."""
+    suffix = f"-{version}-{_release_digest(model, version, spec)}"
+    slug = dns_name(model)[: _WORKFLOW_LENGTH - len("release-") - len(suffix)].strip("-")
+    return f"release-{slug}{suffix}"
 
 
 def push_name(repository: str, commit: str) -> str:
-    """The one name of a git push on a cluster, for repositories that differ in more than punctuation."""
+    """The name of a git push on a cluster; unique for repositories that differ in more than punctuation."""
     slug = re.sub(r"[^a-z0-9]+", "-", repository.lower())[:33].strip("-")
     return f"git-{slug}-{commit[:12]}"
 

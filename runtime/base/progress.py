@@ -1,6 +1,6 @@
-"""How a step says how far it is, without knowing who listens, and how long it spent measuring.
+"""How a step reports its progress, and the time it spends measuring, without knowing who listens.
 
-Both are context variables: an engine sets the listener around a step, and a step called by hand has none.
+Both are context variables: an engine sets the listener around a step; a step called directly has none.
 """
 
 import time
@@ -15,7 +15,7 @@ _measured: ContextVar[list[float] | None] = ContextVar("measured", default=None)
 
 
 def progress(message: str, done: float | None = None) -> None:
-    """Tells the engine what is going on; `done` is the part finished, from 0 to 1, where it is known."""
+    """Reports progress to the engine; `done` is the finished share, from 0 to 1, or None if unknown."""
     listener = _listener.get()
     if listener is not None:
         listener(message, done)
@@ -23,19 +23,19 @@ def progress(message: str, done: float | None = None) -> None:
 
 @contextmanager
 def listening(listener: Listener | None) -> Iterator[list[float]]:
-    """Around a step: its progress goes to `listener`; gives the list that collects its measuring times, in seconds."""
+    """Sends a step's progress to `listener`; yields the list that collects its measuring times, in seconds."""
     spent: list[float] = []
-    heard, timed = _listener.set(listener), _measured.set(spent)
+    listener_token, measured_token = _listener.set(listener), _measured.set(spent)
     try:
         yield spent
     finally:
-        _listener.reset(heard)
-        _measured.reset(timed)
+        _listener.reset(listener_token)
+        _measured.reset(measured_token)
 
 
 @contextmanager
 def measuring() -> Iterator[None]:
-    """Around exporting, calibrating or a measurement window: time that is the model's, not Shiplift's overhead."""
+    """Times an export, a calibration or a measurement window: work that the model needs, not Shiplift's overhead."""
     started = time.monotonic()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Writing files so that a kill or a full disk leaves the old file or the new one, never half of one."""
+"""Atomic file writes: after a kill or a full disk, the old or the new file is there, never half of one."""
 
 import errno
 import os
@@ -13,8 +13,8 @@ _FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
 @contextmanager
-def room_for(what: str, where: Path) -> Iterator[None]:
-    """Turns a full disk into an error that says what was being written and where.
+def room_for(content: str, folder: Path) -> Iterator[None]:
+    """Turns a full disk into an error that says what was being written, and where.
 
     Raises:
         StorageFull: no space, or no quota, is left.
@@ -25,12 +25,13 @@ def room_for(what: str, where: Path) -> Iterator[None]:
         if error.errno not in _FULL:
             raise
         raise StorageFull(
-            f"no space is left in {where} while writing {what}", do="Free some space, then run the same command again."
+            f"no space is left in {folder} while writing {content}",
+            do="Free some space, then run the same command again.",
         ) from error
 
 
 def write_atomically(path: Path, body: str | bytes, *, mode: int = 0o644) -> None:
-    """Replaces `path` with `body` in one step.
+    """Replaces `path` with `body` atomically.
 
     Raises:
         StorageFull: no space is left.

@@ -1,4 +1,4 @@
-"""Challenger against champion, in speed: how much worse it is, and whether more rounds would tell more."""
+"""The challenger's speed against the champion's: how much worse it is, and whether more rounds would decide it."""
 
 import math
 from collections.abc import Iterator
@@ -11,55 +11,57 @@ from shiplift.runtime.spec.measurement import ComparisonTarget
 
 
 def speed_checks(comparison: Comparison, target: ComparisonTarget) -> Iterator[Check]:
-    """p99 and throughput against the champion's: a pass needs the whole interval within the limit."""
+    """p99 and throughput against the champion's; a pass needs the whole interval within the limit."""
     for side, limit in (("p99", target.p99_percent), ("throughput", target.throughput_percent)):
         reading = worse_reading(comparison, side, limit, target)
         yield check_limit(f"{side} against the champion", reading, limit, "% worse")
 
 
 def interval_of(comparison: Comparison, side: str, confidence_percent: float) -> Interval:
-    """The interval of challenger over champion for `p99` or `throughput`."""
+    """The interval of the ratio challenger / champion for `p99` or `throughput`."""
     ratios = comparison.p99_ratios if side == "p99" else comparison.throughput_ratios
     return ratio_interval(ratios, confidence=confidence_percent / 100, looks=comparison.looks)
 
 
 def decided(comparison: Comparison, target: ComparisonTarget) -> bool:
-    """Whether no more rounds are needed: every check of speed is a pass or a failure."""
+    """Whether no more rounds are needed, because every speed check passes or fails."""
     return all(check.verdict is not Outcome.INCONCLUSIVE for check in speed_checks(comparison, target))
 
 
 def _bound(side: str, limit_percent: float) -> float:
-    """The limit as a ratio: `limit_percent` more p99, or that much less throughput, than the champion has."""
+    """The limit as a ratio: `limit_percent` more p99, or that much less throughput, than the champion's."""
     return 1 + limit_percent / 100 if side == "p99" else 1 - limit_percent / 100
 
 
 def worse_reading(comparison: Comparison, side: str, limit: float, target: ComparisonTarget) -> Reading:
-    """How much worse p99 or throughput is than the champion's, in percent; negative: better."""
-    found = interval_of(comparison, side, target.confidence_percent)
+    """How much worse p99 or throughput is than the champion's, in percent; negative if better."""
+    interval = interval_of(comparison, side, target.confidence_percent)
     sign = 1 if side == "p99" else -1
-    low, high = sorted((sign * (found.low - 1) * 100, sign * (found.high - 1) * 100))
-    value = sign * (found.estimate - 1) * 100
+    low, high = sorted((sign * (interval.low - 1) * 100, sign * (interval.high - 1) * 100))
+    value = sign * (interval.estimate - 1) * 100
     if math.isnan(value):
-        return Reading.missing("its rounds gave no ratio")
+        return Reading.missing("its rounds yielded no ratio")
     return Reading(
         value=value,
         low=low,
         high=high,
-        said=f"{value:.1f} % worse ({low:.1f} to {high:.1f} %)",
-        more=_what_would_decide(comparison, side, limit, target),
+        text=f"{value:.1f} % worse ({low:.1f} to {high:.1f} %)",
+        remedy=_remedy(comparison, side, limit, target),
     )
 
 
-def _what_would_decide(comparison: Comparison, side: str, limit: float, target: ComparisonTarget) -> str:
+def _remedy(comparison: Comparison, side: str, limit: float, target: ComparisonTarget) -> str:
+    """What would decide an inconclusive comparison."""
     ratios = comparison.p99_ratios if side == "p99" else comparison.throughput_ratios
-    given = {"confidence": target.confidence_percent / 100, "looks": comparison.looks}
+    options = {"confidence": target.confidence_percent / 100, "looks": comparison.looks}
     bound = _bound(side, limit)
-    needed = rounds_to_decide(ratios, bound, **given) if bound > 0 else None  # type: ignore[arg-type]
-    seen = smallest_difference(ratios, **given)  # type: ignore[arg-type]
-    said = f"{len(ratios)} rounds show differences of {seen:.0f} % and more" if math.isfinite(seen) else (
-        f"{len(ratios)} rounds show nothing"
-    )  # fmt: skip
+    needed = rounds_to_decide(ratios, bound, **options) if bound > 0 else None  # type: ignore[arg-type]
+    visible = smallest_difference(ratios, **options)  # type: ignore[arg-type]
+    power = f"show differences of {visible:.0f} % and more" if math.isfinite(visible) else "show nothing"
+    rounds = f"{len(ratios)} rounds {power}"
     if needed is None:
-        return f"{said}; it is too close to the limit for any number of rounds: a quieter machine, or another limit"
+        return (
+            f"{rounds}; it is too close to the limit for any number of rounds: use a quieter machine, or another limit"
+        )
     more = max(1, needed - len(ratios))
-    return f"{said}; about {more} more would decide it (`load.comparison_rounds`, `load.comparison_budget_s`)"
+    return f"{rounds}; about {more} more would decide it (`load.comparison_rounds`, `load.comparison_budget_s`)"

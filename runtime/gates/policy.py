@@ -1,9 +1,9 @@
 """The gates' arithmetic: pure functions from measurements and limits to checks that explain themselves.
 
-`gate` judges with them, and a replay of an old release's evidence under another policy. Checks that are needed earlier
-lie in modules of their own, so that a changed rule runs nothing but the gate again: `package` judges by `quality`, so
-that a hopeless model stops before it is measured, and the load test goes on until `comparison` is decided. What the
-sections `quality` and `slo` say are rules like any others; they have names of their own since everyone has them.
+They are used by `gate`, and to replay an old release's evidence under another policy. Checks that are needed earlier
+have their own modules, so that a changed rule reruns only the gate: `package` judges by `quality`, so that a hopeless
+model stops before it is measured, and the load test continues until `comparison` is decided. The limits of the sections
+`quality` and `slo` are checked like rules; they have their own names because every release has them.
 """
 
 import math
@@ -25,7 +25,7 @@ from shiplift.runtime.spec.rules import Policy, Rule
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Everything a release is judged by."""
+    """All limits that a release is judged by."""
 
     quality: Quality
     data: Data
@@ -34,28 +34,28 @@ class Limits:
 
 
 def judge(evidence: Evidence, limits: Limits) -> tuple[Check, ...]:
-    """Every check that the evidence and the limits give; the same ones for the same arguments."""
-    mine, theirs, load = evidence.challenger, evidence.champion, evidence.load_report
+    """All checks of the evidence against the limits; a pure function."""
+    challenger, champion, load = evidence.challenger, evidence.champion, evidence.load_report
     checks = [parity_check(evidence.parity, limits.quality)]
-    score = score_check(mine.score, mine.samples, mine.metric, limits.quality, limits.data)
+    score = score_check(challenger.score, challenger.samples, challenger.metric, limits.quality, limits.data)
     checks += [score] if score else []
     if load is not None:
         checks += load_checks(load, limits.slo)
-        checks += champion_checks(load.comparison, theirs, mine, limits.slo, load.uncompared)
+        checks += champion_checks(load.comparison, champion, challenger, limits.slo, load.uncompared)
     checks += rule_checks(evidence, limits)
-    checks += targets_check(mine.target, evidence.not_served)
+    checks += targets_check(challenger.target, evidence.not_served)
     return tuple(checks)
 
 
 def verdict(evidence: Evidence, limits: Limits) -> Verdict:
-    """The checks together, with what they rest on."""
+    """The verdict of all checks, with its evidence."""
     return Verdict.of(judge(evidence, limits)).model_copy(update={"evidence": evidence})
 
 
 def evidence_of(
     exported: Exported, package: Package, load_report: LoadReport, champion: Champion, not_served: tuple[str, ...] = ()
 ) -> Evidence:
-    """What a verdict rests on, without the bytes it was measured with. `not_served` names the other targets."""
+    """The evidence for a verdict, without artifacts. `not_served` names the targets that the release does not serve."""
     return Evidence(
         parity=exported.parity,
         challenger=scored(package),
@@ -66,19 +66,19 @@ def evidence_of(
 
 
 def scored(package: Package) -> Scored:
-    """A package's answers, without its bytes."""
+    """A package's scores, without its artifacts."""
     return Scored(**package.model_dump(include=set(Scored.model_fields)))
 
 
 def targets_check(serving: str, not_served: tuple[str, ...]) -> Iterator[Check]:
-    """A warning where the spec has more targets than one: nobody should take the others for served."""
+    """Warns if the spec has more than one target, since only one of them is served."""
     if not_served:
-        reason, wanted = which_target_serves(serving, not_served), 1.0 + len(not_served)
-        yield check("targets", 1.0, wanted, "targets served", Outcome.FAIL, reason, severity="warn")
+        reason, limit = which_target_serves(serving, not_served), 1.0 + len(not_served)
+        yield check("targets", 1.0, limit, "targets served", Outcome.FAIL, reason, severity="warn")
 
 
 def rule_checks(evidence: Evidence, limits: Limits) -> Iterator[Check]:
-    """The rules that are for this target."""
+    """The checks of the policy's rules for this target."""
     for rule in limits.policy.rules:
         if rule.target in ("", evidence.challenger.target):
             yield check_limit(
@@ -88,7 +88,7 @@ def rule_checks(evidence: Evidence, limits: Limits) -> Iterator[Check]:
 
 
 def read(rule: Rule, evidence: Evidence, limits: Limits) -> Reading:
-    """What a rule's metric was."""
+    """Reads a rule's metric from the evidence."""
     if rule.metric.startswith("parity_"):
         field = rule.metric.removeprefix("parity_")
         worst = max((getattr(case, field) for case in evidence.parity), key=_badness, default=math.nan)
@@ -106,29 +106,29 @@ def _badness(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _score_reading(rule: Rule, mine: Scored, data: Data) -> Reading:
-    if mine.score is None:
+def _score_reading(rule: Rule, challenger: Scored, data: Data) -> Reading:
+    if challenger.score is None:
         return Reading.missing(
-            f"there is nothing to measure it on: log validation data with labels at {data.validation}"
+            f"there are no data to measure it on: log validation data with labels at {data.validation}"
         )
     if not rule.slice:
-        value, samples, of = mine.score, mine.samples, f"{mine.metric}"
+        value, samples, subject = challenger.score, challenger.samples, f"{challenger.metric}"
     else:
-        part = next((one for one in mine.slices if one.name == rule.slice), None)
+        part = next((part for part in challenger.slices if part.name == rule.slice), None)
         if part is None:
-            known = ", ".join(one.name for one in mine.slices) or "none: name a column in `data.slices`"
+            known = ", ".join(part.name for part in challenger.slices) or "none: name a column in `data.slices`"
             return Reading.missing(f"the validation data have no slice {rule.slice!r}; there are {known}")
-        value, samples, of = part.score, part.samples, f"score of {part.name}"
+        value, samples, subject = part.score, part.samples, f"score of {part.name}"
     if samples < data.min_samples:
-        return Reading.missing(f"{samples} validation samples are too few, at least {data.min_samples} decide it")
-    return Reading.exact(value, f"{of} {value:.4f} ({samples} samples)")
+        return Reading.missing(f"{samples} validation samples are too few, at least {data.min_samples} are needed")
+    return Reading.exact(value, f"{subject} {value:.4f} ({samples} samples)")
 
 
-def _score_worse_reading(mine: Scored, theirs: Scored | None) -> Reading:
-    worse = score_worse(mine, theirs)
+def _score_worse_reading(challenger: Scored, champion: Scored | None) -> Reading:
+    worse = score_worse(challenger, champion)
     if worse is None:
         return Reading.missing("there is no champion scored on the same samples")
-    return Reading.exact(worse, f"{mine.metric} is {worse:.4f} worse than the champion's")
+    return Reading.exact(worse, f"{challenger.metric} is {worse:.4f} worse than the champion's")
 
 
 def _load_reading(rule: Rule, report: LoadReport, limits: Limits) -> Reading:
@@ -141,14 +141,14 @@ def _load_reading(rule: Rule, report: LoadReport, limits: Limits) -> Reading:
     if not rule.metric.endswith("_worse_percent"):
         return _point_reading(rule, report, limits.slo)
     if report.comparison is None:
-        return Reading.missing("there was no champion to measure beside it")
+        return Reading.missing("there was no champion to compare it with")
     side = "p99" if rule.metric.startswith("p99") else "throughput"
     return worse_reading(report.comparison, side, rule.limit, limits.slo.regression)
 
 
 def _memory_reading(report: LoadReport) -> Reading:
     if report.memory_mb is None:
-        return Reading.missing("its memory was not measured: nobody measures it where it was staged")
+        return Reading.missing("its memory was not measured: it can't be measured where it was staged")
     return Reading.exact(report.memory_mb, f"{report.memory_mb:.0f} MiB under load")
 
 
@@ -160,39 +160,39 @@ def _rate_reading(rate: float | None) -> Reading:
 
 def _point_reading(rule: Rule, report: LoadReport, slo: Slo) -> Reading:
     field = "p99_ms" if rule.metric == "open_p99_ms" else rule.metric
-    kind, _, wanted = rule.slice.partition("=")
+    kind, _, load = rule.slice.partition("=")
     if rule.metric == "open_p99_ms" or kind == "rate":
-        found = [p for p in report.open_points if kind != "rate" or p.rate_per_s == float(wanted)]
-        point = max(found, key=lambda p: p.rate_per_s, default=None)
-    elif wanted:
-        point = next((p for p in report.points if p.concurrency == float(wanted)), None)
+        points = [p for p in report.open_points if kind != "rate" or p.rate_per_s == float(load)]
+        point = max(points, key=lambda p: p.rate_per_s, default=None)
+    elif load:
+        point = next((p for p in report.points if p.concurrency == float(load)), None)
     else:
         point = operating_point(report, slo)
     if point is None:
         return Reading.missing(f"it was not measured at {rule.slice or 'any rate'}: see the spec's section `load`")
     value = float(getattr(point, field))
-    return _unsettled(value, point, f"{field} {value:.2f} {where(point)}")
+    return _load_point_reading(value, point, f"{field} {value:.2f} {where(point)}")
 
 
 def where(point: LoadPoint) -> str:
-    """At which load a point was taken."""
+    """The load of a point, in words."""
     return f"at {point.rate_per_s:.0f} requests/s" if point.rate_per_s else f"at concurrency {point.concurrency}"
 
 
-def _unsettled(value: float, point: LoadPoint, said: str) -> Reading:
-    """A measurement whose windows did not agree is anywhere within twice their spread."""
+def _load_point_reading(value: float, point: LoadPoint, text: str) -> Reading:
+    """A measurement at a load; if its windows did not agree, it is anywhere within twice their spread."""
     if point.stable:
-        return Reading.exact(value, said)
-    wide = value * 2 * point.spread_percent / 100
+        return Reading.exact(value, text)
+    error = value * 2 * point.spread_percent / 100
     return Reading(
-        value=value, low=value - wide, high=value + wide, said=said,
-        more=f"windows differed by {point.spread_percent:.0f} %, which does not decide it; raise `load.attempts` or "
+        value=value, low=value - error, high=value + error, text=text,
+        remedy=f"windows differed by {point.spread_percent:.0f} %, too much to decide; raise `load.attempts` or "
         "`load.window_ms`, or use a quieter machine",
     )  # fmt: skip
 
 
 def operating_point(report: LoadReport, slo: Slo) -> LoadPoint:
-    """Where a service would be run: the highest throughput within the p99 limit, else the lowest p99."""
+    """The load to operate at: the highest throughput within the p99 limit, else the lowest p99."""
     within = [point for point in report.points if slo.p99_ms is None or point.p99_ms <= slo.p99_ms]
     if within:
         return max(within, key=lambda point: point.throughput_per_s)
@@ -202,36 +202,38 @@ def operating_point(report: LoadReport, slo: Slo) -> LoadPoint:
 def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
     """Latency, throughput, failures and memory against their absolute limits."""
     point = operating_point(report, slo)
-    p99 = _unsettled(point.p99_ms, point, f"p99 {point.p99_ms:.2f} ms {where(point)}")
+    p99 = _load_point_reading(point.p99_ms, point, f"p99 {point.p99_ms:.2f} ms {where(point)}")
     yield check_limit("p99", p99, slo.p99_ms, "ms")
-    rate = _unsettled(point.throughput_per_s, point, f"{point.throughput_per_s:.0f} inferences/s {where(point)}")
+    rate = _load_point_reading(
+        point.throughput_per_s, point, f"{point.throughput_per_s:.0f} inferences/s {where(point)}"
+    )
     yield check_limit("throughput", rate, slo.throughput_per_s, "inferences/s", upper=False)
-    failed = Reading.exact(report.failures, f"{report.failures} requests failed")
-    yield check_limit("failures", failed, slo.failures, "requests")
+    failures = Reading.exact(report.failures, f"{report.failures} requests failed")
+    yield check_limit("failures", failures, slo.failures, "requests")
     yield check_limit("memory", _memory_reading(report), slo.memory_mb, "MiB")
 
 
 def champion_checks(
     comparison: Comparison | None, champion: Scored | None, challenger: Scored, slo: Slo, uncompared: str = ""
 ) -> Iterator[Check]:
-    """The challenger against the champion: its score on the same samples, and its speed as measured in alternation."""
+    """The challenger against the champion: its score on the same samples, and its speed measured in alternation."""
     if champion is None:
         return
     yield from _score_regression(champion, challenger, slo)
     if comparison is None:
-        reason = uncompared or "the champion was not measured beside it"
+        reason = uncompared or "the champion was not measured with it"
         yield check("champion", None, None, "", Outcome.INCONCLUSIVE, reason)
         return
     yield from speed_checks(comparison, slo.regression)
 
 
-def score_worse(mine: Scored, theirs: Scored | None) -> float | None:
-    """How much worse the challenger's score is; None where the two can't be compared: other samples, another unit."""
-    if theirs is None or theirs.score is None or mine.score is None or mine.metric is None:
+def score_worse(challenger: Scored, champion: Scored | None) -> float | None:
+    """How much worse the challenger's score is; None if the two have different metrics or validation sets."""
+    if champion is None or champion.score is None or challenger.score is None or challenger.metric is None:
         return None
-    if theirs.metric != mine.metric or theirs.validation != mine.validation:
+    if champion.metric != challenger.metric or champion.validation != challenger.validation:
         return None
-    return (theirs.score - mine.score) * metrics.better(mine.metric)
+    return (champion.score - challenger.score) * metrics.better(challenger.metric)
 
 
 def _score_regression(champion: Scored, challenger: Scored, slo: Slo) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""The gates of a model's own quality, known before it is measured: parity with the original, and its task metric."""
+"""The gates on a model's own quality, known before it is measured: parity with the original, and its task metric."""
 
 import math
 
@@ -11,7 +11,7 @@ from shiplift.runtime.spec.model import Data, Parity, Quality
 
 
 def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
-    """The exported model against the original; see `spec.Parity` for the rule."""
+    """The exported model against the original; see `spec.model.Parity` for the rule."""
     limit = quality.parity
     failing = [case for case in cases if not (case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel)]
     worst = max(failing or cases, key=lambda case: case.max_abs)
@@ -24,20 +24,20 @@ def _parity_reason(case: ParityCase, limit: Parity) -> str:
     if case.problem:
         return f"{where} {case.problem}"
     return (
-        f"{where} the exported model is {case.max_abs:.3g} off ({case.max_rel:.3g} of the largest value); "
-        f"allowed are {limit.max_abs:g} or {limit.max_rel:g}"
+        f"{where} the exported model is off by {case.max_abs:.3g}, {case.max_rel:.3g} of the largest value; "
+        f"the limit is {limit.max_abs:g}, or {limit.max_rel:g} of the largest value"
     )
 
 
 def score_check(score: float | None, samples: int, metric: Metric | None, quality: Quality, data: Data) -> Check | None:
-    """The task metric against the least allowed; None where the spec sets none."""
+    """The task metric against its limit; None if the spec sets none."""
     limit = quality.min_score
     if limit is None:
         return None
     if score is None or metric is None:
         return check(
             data.metric, None, limit, data.metric, Outcome.INCONCLUSIVE,
-            f"there is nothing to measure it on: log validation data with labels at {data.validation}",
+            f"there are no data to measure it on: log validation data with labels at {data.validation}",
         )  # fmt: skip
     if math.isnan(score):
         return check(
@@ -47,7 +47,7 @@ def score_check(score: float | None, samples: int, metric: Metric | None, qualit
     if samples < data.min_samples:
         return check(
             metric, score, limit, metric, Outcome.INCONCLUSIVE,
-            f"{samples} validation samples are too few, at least {data.min_samples} decide it",
+            f"{samples} validation samples are too few, at least {data.min_samples} are needed",
         )  # fmt: skip
     failed = (limit - score) * metrics.better(metric) > 0
     side = "over" if metric == "mae" else "under"

@@ -1,8 +1,8 @@
-"""What a handful of noisy rounds can say: intervals of a ratio, the smallest difference seen, how many more decide it.
+"""Statistics of a few noisy rounds: a ratio's interval, the smallest visible difference, the rounds needed to decide.
 
-A ratio is compared on its logarithm, so that twice and half are equally far from one. Rounds are few, and a bootstrap
-of few values is too narrow (Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician
-69(4), 2015): an interval here is never narrower than Student's.
+Ratios are compared by their logarithms, so that twice and half are equally far from one. Rounds are few, and bootstrap
+intervals of few values are too narrow (Hesterberg, "What Teachers Should Know About the Bootstrap", The American
+Statistician 69(4), 2015), so an interval here is never narrower than Student's.
 """
 
 import math
@@ -13,12 +13,12 @@ import numpy as np
 from shiplift.runtime.records.base import Record
 
 _RESAMPLES = 2000
-_POWER = 0.8  # Cohen's convention: a difference counts as visible when four of five tests would see it
-_MOST_ROUNDS = 1000
+_POWER = 0.8  # Cohen's convention: a difference is visible if four of five tests would find it
+_MAX_ROUNDS = 1000
 
 
 class Interval(Record):
-    """A ratio and its two-sided interval; `low` 0 and `high` infinite where too few rounds bound nothing."""
+    """A ratio and its two-sided interval; too few rounds give `low` 0 and `high` infinite."""
 
     estimate: float
     low: float
@@ -28,44 +28,44 @@ class Interval(Record):
 
     @property
     def half_width_percent(self) -> float:
-        """How far the wider side is from the estimate, in percent of it."""
+        """The distance of the farther bound from the estimate, in percent of the estimate."""
         return max(self.high / self.estimate - 1, 1 - self.low / self.estimate) * 100 if self.estimate else math.inf
 
 
 def student(confidence: float, freedom: int) -> float:
     """The two-sided quantile of Student's t."""
-    from scipy.special import stdtrit  # noqa: PLC0415 - 0.1 s, where a comparison is judged
+    from scipy.special import stdtrit  # noqa: PLC0415 - takes 0.1 s, only where a comparison is judged
 
     return float(stdtrit(freedom, 0.5 + confidence / 2))
 
 
 def shared(confidence: float, looks: int) -> float:
-    """The confidence of each of several looks at growing data, so that all of them together keep `confidence`.
+    """The confidence of each of several looks at growing data that keeps `confidence` for all of them together.
 
-    Bonferroni's correction; a test that stops as soon as it likes what it sees errs more often than it says
-    (Armitage, McPherson and Rowe, 1969).
+    Bonferroni's correction: a test repeated until it succeeds errs more often than its level says (Armitage,
+    McPherson and Rowe, 1969).
     """
     return 1 - (1 - confidence) / max(1, looks)
 
 
 def ratio_interval(ratios: Sequence[float], *, confidence: float = 0.95, looks: int = 1, seed: int = 0) -> Interval:
-    """The geometric mean of paired ratios, with the wider of a bootstrap's and Student's interval.
+    """The geometric mean of paired ratios, with the wider of a bootstrap and Student's interval.
 
     The bootstrap resamples rounds and takes percentiles (Efron and Tibshirani, "An Introduction to the Bootstrap",
-    1993, chapter 13); rounds, not requests, are the unit, since requests of one round share what the machine did
+    1993, chapter 13); the units are rounds, not requests, since requests of one round share the machine's state
     (Kalibera and Jones, "Rigorous Benchmarking in Reasonable Time", ISMM 2013).
     """
     level = shared(confidence, looks)
     logs = _logs(ratios)
     if logs is None:
-        bad = math.nan if len(ratios) else 1.0
-        return Interval(estimate=bad, low=0.0, high=math.inf, confidence=confidence, rounds=len(ratios))
+        estimate = math.nan if len(ratios) else 1.0
+        return Interval(estimate=estimate, low=0.0, high=math.inf, confidence=confidence, rounds=len(ratios))
     mean = float(logs.mean())
     if len(logs) < 2:
         return Interval(estimate=math.exp(mean), low=0.0, high=math.inf, confidence=confidence, rounds=len(logs))
     half = student(level, len(logs) - 1) * _error(logs)
-    drawn = np.random.default_rng(seed).choice(logs, size=(_RESAMPLES, len(logs))).mean(axis=1)
-    low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    resamples = np.random.default_rng(seed).choice(logs, size=(_RESAMPLES, len(logs))).mean(axis=1)
+    low, high = np.quantile(resamples, [(1 - level) / 2, (1 + level) / 2])
     return Interval(
         estimate=math.exp(mean),
         low=_exp(min(mean - half, float(low))),
@@ -76,7 +76,7 @@ def ratio_interval(ratios: Sequence[float], *, confidence: float = 0.95, looks: 
 
 
 def smallest_difference(ratios: Sequence[float], *, confidence: float = 0.95, looks: int = 1) -> float:
-    """The smallest change, in percent, that as many rounds as noisy as these would show four times of five.
+    """The smallest change, in percent, that as many rounds with this noise would show four times out of five.
 
     Infinite for fewer than 2 rounds. (Cohen, "Statistical Power Analysis", 1988, chapter 2.)
     """
@@ -89,21 +89,21 @@ def smallest_difference(ratios: Sequence[float], *, confidence: float = 0.95, lo
 
 
 def rounds_to_decide(ratios: Sequence[float], limit: float, *, confidence: float = 0.95, looks: int = 1) -> int | None:
-    """How many rounds in all would put the interval on one side of `limit` if they went on like these.
+    """The total number of rounds that would put the interval on one side of `limit` if they continue like these.
 
-    None: more than a thousand, or too few rounds to say.
+    None if that is more than a thousand, or if there are too few rounds to tell.
     """
     logs = _logs(ratios)
     if logs is None or len(logs) < 2 or limit <= 0:
         return None
-    apart, spread = abs(float(logs.mean()) - math.log(limit)), float(logs.std(ddof=1))
+    distance, spread = abs(float(logs.mean()) - math.log(limit)), float(logs.std(ddof=1))
     level = shared(confidence, looks)
-    low, high = 2, _MOST_ROUNDS
-    if student(level, high - 1) * spread / math.sqrt(high) >= apart:
+    low, high = 2, _MAX_ROUNDS
+    if student(level, high - 1) * spread / math.sqrt(high) >= distance:
         return None
     while low < high:
         middle = (low + high) // 2
-        enough = student(level, middle - 1) * spread / math.sqrt(middle) < apart
+        enough = student(level, middle - 1) * spread / math.sqrt(middle) < distance
         low, high = (low, middle) if enough else (middle + 1, high)
     return low
 

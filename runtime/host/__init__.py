@@ -1,1 +1,1 @@
-"""This machine: processes, the sandbox, the scanner that runs in it."""
+"""This machine: processes, the sandbox, and the scanner that runs inside it."""

@@ -1,4 +1,4 @@
-"""Child processes that do not outlive their purpose: killed with their parent, or found again by pid and start time."""
+"""Child processes that are never orphaned: killed with their parent, or identified by pid and start time."""
 
 import contextlib
 import ctypes
@@ -23,32 +23,32 @@ _libc = ctypes.CDLL(None)
 def alive(process: Process) -> bool:
     """Whether a process still runs."""
     with contextlib.suppress(psutil.Error):
-        one = psutil.Process(process.pid)
-        return abs(one.create_time() - process.started_at) < 1 and one.status() != psutil.STATUS_ZOMBIE
+        current = psutil.Process(process.pid)
+        return abs(current.create_time() - process.started_at) < 1 and current.status() != psutil.STATUS_ZOMBIE
     return False
 
 
 def identify(pid: int) -> Process:
-    """The process of a pid, as it can be found again."""
+    """The process with this pid now, in a form that a reused pid does not match."""
     return Process(pid=pid, started_at=psutil.Process(pid).create_time())
 
 
 def start_child(
     command: Sequence[str | Path], *, environment: Mapping[str, str], log: Path, folder: Path | None = None
 ) -> "subprocess.Popen[bytes]":
-    """A child that is killed when this process ends, however it ends; its output goes to the end of `log`."""
+    """Starts a child that is killed when this process ends, however it ends; its output is appended to `log`."""
     return _start(command, environment, log, folder, _die_with_parent)
 
 
 def start_daemon(
     command: Sequence[str | Path], *, environment: Mapping[str, str], log: Path, folder: Path | None = None
 ) -> Process:
-    """A process that outlives this one, in a session of its own."""
+    """Starts a process that outlives this one, in its own session."""
     return identify(_start(command, environment, log, folder, None).pid)
 
 
 def stop(process: Process, *, grace_s: float = 10) -> None:
-    """Ends a process and its children: asked first, killed after `grace_s` seconds. Nothing happens if it is gone."""
+    """Terminates a process and its children, and kills what is left after `grace_s` seconds. A no-op if it is gone."""
     if not alive(process):
         return
     family = _family(process.pid)
@@ -58,9 +58,9 @@ def stop(process: Process, *, grace_s: float = 10) -> None:
 
 
 def kill(process: Process) -> None:
-    """Ends a private server at once. Its children notice, clear their shared memory and end by themselves.
+    """Kills a private server at once. Its children notice, free their shared memory and exit.
 
-    One that has not after some seconds is killed: a stub that waits for its server's answer would stay for ever.
+    Those that have not exited after a few seconds are killed: a stub that waits for its server would stay forever.
     """
     if alive(process):
         family = _family(process.pid)
@@ -71,51 +71,51 @@ def kill(process: Process) -> None:
 
 
 def _kill_late(family: Sequence[psutil.Process], grace_s: float) -> list[psutil.Process]:
-    """Kills those that have not ended after `grace_s` seconds, and gives them."""
-    _, left = psutil.wait_procs(family, timeout=grace_s)
-    for one in left:
+    """Kills the processes that are still alive after `grace_s` seconds, and returns them."""
+    _, survivors = psutil.wait_procs(family, timeout=grace_s)
+    for survivor in survivors:
         with contextlib.suppress(psutil.Error):
-            one.kill()
-    return list(left)
+            survivor.kill()
+    return list(survivors)
 
 
 def memory_mb(pid: int) -> float:
     """The proportional set size of a process and its children, in MiB; shared pages are counted once."""
     total = 0
-    for one in _family(pid):
+    for process in _family(pid):
         with contextlib.suppress(psutil.Error):
-            total += one.memory_full_info().pss
+            total += process.memory_full_info().pss
     return total / 2**20
 
 
 def own_memory_mb() -> tuple[float, float]:
-    """What this process holds and the most that it has held, in MiB.
+    """This process's resident memory now and at its peak, in MiB.
 
-    Not `getrusage`: its figure begins with what the parent held when it started this process.
+    Not from `getrusage`: its peak includes what the parent held when it started this process.
     """
     status = Path("/proc/self/status").read_text()
-    now, most = (int(status.split(f"{key}:")[1].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
-    return now, most
+    current, peak = (int(status.split(f"{key}:")[1].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
+    return current, peak
 
 
 def free_port() -> int:
-    """A TCP port of the loopback that is free now."""
+    """A TCP port of the loopback interface that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def listening(host: str, port: int) -> bool:
-    """Whether somebody takes connections at a TCP port."""
+    """Whether a TCP port accepts connections."""
     with socket.socket() as probe:
         return probe.connect_ex((host, port)) == 0
 
 
-def require_free(host: str, port: int, what: str, flag: str) -> None:
-    """Checks that nobody listens on a port.
+def require_free(host: str, port: int, service: str, flag: str) -> None:
+    """Checks that no process listens on a port.
 
     Raises:
-        PortTaken: somebody does; the message names the process where it can be seen.
+        PortTaken: one does; the message names the process if it is visible.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -123,7 +123,7 @@ def require_free(host: str, port: int, what: str, flag: str) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise PortTaken(
-                f"port {port}, wanted for {what}, is taken{_listener(port)}",
+                f"port {port}, needed by {service}, is taken{_listener(port)}",
                 do=f"Stop that process, choose another port with {flag}, or let `--free-ports` choose all of them.",
             ) from error
 
@@ -142,13 +142,13 @@ def _listener(port: int) -> str:
 
 def _start(
     command: Sequence[str | Path], environment: Mapping[str, str], log: Path, folder: Path | None,
-    first: Callable[[], None] | None,
+    before_exec: Callable[[], None] | None,
 ) -> "subprocess.Popen[bytes]":  # fmt: skip
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         return subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment),
-            cwd=folder, start_new_session=True, preexec_fn=first,  # noqa: PLW1509 - one prctl, bound before the fork
+            cwd=folder, start_new_session=True, preexec_fn=before_exec,  # noqa: PLW1509 - one prctl, bound before the fork
         )  # fmt: skip
 
 
@@ -158,11 +158,11 @@ def _die_with_parent() -> None:
 
 def _family(pid: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.Error):
-        one = psutil.Process(pid)
-        return [one, *one.children(recursive=True)]
+        process = psutil.Process(pid)
+        return [process, *process.children(recursive=True)]
     return []
 
 
 def inherited(names: Sequence[str] = ("PATH", "HOME", "LANG", "TMPDIR", "TZ")) -> dict[str, str]:
-    """The few variables a server needs; credentials of the caller are not among them."""
+    """The few environment variables a server needs; none of the caller's credentials is among them."""
     return {name: os.environ[name] for name in names if name in os.environ}

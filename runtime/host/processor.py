@@ -1,4 +1,4 @@
-"""This machine's processor: what decides which code is fast on it, and where figures measured on it hold."""
+"""This machine's CPU features: they decide which code is fast, and where measurements are valid."""
 
 from functools import cache
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 
 @cache
 def cpu_flags() -> frozenset[str]:
-    """This processor's features, as Linux names them."""
+    """This CPU's feature flags, as Linux names them."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("flags"):
             return frozenset(line.split(":", 1)[1].split())
@@ -14,5 +14,5 @@ def cpu_flags() -> frozenset[str]:
 
 
 def has_vnni() -> bool:
-    """Whether 8-bit dot products accumulate in 32 bits in one instruction: without it, U8S8 can saturate in 16."""
+    """Whether the CPU accumulates 8-bit dot products in 32 bits: without VNNI, U8S8 can saturate at 16 bits."""
     return bool(cpu_flags() & {"avx512_vnni", "avx_vnni"})

@@ -1,10 +1,10 @@
 """Running code that may be hostile: a child process without credentials, network or the user's files.
 
-Loading a logged model can run its author's code, so it happens here and nowhere else. Before it imports anything but
-this module, the child puts itself into an empty network namespace (unshare(2)), lets Landlock (landlock(7)) forbid
-every path but its own work folder (write) and what it was given (read), and lets seccomp(2) refuse the calls that go
-around both. Its environment has a dozen harmless variables, it takes resource limits (setrlimit(2)), and the parent
-watches its memory and its time.
+Loading a logged model can run its author's code, so it happens here and nowhere else. Before importing anything else,
+the child enters an empty network namespace (unshare(2)), lets Landlock (landlock(7)) forbid every path except its work
+folder (write) and the paths it was passed (read), and lets seccomp(2) refuse the system calls that would bypass both.
+Its environment has a dozen harmless variables, it sets resource limits (setrlimit(2)), and the parent watches its
+memory and its run time.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ _FS_ALL = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 
 _NET_ALL = 3
 _SCOPE_ALL = 3  # ABI 6: no signals to, and no abstract sockets of, processes outside
 _FILE_RIGHTS = _FS_EXECUTE | _FS_WRITE_FILE | _FS_READ_FILE | (1 << 14)
-# seccomp(2), as classic BPF: load a word, compare, return; per machine its audit architecture and the calls denied:
+# seccomp(2), as classic BPF: load a word, compare, return. Per machine: its audit architecture and the denied calls:
 # connect, io_uring_setup, io_uring_enter, io_uring_register, ptrace, process_vm_readv, process_vm_writev, bpf, keyctl,
 # add_key, request_key, userfaultfd, perf_event_open, mount, umount2, pivot_root, setns, unshare
 _LOAD, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
@@ -70,9 +70,9 @@ _HEADROOM_MB = 1024  # shared libraries' private pages and thread stacks are not
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What the child may use: resident memory in MiB, wall-clock and CPU seconds, and one file's size in MiB.
+    """What the child may use: resident memory in MiB, wall-clock and CPU seconds, and the size of a file in MiB.
 
-    `task` and `settings` are for who is told of a limit: what took so much, and where it is set (nowhere: empty).
+    `task` and `settings` are for the error: what exceeded the limit, and the spec's section that sets it (empty: none).
     """
 
     memory_mb: int
@@ -81,18 +81,18 @@ class Limits:
     task: str = "loading or converting the model"
     settings: str = "export"
 
-    def exceeded(self, limit: str, said: str) -> SandboxLimit:
-        """The error for a limit, `memory_mb` or `timeout_s`; `said` is how far it went."""
-        raising = f"Raise `{self.settings}.{limit}` in the spec, or make" if self.settings else "Make"
+    def exceeded(self, limit: str, usage: str) -> SandboxLimit:
+        """The error for a limit, `memory_mb` or `timeout_s`; `usage` says what was used against it."""
+        advice = f"Raise `{self.settings}.{limit}` in the spec, or make" if self.settings else "Make"
         better = "smaller" if limit == "memory_mb" else "simpler"
-        return SandboxLimit(f"{self.task} {said}", do=f"{raising} the model {better}.")
+        return SandboxLimit(f"{self.task} {usage}", do=f"{advice} the model {better}.")
 
 
 class Sandbox:
-    """A child that isolates itself before it imports anything, then waits for its order.
+    """A child process that isolates itself before it imports anything, then waits for a request.
 
-    It may read the paths in `read` and write below `work`; both must be known when it starts, since a process that has
-    threads can't be locked as a whole any more. `preload` makes it import what its entry will most likely need.
+    It may read the paths in `read` and write below `work`. Both must be known at the start, because a process that
+    already has threads can't be restricted as a whole. `preload` imports what the entry will most likely need.
     """
 
     def __init__(self, entry: Entry, *, read: Sequence[Path], work: Path, preload: bool = False) -> None:
@@ -108,12 +108,12 @@ class Sandbox:
         )  # fmt: skip
 
     def run(self, arguments: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], Isolation]:
-        """Runs the entry, `module:function(**arguments)`, once; gives its JSON result, and what isolated it.
+        """Runs the entry, `module:function(**arguments)`, once; returns its JSON result and how it was isolated.
 
         Raises:
-            SandboxLimit: it needed more memory or time than `limits`.
-            ShipliftError: whatever error of ours the function raised.
-            ExportFailed: it ended in any other way.
+            SandboxLimit: the child exceeded `limits`.
+            ShipliftError: the function raised it.
+            ExportFailed: the child ended in any other way.
         """
         try:
             self._send({"arguments": arguments, "limits": asdict(limits)})
@@ -121,21 +121,21 @@ class Sandbox:
         finally:
             self._end()
         self._log.seek(0)
-        said = self._log.read().decode(errors="replace")[-4000:]
-        print(said, end="", file=sys.stderr)
-        return _outcome(self._child.returncode, self._result, said, limits)
+        output = self._log.read().decode(errors="replace")[-4000:]
+        print(output, end="", file=sys.stderr)
+        return _outcome(self._child.returncode, self._result, output, limits)
 
     def close(self) -> None:
-        """Ends the child, if it still runs, and everything it started."""
+        """Kills the child, if it still runs, and everything it started."""
         self._end()
         self._log.close()
 
-    def _send(self, order: dict[str, Any]) -> None:
+    def _send(self, request: dict[str, Any]) -> None:
         pipe = self._child.stdin
         if pipe is None:
             raise ValueError("the child has no pipe")
-        with contextlib.suppress(BrokenPipeError):  # it is gone already: its exit code says why
-            pipe.write(json.dumps(order).encode() + b"\n")
+        with contextlib.suppress(BrokenPipeError):  # already gone: its exit code says why
+            pipe.write(json.dumps(request).encode() + b"\n")
             pipe.close()
 
     def _end(self) -> None:
@@ -148,14 +148,14 @@ class Sandbox:
 
 
 class Workplace:
-    """A folder for one run: the sandbox reads all of it, and writes below `work` in it."""
+    """A folder for one run: the sandbox reads all of it and writes only to its subfolder `work`."""
 
     def __init__(self, entry: Entry, root: Path) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="shiplift-", dir=root))
         self.sandbox = Sandbox(entry, read=[self.folder], work=self.folder / "work", preload=True)
 
     def close(self) -> None:
-        """Ends the sandbox and removes the folder."""
+        """Closes the sandbox and removes the folder."""
         self.sandbox.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -164,20 +164,20 @@ _warm: dict[Entry, Workplace] = {}
 
 
 def warm(entry: Entry, root: Path) -> None:
-    """Starts a workplace ahead of time: its imports run while the caller does something else."""
+    """Starts a workplace ahead of time, so that its imports run while the caller does something else."""
     if entry not in _warm:
         _warm[entry] = Workplace(entry, root)
 
 
 def cool() -> None:
-    """Ends what was started ahead of time and never used."""
+    """Closes the workplaces that were started ahead of time and never used."""
     while _warm:
         _warm.popitem()[1].close()
 
 
 @contextmanager
 def workplace(entry: Entry, root: Path) -> Iterator[Workplace]:
-    """A workplace below `root`, one started ahead of time if there is one; nothing of it stays."""
+    """A temporary workplace below `root`; takes the one started ahead of time, if there is one."""
     place = _warm.pop(entry, None) or Workplace(entry, root)
     try:
         yield place
@@ -186,7 +186,7 @@ def workplace(entry: Entry, root: Path) -> Iterator[Workplace]:
 
 
 def _environment(work: Path) -> dict[str, str]:
-    """All the child sees; nothing of ours is inherited, so no credential is."""
+    """The child's whole environment: it inherits nothing, so no credentials either."""
     return {
         "PATH": "/usr/bin:/bin",
         "LANG": "C.UTF-8",
@@ -200,7 +200,11 @@ def _environment(work: Path) -> dict[str, str]:
 
 
 def _watch(child: "subprocess.Popen[bytes]", limits: Limits) -> None:
-    """Waits for the child; kills it at its memory or time limit."""
+    """Waits for the child.
+
+    Raises:
+        SandboxLimit: it exceeds its memory or time limit.
+    """
     deadline = time.monotonic() + limits.timeout_s
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -216,7 +220,7 @@ def _watch(child: "subprocess.Popen[bytes]", limits: Limits) -> None:
 def _memory_mb(pid: int) -> int:
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        return int(sum(one.memory_info().rss for one in [process, *process.children(recursive=True)]) >> 20)
+        return int(sum(member.memory_info().rss for member in [process, *process.children(recursive=True)]) >> 20)
     return 0
 
 
@@ -225,44 +229,45 @@ def _too_slow(limits: Limits) -> SandboxLimit:
 
 
 def _outcome(code: int, result: Path, tail: str, limits: Limits) -> tuple[dict[str, Any], Isolation]:
-    said = _read_result(result) or {}
-    with contextlib.suppress(KeyError, TypeError, ValueError):  # what it wrote is not what we write: see how it ended
-        if code == 0 and "value" in said:
-            return said["value"], Isolation.model_validate(said["isolation"])
-        if "error" in said:
-            raise Failure.model_validate(said["error"]).error()
+    response = _read_result(result) or {}
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # a forged result: the exit code decides
+        if code == 0 and "value" in response:
+            return response["value"], Isolation.model_validate(response["isolation"])
+        if "error" in response:
+            raise Failure.model_validate(response["error"]).error()
     if code == -signal.SIGXCPU:
         raise _too_slow(limits)
     if "MemoryError" in tail or "bad_alloc" in tail or "Cannot allocate memory" in tail:
         raise limits.exceeded("memory_mb", f"needed more than {limits.memory_mb} MiB")
-    how = f"signal {-code}" if code < 0 else f"exit code {code}"
+    ending = f"signal {-code}" if code < 0 else f"exit code {code}"
     raise ExportFailed(
-        f"the sandboxed process ended with {how}: {_last_line(tail)}", do="Run the model locally to see what it does."
+        f"the sandboxed process ended with {ending}: {_last_line(tail)}",
+        do="Run the model locally to see what it does.",
     )
 
 
 def _read_result(result: Path) -> dict[str, Any] | None:
-    """The child's word is data: it must be a small JSON object."""
+    """The child's result, if it is a small JSON object: it is untrusted data."""
     if not result.is_file() or result.stat().st_size > 16 << 20:
         return None
     with contextlib.suppress(ValueError, RecursionError):
-        said = json.loads(result.read_text())
-        return said if isinstance(said, dict) else None
+        response = json.loads(result.read_text())
+        return response if isinstance(response, dict) else None
     return None
 
 
 def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it said nothing")[:400]
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "it wrote nothing")[:400]
 
 
 # --- inside the child -----------------------------------------------------------------------------------------------
 
 
 def main(entry: Entry, read: Sequence[str], work: Path, *, preload: bool) -> None:
-    """The child: isolate while there is one thread, import, wait for the order, and only then run what may be hostile.
+    """The child: isolates itself while it has one thread, imports, waits for the request, then runs the entry.
 
-    Landlock and seccomp bind the thread that asks for them, and those it starts later: libraries start threads when
-    they are imported, and hostile code could make one that came before act for it.
+    Landlock and seccomp restrict the calling thread and those it starts later. Libraries start threads on import, and
+    hostile code could make a thread that was started earlier act on its behalf.
     """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -277,9 +282,9 @@ def main(entry: Entry, read: Sequence[str], work: Path, *, preload: bool) -> Non
     function = getattr(loaded, name)
     line = sys.stdin.readline()
     if not line:
-        return  # the parent went away without an order
-    order = json.loads(line)
-    limits = Limits(**order["limits"])
+        return  # the parent closed the pipe without a request
+    request = json.loads(line)
+    limits = Limits(**request["limits"])
     _limit(limits)
     isolation = Isolation(
         network="namespace" if network else "landlock" if landlocked >= 4 else "none",
@@ -289,21 +294,21 @@ def main(entry: Entry, read: Sequence[str], work: Path, *, preload: bool) -> Non
         timeout_s=limits.timeout_s,
     )
     try:
-        said: dict[str, Any] = {"value": function(**order["arguments"]), "isolation": isolation.model_dump()}
+        response: dict[str, Any] = {"value": function(**request["arguments"]), "isolation": isolation.model_dump()}
     except ShipliftError as error:
-        said = {"error": Failure.of(error).model_dump()}
-    (work / "result.json").write_text(json.dumps(said))
+        response = {"error": Failure.of(error).model_dump()}
+    (work / "result.json").write_text(json.dumps(response))
 
 
 def _preload(module: ModuleType) -> None:
-    """What an entry's module names in PRELOAD, as far as it is installed: its likely imports, while nobody waits."""
-    for other in getattr(module, "PRELOAD", ()):
+    """Imports what the entry's module lists in PRELOAD, if installed, while nobody waits for it."""
+    for name in getattr(module, "PRELOAD", ()):
         with contextlib.suppress(ImportError):
-            importlib.import_module(other)
+            importlib.import_module(name)
 
 
 def _leave_network() -> bool:
-    """An empty network namespace, where the kernel lets an unprivileged process have one."""
+    """Enters an empty network namespace; False where the kernel does not let an unprivileged process create one."""
     uid, gid = os.getuid(), os.getgid()
     if ctypes.CDLL(None, use_errno=True).unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
         return False
@@ -315,13 +320,13 @@ def _leave_network() -> bool:
 
 
 def _lock_files(read: Sequence[Path], work: Path) -> int:
-    """Landlock: read what Python needs and the model, write below `work` alone. Gives the ABI; 0: not available."""
+    """Landlock: reads what Python and the model need, writes only below `work`. Returns the ABI, 0 if unavailable."""
     libc = ctypes.CDLL(None, use_errno=True)
     abi = int(libc.syscall(_LANDLOCK_CREATE, None, 0, 1))
     if abi < 1:
         return 0
-    every = _FS_ALL[min(abi, 5)]
-    handled = [every, _NET_ALL, _SCOPE_ALL][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
+    all_rights = _FS_ALL[min(abi, 5)]
+    handled = [all_rights, _NET_ALL, _SCOPE_ALL][: 3 if abi >= 6 else 2 if abi >= 4 else 1]
     rules = struct.pack(f"={len(handled)}Q", *handled)
     handle = int(libc.syscall(_LANDLOCK_CREATE, rules, len(rules), 0))
     if handle < 0:
@@ -331,7 +336,7 @@ def _lock_files(read: Sequence[Path], work: Path) -> int:
         _allow(libc, handle, path, reading)
     for device in _DEVICES:
         _allow(libc, handle, Path(device), _FS_READ_FILE | _FS_WRITE_FILE)
-    _allow(libc, handle, work, every)
+    _allow(libc, handle, work, all_rights)
     restricted = libc.syscall(_LANDLOCK_RESTRICT, handle, 0) == 0
     os.close(handle)
     return abi if restricted else 0
@@ -339,16 +344,16 @@ def _lock_files(read: Sequence[Path], work: Path) -> int:
 
 def _allow(libc: ctypes.CDLL, ruleset: int, path: Path, rights: int) -> None:
     with contextlib.suppress(OSError):
-        at = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             allowed = rights if path.is_dir() else rights & _FILE_RIGHTS
-            libc.syscall(_LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", allowed, at), 0)
+            libc.syscall(_LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
         finally:
-            os.close(at)
+            os.close(descriptor)
 
 
 def _python_paths() -> list[Path]:
-    """The interpreter, its packages, those a .pth file names, and our own (an editable install lies elsewhere)."""
+    """The interpreter, its packages, those that a .pth file names, and our own (an editable install is elsewhere)."""
     ours = Path(shiplift.__file__).parent
     site = {Path(p) for p in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())}
     named = {Path(p) for p in sys.path if Path(p).name in {"site-packages", "dist-packages"}}
@@ -356,13 +361,13 @@ def _python_paths() -> list[Path]:
 
 
 def _filter_calls() -> bool:
-    """seccomp(2): calls that reach what Landlock does not cover fail with EPERM, sockets in the file system first."""
+    """seccomp(2): system calls that reach what Landlock does not cover, such as Unix sockets, fail with EPERM."""
     architecture, numbers = _CALLS.get(platform.machine(), (0, ()))
     if not numbers:
         return False
     steps = [(_LOAD, 0, 0, 4), (_IF_EQUAL, 1, 0, architecture), (_RETURN, 0, 0, _DENY), (_LOAD, 0, 0, 0)]
     steps += [(_IF_AT_LEAST, len(numbers) + 1, 0, _X32)]
-    steps += [(_IF_EQUAL, len(numbers) - at, 0, number) for at, number in enumerate(numbers)]
+    steps += [(_IF_EQUAL, len(numbers) - index, 0, number) for index, number in enumerate(numbers)]
     steps += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _DENY)]
     body = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
     program = struct.pack("=HxxxxxxQ", len(steps), ctypes.addressof(body))

@@ -1,7 +1,7 @@
-"""What is in a model's files before anyone loads them: modelaudit's findings, and ONNX files that reach outside.
+"""Scans a model's files before anyone loads them: modelaudit's findings, and ONNX files that refer outside the model.
 
-Runs inside the sandbox (a parser of hostile files is a target too). What the findings mean is decided outside, by
-`objections`: modelaudit also reports what it could not finish, and flags the pickles that frameworks write themselves.
+Runs inside the sandbox, since a parser of hostile files is a target too. `objections` decides outside what the findings
+mean: modelaudit also reports scans it could not finish, and flags pickles that frameworks themselves write.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Any, Literal
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.records.model import Finding, Scan
 
-# Roots of names that framework pickles invoke. Accepted in the sandbox only when the spec says so.
+# Top-level modules that frameworks' pickles refer to. Accepted only if the spec says so, and loaded in the sandbox.
 _FRAMEWORKS = {
     "__main__",
     "__torch__",
@@ -33,30 +33,30 @@ _UNFINISHED = {"S213", "S902"}  # modelaudit's rules for "the analysis did not c
 
 
 def scan_files(folder: str) -> dict[str, Any]:
-    """Scans every file below `folder`; gives a `Scan` as JSON. The sandbox's entry."""
+    """Scans every file below `folder`; returns a `Scan` as JSON. A sandbox entry."""
     started = time.monotonic()
     root = Path(folder)
     findings = [*_modelaudit(root), *_onnx_files(root)]
-    found = Scan(
+    scan = Scan(
         scanner=_version(),
         files=sum(1 for path in root.rglob("*") if path.is_file()),
         findings=tuple(findings),
         seconds=time.monotonic() - started,
     )
-    return found.model_dump(mode="json")
+    return scan.model_dump(mode="json")
 
 
 def objections(scan: Scan, *, pickle: Literal["refuse", "sandbox"]) -> list[Finding]:
-    """The findings that keep a version out. `sandbox` accepts pickles that carry code of known frameworks."""
+    """The findings that refuse a version. `sandbox` accepts pickles that call known frameworks."""
     return [finding for finding in scan.findings if finding.severity == "critical" and not _accepted(finding, pickle)]
 
 
-def refusal(found: Sequence[Finding]) -> NotAdmitted:
+def refusal(findings: Sequence[Finding]) -> NotAdmitted:
     """The error that names the first objections."""
-    first = "; ".join(f"{finding.file}: {finding.what}" for finding in found[:3])
-    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+    first = "; ".join(f"{finding.file}: {finding.what}" for finding in findings[:3])
+    more = f" (and {len(findings) - 3} more)" if len(findings) > 3 else ""
     return NotAdmitted(
-        f"the scan found what must not be loaded: {first}{more}",
+        f"the scan found code or data that must not be loaded: {first}{more}",
         do="Log the model without code: pytorch with serialization_format='pt2', sklearn with 'skops', or as ONNX. "
         "Pickles of known frameworks can be accepted with `admission: {pickle: sandbox}`.",
     )
@@ -67,7 +67,7 @@ def _accepted(finding: Finding, pickle: str) -> bool:
 
 
 def _modelaudit(root: Path) -> Iterator[Finding]:
-    from modelaudit.core import scan_model_directory_or_file  # noqa: PLC0415 - 1 s, in the sandbox alone
+    from modelaudit.core import scan_model_directory_or_file  # noqa: PLC0415 - takes 1 s, in the sandbox only
 
     for issue in scan_model_directory_or_file(str(root)).issues:
         details = issue.details or {}
@@ -87,13 +87,13 @@ def _modelaudit(root: Path) -> Iterator[Finding]:
 def _onnx_files(root: Path) -> Iterator[Finding]:
     for path in sorted(root.rglob("*.onnx")):
         name = path.relative_to(root).as_posix()
-        for what in onnx_problems(path):
-            yield Finding(severity="critical", file=name, what=what)
+        for problem in onnx_problems(path):
+            yield Finding(severity="critical", file=name, what=problem)
 
 
 def onnx_problems(path: Path) -> Iterator[str]:
-    """What keeps an ONNX file from being opened: it is not one, or its weights lie outside its folder."""
-    import onnx  # noqa: PLC0415 - in the sandbox alone
+    """Why an ONNX file must not be opened: it is not ONNX, or its weights are outside its folder."""
+    import onnx  # noqa: PLC0415 - in the sandbox only
     from google.protobuf.message import DecodeError  # noqa: PLC0415
 
     try:
@@ -112,7 +112,7 @@ def onnx_problems(path: Path) -> Iterator[str]:
 def _location_problems(location: str, tensor: str, folder: Path) -> Iterator[str]:
     outside = PurePosixPath(location).is_absolute() or ".." in PurePosixPath(location).parts or "\\" in location
     if outside:
-        yield f"the external data of {tensor!r} lie outside the model: {location!r}"
+        yield f"the external data of {tensor!r} are outside the model: {location!r}"
     elif not (folder / location).is_file() or (folder / location).is_symlink():
         yield f"the external data of {tensor!r} are missing: {location!r}"
 

@@ -1,4 +1,4 @@
-"""Logged data as arrays: NPZ, CSV or Parquet files matched to a model's inputs, with every mismatch named."""
+"""Logged data as arrays: NPZ, CSV or Parquet files, matched to a model's inputs with an error for each mismatch."""
 
 import io
 from pathlib import PurePosixPath
@@ -15,12 +15,12 @@ from shiplift.runtime.records.tensor import TensorSpec
 def load_samples(
     body: bytes, name: str, inputs: tuple[TensorSpec, ...], label: str, columns: tuple[str, ...] = ()
 ) -> tuple[Arrays, NDArray[Any] | None]:
-    """The inputs by name, in the model's dtypes, and the labels (None where the file has none).
+    """The inputs by name, in the model's dtypes, and the labels (None if the file has none).
 
-    `columns` are arrays that are neither: `load_columns` gives them.
+    `columns` names arrays that are neither: `load_columns` returns those.
 
     Raises:
-        DataInvalid: the file can't be read, or its arrays do not fit the model's inputs.
+        DataInvalid: the file can't be read, or its arrays do not match the model's inputs.
     """
     arrays = _read(body, name)
     labels = arrays.pop(label, None)
@@ -40,7 +40,7 @@ def load_columns(body: bytes, name: str, columns: tuple[str, ...], count: int) -
     """Named arrays of a data file, one value for each of `count` samples.
 
     Raises:
-        DataInvalid: one is not there, or has not one value a sample.
+        DataInvalid: an array is missing, or does not have one value per sample.
     """
     arrays = _read(body, name) if columns else {}
     if missing := [column for column in columns if column not in arrays]:
@@ -48,21 +48,21 @@ def load_columns(body: bytes, name: str, columns: tuple[str, ...], count: int) -
             f"{name} has no {', '.join(map(repr, missing))}, which `data.slices` names",
             do="Log them with the samples, or change `data.slices`.",
         )
-    found = {column: arrays[column] for column in columns}
-    for column, array in found.items():
+    values = {column: arrays[column] for column in columns}
+    for column, array in values.items():
         if array.size != count:
             raise DataInvalid(
                 f"{name} has {array.size} values of {column!r} for {count} samples",
-                do="Log one value a sample to slice by, or change `data.slices`.",
+                do="Log one value per sample to slice by, or change `data.slices`.",
             )
-    return found
+    return values
 
 
 def _read(body: bytes, name: str) -> Arrays:
     suffix = PurePosixPath(name).suffix.lower()
     if suffix == ".npz":
         return load_npz(body)
-    import pandas as pd  # noqa: PLC0415 - 0.35 s, only for tables
+    import pandas as pd  # noqa: PLC0415 - takes 0.35 s, only for tables
 
     readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
     if suffix not in readers:
@@ -75,7 +75,7 @@ def _read(body: bytes, name: str) -> Arrays:
 
 
 def _match(arrays: Arrays, inputs: tuple[TensorSpec, ...], name: str) -> Arrays:
-    """By name; one input may also be the only array there is, or a matrix given as columns."""
+    """Matches by name; a single input may also be the only array there is, or a matrix stored as columns."""
     if all(spec.name in arrays for spec in inputs):
         return {
             spec.name: arrays[spec.name].reshape(-1, 1)
@@ -95,8 +95,8 @@ def _match(arrays: Arrays, inputs: tuple[TensorSpec, ...], name: str) -> Arrays:
 
 
 def _checked(array: NDArray[Any], spec: TensorSpec, name: str) -> NDArray[Any]:
-    wanted = spec.shape[1:]
-    if array.ndim != len(spec.shape) or any(w not in (-1, h) for w, h in zip(wanted, array.shape[1:], strict=True)):
+    sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
+    if array.ndim != len(spec.shape) or any(expected not in (-1, actual) for expected, actual in sizes):
         raise DataInvalid(
             f"{name}: {spec.name!r} has shape {array.shape}, the model takes {spec.shape}",
             do="Log samples shaped like the input example.",
@@ -119,11 +119,11 @@ def _check_labels(labels: NDArray[Any], label: str, name: str) -> None:
 
 
 def _check_values(array: NDArray[Any], column: str, name: str) -> None:
-    """A hole in the labels would make a score NaN, which is over no limit."""
+    """Refuses NaN and missing values: in the labels they would make a score NaN, which exceeds no limit."""
     if array.dtype.kind == "f" and (bad := int((~np.isfinite(array)).sum())):
         raise DataInvalid(f"{name}: {column!r} holds {bad} NaN or infinite values", do="Remove those samples.")
     if array.dtype.kind == "O":
-        import pandas as pd  # noqa: PLC0415 - objects come from tables alone, which pandas has read
+        import pandas as pd  # noqa: PLC0415 - objects come only from tables, which pandas has read
 
         if missing := int(pd.isna(array).sum()):
             raise DataInvalid(f"{name}: {column!r} holds {missing} missing values", do="Remove those samples.")

@@ -1,4 +1,4 @@
-"""ONNX models in this process: their signature, sessions, answers, and how far two sets of answers differ."""
+"""ONNX models in this process: signatures, sessions, answers, and how far two sets of answers differ."""
 
 import contextlib
 import ctypes
@@ -17,9 +17,9 @@ from shiplift.runtime.base.errors import ExportFailed, MissingTool
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
-INLINE_BYTES = 1 << 30  # protobuf stops at 2 GiB: larger weights go into files of their own
-_M_MMAP_THRESHOLD, _TIGHT, _LOOSE = -3, 1 << 17, 1 << 25  # where glibc's limit begins, and the most it grows to
-_OBSERVED_BYTES = 32 << 20  # of tensors inside a model, looked at together
+INLINE_BYTES = 1 << 30  # a protobuf ends at 2 GiB: larger weights go into separate files
+_M_MMAP_THRESHOLD, _TIGHT, _LOOSE = -3, 1 << 17, 1 << 25  # mallopt's initial threshold, and the most it grows to
+_OBSERVED_BYTES = 32 << 20  # of inner tensors observed in one run
 _PROVIDERS = {False: ["CPUExecutionProvider"], True: ["CUDAExecutionProvider", "CPUExecutionProvider"]}
 _DATATYPES: dict[int, Datatype] = {
     TensorProto.BOOL: "BOOL",
@@ -63,21 +63,21 @@ def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
 
 
 def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = False) -> ort.InferenceSession:
-    """A session of the model file, on the processor or on the machine's GPU.
+    """A session of the model file, on the CPU or on the machine's GPU.
 
-    A `lean` one gives activations back after each run instead of keeping room for the largest: to score, not to time.
+    A `lean` session frees activations after each run instead of keeping an arena: for scoring, not for timing.
 
     Raises:
-        ExportFailed: ONNX Runtime does not take the model.
+        ExportFailed: ONNX Runtime does not load the model.
         MissingTool: this machine's ONNX Runtime has no CUDA provider.
     """
     if gpu and "CUDAExecutionProvider" not in ort.get_available_providers():
         raise MissingTool(
-            f"ONNX Runtime {ort.__version__} of this environment has no CUDA provider",
-            do="Install onnxruntime-gpu in its place on machines with a GPU.",
+            f"ONNX Runtime {ort.__version__} in this environment has no CUDA provider",
+            do="Install onnxruntime-gpu instead on machines with a GPU.",
         )
     if gpu:
-        ort.preload_dlls()  # CUDA's libraries from packages, where they are no part of the system
+        ort.preload_dlls()  # CUDA's libraries from Python packages, where the system has none
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -93,10 +93,10 @@ def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = Fal
         ) from error
 
 
-def observing_session(graph: onnx.ModelProto, beside: Path) -> ort.InferenceSession:
-    """A session of a graph that gives more tensors than the model did; its weights lie beside the file `beside`.
+def observing_session(graph: onnx.ModelProto, model: Path) -> ort.InferenceSession:
+    """A session of a graph with inner tensors among its outputs; its weights are in the folder of `model`.
 
-    Nothing is fused, so that every tensor is computed as the graph says; weights are not copied into another layout.
+    Nothing is fused, so that every tensor is computed as the graph says; weights are not repacked into another layout.
     """
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_prepacking", "1")
@@ -104,7 +104,7 @@ def observing_session(graph: onnx.ModelProto, beside: Path) -> ort.InferenceSess
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
     options.enable_cpu_mem_arena, options.enable_mem_pattern = False, False
-    file = beside.with_name(f"{beside.stem}-observed.onnx")
+    file = model.with_name(f"{model.stem}-observed.onnx")
     try:
         onnx.save(graph, file)
         return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
@@ -113,40 +113,40 @@ def observing_session(graph: onnx.ModelProto, beside: Path) -> ort.InferenceSess
 
 
 def observed_bytes(model: Path) -> int:
-    """How much of a model's inner tensors to look at together: little beside its weights, which lie next to it."""
+    """How many bytes of inner tensors to observe in one run: few in comparison with the weights next to the model."""
     weights: int = sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
     return max(_OBSERVED_BYTES, weights * 2 // 3)
 
 
-def least_bytes(value: onnx.ValueInfoProto) -> int:
-    """What a float tensor takes where every dimension that is not known is 1: one sample of it."""
+def sample_bytes(value: onnx.ValueInfoProto) -> int:
+    """The size of one sample of a float tensor: unknown dimensions count as 1."""
     return 4 * math.prod(int(dim.dim_value) or 1 for dim in value.type.tensor_type.shape.dim)
 
 
-def in_parts(sizes: Mapping[str, int], most: int) -> list[list[str]]:
-    """The names of tensors by their bytes, in order, in parts of at most `most` bytes or of one tensor."""
+def partition(sizes: Mapping[str, int], limit: int) -> list[list[str]]:
+    """Tensor names in order, split into parts of at most `limit` bytes (or a single larger tensor)."""
     parts: list[list[str]] = []
-    held = 0
+    total = 0
     for name, size in sizes.items():
-        if not parts or held + size > most:
+        if not parts or total + size > limit:
             parts.append([])
-            held = 0
+            total = 0
         parts[-1].append(name)
-        held += size
+        total += size
     return parts
 
 
-def give_back_memory() -> None:
-    """Returns what was freed to the system: glibc keeps a heap that large models leave full of holes."""
-    with contextlib.suppress(OSError, AttributeError):  # another libc has its own ways
+def release_memory() -> None:
+    """Returns freed memory to the system: glibc keeps the heap, which large models leave fragmented."""
+    with contextlib.suppress(OSError, AttributeError):  # another libc has no malloc_trim
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
 def tight_heap() -> Iterator[None]:
-    """Every large block is given back as it is freed, which costs page faults: for what copies weights about.
+    """Returns every large block to the system as it is freed, at the cost of page faults: for code that copies weights.
 
-    glibc raises its limit for such blocks with every one that is freed, and keeps the holes (mallopt(3)).
+    glibc otherwise raises its threshold for such blocks with each one freed, and keeps the holes (mallopt(3)).
     """
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _TIGHT)
@@ -155,7 +155,7 @@ def tight_heap() -> Iterator[None]:
     finally:
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LOOSE)
-        give_back_memory()
+        release_memory()
 
 
 def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
@@ -168,46 +168,46 @@ def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]]) ->
     return dict(zip(names, running.run(names, feeds), strict=True))
 
 
-def one_by_one(
+def iterate_outputs(
     running: ort.InferenceSession, outputs: Sequence[str], inputs: Arrays
 ) -> Iterator[tuple[str, NDArray[Any]]]:
-    """Outputs and their names; each is copied out of ONNX Runtime as it is asked for, `run` would copy all of them."""
-    if any(array.dtype.kind in "OSU" for array in inputs.values()):  # it makes no values of text
+    """Yields output names and values, each copied out of ONNX Runtime on demand; `run` would copy all at once."""
+    if any(array.dtype.kind in "OSU" for array in inputs.values()):  # an OrtValue can't hold text
         yield from zip(outputs, running.run(list(outputs), inputs), strict=True)
         return
-    given = {name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
-    for name, value in zip(outputs, running.run_with_ort_values(list(outputs), given), strict=True):
+    feeds = {name: ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
+    for name, value in zip(outputs, running.run_with_ort_values(list(outputs), feeds), strict=True):
         yield name, value.numpy()
 
 
-def stacked(answers: Sequence[Arrays]) -> Arrays:
-    """Answers to consecutive batches as one."""
-    return {name: np.concatenate([one[name] for one in answers]) for name in answers[0]}
+def concatenate(batches: Sequence[Arrays]) -> Arrays:
+    """The answers to consecutive batches as one set of arrays."""
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
-def differences(wanted: NDArray[Any], got: NDArray[Any]) -> tuple[float, float]:
-    """The largest absolute difference, and that difference relative to the largest value wanted.
+def differences(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[float, float]:
+    """The largest absolute difference, and its ratio to the largest expected value.
 
-    Text and integers either agree (0) or differ (infinity); NaN and sizes that differ are infinity too.
+    Text and integers either agree (0) or differ (infinity); NaN and different sizes are infinity too.
     """
-    if wanted.size != got.size:
+    if expected.size != actual.size:
         return math.inf, math.inf
-    wanted, got = wanted.reshape(-1), got.reshape(-1)
-    if wanted.dtype.kind in "OSU" or got.dtype.kind in "OSU":
-        same = np.array_equal(wanted.astype(str), got.astype(str))
-    elif wanted.dtype.kind in "biu":
-        same = np.array_equal(wanted, got)
+    expected, actual = expected.reshape(-1), actual.reshape(-1)
+    if expected.dtype.kind in "OSU" or actual.dtype.kind in "OSU":
+        same = np.array_equal(expected.astype(str), actual.astype(str))
+    elif expected.dtype.kind in "biu":
+        same = np.array_equal(expected, actual)
     else:
-        return _float_differences(wanted.astype(np.float64), got.astype(np.float64))
+        return _float_differences(expected.astype(np.float64), actual.astype(np.float64))
     return (0.0, 0.0) if same else (math.inf, math.inf)
 
 
-def _float_differences(wanted: NDArray[np.float64], got: NDArray[np.float64]) -> tuple[float, float]:
-    agree = wanted == got  # equal infinities agree, although their difference is NaN
+def _float_differences(expected: NDArray[np.float64], actual: NDArray[np.float64]) -> tuple[float, float]:
+    agree = expected == actual  # equal infinities agree, although their difference is NaN
     with np.errstate(invalid="ignore"):
-        apart = np.where(agree, 0.0, np.abs(wanted - got))
-    absolute = float(apart.max(initial=0))
+        distances = np.where(agree, 0.0, np.abs(expected - actual))
+    absolute = float(distances.max(initial=0))
     if math.isnan(absolute):
         return math.inf, math.inf
-    scale = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0))
+    scale = float(np.abs(expected[np.isfinite(expected)]).max(initial=0))
     return absolute, absolute / scale if scale else (math.inf if absolute else 0.0)

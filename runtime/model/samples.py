@@ -1,4 +1,4 @@
-"""Inputs made from an author's example: for parity, for golden requests and for load tests."""
+"""Inputs generated from an author's example, for parity checks, golden requests and load tests."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ BATCHES = (1, 2, 7)
 
 
 def input_sets(example: Arrays, specs: tuple[TensorSpec, ...], *, seed: int) -> dict[str, Arrays]:
-    """The example as logged, and one random set per batch size of `BATCHES`, by name."""
+    """The example as logged, and one random set per batch size in `BATCHES`, by name."""
     rng = np.random.default_rng(seed)
     return {"example": example, **{f"random-{size}": _like(example, specs, size, rng) for size in BATCHES}}
 
 
 def random_like(example: Arrays, specs: tuple[TensorSpec, ...], count: int, *, seed: int) -> Arrays:
-    """`count` random samples with the example's shapes, dtypes and ranges; the same ones for the same seed."""
+    """`count` random samples with the example's shapes, dtypes and ranges; reproducible by `seed`."""
     return _like(example, specs, count, np.random.default_rng(seed))
 
 
@@ -27,7 +27,7 @@ def _like(example: Arrays, specs: tuple[TensorSpec, ...], count: int, rng: np.ra
 
 
 def _random(like: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray[Any]:
-    """Values between the example's smallest and largest: inside the domain the author showed."""
+    """Values between the example's smallest and largest, so within the domain the author showed."""
     shape = (count, *like.shape[1:])
     if like.dtype.kind in "OSU":
         return rng.choice(np.unique(like.astype(str)), size=shape).astype(object)
@@ -38,5 +38,5 @@ def _random(like: NDArray[Any], count: int, rng: np.random.Generator) -> NDArray
         return rng.integers(low, high, size=shape, endpoint=True, dtype=like.dtype)
     if low == high:
         low, high = low - 1, high + 1
-    share = rng.random(shape)  # not rng.uniform: high - low may be more than a float holds
+    share = rng.random(shape)  # not rng.uniform: high - low may overflow
     return np.asarray(np.clip(low * (1 - share) + high * share, low, high), dtype=like.dtype)

@@ -1,7 +1,7 @@
-"""Models that remember: what clients see of them, and what their requests answer one after the other.
+"""Stateful models: the signature that clients see, and the answers to a sequence of requests.
 
-A state is an input that takes what an output gave for the request before (Triton's implicit state management). The
-model itself stays a function of both; whoever serves it keeps the state in between.
+A state is an input that takes the value an output had for the previous request (Triton's implicit state management).
+The model itself stays a pure function; whoever serves it keeps the state between requests.
 """
 
 from collections.abc import Mapping
@@ -15,56 +15,64 @@ from shiplift.runtime.model.tensors import Arrays, numpy_type
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.serving import SequenceBatching
 
-_DO = "See `serving.sequence_batching` in what `shiplift init` writes."
+_DO = "See `serving.sequence_batching` in the file that `shiplift init` writes."
 
 
-def hide_states(signature: Signature, how: SequenceBatching | None) -> tuple[Signature, dict[str, TensorSpec]]:
-    """The signature without its states, and by the name of each input that takes one the output that gives the next.
+def hide_states(signature: Signature, batching: SequenceBatching | None) -> tuple[Signature, dict[str, TensorSpec]]:
+    """The signature without states, and for each state's input name the output that holds its next value.
 
     Raises:
-        SpecInvalid: a state is no such input or output, the two don't fit each other, or nothing else is left.
+        SpecInvalid: a state names no input or output, the two do not match, or no other input or output is left.
     """
-    if how is None:
+    if batching is None:
         return signature, {}
     inputs = {spec.name: spec for spec in signature.inputs}
     outputs = {spec.name: spec for spec in signature.outputs}
-    for taken, given in how.states.items():
-        _check_pair(taken, given, inputs, outputs)
-    seen = Signature(
-        inputs=tuple(spec for spec in signature.inputs if spec.name not in how.states),
-        outputs=tuple(spec for spec in signature.outputs if spec.name not in how.states.values()),
+    for state_input, state_output in batching.states.items():
+        _check_pair(state_input, state_output, inputs, outputs)
+    visible = Signature(
+        inputs=tuple(spec for spec in signature.inputs if spec.name not in batching.states),
+        outputs=tuple(spec for spec in signature.outputs if spec.name not in batching.states.values()),
     )
-    if not seen.inputs or not seen.outputs:
+    if not visible.inputs or not visible.outputs:
         raise SpecInvalid(
-            f"beside its states the model has {len(seen.inputs)} inputs and {len(seen.outputs)} outputs", do=_DO
+            f"besides its states the model has {len(visible.inputs)} inputs and {len(visible.outputs)} outputs, "
+            "but needs at least one of each",
+            do=_DO,
         )
-    return seen, {taken: outputs[given] for taken, given in how.states.items()}
+    return visible, {name: outputs[state_output] for name, state_output in batching.states.items()}
 
 
-def _check_pair(taken: str, given: str, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]) -> None:
-    for name, known, kind in ((taken, inputs, "input"), (given, outputs, "output")):
+def _check_pair(
+    state_input: str, state_output: str, inputs: Mapping[str, TensorSpec], outputs: Mapping[str, TensorSpec]
+) -> None:
+    for name, known, kind in ((state_input, inputs, "input"), (state_output, outputs, "output")):
         if name not in known:
-            raise SpecInvalid(f"the model has no {kind} {name!r}, but {', '.join(known)}", do=_DO)
-    left, right = inputs[taken], outputs[given]
+            raise SpecInvalid(f"the model has no {kind} {name!r}; it has {', '.join(known)}", do=_DO)
+    left, right = inputs[state_input], outputs[state_output]
     if left.datatype != right.datatype or left.shape[1:] != right.shape[1:]:
         raise SpecInvalid(
-            f"state {taken!r} is {left.datatype} {left.shape}, {given!r} gives {right.datatype} {right.shape}", do=_DO
+            f"state {state_input!r} is {left.datatype} {left.shape}, but output {state_output!r} is {right.datatype} "
+            f"{right.shape}",
+            do=_DO,
         )
     if left.datatype == "BYTES" or -1 in left.shape[1:]:
         raise SpecInvalid(
-            f"state {taken!r} is {left.datatype} {left.shape}: a sequence starts from zeros of a known shape", do=_DO
+            f"state {state_input!r} is {left.datatype} {left.shape}; a sequence starts from zeros of a known shape",
+            do=_DO,
         )
 
 
-def walk(running: Any, inputs: Arrays, states: Mapping[str, TensorSpec]) -> Arrays:
-    """What a session answers to `inputs` (by name, a sample a step) as one sequence, states left out.
+def answer_sequence(running: Any, inputs: Arrays, states: Mapping[str, TensorSpec]) -> Arrays:
+    """A session's answers to `inputs` (arrays by name, one sample per step) as one sequence, without the states.
 
     Without states each sample is answered by itself.
     """
-    kept = {name: np.zeros((1, *spec.shape[1:]), numpy_type(spec.datatype)) for name, spec in states.items()}
-    rows = []
-    for at in range(len(next(iter(inputs.values())))):
-        given = onnx_models.answer(running, {name: array[at : at + 1] for name, array in inputs.items()} | kept)
-        kept = {name: given.pop(spec.name) for name, spec in states.items()}
-        rows.append(given)
-    return onnx_models.stacked(rows)
+    carried = {name: np.zeros((1, *spec.shape[1:]), numpy_type(spec.datatype)) for name, spec in states.items()}
+    answers = []
+    for step in range(len(next(iter(inputs.values())))):
+        sample = {name: array[step : step + 1] for name, array in inputs.items()}
+        outputs = onnx_models.answer(running, sample | carried)
+        carried = {name: outputs.pop(spec.name) for name, spec in states.items()}
+        answers.append(outputs)
+    return onnx_models.concatenate(answers)

@@ -1,4 +1,4 @@
-"""Arrays and their names across numpy, Triton and ONNX; NPZ files read without ever unpickling."""
+"""Arrays and their types in numpy, Triton and ONNX, and NPZ files that are never unpickled."""
 
 import io
 import zipfile
@@ -32,7 +32,7 @@ _NUMPY: dict[Datatype, type[np.generic]] = {
 
 
 def datatype(dtype: np.dtype[Any]) -> Datatype | None:
-    """Triton's name of a numpy dtype; text is BYTES; None for what Triton can't carry (complex, dates)."""
+    """The Triton datatype of a numpy dtype: BYTES for text, None for what Triton can't carry (complex, dates)."""
     if dtype.kind in "OSU":
         return "BYTES"
     return next((name for name, kind in _NUMPY.items() if dtype == kind), None)
@@ -57,45 +57,45 @@ def load_npz(source: Path | bytes) -> Arrays:
         if size > MAX_NPZ_BYTES:
             raise DataInvalid(f"{name} unpacks to {size} bytes, the limit is {MAX_NPZ_BYTES}", do="Log fewer samples.")
         with np.load(file, allow_pickle=False) as arrays:
-            found = {key: arrays[key] for key in arrays.files}
-        if odd := [key for key, array in found.items() if not isinstance(array, np.ndarray)]:
-            raise ValueError(f"{odd[0]} is no array")
+            loaded = {key: arrays[key] for key in arrays.files}
+        if invalid := [key for key, array in loaded.items() if not isinstance(array, np.ndarray)]:
+            raise ValueError(f"{invalid[0]} is not an array")
     except DataInvalid:
         raise
-    except Exception as error:  # zip, zlib, numpy and its header's parser each have exceptions of their own
+    except Exception as error:  # zipfile, zlib, numpy and its header parser each raise their own
         raise DataInvalid(
             f"{name} can't be read as an NPZ file: {error}", do="Write it with `numpy.savez`, without object arrays."
         ) from error
-    return found
+    return loaded
 
 
 def dump_npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """The arrays as an NPZ file with the same bytes for the same content; text becomes unicode arrays."""
+    """The arrays as an NPZ file, byte for byte the same for the same content; text becomes unicode arrays."""
     body = io.BytesIO()
     with zipfile.ZipFile(body, "w") as archive:
         for name in sorted(arrays):
-            piece = io.BytesIO()
-            np.lib.format.write_array(piece, _plain(arrays[name]), allow_pickle=False)
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), piece.getvalue())
+            member = io.BytesIO()
+            np.lib.format.write_array(member, _plain(arrays[name]), allow_pickle=False)
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
     return body.getvalue()
 
 
 def fits(array: NDArray[Any], spec: TensorSpec) -> bool:
-    """Whether an array's shape is one of a tensor's, -1 standing for any size."""
+    """Whether an array's shape matches a tensor's, where -1 stands for any size."""
     return array.ndim == len(spec.shape) and all(
-        want in (-1, have) for want, have in zip(spec.shape, array.shape, strict=True)
+        expected in (-1, actual) for expected, actual in zip(spec.shape, array.shape, strict=True)
     )
 
 
 def as_input(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
-    """The array in the tensor's own dtype; text as an object array of `str`, as ONNX Runtime takes it."""
+    """The array in the tensor's dtype; text becomes an object array of `str`, which ONNX Runtime requires."""
     if spec.datatype == "BYTES":
         return np.array([_text(item) for item in array.ravel()], dtype=object).reshape(array.shape)
     return np.ascontiguousarray(array, dtype=numpy_type(spec.datatype))
 
 
 def batch_of(arrays: Mapping[str, NDArray[Any]], size: int) -> Arrays:
-    """The first `size` samples along the first axis, repeated where there are fewer."""
+    """The first `size` samples along the first axis, repeated if there are fewer."""
     return {name: np.take(array, np.arange(size) % len(array), axis=0) for name, array in arrays.items()}
 
 

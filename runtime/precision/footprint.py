@@ -1,7 +1,7 @@
-"""What a model takes in memory when it is served: `python footprint.py MODEL NPZ` prints MiB.
+"""The memory a model needs when it is served: `python footprint.py MODEL NPZ` prints MiB.
 
-The resident memory of a fresh process before and after its session has answered once. It imports nothing of ours: what
-is counted is ONNX Runtime's, not Shiplift's.
+Measured as the growth of a fresh process's resident memory until its session has answered once. This module imports
+nothing of ours, so that only ONNX Runtime's memory is counted.
 """
 
 import sys
@@ -18,8 +18,8 @@ def resident_mb() -> float:
 
 
 def main(model: str, inputs: str) -> None:
-    """Loads, answers once, prints what that took."""
-    given = {
+    """Loads the model, answers once and prints the memory that took, in MiB."""
+    feeds = {
         name: array.astype(object) if array.dtype.kind == "U" else array for name, array in np.load(inputs).items()
     }
     before = resident_mb()
@@ -27,7 +27,7 @@ def main(model: str, inputs: str) -> None:
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
     running = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    running.run(None, given)
+    running.run(None, feeds)
     print(round(resident_mb() - before, 1))
 
 

@@ -1,4 +1,4 @@
-"""Task metrics on a validation set, each with its standard error, so that a gate knows when it can't decide."""
+"""Task metrics on a validation set, with standard errors, so that a gate knows when it can't decide."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,52 +16,53 @@ _RESAMPLES = 200  # bootstrap resamples for F1 (Efron and Tibshirani, 1993): its
 def score(metric: Metric, outputs: Arrays, labels: NDArray[Any]) -> tuple[float, float]:
     """The metric and its standard error.
 
-    accuracy and f1 (macro) take class numbers or texts as labels; mae and cosine take the expected first output.
+    For accuracy and f1 (macro) the labels are class numbers or names; for mae and cosine, the expected first output.
 
     Raises:
-        DataInvalid: outputs and labels can't be compared with this metric.
+        DataInvalid: outputs and labels can't be compared by this metric.
     """
     if metric in ("accuracy", "f1"):
         return _CLASSES[metric](*_classes(metric, predicted(outputs), labels))
-    got = next(iter(outputs.values()))
-    if got.dtype.kind not in "fiu" or labels.dtype.kind not in "fiub" or got.size != labels.size:
+    output = next(iter(outputs.values()))
+    if output.dtype.kind not in "fiu" or labels.dtype.kind not in "fiub" or output.size != labels.size:
         raise DataInvalid(
-            f"metric {metric} needs labels shaped like the first output {got.shape}; they are {labels.dtype} of shape "
-            f"{labels.shape}",
+            f"metric {metric} needs labels shaped like the first output {output.shape}; they are {labels.dtype} "
+            f"of shape {labels.shape}",
             do="Log labels of that shape, or choose another `data.metric`.",
         )
-    left, right = got.reshape(len(got), -1).astype(np.float64), labels.reshape(len(got), -1).astype(np.float64)
-    return _mean_and_error(_VALUES[metric](left, right))
+    rows = len(output)
+    actual, expected = (array.reshape(rows, -1).astype(np.float64) for array in (output, labels))
+    return _mean_and_error(_VALUES[metric](actual, expected))
 
 
-def class_f1(outputs: Arrays, labels: NDArray[Any], of: Any) -> tuple[float, float]:
-    """The F1 of the class that the label `of` names, as macro F1 averages it, and its standard error.
+def class_f1(outputs: Arrays, labels: NDArray[Any], label: Any) -> tuple[float, float]:
+    """The F1 of one class, as macro F1 averages it, and its standard error.
 
-    All samples count, not the class's own alone: those wrongly taken for it are its errors too.
+    All samples count, not only those of the class: samples wrongly predicted as the class are errors too.
     """
-    given, wanted = (_comparable(one) for one in _classes("f1", predicted(outputs), labels))
-    one = _comparable(np.asarray([of]))[0]
-    said, true = given == one, wanted == one
-    counts = np.array([(said & true).sum(), (said ^ true).sum(), (~said & ~true).sum()])
-    drawn = np.random.default_rng(0).multinomial(len(given), counts / len(given), size=_RESAMPLES)
-    return float(_f1_of(counts[None])[0]), float(np.std(_f1_of(drawn)))
+    actual, expected = (_comparable(classes) for classes in _classes("f1", predicted(outputs), labels))
+    positive = _comparable(np.asarray([label]))[0]
+    hit, true = actual == positive, expected == positive
+    counts = np.array([(hit & true).sum(), (hit ^ true).sum(), (~hit & ~true).sum()])
+    resamples = np.random.default_rng(0).multinomial(len(actual), counts / len(actual), size=_RESAMPLES)
+    return float(_f1_of(counts[None])[0]), float(np.std(_f1_of(resamples)))
 
 
 def _f1_of(counts: NDArray[Any]) -> NDArray[np.float64]:
-    """F1 from rows of hits, misses (of either kind) and the rest; 1 where there was nothing to find."""
-    twice, misses = 2.0 * counts[:, 0], counts[:, 1]
-    found: NDArray[np.float64] = np.ones(len(counts))
-    np.divide(twice, twice + misses, out=found, where=twice + misses > 0)
-    return found
+    """F1 from rows of true positives, errors (of either kind) and true negatives; 1 if the first two are 0."""
+    doubled_hits, errors = 2.0 * counts[:, 0], counts[:, 1]
+    f1: NDArray[np.float64] = np.ones(len(counts))
+    np.divide(doubled_hits, doubled_hits + errors, out=f1, where=doubled_hits + errors > 0)
+    return f1
 
 
 def better(metric: Metric) -> int:
-    """1 where a larger score is better, -1 where a smaller one is."""
+    """1 if a larger score is better, -1 if a smaller one is."""
     return -1 if metric == "mae" else 1
 
 
 def predicted(outputs: Arrays) -> NDArray[Any]:
-    """One class a sample: a label output as it is, else the largest of the first output's scores."""
+    """One class per sample: a label output as it is, else the largest of the first output's scores."""
     for name in ("label", "top_labels"):
         if name in outputs:
             return outputs[name].reshape(len(outputs[name]), -1)[:, 0]
@@ -72,39 +73,39 @@ def predicted(outputs: Arrays) -> NDArray[Any]:
     return flat.argmax(axis=1) if flat.shape[1] > 1 else (flat[:, 0] > 0.5).astype(np.int64)
 
 
-def _classes(metric: Metric, got: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Predicted and expected classes, one a sample, both numbers or both text."""
-    if len(got) != labels.size:
+def _classes(metric: Metric, actual: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Predicted and expected classes, one per sample, both numbers or both text."""
+    if len(actual) != labels.size:
         raise DataInvalid(
-            f"metric {metric} needs one class a sample ({len(got)}); there are labels of shape {labels.shape}",
+            f"metric {metric} needs one class per sample ({len(actual)}), got labels of shape {labels.shape}",
             do="Log class numbers or names (not one-hot), or choose another `data.metric`.",
         )
-    text = ["text" if array.dtype.kind in "OSU" else "numbers" for array in (got, labels)]
-    if text[0] != text[1]:
+    kinds = ["text" if array.dtype.kind in "OSU" else "numbers" for array in (actual, labels)]
+    if kinds[0] != kinds[1]:
         raise DataInvalid(
-            f"the model's classes are {text[0]}, the labels are {text[1]}",
-            do="Log labels as the model names its classes.",
+            f"the model's classes are {kinds[0]}, the labels are {kinds[1]}",
+            do="Log labels the way the model names its classes.",
         )
-    return got, labels.reshape(-1)
+    return actual, labels.reshape(-1)
 
 
-def _accuracy(got: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
-    return _mean_and_error((_comparable(got) == _comparable(wanted)).astype(np.float64))
+def _accuracy(actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
+    return _mean_and_error((_comparable(actual) == _comparable(expected)).astype(np.float64))
 
 
-def _f1(got: NDArray[Any], wanted: NDArray[Any]) -> tuple[float, float]:
-    left, right = _comparable(got), _comparable(wanted)
+def _f1(actual: NDArray[Any], expected: NDArray[Any]) -> tuple[float, float]:
+    predictions, labels = _comparable(actual), _comparable(expected)
     rng = np.random.default_rng(0)
-    picks = rng.integers(0, len(left), size=(_RESAMPLES, len(left)))
-    again = [_macro_f1(left[pick], right[pick]) for pick in picks]
-    return _macro_f1(left, right), float(np.std(again))
+    picks = rng.integers(0, len(labels), size=(_RESAMPLES, len(labels)))
+    resampled = [_macro_f1(predictions[pick], labels[pick]) for pick in picks]
+    return _macro_f1(predictions, labels), float(np.std(resampled))
 
 
-def _macro_f1(got: NDArray[Any], wanted: NDArray[Any]) -> float:
-    classes = np.unique(np.concatenate([got, wanted]))
-    hits = np.array([((got == c) & (wanted == c)).sum() for c in classes], dtype=np.float64)
-    said = np.array([(got == c).sum() + (wanted == c).sum() for c in classes], dtype=np.float64)
-    return float(np.mean(2 * hits / said))
+def _macro_f1(actual: NDArray[Any], expected: NDArray[Any]) -> float:
+    classes = np.unique(np.concatenate([actual, expected]))
+    hits = np.array([((actual == c) & (expected == c)).sum() for c in classes], dtype=np.float64)
+    counts = np.array([(actual == c).sum() + (expected == c).sum() for c in classes], dtype=np.float64)
+    return float(np.mean(2 * hits / counts))
 
 
 def _comparable(values: NDArray[Any]) -> NDArray[Any]:
@@ -120,8 +121,8 @@ def _mean_and_error(values: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def _cosine(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    size = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return np.asarray((left * right).sum(axis=1) / np.where(size == 0, 1, size))
+    norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    return np.asarray((left * right).sum(axis=1) / np.where(norms == 0, 1, norms))
 
 
 _CLASSES: dict[str, Callable[[NDArray[Any], NDArray[Any]], tuple[float, float]]] = {"accuracy": _accuracy, "f1": _f1}

@@ -1,6 +1,6 @@
-"""NVIDIA's modelopt as a command: mixed precision, INT8 and FP8 graphs as TensorRT takes them.
+"""NVIDIA's modelopt as a command: mixed-precision, INT8 and FP8 graphs for TensorRT.
 
-It pins an ONNX Runtime and a cupy, so it lives in an environment of its own (`Containerfile.modelopt`) and is run,
+modelopt pins ONNX Runtime and cupy, so it has its own environment (`Containerfile.modelopt`) and is run as a process,
 never imported. Its options are those of `python -m modelopt.onnx.quantization` and `... .autocast`.
 """
 
@@ -14,15 +14,15 @@ from shiplift.runtime.host.processes import inherited
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.spec.model import Method
 
-IMAGE_PYTHON = "/opt/modelopt/bin/python"  # where the image has it
-METHODS: dict[Method, str] = {"minmax": "max", "entropy": "entropy"}  # what it calls them; it has no percentiles
+IMAGE_PYTHON = "/opt/modelopt/bin/python"  # in the image of Containerfile.modelopt
+METHODS: dict[Method, str] = {"minmax": "max", "entropy": "entropy"}  # modelopt's names; it has no percentile method
 _LIMIT_S = 3600
 
 
 def quantize_command(
     python: str, model: Path, to: Path, mode: Literal["int8", "fp8"], method: Method, calibration: Path
 ) -> list[str]:
-    """What writes the Q/DQ form of a model; what stays in float is FP16, inputs and outputs keep their types."""
+    """The command that writes a Q/DQ graph; float layers become FP16, inputs and outputs keep their types."""
     return [
         python, "-m", "modelopt.onnx.quantization", f"--onnx_path={model}", f"--output_path={to}",
         f"--quantize_mode={mode}", f"--calibration_method={METHODS[method]}",
@@ -32,7 +32,7 @@ def quantize_command(
 
 
 def autocast_command(python: str, model: Path, to: Path, kind: Literal["fp16", "bf16"], samples: Path) -> list[str]:
-    """What writes the mixed-precision form of a model, with its sensitive nodes left in FP32."""
+    """The command that writes a mixed-precision graph, with sensitive nodes left in FP32."""
     return [
         python, "-m", "modelopt.onnx.autocast", f"--onnx_path={model}", f"--output_path={to}",
         f"--low_precision_type={kind}", f"--calibration_data={samples}", "--keep_io_types", "--providers", "cuda:0",
@@ -41,33 +41,33 @@ def autocast_command(python: str, model: Path, to: Path, kind: Literal["fp16", "
 
 
 def write_samples(samples: Arrays, to: Path) -> Path:
-    """Samples as it reads them: an NPZ of arrays by input name."""
+    """Writes samples in modelopt's format: an NPZ of arrays by input name."""
     to.write_bytes(dump_npz(samples))
     return to
 
 
-def run(words: Sequence[str], to: Path) -> Path:
+def run(command: Sequence[str], to: Path) -> Path:
     """Runs a command that writes the model `to`.
 
     Raises:
-        MissingTool: its environment is not there.
-        QuantizeFailed: it ended without a model; the message is its last line.
+        MissingTool: modelopt's environment is missing.
+        QuantizeFailed: the command wrote no model; the message ends with its last line of output.
     """
     try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=inherited(), cwd=to.parent
+        completed = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_LIMIT_S, env=inherited(), cwd=to.parent
         )
     except FileNotFoundError as error:
         raise MissingTool(
-            f"{words[0]} is not there: modelopt lives in an image of its own",
-            do="Build Containerfile.modelopt, and name it as `images.modelopt` in the values.",
+            f"{command[0]} is missing: modelopt has its own image",
+            do="Build Containerfile.modelopt, and name the image as `images.modelopt` in the values.",
         ) from error
     except subprocess.TimeoutExpired as error:
-        raise QuantizeFailed(f"{words[2]} took more than {_LIMIT_S} s", do="Calibrate on fewer samples.") from error
-    if done.returncode or not to.is_file():
-        said = (done.stderr or done.stdout).strip().splitlines()[-1:] or ["it said nothing"]
+        raise QuantizeFailed(f"{command[2]} took more than {_LIMIT_S} s", do="Calibrate on fewer samples.") from error
+    if completed.returncode or not to.is_file():
+        lines = (completed.stderr or completed.stdout).strip().splitlines()[-1:] or ["it wrote nothing"]
         raise QuantizeFailed(
-            f"{words[2]} failed with exit code {done.returncode}: {said[0][:300]}",
-            do="Leave that precision out of the target's.",
+            f"{command[2]} failed with exit code {completed.returncode}: {lines[0][:300]}",
+            do="Leave that precision out of the target's precisions.",
         )
     return to

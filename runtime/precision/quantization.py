@@ -1,10 +1,10 @@
-"""8-bit and half precision with ONNX Runtime: calibrated Q/DQ graphs, dynamic INT8, FP16 and BF16 with kept I/O types.
+"""8-bit and half precision with ONNX Runtime: calibrated Q/DQ, dynamic INT8, and FP16 and BF16 with FP32 I/O.
 
-Calibration runs the model once: the ranges of every method come from the same streamed histograms, so that another
-method, or another layer left in float, costs a graph rewrite and no inference. Settings follow ONNX Runtime's
-quantization guide: on x86 activations are unsigned and weights signed 8 bit; without VNNI the products saturate in 16
-bits, so weights keep 7 bits (`reduce_range`); TensorRT takes symmetric Q/DQ alone. A prepared model keeps its weights
-in a file beside it, so that graphs are read and rewritten without them, and sessions map them instead of copying.
+Calibration runs the model once: all methods take their ranges from the same streamed histograms, so that another
+method, or another layer left in float, costs a graph rewrite but no inference. Settings follow ONNX Runtime's
+quantization guide: on x86, activations are unsigned and weights signed; without VNNI products saturate at 16 bits, so
+weights get 7 bits (`reduce_range`); TensorRT accepts only symmetric Q/DQ. A prepared model has its weights in a
+separate file, so that graphs are read and rewritten without them, and sessions map them instead of copying.
 """
 
 import contextlib
@@ -28,14 +28,14 @@ from shiplift.runtime.spec.model import Method, Quantization
 from shiplift.runtime.spec.target import Target
 
 _BATCH = 32
-_FINE_BINS, _COARSE_BINS = 2048, 128  # what ONNX Runtime takes for percentiles and for entropy
+_FINE_BINS, _COARSE_BINS = 2048, 128  # ONNX Runtime's own values for percentile and entropy
 _WEIGHTS = "weights.bin"
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _RECURRENT_OR_ATTENTIVE = {
     "Attention", "GRU", "LSTM", "LayerNormalization", "MultiHeadAttention", "RMSNormalization", "RNN",
     "SimplifiedLayerNormalization", "SkipLayerNormalization",
 }  # fmt: skip
-# Around convolutions everything that has an 8-bit kernel stays in 8 bits; elsewhere the products alone are worth it.
+# Around convolutions, every operator with an 8-bit kernel stays in 8 bits; elsewhere only the products gain from it.
 _CONVOLUTIONAL = (
     *LAYERS, "Add", "AveragePool", "Clip", "Concat", "Flatten", "GlobalAveragePool", "LeakyRelu", "MaxPool", "Mul",
     "Pad", "Relu", "Reshape", "Resize", "Sigmoid", "Split", "Squeeze", "Transpose", "Unsqueeze",
@@ -44,7 +44,7 @@ _CONVOLUTIONAL = (
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """How an 8-bit graph has to be written for a target, given what kind of graph it is."""
+    """How to write an 8-bit graph, depending on the target and the kind of model."""
 
     op_types: tuple[str, ...]
     constant_weights: bool
@@ -53,7 +53,7 @@ class Scheme:
     per_channel: bool
 
 
-def scheme(model: Path, target: Target, how: Quantization) -> Scheme:
+def scheme(model: Path, target: Target, settings: Quantization) -> Scheme:
     """The scheme for a model file on a target."""
     attentive = has_attention(model)
     vnni = target.accelerator == "cpu-vnni" or (target.accelerator == "cpu" and has_vnni())
@@ -62,32 +62,32 @@ def scheme(model: Path, target: Target, how: Quantization) -> Scheme:
         constant_weights=attentive,
         symmetric=target.gpu,
         reduce_range=target.accelerator in ("cpu", "cpu-avx2") and not vnni,
-        per_channel=how.per_channel,
+        per_channel=settings.per_channel,
     )
 
 
 def has_attention(model: Path) -> bool:
-    """Whether it is a transformer or recurrent: their activations vary so much that dynamic INT8 is worth a try."""
+    """Whether the model is a transformer or recurrent: activations vary so much that dynamic INT8 is worth trying."""
     graph = onnx.load(model, load_external_data=False).graph
     return any(node.op_type in _RECURRENT_OR_ATTENTIVE for node in graph.node)
 
 
 def layers(prepared: Path) -> tuple[str, ...]:
-    """The names of the nodes with weights, in the graph's order: what can be left in float."""
+    """The names of the layers with weights, in the graph's order: those that can be left in float."""
     graph = onnx.load(prepared, load_external_data=False).graph
     weights = {tensor.name for tensor in graph.initializer}
     return tuple(node.name for node in graph.node if node.op_type in LAYERS and set(node.input[1:2]) & weights)
 
 
 def import_tools() -> None:
-    """Imports what the functions here would import as they are called."""
+    """Imports what the functions of this module would otherwise import when called."""
     import onnxruntime.quantization  # noqa: PLC0415 - 0.2 s each
     import onnxruntime.transformers.float16  # noqa: F401, PLC0415
 
 
 @contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
-    """ONNX Runtime's tools raise anything, print as they go, and leave a heap full of holes behind."""
+def _building(precision: str) -> Iterator[None]:
+    """Turns whatever ONNX Runtime's tools raise into `QuantizeFailed`; mutes their output, frees their memory."""
     root = logging.getLogger()
     before = root.level
     root.setLevel(logging.ERROR)
@@ -98,39 +98,41 @@ def _explained(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise QuantizeFailed(
-            f"{what} can't be built: {type(error).__name__}: {' '.join(str(error).split())[:300]}",
-            do=f"Leave {what} out of the target's precisions.",
+            f"{precision} can't be built: {type(error).__name__}: {' '.join(str(error).split())[:300]}",
+            do=f"Leave {precision} out of the target's precisions.",
         ) from error
     finally:
         root.setLevel(before)
-        onnx_models.give_back_memory()
+        onnx_models.release_memory()
 
 
 # --- INT8 -----------------------------------------------------------------------------------------------------------
 
 
 def prepare(model: Path, to: Path) -> Path:
-    """Writes the model with shapes inferred, folded and optimised, and with a name for every node.
+    """Writes the model with inferred shapes, basic optimizations, and a name for every node.
 
     Raises:
         QuantizeFailed: ONNX Runtime can't read it.
     """
-    with _explained("int8"):
-        _optimise(model, to)
-        made = onnx.load(to, load_external_data=False)
-        if _untyped(made.graph):
+    with _building("int8"):
+        _optimize(model, to)
+        prepared = onnx.load(to, load_external_data=False)
+        if _untyped(prepared.graph):
             _infer_symbolically(model, to)
-            made = onnx.load(to, load_external_data=False)
-        for at, node in enumerate(made.graph.node):
-            node.name = node.name or f"{node.op_type}_{at}"
-        onnx.save(made, to)
+            prepared = onnx.load(to, load_external_data=False)
+        for index, node in enumerate(prepared.graph.node):
+            node.name = node.name or f"{node.op_type}_{index}"
+        onnx.save(prepared, to)
     return to
 
 
-def _optimise(model: Path, to: Path) -> None:
-    """What `quant_pre_process` does first, without holding the model thrice: the optimised graph's weights go straight
-    into a file of their own, and shapes are inferred without them."""
-    import onnxruntime as ort  # noqa: PLC0415 - loaded by now
+def _optimize(model: Path, to: Path) -> None:
+    """Does the first part of `quant_pre_process` without holding the model three times.
+
+    The optimized graph's weights go straight into a separate file, and shapes are inferred without them.
+    """
+    import onnxruntime as ort  # noqa: PLC0415 - already loaded
 
     graph = to.with_name("optimized.onnx")
     options = ort.SessionOptions()
@@ -144,7 +146,7 @@ def _optimise(model: Path, to: Path) -> None:
 
 
 def _infer_symbolically(model: Path, to: Path) -> None:
-    """Knows more operators; imports all of torch, 3 s."""
+    """Infers shapes by `quant_pre_process`, which knows more operators but imports all of torch (3 s)."""
     from onnxruntime.quantization.shape_inference import quant_pre_process  # noqa: PLC0415
 
     (to.parent / _WEIGHTS).unlink(missing_ok=True)
@@ -154,76 +156,76 @@ def _infer_symbolically(model: Path, to: Path) -> None:
 
 
 def _untyped(graph: onnx.GraphProto) -> bool:
-    """Whether the type of a layer's output is not known: nothing could be calibrated there."""
+    """Whether a layer's output has no known type, and so could not be calibrated."""
     typed = {value.name for value in (*graph.value_info, *graph.output)}
     return any(node.op_type in LAYERS and node.output[0] not in typed for node in graph.node)
 
 
 def ranges(
-    prepared: Path, samples: Arrays, op_types: tuple[str, ...], how: Quantization, folder: Path
+    prepared: Path, samples: Arrays, op_types: tuple[str, ...], settings: Quantization, folder: Path
 ) -> dict[Method, Path]:
-    """Runs the samples once and writes each method's ranges, by method.
+    """Runs the samples once and writes the ranges; returns the file of each method.
 
     Raises:
-        QuantizeFailed: the model does not run on them, or gives no ranges.
+        QuantizeFailed: the model does not run on the samples, or yields no ranges.
     """
     from onnxruntime.quantization.calibrate import HistogramCollector  # noqa: PLC0415 - 0.2 s
 
-    with _explained("int8"):
-        fine = HistogramCollector("percentile", False, _FINE_BINS, _COARSE_BINS, how.percentile, "same")
-        coarse = HistogramCollector("entropy", False, _COARSE_BINS, _COARSE_BINS, how.percentile, "same")
-        for seen in _observe(prepared, samples, op_types):
-            fine.collect_value(seen)
-            if "entropy" in how.methods:
-                coarse.collect_value(seen)
-        found = {
+    with _building("int8"):
+        fine = HistogramCollector("percentile", False, _FINE_BINS, _COARSE_BINS, settings.percentile, "same")
+        coarse = HistogramCollector("entropy", False, _COARSE_BINS, _COARSE_BINS, settings.percentile, "same")
+        for tensor in _observe(prepared, samples, op_types):
+            fine.collect_value(tensor)
+            if "entropy" in settings.methods:
+                coarse.collect_value(tensor)
+        compute = {
             "minmax": lambda: {name: (entry[2], entry[3]) for name, entry in fine.histogram_dict.items()},
             "percentile": fine.compute_percentile,
             "entropy": coarse.compute_entropy,
         }
-        return {method: _write_ranges(found[method](), folder / f"{method}.json") for method in how.methods}
+        return {method: _write_ranges(compute[method](), folder / f"{method}.json") for method in settings.methods}
 
 
-def _write_ranges(found: dict[str, Any], to: Path) -> Path:
+def _write_ranges(ranges_by_tensor: dict[str, Any], to: Path) -> Path:
     from onnxruntime.quantization import CalibrationMethod  # noqa: PLC0415
     from onnxruntime.quantization.calibrate import TensorData, TensorsData, save_tensors_data  # noqa: PLC0415
 
     data = {
         name: TensorData(lowest=np.array(pair[0], np.float32), highest=np.array(pair[1], np.float32))
-        for name, pair in found.items()
+        for name, pair in ranges_by_tensor.items()
     }
     save_tensors_data(TensorsData(CalibrationMethod.MinMax, data), to)
     return to
 
 
 def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iterator[Arrays]:
-    """Every float tensor around the given operators, one by one, for a few samples at a time: what memory may hold.
+    """Yields each float tensor around the operators, for as many samples at a time as memory allows.
 
-    Where one sample's tensors are more than that, the samples are run once for each part of them.
+    Where the tensors of one sample already exceed that, the samples are run once per part of them.
     """
-    made = onnx.load(prepared, load_external_data=False)
-    wanted = _floats_around(made.graph, op_types)
-    sizes = {name: onnx_models.least_bytes(value) for name, value in wanted.items()}
-    most = onnx_models.observed_bytes(prepared)
-    at_once = max(1, min(_BATCH, most // max(sum(sizes.values()), 1)))  # the others are computed, too
-    for part in onnx_models.in_parts(sizes, most):
-        del made.graph.output[:]
-        made.graph.output.extend(wanted[name] for name in part)
-        running = onnx_models.observing_session(made, prepared)
-        size, at, step = len(next(iter(samples.values()))), 0, 1
-        while at < size:
-            held = 0.0
-            for name, array in onnx_models.one_by_one(
-                running, part, {k: v[at : at + step] for k, v in samples.items()}
+    observed = onnx.load(prepared, load_external_data=False)
+    tensors = _floats_around(observed.graph, op_types)
+    sizes = {name: onnx_models.sample_bytes(value) for name, value in tensors.items()}
+    limit = onnx_models.observed_bytes(prepared)
+    max_batch = max(1, min(_BATCH, limit // max(sum(sizes.values()), 1)))  # all are computed, whatever the part
+    for part in onnx_models.partition(sizes, limit):
+        del observed.graph.output[:]
+        observed.graph.output.extend(tensors[name] for name in part)
+        running = onnx_models.observing_session(observed, prepared)
+        count, start, batch = len(next(iter(samples.values()))), 0, 1
+        while start < count:
+            sample_bytes = 0.0
+            for name, array in onnx_models.iterate_outputs(
+                running, part, {k: v[start : start + batch] for k, v in samples.items()}
             ):
-                held += array.nbytes / step
+                sample_bytes += array.nbytes / batch
                 yield {name: array}
-            at += step
-            step = max(1, min(at_once, int(most // max(held, 1))))
+            start += batch
+            batch = max(1, min(max_batch, int(limit // max(sample_bytes, 1))))
 
 
 def _floats_around(graph: onnx.GraphProto, op_types: tuple[str, ...]) -> dict[str, onnx.ValueInfoProto]:
-    """What operators of these types take and give, where it is known to be floats and is no constant."""
+    """The inputs and outputs of operators of these types that are known to be float and are not constants."""
     constants = {tensor.name for tensor in graph.initializer}
     floats = {
         value.name: value
@@ -234,85 +236,83 @@ def _floats_around(graph: onnx.GraphProto, op_types: tuple[str, ...]) -> dict[st
     return {name: floats[name] for name in around if name in floats and name not in constants}
 
 
-def quantize_static(prepared: Path, given: Path, how: Scheme, to: Path, excluded: tuple[str, ...] = ()) -> Path:
-    """Writes the Q/DQ form of a prepared model under calibrated ranges; `excluded` nodes stay in float.
+def quantize_static(prepared: Path, calibrated: Path, form: Scheme, to: Path, excluded: tuple[str, ...] = ()) -> Path:
+    """Writes the Q/DQ form of a prepared model with calibrated ranges; `excluded` nodes stay in float.
 
     Raises:
-        QuantizeFailed: ONNX Runtime can't quantize the model, or does not load the result.
+        QuantizeFailed: ONNX Runtime can't quantize the model, or can't load the result.
     """
     from onnxruntime import quantization as q  # noqa: PLC0415
 
-    weights = _beside(to)
-    with _explained("int8"), onnx_models.tight_heap():
+    weights = _clear_weights(to)
+    with _building("int8"), onnx_models.tight_heap():
         q.quantize_static(
             str(prepared),
             str(to),
             None,
             quant_format=q.QuantFormat.QDQ,
-            op_types_to_quantize=list(how.op_types),
-            activation_type=q.QuantType.QInt8 if how.symmetric else q.QuantType.QUInt8,
+            op_types_to_quantize=list(form.op_types),
+            activation_type=q.QuantType.QInt8 if form.symmetric else q.QuantType.QUInt8,
             weight_type=q.QuantType.QInt8,
-            per_channel=how.per_channel,
-            reduce_range=how.reduce_range,
+            per_channel=form.per_channel,
+            reduce_range=form.reduce_range,
             nodes_to_exclude=list(excluded),
             use_external_data_format=True,
-            calibration_cache_path=given,
+            calibration_cache_path=calibrated,
             extra_options={
-                "ActivationSymmetric": how.symmetric,
-                "QuantizeBias": not how.symmetric,
-                "MatMulConstBOnly": how.constant_weights,
+                "ActivationSymmetric": form.symmetric,
+                "QuantizeBias": not form.symmetric,
+                "MatMulConstBOnly": form.constant_weights,
             },
         )
-        _as_one_file(to, weights)
+        _inline_weights(to, weights)
         onnx_models.session(to)
     return to
 
 
-def quantize_dynamic(prepared: Path, how: Scheme, to: Path, excluded: tuple[str, ...] = ()) -> Path:
-    """Writes the form whose weights are INT8 and whose activations are quantized as they come.
-
-    `excluded` nodes stay in float.
+def quantize_dynamic(prepared: Path, form: Scheme, to: Path, excluded: tuple[str, ...] = ()) -> Path:
+    """Writes the model with INT8 weights and activations quantized at run time; `excluded` nodes stay in float.
 
     Raises:
-        QuantizeFailed: ONNX Runtime can't quantize the model, or does not load the result.
+        QuantizeFailed: ONNX Runtime can't quantize the model, or can't load the result.
     """
     from onnxruntime import quantization as q  # noqa: PLC0415
 
-    weights = _beside(to)
-    with _explained("dynamic int8"), onnx_models.tight_heap(), _inferred_by_us():
+    weights = _clear_weights(to)
+    with _building("dynamic int8"), onnx_models.tight_heap(), _lean_shape_inference():
         q.quantize_dynamic(
-            str(_without_gemm(prepared)),  # by path it holds two copies the less
+            str(_without_gemm(prepared)),  # passed as a path: saves two copies of the model
             str(to),
             op_types_to_quantize=["MatMul", "Gemm", "LSTM", "Attention"],
-            per_channel=how.per_channel,
-            reduce_range=how.reduce_range,
+            per_channel=form.per_channel,
+            reduce_range=form.reduce_range,
             weight_type=q.QuantType.QInt8,
-            nodes_to_exclude=[*excluded, *(f"{name}_MatMul" for name in excluded)],  # what has become of a Gemm
+            nodes_to_exclude=[*excluded, *(f"{name}_MatMul" for name in excluded)],  # a former Gemm
             use_external_data_format=True,
         )
-        _as_one_file(to, weights)
+        _inline_weights(to, weights)
         onnx_models.session(to)
     return to
 
 
 @contextlib.contextmanager
-def _inferred_by_us() -> Iterator[None]:
-    """ONNX Runtime's dynamic quantizer holds the model thrice to know its shapes; while this lasts, twice.
+def _lean_shape_inference() -> Iterator[None]:
+    """Replaces the dynamic quantizer's shape inference, so that it holds the model twice instead of three times.
 
-    It has no parameter for that, and is given the function below in place of its own.
+    The quantizer has no parameter for that, so its function is patched.
     """
     from onnxruntime.quantization import onnx_quantizer  # noqa: PLC0415
 
-    theirs = onnx_quantizer.save_and_reload_model_with_shape_infer
+    original = onnx_quantizer.save_and_reload_model_with_shape_infer
     onnx_quantizer.save_and_reload_model_with_shape_infer = _inferred
     try:
         yield
     finally:
-        onnx_quantizer.save_and_reload_model_with_shape_infer = theirs
+        onnx_quantizer.save_and_reload_model_with_shape_infer = original
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with its shapes; the one that was given, which the quantizer drops, is left without weights."""
+    """The model with inferred shapes; the argument, which the quantizer drops, loses its weights."""
     from onnxruntime.quantization.quant_utils import load_model_with_shape_infer  # noqa: PLC0415
 
     with TemporaryDirectory() as folder:
@@ -322,20 +322,20 @@ def _inferred(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _without_gemm(prepared: Path) -> Path:
-    """The graph with MatMul and Add for each Gemm, which the quantizer would do itself, holding old and new weights.
+    """The graph with each Gemm replaced by MatMul and Add; the quantizer would do so holding old and new weights.
 
-    It has no shapes of tensors: Gemm's weights are turned round, and would be taken for the old ones.
+    Inferred shapes are removed: those of the Gemm weights, which get transposed, would be wrong.
     """
     from onnxruntime.quantization.onnx_model import ONNXModel  # noqa: PLC0415
 
     to = prepared.with_name("without-gemm.onnx")
     if not to.is_file():
-        made = onnx.load(prepared)
-        ONNXModel(made).replace_gemm_with_matmul()
-        del made.graph.value_info[:]
-        _save_in_parts(made, to, f"{to.name}.data")
-        del made
-        onnx_models.give_back_memory()
+        model = onnx.load(prepared)
+        ONNXModel(model).replace_gemm_with_matmul()
+        del model.graph.value_info[:]
+        _save_externally(model, to, f"{to.name}.data")
+        del model
+        onnx_models.release_memory()
     return to
 
 
@@ -346,83 +346,83 @@ def to_half(model: Path, kind: Literal["fp16", "bf16"], to: Path) -> Path:
     """Writes the model in half precision with FP32 inputs and outputs; operators that need FP32 keep it.
 
     Raises:
-        QuantizeFailed: it can't be converted, or is larger than the 2 GiB that the conversion takes.
+        QuantizeFailed: the model can't be converted, or is larger than 1 GiB.
     """
     from onnxruntime.transformers.float16 import convert_float_to_float16  # noqa: PLC0415 - 0.2 s
     from onnxruntime.transformers.onnx_model import OnnxModel  # noqa: PLC0415
 
     if _large(model):
-        raise QuantizeFailed(f"{kind} can't be built: the model is larger than 1 GiB", do="Leave it out.")
-    with _explained(kind), onnx_models.tight_heap():
-        made = convert_float_to_float16(str(model), keep_io_types=True)  # by path it holds one copy the less
+        raise QuantizeFailed(f"{kind} can't be built: the model is larger than 1 GiB", do=f"Leave {kind} out.")
+    with _building(kind), onnx_models.tight_heap():
+        converted = convert_float_to_float16(str(model), keep_io_types=True)  # passed as a path: saves a copy
         if kind == "bf16":
             original = onnx.load(model).graph.initializer
-            _as_bfloat16(made.graph, {tensor.name: numpy_helper.to_array(tensor) for tensor in original})
-        sorted_ = OnnxModel(made)
-        sorted_.topological_sort()  # the conversion leaves its casts at the end
-        _save_in_parts(sorted_.model, to, _WEIGHTS)
-        del made, sorted_
-        _as_one_file(to, _WEIGHTS)
+            _as_bfloat16(converted.graph, {tensor.name: numpy_helper.to_array(tensor) for tensor in original})
+        wrapper = OnnxModel(converted)
+        wrapper.topological_sort()  # the conversion leaves its casts at the end
+        _save_externally(wrapper.model, to, _WEIGHTS)
+        del converted, wrapper
+        _inline_weights(to, _WEIGHTS)
     return to
 
 
-def _save_in_parts(model: onnx.ModelProto, to: Path, weights: str) -> None:
-    """Tensor by tensor: a converted model still holds what it was made from, and its text would come on top."""
+def _save_externally(model: onnx.ModelProto, to: Path, weights: str) -> None:
+    """Saves a model tensor by tensor: serialized as a whole it would be in memory once more."""
     (to.parent / weights).unlink(missing_ok=True)
     onnx.save(model, to, save_as_external_data=True, location=weights)
 
 
-def _beside(to: Path) -> str:
-    """The name that ONNX Runtime's quantizers give to the file of weights; what a killed run left would be added to."""
+def _clear_weights(to: Path) -> str:
+    """The name of the quantizers' weights file; removes one left by a killed run, since they append to it."""
     name = f"{to.name}.data"
     (to.parent / name).unlink(missing_ok=True)
     return name
 
 
-def _as_one_file(model: Path, weights: str) -> None:
-    """Takes the weights beside a model into its file, where that stays within what protobuf reads."""
-    onnx_models.give_back_memory()
+def _inline_weights(model: Path, weights: str) -> None:
+    """Moves external weights into the model file, if that stays within protobuf's limit."""
+    onnx_models.release_memory()
     if not _large(model):
         onnx.save(onnx.load(model), model)
         (model.parent / weights).unlink(missing_ok=True)
 
 
 def _as_bfloat16(graph: onnx.GraphProto, weights: dict[str, Any]) -> None:
-    """The same graph with BFLOAT16 where it has FLOAT16; weights are rounded from their FP32 values, not twice."""
-    half, brain = TensorProto.FLOAT16, TensorProto.BFLOAT16
+    """Turns FLOAT16 into BFLOAT16; weights are rounded once, from their FP32 values."""
+    fp16, bf16 = TensorProto.FLOAT16, TensorProto.BFLOAT16
     attributes = [attribute for node in graph.node for attribute in node.attribute]
-    constants = [one.t for one in attributes if one.type == onnx.AttributeProto.TENSOR]
+    constants = [attribute.t for attribute in attributes if attribute.type == onnx.AttributeProto.TENSOR]
     for tensor in (*graph.initializer, *constants):
-        if tensor.data_type == half:
+        if tensor.data_type == fp16:
             values = weights.get(tensor.name, numpy_helper.to_array(tensor)).astype(np.float32)
-            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, brain, tensor.dims, values.ravel().tolist()))
+            tensor.CopyFrom(onnx.helper.make_tensor(tensor.name, bf16, tensor.dims, values.ravel().tolist()))
     for value in graph.value_info:
-        if value.type.tensor_type.elem_type == half:
-            value.type.tensor_type.elem_type = brain
+        if value.type.tensor_type.elem_type == fp16:
+            value.type.tensor_type.elem_type = bf16
     for attribute in attributes:
-        if attribute.name == "to" and attribute.i == half:
-            attribute.i = brain
+        if attribute.name == "to" and attribute.i == fp16:
+            attribute.i = bf16
 
 
 # --- samples and sizes ----------------------------------------------------------------------------------------------
 
 
 def pick(samples: Arrays, count: int) -> Arrays:
-    """`count` samples spread evenly over the set: the first ones may all be of one class."""
+    """`count` samples spread evenly over the set, since the first ones may all be of one class."""
     size = len(next(iter(samples.values())))
     at = np.unique(np.linspace(0, size - 1, num=min(count, size)).astype(np.int64))
     return {name: array[at] for name, array in samples.items()}
 
 
 def first(samples: Arrays, count: int) -> Arrays:
-    """At most `count` samples, from the start."""
+    """The first `count` samples, or all if there are fewer."""
     return batch_of(samples, min(count, len(next(iter(samples.values())))))
 
 
-def weight_of(model: Path) -> int:
-    """The bytes of a model file and of what lies beside it: its external data."""
+def model_bytes(model: Path) -> int:
+    """The size of a model file and its external data, which is all there is in its folder."""
     return sum(file.stat().st_size for file in model.parent.iterdir() if file.is_file())
 
 
 def _large(model: Path) -> bool:
-    return weight_of(model) > onnx_models.INLINE_BYTES
+    return model_bytes(model) > onnx_models.INLINE_BYTES

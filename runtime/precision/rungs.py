@@ -1,7 +1,7 @@
-"""One rung of the precision ladder: built, scored and held against fp32, alone in a process of its own or in this one.
+"""One rung of the precision ladder: built, scored and compared with fp32, in its own process or in this one.
 
-A job is a JSON file, its arrays an NPZ beside it, and so is what comes back: `python -m ....rungs JOB`. A process
-of its own gives back all its memory, and its peak can be told; a small model is not worth one.
+A job is a JSON file with its arrays in an NPZ, and the process `python -m ....rungs JOB` writes its rung as JSON. A
+separate process returns all its memory and has a measurable peak; small models are built in this one.
 """
 
 import os
@@ -33,40 +33,40 @@ from shiplift.runtime.spec.target import Target
 Kind = Literal["fp16", "bf16", "int8 static", "int8 dynamic", "fp8"]
 _SMALL_BYTES = 16 << 20
 _PROCESS_BYTES = 400 << 20  # Python with ONNX Runtime and its tools
-_PEAK = 3  # times the model: what a rung may hold at most
+_PEAK_FACTOR = 3  # a rung's peak memory, in sizes of the model
 _SENSITIVITY_SAMPLES = 16
 _POLL_S = 0.02
 
 
 class Job(Record):
-    """What a rung is built from. `arrays` is an NPZ with `calibration/NAME`, `validation/NAME`, `asked/NAME`,
+    """What a rung is built from.
 
-    `reference/NAME`, `column/NAME` and `label`; `kept` is the folder of layer sensitivities; `modelopt` is the Python
-    that has NVIDIA's tool, where there is one.
+    `arrays` is an NPZ with `calibration/NAME`, `validation/NAME`, `asked/NAME`, `reference/NAME`, `column/NAME` and
+    `label`. `sensitivities` is the folder of layer rankings. `modelopt` is the Python with NVIDIA's tool, if any.
     """
 
     kind: Kind
     model: str
     folder: str
     arrays: str
-    kept: str
+    sensitivities: str
     signature: Signature
     metric: Metric | None
     base: Evaluation
     target: Target
-    how: Quantization
+    settings: Quantization
     modelopt: str = ""
 
     @property
-    def by_nvidia(self) -> bool:
-        """Whether NVIDIA's own tool builds it."""
+    def by_modelopt(self) -> bool:
+        """Whether NVIDIA's modelopt builds it."""
         return self.target.gpu and bool(self.modelopt)
 
 
 class Rung(Record):
-    """What became of a job: a model file and its evaluation, or the reason why there is none.
+    """The result of a job: a model file and its evaluation, or the reason why there is none.
 
-    `peak_mb` is the most memory it took beyond Python, its libraries and the samples.
+    `peak_mb` is the peak memory in MiB, beyond Python, its libraries and the samples.
     """
 
     kind: Kind
@@ -80,12 +80,12 @@ class Rung(Record):
 
     @property
     def precision(self) -> Precision:
-        """The precision it stands for."""
+        """The rung's precision."""
         return self.kind.split()[0]  # type: ignore[return-value]
 
 
 def write_arrays(to: Path, calibration: Arrays | None, validation: Validation) -> Path:
-    """The arrays of a job."""
+    """Writes the arrays of a job."""
     groups: dict[str, Arrays] = {
         "calibration": calibration or {},
         "validation": validation.inputs or {},
@@ -99,50 +99,52 @@ def write_arrays(to: Path, calibration: Arrays | None, validation: Validation) -
 
 
 def build_all(jobs: Sequence[Job]) -> tuple[Rung, ...]:
-    """Every job's rung: in this process where the model is small, else as many at a time as memory and cores allow."""
+    """Builds every job: small models in this process, others in as many processes as memory and cores allow."""
     if not jobs:
         return ()
-    if quantization.weight_of(Path(jobs[0].model)) >= _SMALL_BYTES:
-        return _apart(jobs)
+    if quantization.model_bytes(Path(jobs[0].model)) >= _SMALL_BYTES:
+        return _build_in_processes(jobs)
     built = []
     for job in jobs:
         progress(f"building {job.kind}")
-        built.append(build(job).model_copy(update={"peak_mb": 0.0}))  # this process's own peak says nothing of it
+        built.append(
+            build(job).model_copy(update={"peak_mb": 0.0})
+        )  # this process's peak says nothing about the rung's
     return tuple(built)
 
 
-def room(jobs: int, model_bytes: int, free_bytes: int, cores: int) -> int:
-    """How many rungs are built at a time: each may hold three times the model, and needs a core."""
-    each = _PEAK * model_bytes + _PROCESS_BYTES
+def parallel_builds(jobs: int, model_bytes: int, free_bytes: int, cores: int) -> int:
+    """How many rungs to build at a time: each may hold three times the model, and needs a core."""
+    each = _PEAK_FACTOR * model_bytes + _PROCESS_BYTES
     return max(1, min(jobs, cores, free_bytes // each))
 
 
-def _apart(jobs: Sequence[Job]) -> tuple[Rung, ...]:
+def _build_in_processes(jobs: Sequence[Job]) -> tuple[Rung, ...]:
     cores = len(os.sched_getaffinity(0))
-    size = quantization.weight_of(Path(jobs[0].model))
-    at_once = room(len(jobs), size, psutil.virtual_memory().available, cores)
+    size = quantization.model_bytes(Path(jobs[0].model))
+    limit = parallel_builds(len(jobs), size, psutil.virtual_memory().available, cores)
     waiting, running, ended = list(enumerate(jobs)), dict[int, _Child](), dict[int, Rung]()
     try:
         while waiting or running:
-            while waiting and len(running) < at_once:
-                at, job = waiting.pop(0)
+            while waiting and len(running) < limit:
+                index, job = waiting.pop(0)
                 progress(f"building {job.kind}")
-                running[at] = _Child.start(job)
-            for at, child in list(running.items()):
-                if (rung := child.ended()) is not None:
-                    ended[at] = rung
-                    del running[at]
+                running[index] = _Child.start(job)
+            for index, child in list(running.items()):
+                if (rung := child.result()) is not None:
+                    ended[index] = rung
+                    del running[index]
             time.sleep(_POLL_S)
     finally:
         for child in running.values():
             child.process.kill()
             child.process.wait()
-    return tuple(ended[at] for at in range(len(jobs)))
+    return tuple(ended[index] for index in range(len(jobs)))
 
 
 @dataclass(frozen=True)
 class _Child:
-    """A job in a process of its own; it dies with this one."""
+    """A job in its own process, which dies with this one."""
 
     job: Job
     process: "subprocess.Popen[bytes]"
@@ -153,26 +155,26 @@ class _Child:
         (folder / "job.json").write_text(job.model_dump_json())
         root = str(Path(shiplift.__file__).parent.parent)
         environment = {**inherited(), "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        words = [sys.executable, "-m", "shiplift.runtime.precision.rungs", str(folder / "job.json")]
-        return cls(job, start_child(words, environment=environment, log=folder / "log", folder=folder))
+        command = [sys.executable, "-m", "shiplift.runtime.precision.rungs", str(folder / "job.json")]
+        return cls(job, start_child(command, environment=environment, log=folder / "log", folder=folder))
 
-    def ended(self) -> Rung | None:
-        """The rung, once the process has ended."""
+    def result(self) -> Rung | None:
+        """The rung, or None while the process runs."""
         if self.process.poll() is None:
             return None
         file = Path(self.job.folder) / "rung.json"
         if self.process.returncode == 0 and file.is_file():
             return Rung.model_validate_json(file.read_text())
-        said = (Path(self.job.folder) / "log").read_text(errors="replace").strip().splitlines()[-1:]
-        why = "it was killed: not enough memory" if self.process.returncode == -9 else " ".join(said)[:300]
-        return Rung(kind=self.job.kind, failed=f"{self.job.kind} can't be built: {why}")
+        log = (Path(self.job.folder) / "log").read_text(errors="replace").strip().splitlines()
+        reason = "it was killed: not enough memory" if self.process.returncode == -9 else " ".join(log[-1:])[:300]
+        return Rung(kind=self.job.kind, failed=f"{self.job.kind} can't be built: {reason}")
 
 
 # --- building -------------------------------------------------------------------------------------------------------
 
 
 def build(job: Job) -> Rung:
-    """The job's rung. What can't be built is a rung with a reason: the next one may be better."""
+    """Builds the job's rung. A failure is a rung with a reason, since the other rungs may succeed."""
     started, arrays = time.monotonic(), _Arrays.of(job)
     before, _ = own_memory_mb()
     try:
@@ -185,7 +187,7 @@ def build(job: Job) -> Rung:
 
 @dataclass(frozen=True, kw_only=True)
 class _Arrays:
-    """A job's arrays, in the model's own dtypes."""
+    """A job's arrays, in the model's dtypes."""
 
     calibration: Arrays
     validation: Validation
@@ -196,8 +198,8 @@ class _Arrays:
         specs = {spec.name: spec for spec in job.signature.inputs}
 
         def group(name: str) -> Arrays:
-            found = {k.removeprefix(f"{name}/"): array for k, array in flat.items() if k.startswith(f"{name}/")}
-            return {key: as_input(array, specs[key]) if key in specs else array for key, array in found.items()}
+            members = {k.removeprefix(f"{name}/"): array for k, array in flat.items() if k.startswith(f"{name}/")}
+            return {key: as_input(array, specs[key]) if key in specs else array for key, array in members.items()}
 
         validation = Validation(
             metric=job.metric, asked=group("asked"), reference=group("reference"), columns=group("column"),
@@ -209,142 +211,141 @@ class _Arrays:
 def _half(job: Job, arrays: _Arrays) -> Rung:
     kind = job.kind
     if kind == "bf16" and not job.target.gpu:
-        raise QuantizeFailed("bf16 can't be built: ONNX Runtime has no BF16 kernels for processors", do="Leave it out.")
-    to = _room_for(job, "model.onnx")
-    if job.by_nvidia:
+        raise QuantizeFailed("bf16 can't be built: ONNX Runtime has no BF16 kernels for CPUs", do="Leave bf16 out.")
+    to = _output_path(job, "model.onnx")
+    if job.by_modelopt:
         samples = modelopt.write_samples(
             arrays.calibration or arrays.validation.asked, Path(job.folder) / "samples.npz"
         )
-        words = modelopt.autocast_command(job.modelopt, Path(job.model), to, kind, samples)  # type: ignore[arg-type]
-        return _rung(job, arrays, modelopt.run(words, to), "modelopt autocast, kept inputs and outputs")
+        command = modelopt.autocast_command(job.modelopt, Path(job.model), to, kind, samples)  # type: ignore[arg-type]
+        return _rung(job, arrays, modelopt.run(command, to), "modelopt autocast, kept inputs and outputs")
     file = quantization.to_half(Path(job.model), kind, to)  # type: ignore[arg-type]
     return _rung(job, arrays, file, "mixed, FP32 inputs and outputs")
 
 
 def _dynamic(job: Job, arrays: _Arrays) -> Rung:
-    how = quantization.scheme(Path(job.model), job.target, job.how)
+    form = quantization.scheme(Path(job.model), job.target, job.settings)
     prepared = _prepared(job)
-    method = "dynamic" + (", per channel" if how.per_channel else "")
+    method = "dynamic" + (", per channel" if form.per_channel else "")
 
     def make(to: Path, excluded: tuple[str, ...]) -> Path:
-        return quantization.quantize_dynamic(prepared, how, to, excluded)
+        return quantization.quantize_dynamic(prepared, form, to, excluded)
 
-    rung = _rung(job, arrays, make(_room_for(job, "model.onnx"), ()), method)
-    return _relieved(job, arrays, prepared, rung, make, "dynamic")
+    rung = _rung(job, arrays, make(_output_path(job, "model.onnx"), ()), method)
+    return _within_budget(job, arrays, prepared, rung, make, "dynamic")
 
 
 def _fp8(job: Job, arrays: _Arrays) -> Rung:
-    if not job.by_nvidia:
+    if not job.by_modelopt:
         raise MissingTool(
-            f"{job.kind} can't be built here: its Q/DQ graphs are made by NVIDIA's modelopt, which needs an image of "
-            "its own",
-            do="Name one as `images.modelopt` in the values, or leave fp8 out of the target's precisions.",
+            f"{job.kind} can't be built here: its Q/DQ graphs come from NVIDIA's modelopt, which needs its own image",
+            do="Name the image as `images.modelopt` in the values, or leave fp8 out of the target's precisions.",
         )
     return _by_modelopt(job, arrays, "fp8", "minmax")
 
 
 def _by_modelopt(job: Job, arrays: _Arrays, mode: Literal["int8", "fp8"], method: Method) -> Rung:
     samples = modelopt.write_samples(arrays.calibration, Path(job.folder) / "samples.npz")
-    to = _room_for(job, method, "model.onnx")
-    words = modelopt.quantize_command(job.modelopt, Path(job.model), to, mode, method, samples)
-    return _rung(job, arrays, modelopt.run(words, to), f"modelopt {mode}, {modelopt.METHODS[method]}")
+    to = _output_path(job, method, "model.onnx")
+    command = modelopt.quantize_command(job.modelopt, Path(job.model), to, mode, method, samples)
+    return _rung(job, arrays, modelopt.run(command, to), f"modelopt {mode}, {modelopt.METHODS[method]}")
 
 
 def _static(job: Job, arrays: _Arrays) -> Rung:
-    """The calibration closest to fp32; then as few layers in float as the budget asks for."""
-    if job.by_nvidia:
-        methods: list[Method] = [one for one in job.how.methods if one in modelopt.METHODS] or ["minmax"]
-        built = {one: _by_modelopt(job, arrays, "int8", one) for one in methods}
+    """The calibration method closest to fp32, with as few layers in float as the budget requires."""
+    if job.by_modelopt:
+        methods: list[Method] = [method for method in job.settings.methods if method in modelopt.METHODS] or ["minmax"]
+        built = {method: _by_modelopt(job, arrays, "int8", method) for method in methods}
         return built[closest(built)]
-    how = quantization.scheme(Path(job.model), job.target, job.how)
+    form = quantization.scheme(Path(job.model), job.target, job.settings)
     prepared = _prepared(job)
     if not quantization.layers(prepared):
         raise QuantizeFailed(
-            "int8 can't be built: nothing in the model is a convolution or a matrix product with weights",
+            "int8 can't be built: the model has no convolution and no matrix product with weights",
             do="Leave int8 out of the precisions.",
         )
-    given = quantization.ranges(prepared, arrays.calibration, how.op_types, job.how, Path(job.folder))
+    ranges = quantization.ranges(prepared, arrays.calibration, form.op_types, job.settings, Path(job.folder))
     tried = {
         method: _rung(
-            job, arrays, quantization.quantize_static(prepared, at, how, _room_for(job, method, "model.onnx")),
-            f"static {method}" + (", per channel" if how.per_channel else ""),
+            job, arrays, quantization.quantize_static(prepared, file, form, _output_path(job, method, "model.onnx")),
+            f"static {method}" + (", per channel" if form.per_channel else ""),
         )
-        for method, at in given.items()
+        for method, file in ranges.items()
     }  # fmt: skip
     method = closest(tried)
 
     def make(to: Path, excluded: tuple[str, ...]) -> Path:
-        return quantization.quantize_static(prepared, given[method], how, to, excluded)
+        return quantization.quantize_static(prepared, ranges[method], form, to, excluded)
 
-    return _relieved(job, arrays, prepared, tried[method], make, "static")
+    return _within_budget(job, arrays, prepared, tried[method], make, "static")
 
 
 def closest(tried: dict[Method, Rung]) -> Method:
-    """The method whose outputs are closest to fp32's; the simpler one of two that are alike."""
+    """The method whose outputs are closest to fp32's; of equal ones, the simpler."""
 
-    def off(method: Method) -> float:
+    def error_of(method: Method) -> float:
         error = tried[method].evaluation.relative_error
         return float("inf") if error is None or tried[method].evaluation.problem else round(error, 4)
 
-    return min(tried, key=off)
+    return min(tried, key=error_of)
 
 
-def _relieved(
+def _within_budget(
     job: Job, arrays: _Arrays, prepared: Path, rung: Rung, make: Callable[[Path, tuple[str, ...]], Path], kind: str
 ) -> Rung:  # fmt: skip
-    """A rung over the budget with the fewest layers left in float that bring it within; as it was, if none do.
+    """The rung with the fewest layers in float that bring it within the budget; unchanged if none do.
 
-    `make` writes the model with the given layers in float.
+    `make` writes the model with the named layers in float.
     """
-    over = over_budget(job.base, rung.evaluation, job.metric, job.how)
+    over = over_budget(job.base, rung.evaluation, job.metric, job.settings)
     if not over or rung.evaluation.score is None:
         return rung
     layers = quantization.layers(prepared)
     samples = quantization.first(arrays.calibration, _SENSITIVITY_SAMPLES)
-    order = sensitivity.ranking(Path(job.kept), prepared, Path(rung.file), layers, samples, kind=kind)
+    order = sensitivity.ranking(Path(job.sensitivities), prepared, Path(rung.file), layers, samples, kind=kind)
     tried: dict[int, Rung] = {}
 
     def fits(count: int) -> bool:
         excluded = order[:count]
         tried[count] = _rung(
-            job, arrays, make(_room_for(job, f"float-{count}", "model.onnx"), excluded), rung.method, excluded
+            job, arrays, make(_output_path(job, f"float-{count}", "model.onnx"), excluded), rung.method, excluded
         )
-        return not over_budget(job.base, tried[count].evaluation, job.metric, job.how)
+        return not over_budget(job.base, tried[count].evaluation, job.metric, job.settings)
 
-    most = int(len(layers) * job.how.max_float_share)
-    count = sensitivity.fewest(most, fits) if most else None
+    most = int(len(layers) * job.settings.max_float_share)
+    count = sensitivity.smallest(most, fits) if most else None
     return rung if count is None else tried[count]
 
 
 def _rung(job: Job, arrays: _Arrays, file: Path, method: str, float_layers: tuple[str, ...] = ()) -> Rung:
     try:
-        found = arrays.validation.evaluate(onnx_models.session(file, gpu=job.target.gpu, lean=True))
+        evaluation = arrays.validation.evaluate(onnx_models.session(file, gpu=job.target.gpu, lean=True))
     except ShipliftError:
         raise
     except Exception as error:
         raise QuantizeFailed(
             f"{job.kind} does not run: {' '.join(str(error).split())[:300]}", do="Leave it out of the precisions."
         ) from error
-    onnx_models.give_back_memory()  # the next one is built in it
-    return Rung(kind=job.kind, method=method, file=str(file), float_layers=float_layers, evaluation=found)
+    onnx_models.release_memory()  # the next rung is built in it
+    return Rung(kind=job.kind, method=method, file=str(file), float_layers=float_layers, evaluation=evaluation)
 
 
 def _prepared(job: Job) -> Path:
-    return quantization.prepare(Path(job.model), _room_for(job, "prepared", "model.onnx"))
+    return quantization.prepare(Path(job.model), _output_path(job, "prepared", "model.onnx"))
 
 
-def _room_for(job: Job, *parts: str) -> Path:
-    at = Path(job.folder).joinpath("built" if len(parts) == 1 else "", *parts)
-    at.parent.mkdir(parents=True, exist_ok=True)
-    return at
+def _output_path(job: Job, *parts: str) -> Path:
+    path = Path(job.folder).joinpath("built" if len(parts) == 1 else "", *parts)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 _BUILDERS = {"fp16": _half, "bf16": _half, "int8 static": _static, "int8 dynamic": _dynamic, "fp8": _fp8}
 
 
 def main(job: Path) -> None:
-    """Builds one job and writes its rung beside it."""
-    quantization.import_tools()  # they are no part of a rung's memory
+    """Builds one job and writes its rung next to it."""
+    quantization.import_tools()  # so that they do not count as the rung's memory
     rung = build(Job.model_validate_json(job.read_text()))
     (job.parent / "rung.json").write_text(rung.model_dump_json())
 

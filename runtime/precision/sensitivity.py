@@ -1,8 +1,8 @@
-"""Which layers suffer most from 8 bits: measured once per graph, kept, and used to leave as few in float as it takes.
+"""Which layers lose most accuracy at 8 bits: measured once per graph, stored, and used to leave the fewest in float.
 
-A layer's noise is the power of its output's error over that of its output, quantized against float, on real samples.
-What it adds beyond the noise it was given ranks the layers. A retrained version has the same graph and the same weak
-spots, so the ranking is kept under the digest of the graph without its weights.
+A layer's noise is the power of its output's error (quantized against float) over the power of its output, on real
+samples. Layers are ranked by the noise they add to that of their inputs. A retrained version has the same graph and the
+same weak spots, so the ranking is stored under the digest of the graph without its weights.
 """
 
 import hashlib
@@ -24,13 +24,13 @@ from shiplift.runtime.model.tensors import Arrays
 
 
 def ranking(
-    kept: Path, prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays, *, kind: str = "static"
+    stored: Path, prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays, *, kind: str = "static"
 ) -> tuple[str, ...]:
-    """The layers, the most harmed first: as kept in the folder `kept` for this graph, else measured and kept there.
+    """The layers, most sensitive first: read from the folder `stored`, else measured and stored there.
 
-    Each `kind` of quantization harms others.
+    Each `kind` of quantization has its own ranking.
     """
-    file = kept / f"{graph_digest(prepared)}{'' if kind == 'static' else f'-{kind}'}.json"
+    file = stored / f"{graph_digest(prepared)}{'' if kind == 'static' else f'-{kind}'}.json"
     if file.is_file():
         known = [name for name in json.loads(file.read_text())["layers"] if name in set(layers)]
         if len(known) == len(layers):
@@ -45,64 +45,66 @@ def ranking(
 def graph_digest(model: Path) -> str:
     """The digest of a graph: operators, attributes, edges, shapes and types, but no weights."""
     loaded = onnx.load(model, load_external_data=False)
-    seen = hashlib.sha256()
+    digest = hashlib.sha256()
     for tensor in loaded.graph.initializer:
-        seen.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}\n".encode())
+        digest.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}\n".encode())
     for node in loaded.graph.node:
-        attributes = [_attribute(one) for one in node.attribute]
-        seen.update(f"{node.op_type} {list(node.input)} {list(node.output)} {attributes}\n".encode())
-    return seen.hexdigest()
+        attributes = [_describe(attribute) for attribute in node.attribute]
+        digest.update(f"{node.op_type} {list(node.input)} {list(node.output)} {attributes}\n".encode())
+    return digest.hexdigest()
 
 
-def _attribute(one: onnx.AttributeProto) -> str:
-    if one.type == onnx.AttributeProto.TENSOR:
-        return f"{one.name} {one.t.data_type} {list(one.t.dims)}"
-    return str(one.SerializeToString(deterministic=True))
+def _describe(attribute: onnx.AttributeProto) -> str:
+    if attribute.type == onnx.AttributeProto.TENSOR:
+        return f"{attribute.name} {attribute.t.data_type} {list(attribute.t.dims)}"
+    return str(attribute.SerializeToString(deterministic=True))
 
 
 def layer_noise(prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays) -> dict[str, float]:
     """The power of each layer's error over the power of its output, over all samples.
 
-    The two models run one after the other, the first one's outputs wait on disk: together they would hold the weights
-    as float twice.
+    The models run one after the other, with the first one's outputs on disk: together they would hold the float
+    weights twice.
 
     Raises:
         QuantizeFailed: one of the two models does not run.
     """
     graph = onnx.load(prepared, load_external_data=False).graph
-    made = {name for node in onnx.load(quantized, load_external_data=False).graph.node for name in node.output}
-    # A layer is found by the tensor it gives: quantized, its node may have another name.
-    tensors = {node.output[0]: node.name for node in graph.node if node.name in set(layers) and node.output[0] in made}
-    sizes = {value.name: onnx_models.least_bytes(value) for value in (*graph.value_info, *graph.output)}
-    found: dict[str, float] = {}
-    for part in onnx_models.in_parts(
+    outputs = {name for node in onnx.load(quantized, load_external_data=False).graph.node for name in node.output}
+    # A layer is identified by its output tensor: once quantized, its node may have another name.
+    tensors = {
+        node.output[0]: node.name for node in graph.node if node.name in set(layers) and node.output[0] in outputs
+    }
+    sizes = {value.name: onnx_models.sample_bytes(value) for value in (*graph.value_info, *graph.output)}
+    noises: dict[str, float] = {}
+    for part in onnx_models.partition(
         {name: sizes.get(name, 0) for name in tensors}, onnx_models.observed_bytes(prepared)
     ):
         with TemporaryDirectory(dir=prepared.parent) as folder:
-            for at, exact in enumerate(_outputs(prepared, part, samples)):
-                np.savez(Path(folder) / f"{at}.npz", *exact)
+            for index, exact in enumerate(_outputs(prepared, part, samples)):
+                np.savez(Path(folder) / f"{index}.npz", *exact)
             noise = _noise(_outputs(quantized, part, samples), Path(folder))
-        found |= {tensors[name]: one for name, one in zip(part, noise, strict=True)}
-    return found
+        noises |= {tensors[name]: power for name, power in zip(part, noise, strict=True)}
+    return noises
 
 
 def _noise(rough: Iterable[list[Any]], exact: Path) -> list[float]:
-    """The power of each output's error over its own: `exact` is a folder with an NPZ for each of `rough`."""
+    """The power of each output's error over its own; the folder `exact` has an NPZ for each item of `rough`."""
     powers = []
-    for at, found in enumerate(rough):
-        with np.load(exact / f"{at}.npz") as wanted:
-            powers.append([_powers(wanted[f"arr_{index}"], got) for index, got in enumerate(found)])
+    for sample, outputs in enumerate(rough):
+        with np.load(exact / f"{sample}.npz") as arrays:
+            powers.append([_powers(arrays[f"arr_{index}"], output) for index, output in enumerate(outputs)])
     error, signal = np.sum(powers, axis=0).T
-    return [float(one) for one in np.divide(error, signal, out=np.zeros_like(error), where=signal > 0)]
+    return [float(ratio) for ratio in np.divide(error, signal, out=np.zeros_like(error), where=signal > 0)]
 
 
-def _powers(wanted: NDArray[Any], got: NDArray[Any]) -> tuple[float, float]:
-    exact = wanted.astype(np.float64)
-    return float(np.square(got - exact).sum()), float(np.square(exact).sum())
+def _powers(exact: NDArray[Any], rough: NDArray[Any]) -> tuple[float, float]:
+    signal = exact.astype(np.float64)
+    return float(np.square(rough - signal).sum()), float(np.square(signal).sum())
 
 
 def _outputs(model: Path, tensors: Sequence[str], samples: Arrays) -> Iterator[list[Any]]:
-    """What a model has in these tensors, sample by sample; nothing is fused, so that all compute alike."""
+    """A model's values of these tensors, sample by sample; nothing is fused, so that both models compute alike."""
     loaded = onnx.load(model, load_external_data=False)
     del loaded.graph.output[:]
     loaded.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in tensors)
@@ -112,31 +114,31 @@ def _outputs(model: Path, tensors: Sequence[str], samples: Arrays) -> Iterator[l
         raise QuantizeFailed(
             f"the layers' errors can't be measured: {' '.join(str(error).split())[:300]}", do="Report the model."
         ) from error
-    for at in range(len(next(iter(samples.values())))):
-        yield list(running.run(list(tensors), {name: array[at : at + 1] for name, array in samples.items()}))
+    for index in range(len(next(iter(samples.values())))):
+        yield list(running.run(list(tensors), {name: array[index : index + 1] for name, array in samples.items()}))
     del running
-    onnx_models.give_back_memory()  # the next one is loaded in it
+    onnx_models.release_memory()  # the next model is loaded into it
 
 
 def noise_added(prepared: Path, noise: Mapping[str, float]) -> dict[str, float]:
-    """What each layer adds to the noise it is given: its own, less the largest among the layers that feed it."""
+    """The noise that each layer adds: its own, less the largest among the layers that feed it."""
     graph = onnx.load(prepared, load_external_data=False).graph
     at_tensor: dict[str, float] = {}
     added: dict[str, float] = {}
     for node in graph.node:  # in topological order
-        given = max((at_tensor.get(name, 0.0) for name in node.input), default=0.0)
+        incoming = max((at_tensor.get(name, 0.0) for name in node.input), default=0.0)
         own = noise.get(node.name)
         if own is not None:
-            added[node.name] = own - given
+            added[node.name] = own - incoming
         for name in node.output:
-            at_tensor[name] = given if own is None else own
+            at_tensor[name] = incoming if own is None else own
     return added
 
 
-def fewest(count: int, fits: Callable[[int], bool]) -> int | None:
-    """The least k from 1 to `count` for which `fits(k)`, by doubling, then halving; None: not even `count` does.
+def smallest(count: int, fits: Callable[[int], bool]) -> int | None:
+    """The smallest k from 1 to `count` that `fits`, found by doubling, then halving; None if not even `count` does.
 
-    `fits` costs a build and a scoring; it is taken to stay true once it is.
+    Each call of `fits` costs a build and an evaluation; larger k are assumed to fit too.
     """
     low, high = 0, 1
     while not fits(min(high, count)):

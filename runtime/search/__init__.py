@@ -1,1 +1,1 @@
-"""The search for a serving configuration: which points there are, what one is worth, which to measure next, and on what."""
+"""The search for a serving configuration: which points there are, what each is worth, and where it is measured."""

@@ -1,1 +1,1 @@
-"""What a user asks for: the release spec section by section, and what a version was admitted with."""
+"""What a user asks for: the release spec, section by section, and the record of an admitted version."""

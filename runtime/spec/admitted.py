@@ -1,4 +1,4 @@
-"""What admission gives: one record whose parts are edges of their own, so that later steps take what they use."""
+"""The result of admission: one record whose sections are edges of the graph, so that steps take only what they use."""
 
 from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, RecordedRequests, Scan

@@ -1,7 +1,7 @@
 """The release spec (`shiplift.yaml`): what a team asks of a release, validated field by field.
 
-Each section is a record of its own, because a step takes only the sections it uses: a changed SLO reruns the gate
-alone. Every field has a default, so an empty spec is a valid one. The JSON schema for editors comes from here.
+Each section is its own record, because a step takes only the sections it uses: a changed SLO reruns only the gate.
+Every field has a default, so an empty spec is valid. The JSON schema for editors is generated from these records.
 """
 
 import difflib
@@ -47,54 +47,56 @@ class ReleaseSpec(Record):
             raise ValueError(f"quality.min_score {lowest} can't be reached: {self.data.metric} is at most 1")
         if lowest is not None and self.data.metric == "mae" and lowest < 0:
             raise ValueError(f"quality.min_score {lowest} can't be reached: mae is at least 0")
-        native = [one.name for one in self.targets if isinstance(one, Target) and one.engine == "pytorch"]
+        native = [t.name for t in self.targets if isinstance(t, Target) and t.engine == "pytorch"]
         if native and not self.export.torchscript:
             raise ValueError(f"target {native[0]} has `engine: pytorch`: set `export.torchscript: true`")
         if self.serving.sequence_batching and native:
-            raise ValueError(f"target {native[0]} has `engine: pytorch`, which keeps no states: leave one of both out")
+            raise ValueError(
+                f"target {native[0]} has `engine: pytorch`, which keeps no states: leave out one of the two"
+            )
         if self.serving.sequence_batching and self.rollout.replicas > 1:
             raise ValueError(
-                f"rollout.replicas {self.rollout.replicas} is over 1, and a sequence's state lies in one server alone"
+                f"rollout.replicas is {self.rollout.replicas}, the limit is 1: a sequence's state is on one server"
             )
         return self
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key given twice, of which PyYAML silently takes the last."""
+    """A safe loader that refuses duplicate keys, of which PyYAML silently takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping, if no key is in it twice."""
-        written = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-        for key in {key for key in written if written.count(key) > 1}:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is there twice", node.start_mark)
+        """Builds a mapping; raises for a duplicate key."""
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+        for key in {key for key in keys if keys.count(key) > 1}:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice", node.start_mark)
         return super().construct_mapping(node, deep=deep)
 
 
 def parse(text: str) -> ReleaseSpec:
-    """The spec from YAML text; an empty text is the default spec.
+    """The spec from YAML text; empty text is the default spec.
 
     Raises:
-        SpecInvalid: it is not YAML, not a mapping, too large, or a field is wrong; every wrong field is named.
+        SpecInvalid: it is not YAML, not a mapping, too large, or has wrong fields, each of which is named.
     """
     return validate(load_mapping(text, "the spec"))
 
 
-def load_mapping(text: str, what: str) -> dict[str, Any]:
-    """A mapping from YAML text; an empty text is an empty one.
+def load_mapping(text: str, document: str) -> dict[str, Any]:
+    """The mapping in a YAML document; empty text is an empty mapping. `document` names it in errors.
 
     Raises:
         SpecInvalid: it is not YAML, not a mapping, or too large.
     """
     if len(text.encode()) > MAX_SPEC_BYTES:
         raise SpecInvalid(
-            f"{what} has {len(text.encode())} bytes, the limit is {MAX_SPEC_BYTES}", do="Shorten it and try again."
+            f"{document} has {len(text.encode())} bytes, the limit is {MAX_SPEC_BYTES}", do="Shorten it and try again."
         )
     try:
-        body = yaml.load(text, _Loader)  # noqa: S506 - a safe loader, only stricter
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # also: a 13th month, brackets without end
-        raise SpecInvalid(f"{what} is not YAML: {' '.join(str(error).split())}", do="Mend that line.") from error
+        body = yaml.load(text, _Loader)  # noqa: S506 - a stricter safe loader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a 13th month, or endless brackets
+        raise SpecInvalid(f"{document} is not YAML: {' '.join(str(error).split())}", do="Fix that line.") from error
     if body is not None and not isinstance(body, dict):
-        raise SpecInvalid(f"{what} is a {type(body).__name__}", do="Write sections, such as `slo:`.")
+        raise SpecInvalid(f"{document} is a {type(body).__name__}, not a mapping", do="Write sections, such as `slo:`.")
     return body or {}
 
 
@@ -102,7 +104,7 @@ def validate(body: Mapping[str, Any]) -> ReleaseSpec:
     """The spec from decoded YAML or JSON.
 
     Raises:
-        SpecInvalid: a field is wrong; every wrong field is named by its path.
+        SpecInvalid: fields are wrong; each is named by its path.
     """
     try:
         return ReleaseSpec.model_validate(body)
@@ -121,23 +123,23 @@ def schema() -> dict[str, Any]:
     }
 
 
-def problems(error: ValidationError, of: type[Record] | None = None) -> Iterator[str]:
-    """What is wrong, one line a field, named by its path; `of` is what was being read (None: a release spec)."""
-    for one in error.errors(include_url=False):
-        loc = tuple(part for part in one["loc"] if part not in ("in full", "by name"))
+def problems(error: ValidationError, record: type[Record] | None = None) -> Iterator[str]:
+    """One line per wrong field, with its path; `record` is the type being read (default: the release spec)."""
+    for detail in error.errors(include_url=False):
+        loc = tuple(part for part in detail["loc"] if part not in ("in full", "by name"))
         path = ".".join(str(part) for part in loc)
-        if one["type"] == "extra_forbidden":
-            yield f"{path}: there is no such field{_suggestion(loc, of or ReleaseSpec)}"
-        elif one["type"] == "value_error":
-            said = str(one["msg"]).removeprefix("Value error, ")
-            yield f"{path}: {said}" if path else said
+        if detail["type"] == "extra_forbidden":
+            yield f"{path}: there is no such field{_suggestion(loc, record or ReleaseSpec)}"
+        elif detail["type"] == "value_error":
+            message = str(detail["msg"]).removeprefix("Value error, ")
+            yield f"{path}: {message}" if path else message
         else:
-            said = str(one["msg"])
-            yield f"{path}: {said[:1].lower()}{said[1:]}, not {_short(one['input'])}"
+            message = str(detail["msg"])
+            yield f"{path}: {message[:1].lower()}{message[1:]}, not {_short(detail['input'])}"
 
 
 def _records_in(annotation: Any) -> Iterator[type[Record]]:
-    """The record types that an annotation is made of, such as those of `tuple[Target, ...]`."""
+    """The record types within an annotation such as `tuple[Target, ...]`."""
     if isinstance(annotation, type) and issubclass(annotation, Record):
         yield annotation
     for inner in get_args(annotation):
@@ -146,10 +148,10 @@ def _records_in(annotation: Any) -> Iterator[type[Record]]:
 
 def _short(value: Any) -> str:
     try:
-        shown = reprlib.repr(value)  # bounded: a few aliases in YAML can stand for gigabytes
+        text = reprlib.repr(value)  # bounded: a few YAML aliases can expand to gigabytes
     except ValueError:  # more digits than Python prints
         return "a number of that length"
-    return shown if len(shown) <= 60 else shown[:57] + "..."
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _suggestion(loc: tuple[int | str, ...], kind: Any) -> str:
@@ -157,5 +159,5 @@ def _suggestion(loc: tuple[int | str, ...], kind: Any) -> str:
         field = getattr(kind, "model_fields", {}).get(part)
         kind = field.annotation if field else kind
         kind = next(_records_in(kind), kind)
-    near = difflib.get_close_matches(str(loc[-1]), list(getattr(kind, "model_fields", {})), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+    matches = difflib.get_close_matches(str(loc[-1]), list(getattr(kind, "model_fields", {})), n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""

@@ -1,4 +1,4 @@
-"""Types of fields that several sections of the spec share."""
+"""Field types shared by several sections of the spec."""
 
 import math
 from typing import Annotated
@@ -10,7 +10,7 @@ def finite(value: float) -> float:
     """The value, if it is a finite number.
 
     Raises:
-        ValueError: it is infinite or NaN.
+        ValueError: the value is infinite or NaN.
     """
     if not math.isfinite(value):
         raise ValueError("must be a finite number")

@@ -1,4 +1,4 @@
-"""Sections on measuring: limits, search space, load."""
+"""The spec's sections on measuring: limits, search space, load."""
 
 from typing import Annotated, Literal, Self
 
@@ -9,7 +9,7 @@ from shiplift.runtime.spec.fields import NotNegative, Percent, Positive, Relativ
 
 
 class ComparisonTarget(Record):
-    """What the comparison with the champion has to decide, so that it knows when it has measured enough."""
+    """What the comparison with the champion must decide; it ends as soon as it can."""
 
     p99_percent: Percent = 50
     throughput_percent: Percent = 25
@@ -17,15 +17,16 @@ class ComparisonTarget(Record):
 
 
 class Regression(ComparisonTarget):
-    """How much worse than the champion a challenger may be, and how sure that has to be."""
+    """How much worse than the champion a challenger may be, and with what confidence that must hold."""
 
     score: NotNegative = 0.01
 
 
 class Slo(Record):
-    """What serving must reach. p99 and throughput are judged at one operating point of the load test:
+    """What serving must reach.
 
-    the one with the highest throughput among those within `p99_ms`.
+    p99 and throughput are judged at one operating point of the load test: the one with the highest throughput among
+    those within `p99_ms`.
     """
 
     p99_ms: Positive | None = None
@@ -36,7 +37,7 @@ class Slo(Record):
 
 
 class LatencyTarget(Record):
-    """The part of the SLO that tuning aims at: its own edge, so that other limits change without measuring again."""
+    """The part of the SLO that tuning aims at: its own record, so that other limits can change without a new search."""
 
     p99_ms: Positive | None = None
 
@@ -44,11 +45,11 @@ class LatencyTarget(Record):
 class SearchSpace(Record):
     """The serving configurations to measure, and how long that may take.
 
-    `time_budget_s` bounds the measuring; the configuration suggested by Triton's documentation is always measured.
-    Configurations are compared in windows of a third of `window_ms`, or of 200 ms where that is less than `window_ms`
-    and more than its third; finalists in whole ones, several times, and their median counts. The best has the highest
-    throughput within `slo.p99_ms` and `memory_mb`, or with `objective: cost` the lowest price of a million requests,
-    counting the share of a machine at `price_per_hour` that its instances and threads can use.
+    `time_budget_s` bounds the search; the configuration that Triton's documentation suggests is always measured.
+    Configurations are first compared in short windows: a third of `window_ms`, but at least 200 ms (if `window_ms`
+    allows). Finalists are measured several times in whole windows, and their medians decide. The best configuration has
+    the highest throughput within `slo.p99_ms` and `memory_mb`. With `objective: cost` it has the lowest price per
+    million requests, for the share of a machine at `price_per_hour` that its instances and threads can use.
     """
 
     time_budget_s: float = Field(20, ge=2, le=86400)
@@ -65,16 +66,16 @@ class SearchSpace(Record):
     @model_validator(mode="after")
     def _priced(self) -> Self:
         if self.objective == "cost" and self.price_per_hour is None:
-            raise ValueError("`objective: cost` needs `price_per_hour`: what this machine costs")
+            raise ValueError("`objective: cost` needs `price_per_hour`, the price of this machine")
         return self
 
 
 class DynamicShape(Record):
-    """How long a dynamic dimension of an input is in the load test's requests: `axis` counts from 1 after the batch.
+    """The size of a dynamic dimension of an input in the load test's requests; `axis` 1 is the first after the batch.
 
-    uniform: any length from `low` to `high`. lognormal: most are short and few are long, as texts are, within the
-    same bounds. choice: one of `lengths`. Inputs with the same distribution on the same axis, such as tokens and their
-    mask, get the same length in a request.
+    uniform: any size from `low` to `high`. lognormal: within the same bounds, mostly short and rarely long, like texts.
+    choice: one of `lengths`. Inputs with the same distribution on the same axis, such as tokens and their mask, get the
+    same size in a request.
     """
 
     input: str
@@ -87,19 +88,19 @@ class DynamicShape(Record):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         if self.low > self.high:
-            raise ValueError(f"low {self.low} is over high {self.high}")
+            raise ValueError(f"low {self.low} is greater than high {self.high}")
         if (self.distribution == "choice") != bool(self.lengths):
-            raise ValueError("`lengths` and `distribution: choice` go together")
+            raise ValueError("`lengths` and `distribution: choice` need each other")
         return self
 
 
 class Load(Record):
-    """The load test: a sweep over concurrencies, then arrivals at given rates (Poisson), then champion and challenger.
+    """The load test: a sweep over concurrencies, then Poisson arrivals at fixed rates, then champion and challenger.
 
-    Requests are those logged at `requests` (NPZ, or JSON of KServe bodies) where there are any, else made from the
-    model's metadata and input example, with the lengths that `shapes` give, and for a model with
-    `serving.sequence_batching` in sequences of `sequence_length` requests. `open_loop_s` bounds the search for the
-    highest rate (0: none), `comparison_budget_s` how long the comparison may go on until it is decided.
+    Requests are those logged at `requests` (NPZ, or KServe bodies as JSON) if there are any, else generated from the
+    model's metadata and input example, with the sizes that `shapes` sets. A model with `serving.sequence_batching` gets
+    sequences of `sequence_length` requests. `open_loop_s` bounds the search for the highest rate (0 skips it),
+    `comparison_budget_s` the time until the comparison must be decided.
     """
 
     protocol: Literal["grpc", "http"] = "grpc"

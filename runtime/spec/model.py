@@ -1,4 +1,4 @@
-"""Sections on the model itself: admission, conversion, data, quantization, quality."""
+"""The spec's sections on the model itself: admission, conversion, data, quantization, quality."""
 
 from typing import Any, Literal, Self
 
@@ -9,12 +9,12 @@ from shiplift.runtime.records.precision import Metric
 from shiplift.runtime.spec.fields import NotNegative, Positive, RelativePath, finite
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
-NEWEST_OPSET = 23  # that models are exported with
+NEWEST_OPSET = 23  # the newest to export with
 Method = Literal["minmax", "entropy", "percentile"]
 
 
 class Admission(Record):
-    """What may be admitted. Pickles that carry code are refused unless `pickle: sandbox` says to load them there."""
+    """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`."""
 
     pickle: Literal["refuse", "sandbox"] = "refuse"
     max_size_mb: Positive = 8192
@@ -23,7 +23,8 @@ class Admission(Record):
 class Conversion(Record):
     """How the model becomes ONNX. `outputs` keeps only the named outputs; `postprocess` is appended to the graph.
 
-    `torchscript` also keeps it as TorchScript, for targets with `engine: pytorch`: whole, so it excludes both.
+    `torchscript` also stores the model as TorchScript, for targets with `engine: pytorch`. That form is always whole,
+    so it excludes `outputs` and `postprocess`.
     """
 
     opset: int = Field(20, ge=17, le=NEWEST_OPSET)
@@ -50,8 +51,8 @@ class Data(Record):
     """The data logged with the version's run or model, and how predictions are scored on them.
 
     `validation` and `calibration` are artifact paths (NPZ, CSV or Parquet); `label` is the array or column with the
-    expected answers. `slices` are further arrays or columns of the validation data, by whose values scores are split.
-    Without `calibration`, int8 is calibrated on a part of the validation inputs.
+    expected answers. `slices` names more arrays or columns of the validation data; scores are split by their values.
+    Without `calibration`, int8 is calibrated on some of the validation inputs.
     """
 
     validation: RelativePath = "shiplift/validation.npz"
@@ -64,12 +65,12 @@ class Data(Record):
 
 
 class Quantization(Record):
-    """How lower precisions are built, and what they may cost of the task metric against fp32 (in its own unit).
+    """How lower precisions are built, and how much of the task metric they may lose against fp32 (in its own unit).
 
-    `methods` are the ways to calibrate INT8 that are tried; the one closest to fp32 is used. Where it costs too much,
-    layers are left in float, the most sensitive first, until it is within the budget: at most `max_float_share` of
-    them. A slice is a class, or a value of one of `data.slices`; one with fewer than `min_slice_samples` decides
-    nothing. `max_error` is the largest L2 error of the outputs, relative to fp32's.
+    Each of `methods` is tried to calibrate INT8; the one closest to fp32 is used. If it loses too much, layers are left
+    in float, the most sensitive first, until it is within the budget: at most `max_float_share` of them. A slice is a
+    class, or a value of one of `data.slices`; slices with fewer than `min_slice_samples` samples are ignored.
+    `max_error` is the largest L2 error of the outputs, relative to fp32's.
     """
 
     methods: tuple[Method, ...] = Field(("minmax", "percentile", "entropy"), min_length=1)
@@ -83,9 +84,9 @@ class Quantization(Record):
 
 
 class Parity(Record):
-    """The largest difference allowed between the original's and the exported model's outputs.
+    """The largest allowed difference between the outputs of the original and the exported model.
 
-    An output passes when its largest difference is within `max_abs`, or within `max_rel` of its largest value.
+    An output passes if its largest difference is within `max_abs`, or within `max_rel` of its largest value.
     """
 
     max_abs: NotNegative = 1e-3
@@ -93,7 +94,7 @@ class Parity(Record):
 
 
 class Quality(Record):
-    """What the model itself must keep. `min_score` is the least (for mae: the largest) task metric allowed."""
+    """The quality the model must have. `min_score` is the lowest (for mae: the highest) task metric allowed."""
 
     parity: Parity = Parity()
     min_score: float | None = None

@@ -1,7 +1,7 @@
-"""Gates as policy: rules a team writes, each a metric, a comparison, a limit in a unit, and what a breach means.
+"""Gates as policy: rules that a team writes, each with a metric, a comparison, a limit with a unit, and a severity.
 
-A rule is checked when the spec is read: the limit's unit has to be one of the metric's, and the comparison has to be
-the way round that makes sense. What a metric reads from a release's measurements is in `runtime.gates.policy`.
+A rule is checked when the spec is read: the limit's unit must fit the metric, and the comparison must point the right
+way. How a metric is read from a release's measurements is in `runtime.gates.policy`.
 """
 
 import difflib
@@ -21,7 +21,7 @@ _LIMIT = re.compile(r"^\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\
 
 @dataclass(frozen=True, kw_only=True)
 class Unit:
-    """What a metric is counted in, and how many of it one of another unit of the same kind is."""
+    """A metric's unit, and the factors that convert other units of the same kind to it."""
 
     name: str
     kind: str
@@ -37,7 +37,7 @@ _MEMORY = Unit(
         "GB": 1e9 / 2**20,
     },
 )  # fmt: skip
-_PER_S = {f"{what}/{per}": 1 / s for what in ("", "1", "infer", "inferences", "requests", "req")
+_PER_S = {f"{noun}/{per}": 1 / s for noun in ("", "1", "infer", "inferences", "requests", "req")
           for per, s in (("s", 1), ("min", 60), ("h", 3600))}  # fmt: skip
 _RATE = Unit(name="inferences/s", kind="a rate", others=_PER_S)
 _PERCENT = Unit(name="%", kind="a percentage", others={"%": 1, "percent": 1})
@@ -47,7 +47,7 @@ _PLAIN = Unit(name="", kind="a plain number", others={})
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """What a rule may limit: its unit, which way is better, and which slices it has."""
+    """A metric that a rule may limit: its unit, which direction is better, and its kind of slices."""
 
     unit: Unit
     better: Literal["smaller", "larger", "either"] = "smaller"
@@ -75,10 +75,10 @@ METRICS: dict[str, Metric] = {
 class Rule(Record):
     """One gate: `metric` `comparison` `limit`, as `p95_ms <= 40 ms`.
 
-    `limit` is a number in the metric's own unit or a text with another of its kind ("0.05 s", "2 GiB", "300/s").
-    `slice` narrows it: `concurrency=16` or `rate=200` for what a load test measures (else: the operating point), a
-    slice of the validation data for `score`, as `label=3`. `target` is the target it is for (empty: any). A rule of
-    severity `warn` is told and never stops a release.
+    `limit` is a number in the metric's own unit, or text with another unit of its kind ("0.05 s", "2 GiB", "300/s").
+    `slice` narrows the metric: `concurrency=16` or `rate=200` for load test metrics (default: the operating point), or
+    a slice of the validation data such as `label=3` for `score`. `target` is the target it applies to (empty: all). A
+    rule of severity `warn` is reported but never stops a release.
     """
 
     metric: str
@@ -90,20 +90,20 @@ class Rule(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _in_the_metrics_unit(cls, given: object) -> object:
-        if not isinstance(given, dict) or not isinstance(given.get("limit"), str):
-            return given
-        known = METRICS.get(str(given.get("metric")))
-        return {**given, "limit": quantity(given["limit"], known.unit, given["metric"])} if known else given
+    def _in_the_metrics_unit(cls, rule: object) -> object:
+        if not isinstance(rule, dict) or not isinstance(rule.get("limit"), str):
+            return rule
+        known = METRICS.get(str(rule.get("metric")))
+        return {**rule, "limit": quantity(rule["limit"], known.unit, rule["metric"])} if known else rule
 
     @field_validator("metric")
     @classmethod
     def _known(cls, metric: str) -> str:
         if metric in METRICS:
             return metric
-        near = difflib.get_close_matches(metric, METRICS, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(METRICS)}"
-        raise ValueError(f"there is no metric {metric!r}{meant}")
+        matches = difflib.get_close_matches(metric, METRICS, n=1)
+        hint = f"; did you mean {matches[0]!r}?" if matches else f"; there are {', '.join(METRICS)}"
+        raise ValueError(f"there is no metric {metric!r}{hint}")
 
     @field_validator("limit")
     @classmethod
@@ -115,13 +115,13 @@ class Rule(Record):
     @model_validator(mode="after")
     def _sensible(self) -> Self:
         metric = METRICS[self.metric]
-        wanted = {"smaller": "<=", "larger": ">="}.get(metric.better, self.comparison)
-        if self.comparison != wanted:
-            raise ValueError(f"a {metric.better} {self.metric} is better: write `{wanted}`")
+        sensible = {"smaller": "<=", "larger": ">="}.get(metric.better, self.comparison)
+        if self.comparison != sensible:
+            raise ValueError(f"a {metric.better} {self.metric} is better: write `{sensible}`")
         if self.slice and not metric.slices:
             raise ValueError(f"{self.metric} has no slices")
         if self.slice and metric.slices == "load" and not re.fullmatch(r"(concurrency|rate)=\d+(\.\d+)?", self.slice):
-            raise ValueError(f"slice {self.slice!r} of {self.metric} is none: write `concurrency=16` or `rate=200`")
+            raise ValueError(f"{self.slice!r} is not a slice of {self.metric}: write `concurrency=16` or `rate=200`")
         return self
 
     @property
@@ -131,29 +131,29 @@ class Rule(Record):
 
     @property
     def name(self) -> str:
-        """What the check is called."""
+        """The name of the check."""
         return f"{self.metric} {self.slice}".strip()
 
 
 class Policy(Record):
-    """Rules beside those that the sections `quality` and `slo` stand for."""
+    """Rules in addition to those of the sections `quality` and `slo`."""
 
     rules: tuple[Rule, ...] = ()
 
 
 def quantity(text: str, unit: Unit, metric: str) -> float:
-    """A limit's text in the metric's unit.
+    """Converts a limit's text to the metric's unit.
 
     Raises:
         ValueError: it is not a number with a unit of that kind.
     """
-    found = _LIMIT.match(text)
-    if not found:
+    match = _LIMIT.match(text)
+    if not match:
         raise ValueError(f"limit {text!r} is not a number with a unit")
-    name = found["unit"]
+    name = match["unit"]
     if name is None:
-        return float(found["number"])
+        return float(match["number"])
     if name not in unit.others:
-        known = f": use {', '.join(one for one in unit.others if one)}" if unit.others else ", without a unit"
+        known = f": use {', '.join(filter(None, unit.others))}" if unit.others else ", without a unit"
         raise ValueError(f"{metric} is {unit.kind}, {text!r} is not{known}")
-    return float(found["number"]) * unit.others[name]
+    return float(match["number"]) * unit.others[name]

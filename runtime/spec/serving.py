@@ -1,4 +1,4 @@
-"""Sections on serving: batching, priorities, sequences, rollout."""
+"""The spec's sections on serving: queues, priorities, sequences, rollout."""
 
 from typing import Annotated, Literal, Self
 
@@ -17,12 +17,12 @@ class Priorities(Record):
     @model_validator(mode="after")
     def _within(self) -> Self:
         if self.default > self.levels:
-            raise ValueError(f"default {self.default} is over the number of levels ({self.levels})")
+            raise ValueError(f"default {self.default} exceeds the number of levels ({self.levels})")
         return self
 
 
 class Queue(Record):
-    """Triton's queue policy. A `max_size` of 0 is no limit, a `timeout_ms` of 0 is none."""
+    """Triton's queue policy. A `max_size` or `timeout_ms` of 0 means no limit."""
 
     max_size: int = Field(0, ge=0, le=2**32 - 1)
     timeout_ms: float = Field(0, ge=0, le=86_400_000)
@@ -31,7 +31,7 @@ class Queue(Record):
 
 
 class RateLimiter(Record):
-    """Triton's rate limiter: resources an instance needs while it runs, and its priority."""
+    """Triton's rate limiter: the resources an instance needs while it executes, and its priority."""
 
     resources: dict[str, Annotated[int, Field(ge=1, le=2**31 - 1)]] = Field(default_factory=dict)
     priority: int = Field(1, ge=1, le=2**31 - 1)
@@ -45,11 +45,11 @@ class HostPolicy(Record):
 
 
 class SequenceBatching(Record):
-    """A model that remembers: Triton's sequence batcher sends all requests of a sequence to one instance.
+    """A stateful model: Triton's sequence batcher sends all requests of a sequence to one instance.
 
-    `states` gives for each input that takes a state the output whose value the next request of the sequence takes
-    there. A sequence starts from zeros; clients neither send nor see the states. An instance holds
-    `max_candidate_sequences` at most, and a sequence that sends nothing for `max_sequence_idle_s` is forgotten.
+    `states` maps each input that takes a state to the output that holds the state for the next request. A sequence
+    starts from zeros; clients neither send nor see the states. An instance holds at most `max_candidate_sequences`,
+    and a sequence without requests for `max_sequence_idle_s` is dropped.
     """
 
     states: dict[str, str] = Field(min_length=1)
@@ -58,14 +58,14 @@ class SequenceBatching(Record):
 
     @field_validator("states")
     @classmethod
-    def _given_once(cls, states: dict[str, str]) -> dict[str, str]:
+    def _distinct(cls, states: dict[str, str]) -> dict[str, str]:
         if len(set(states.values())) != len(states):
             raise ValueError(f"two inputs take the same output: {', '.join(states.values())}")
         return states
 
 
 class Serving(Record):
-    """What Triton's configuration says beyond what tuning decides."""
+    """Triton settings that tuning does not decide."""
 
     labels: tuple[str, ...] = ()
     warmup: bool = True
@@ -86,10 +86,10 @@ class Serving(Record):
 
 
 class Rollout(Record):
-    """How a promoted version takes over on a cluster: replicas, and the shares of the traffic it gets on the way.
+    """How a promoted version takes over on a cluster: its replicas, and the traffic shares it gets on the way.
 
-    Each share is held for `hold_s` seconds and goes on only if the new version failed nothing. On one machine the
-    served name is switched in one step.
+    Each share is held for `hold_s` seconds, and the next follows only if the new version failed no request. On one
+    machine the served name is switched in one step.
     """
 
     replicas: int = Field(1, ge=1, le=1000)

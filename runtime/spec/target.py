@@ -1,4 +1,4 @@
-"""Targets: the places a model will serve, and how a spec names them."""
+"""Targets: the hardware a model will serve on, and how a spec names it."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -25,7 +25,7 @@ class Toleration(Record):
 
 
 class Versions(Record):
-    """What runs on a target, as `1.23` or `1.23.2`; empty: not known, so nothing is checked against it."""
+    """The software versions of a target, as `1.23` or `1.23.2`; empty if unknown, and then not checked."""
 
     onnxruntime: VersionText = ""
     tensorrt: VersionText = ""
@@ -33,7 +33,7 @@ class Versions(Record):
 
 
 class Profile(Record):
-    """The shapes of one input, batch included, that a TensorRT engine is built for."""
+    """The shapes of one input, batch included, for which a TensorRT engine is built."""
 
     min: Dims
     opt: Dims
@@ -49,11 +49,11 @@ class Profile(Record):
 
 
 class Target(Record):
-    """One place the model will serve: hardware, how a node with it is found, and what runs there.
+    """Hardware that the model will serve on, how to select nodes that have it, and what runs there.
 
-    `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` is what executes the model there: ONNX Runtime
-    (on a GPU with its CUDA provider, or TensorRT through it), a TensorRT plan, or PyTorch itself (TorchScript, in
-    NVIDIA's server, with its inputs and outputs named by position: `INPUT__0`, `OUTPUT__0`).
+    `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` executes the model: ONNX Runtime (on a GPU
+    with its CUDA provider, or with TensorRT through it), a TensorRT plan, or PyTorch itself (TorchScript in NVIDIA's
+    server, with inputs and outputs named by position: `INPUT__0`, `OUTPUT__0`).
     """
 
     name: Name = "local-cpu"
@@ -71,22 +71,22 @@ class Target(Record):
 
     @property
     def gpu(self) -> bool:
-        """Whether it asks for a GPU."""
+        """Whether the target is a GPU."""
         return self.accelerator == "nvidia"
 
     @property
     def nodes(self) -> Nodes:
-        """Which nodes of a cluster may serve it."""
-        tolerated = tuple(one.model_dump(exclude_defaults=True) for one in self.tolerations)
-        return Nodes(selector=self.node_selector, tolerations=tolerated, gpus=int(self.gpu), image=self.image)
+        """The cluster nodes that the target selects."""
+        tolerations = tuple(t.model_dump(exclude_defaults=True) for t in self.tolerations)
+        return Nodes(selector=self.node_selector, tolerations=tolerations, gpus=int(self.gpu), image=self.image)
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        of_gpus = self.engine not in ("onnxruntime", "pytorch")
-        if not self.gpu and (self.compute_capability or self.memory_mb or of_gpus):
+        gpu_engine = self.engine not in ("onnxruntime", "pytorch")
+        if not self.gpu and (self.compute_capability or self.memory_mb or gpu_engine):
             raise ValueError("compute_capability, memory_mb and other engines are for `accelerator: nvidia`")
         if self.gpu and self.server != "nvidia":
-            raise ValueError("a GPU needs `server: nvidia`: the bundled server runs on the processor alone")
+            raise ValueError("a GPU needs `server: nvidia`: the bundled server runs only on CPUs")
         if self.engine == "pytorch" and (self.server != "nvidia" or self.precisions != ("fp32",)):
             raise ValueError(
                 "`engine: pytorch` needs `server: nvidia` and `precisions: [fp32]`: it runs the model as is"
@@ -97,7 +97,7 @@ class Target(Record):
 
 
 def capability(text: str) -> tuple[int, int]:
-    """A compute capability such as `9.0` as numbers; (0, 0) where none is given."""
+    """A compute capability such as `9.0` as two numbers; (0, 0) for empty text."""
     major, _, minor = text.partition(".")
     return (int(major), int(minor)) if major else (0, 0)
 
@@ -118,7 +118,7 @@ Targets = Annotated[tuple[TargetOrName, ...], Field(min_length=1), AfterValidato
 
 
 class Wanted(Record):
-    """The targets a spec asks for: in full, or by their name in the site's catalogue."""
+    """The targets a spec asks for: in full, or by name in the site's catalogue."""
 
     targets: Targets = (Target(),)
 
@@ -129,7 +129,7 @@ class Fleet(Record):
     targets: tuple[Target, ...] = Field((Target(),), min_length=1)
 
     def remark(self) -> str:
-        """That one target alone will serve, told before time is spent on the others."""
+        """A note that only one target will serve, shown before time is spent on the others."""
         if len(self.targets) == 1:
             return ""
         names = ", ".join(target.name for target in self.targets)

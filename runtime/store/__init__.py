@@ -1,1 +1,1 @@
-"""What is kept: the registry (the only importer of MLflow), artifacts by digest, the signed ledger."""
+"""Persistence: the registry (the only importer of MLflow), artifacts by digest, the signed ledger."""

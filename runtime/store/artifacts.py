@@ -1,8 +1,8 @@
-"""Bytes by digest: a content-addressed store on a folder, on MLflow, or on anything fsspec reaches (s3://, gs://).
+"""Artifacts by digest: a content-addressed store in a folder, in MLflow, or anywhere fsspec reaches (s3://, gs://).
 
-A blob lies at `sha256/ab/abcd...`; a tree is a blob too, the JSON manifest of its files. Equal bytes are stored once,
-putting twice is harmless, and what is fetched has been verified against its digest before anyone uses it. A blob that
-is shorter than it should be is what a killed upload left where uploads are not atomic: it counts as absent.
+A blob is stored at `sha256/ab/abcd...`; a tree is a blob too, the JSON manifest of its files. Equal bytes are stored
+once, putting twice is harmless, and fetched bytes are verified against their digest. Where uploads are not atomic, a
+killed one leaves a blob that is too short; such a blob counts as absent.
 """
 
 import gzip
@@ -26,8 +26,8 @@ for _protocol in ("mlflow-artifacts", "mlflow-artifacts+https"):  # imported whe
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:
-    """Rows as gzipped JSON lines; the same ones give the same bytes."""
-    return gzip.compress("\n".join(json.dumps(one, sort_keys=True) for one in rows).encode(), mtime=0)
+    """Rows as gzipped JSON lines; equal rows give equal bytes."""
+    return gzip.compress("\n".join(json.dumps(row, sort_keys=True) for row in rows).encode(), mtime=0)
 
 
 class ArtifactStore:
@@ -58,7 +58,7 @@ class ArtifactStore:
         """Stores every regular file below `folder`; links are refused, since they could point anywhere.
 
         Raises:
-            ArtifactCorrupt: the tree holds a symbolic link.
+            ArtifactCorrupt: the tree contains a symbolic link.
             StorageFull: no space is left.
         """
         files: dict[str, dict[str, Any]] = {}
@@ -75,10 +75,10 @@ class ArtifactStore:
         return manifest.model_copy(update={"kind": "tree", "size_bytes": total})
 
     def fetch(self, artifact: Artifact, to: Path) -> Path:
-        """Copies a file to the path `to`, or a tree into the folder `to`, and verifies every byte on the way.
+        """Copies a file to the path `to`, or a tree into the folder `to`, and verifies every byte.
 
         Raises:
-            ArtifactCorrupt: bytes are missing, differ from their digest, or a tree names a path outside itself.
+            ArtifactCorrupt: bytes are missing or differ from their digest, or a tree names a path outside itself.
             StorageFull: no space is left.
         """
         if artifact.kind == "file":
@@ -120,25 +120,25 @@ class ArtifactStore:
         return {name: sha256 for name, (sha256, _) in self._entries(artifact).items()}
 
     def holds(self, artifact: Artifact) -> bool:
-        """Whether all its bytes are here (by name and size; they are verified when they are fetched)."""
+        """Whether all blobs of an artifact are stored, by name and size; `fetch` verifies their bytes."""
         if artifact.kind == "file":
             return self._whole(artifact.sha256, artifact.size_bytes)
         if not self._whole(artifact.sha256, None):
             return False
         try:
             return all(self._whole(sha256, size) for sha256, size in self._entries(artifact).values())
-        except ArtifactCorrupt:  # half a manifest is none
+        except ArtifactCorrupt:  # a truncated manifest
             return False
 
     def named(self, name: str) -> bytes | None:
-        """The bytes last put under a name; None: there are none. Nothing about them is verified."""
+        """The bytes last put under a name, unverified; None if there are none."""
         try:
             return bytes(self._fs.cat_file(self._name(name)))
         except FileNotFoundError:
             return None
 
     def put_named(self, name: str, body: bytes) -> None:
-        """Puts bytes under a name (letters, digits), over those that were there.
+        """Stores bytes under a name (letters and digits), replacing earlier ones.
 
         Raises:
             StorageFull: no space is left.
@@ -154,46 +154,49 @@ class ArtifactStore:
     def _entries(self, artifact: Artifact) -> dict[str, tuple[str, int | None]]:
         """The digest and size of a tree's files by relative path; see `manifest`."""
         try:
-            said = json.loads(self.read(artifact))["files"].items()
-            files = {name: (str(entry["sha256"]), _size(entry.get("size_bytes"))) for name, entry in said}
+            entries = json.loads(self.read(artifact))["files"].items()
+            files = {name: (str(entry["sha256"]), _size(entry.get("size_bytes"))) for name, entry in entries}
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise ArtifactCorrupt(f"artifact {artifact.sha256[:12]} is no tree", do="Rerun the release.") from error
+            raise ArtifactCorrupt(f"artifact {artifact.sha256[:12]} is not a tree", do="Rerun the release.") from error
         for name in files:
             parts = PurePosixPath(name).parts
             if PurePosixPath(name).is_absolute() or ".." in parts or not parts:
-                raise ArtifactCorrupt(f"artifact {artifact.sha256[:12]} names {name!r}", do="Don't use this artifact.")
+                raise ArtifactCorrupt(
+                    f"artifact {artifact.sha256[:12]} names {name!r}, a path outside itself",
+                    do="Don't use this artifact.",
+                )
         return files
 
     def _whole(self, sha256: str, size: int | None) -> bool:
-        """Whether a blob is here with the size it should have; a size nobody knows is not compared."""
+        """Whether a blob is stored with its full size; unknown sizes are not compared."""
         try:
-            found = self._fs.info(self._at(sha256))
+            info = self._fs.info(self._at(sha256))
         except FileNotFoundError:
             return False
-        return size is None or found.get("size") in (None, size)
+        return size is None or info.get("size") in (None, size)
 
     def _put_file(self, path: Path, sha256: str, size: int) -> None:
         self._put(sha256, size, path.name, lambda at: self._fs.put_file(str(path), at))
 
-    def _put(self, sha256: str, size: int, what: str, write: Callable[[str], None]) -> None:
+    def _put(self, sha256: str, size: int, label: str, write: Callable[[str], None]) -> None:
         if self._whole(sha256, size):
             return
-        with room_for(what, Path(self._root)):
+        with room_for(label, Path(self._root)):
             partial = self._partial(sha256)
             try:
                 write(partial)
             except BaseException:
-                if self._local:  # elsewhere it has the blob's own name, and may be another's by now
+                if self._local:  # elsewhere it has the blob's own name, and another writer may have put it
                     Path(partial).unlink(missing_ok=True)
                 raise
             self._settle(partial, sha256)
 
     def _copy(self, sha256: str, to: Path) -> None:
-        seen = hashlib.sha256()
+        hasher = hashlib.sha256()
         to.parent.mkdir(parents=True, exist_ok=True)
         with room_for(to.name, to.parent), self._fs.open(self._existing(sha256), "rb") as source, to.open("wb") as out:
-            _pump(source, out, seen)
-        if seen.hexdigest() != sha256:
+            _copy_stream(source, out, hasher)
+        if hasher.hexdigest() != sha256:
             to.unlink()
             raise _corrupt(sha256)
 
@@ -207,7 +210,7 @@ class ArtifactStore:
         return f"{self._root}/sha256/{sha256[:2]}/{sha256}"
 
     def _partial(self, sha256: str) -> str:
-        """A local file appears by rename; an object store's put is atomic by itself."""
+        """Where to write a blob first: a local file appears by rename, an object store's put is atomic."""
         if not self._local:
             return self._at(sha256)
         Path(self._at(sha256)).parent.mkdir(parents=True, exist_ok=True)
@@ -219,22 +222,22 @@ class ArtifactStore:
 
 
 def digest(path: Path) -> tuple[str, int]:
-    """The SHA-256 of a file, read in pieces, and its size in bytes."""
+    """The SHA-256 of a file, read in chunks, and its size in bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest(), path.stat().st_size
 
 
-def _size(said: Any) -> int | None:
-    return None if said is None else int(said)
+def _size(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
-def _pump(source: BinaryIO, out: BinaryIO, seen: Any) -> None:
-    while piece := source.read(_CHUNK):
-        seen.update(piece)
-        out.write(piece)
+def _copy_stream(source: BinaryIO, out: BinaryIO, hasher: Any) -> None:
+    while chunk := source.read(_CHUNK):
+        hasher.update(chunk)
+        out.write(chunk)
 
 
 def _corrupt(sha256: str) -> ArtifactCorrupt:
     return ArtifactCorrupt(
-        f"artifact {sha256[:12]} does not have the bytes its name promises", do="Delete it and rerun the release."
+        f"artifact {sha256[:12]} has bytes that do not match its digest", do="Delete it and rerun the release."
     )

@@ -1,4 +1,4 @@
-"""Measurements as they are made, one JSON line each, so that a killed search goes on where it was."""
+"""Measurements as JSON lines, written as they are made, so that a killed search resumes where it stopped."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ R = TypeVar("R", bound=Record)
 
 
 class Journal(Generic[R]):
-    """Records of one kind by key, appended to `file`. A line cut off by a kill is ignored, and no other with it."""
+    """Records of one type by key, appended to `file`. A line cut off by a kill is ignored, and only that line."""
 
     def __init__(self, file: Path, kind: type[R]) -> None:
         self._file = file
@@ -26,7 +26,7 @@ class Journal(Generic[R]):
                 self._known[entry["key"]] = kind.model_validate(entry["record"])
 
     def get(self, key: str) -> R | None:
-        """The record kept under a key."""
+        """The record stored under a key, or None."""
         return self._known.get(key)
 
     def records(self) -> dict[str, R]:
@@ -34,7 +34,7 @@ class Journal(Generic[R]):
         return dict(self._known)
 
     def add(self, key: str, record: R) -> None:
-        """Keeps a record; it is on disk when this returns.
+        """Stores a record; it is on disk when this returns.
 
         Raises:
             StorageFull: no space is left.

@@ -1,7 +1,7 @@
-"""What finished stages gave, kept twice: in the version's run in the registry, and in a folder here for speed.
+"""The results of finished stages, stored twice: in the version's run in the registry, and in a local folder for speed.
 
 Entries are found by key (`engines.cache_key`) and signed, since authors can write to their own runs. A record whose
-bytes are gone from the artifact store is no hit.
+artifacts are gone from the store is not a hit.
 """
 
 import json
@@ -30,14 +30,14 @@ PROMOTION = f"{FOLDER}/promotion.json"
 class Ledger:
     """The ledger of one release request.
 
-    Raises `Temporary` where the registry does not answer.
+    Methods raise `Temporary` if the registry does not respond.
     """
 
     def __init__(self, site: Site, request: Request, *, registry: Registry | None = None) -> None:
         self._site = site
         self._request = request
         self._folder = Path(site.home) / "records"
-        self._given = registry
+        self._registry = registry
 
     @property
     def model(self) -> str:
@@ -47,11 +47,11 @@ class Ledger:
     @cached_property
     def registry(self) -> Registry:
         """The registry, connected on first use."""
-        return self._given or Registry(self._site.registry_uri)
+        return self._registry or Registry(self._site.registry_uri)
 
     @cached_property
     def run_id(self) -> str:
-        """The run that keeps this version's story."""
+        """The run that holds this version's history."""
         return self.registry.run_of(self.registry.version(self._request.model, self._request.version))
 
     @cached_property
@@ -63,7 +63,7 @@ class Ledger:
         return ArtifactStore(self._site.artifacts_uri)
 
     def get(self, key: str, stage: str, kind: type[R]) -> R | None:
-        """The record kept under a key, if it is genuine and all its bytes are still there."""
+        """The record stored under a key, if it is genuine and all its artifacts still exist."""
         file = self._folder / f"{key}.json"
         text = file.read_text() if file.is_file() else self._from_registry(key, stage)
         if text is None:
@@ -72,19 +72,19 @@ class Ledger:
         return record if all(self._store.holds(artifact) for artifact in artifacts_of(record)) else None
 
     def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
-        """Like `get`, for who reads a record and not the bytes it names: those may be gone."""
+        """Like `get`, for readers of the record alone: its artifacts may be gone."""
         file = self._folder / f"{key}.json"
         text = file.read_text() if file.is_file() else self._from_registry(key, stage)
         try:
             return kind.model_validate_json(text) if text is not None else None
-        except ValidationError:  # another stage's, or of another Shiplift
+        except ValidationError:  # of another stage, or written by another version of Shiplift
             return None
 
     def put(self, key: str, stage: str, record: Record) -> None:
-        """Keeps a record, here and in the registry; twice is harmless."""
+        """Stores a record, locally and in the registry; doing so twice is harmless."""
         text = record.model_dump_json()
         envelope = json.dumps({"key": key, "record": text, "signature": sign(self._secret, key, text)})
-        write_atomically(self._folder / f"{key}.json", text)  # first: a registry that is down then costs no work
+        write_atomically(self._folder / f"{key}.json", text)  # first, so that no work is lost if the registry is down
         self.registry.write_text(self.run_id, _path(stage, key), envelope)
 
     def _from_registry(self, key: str, stage: str) -> str | None:
@@ -97,21 +97,21 @@ class Ledger:
         if envelope is None:
             return None
         try:
-            said = json.loads(envelope)
-            text, signature = str(said["record"]), str(said["signature"])
+            content = json.loads(envelope)
+            text, signature = str(content["record"]), str(content["signature"])
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
         return text if signed_by(self._secret, signature, key, text) else None
 
-    # --- promotions: what a version was promoted with, found by version rather than by key ---
+    # --- promotions: what a version was promoted with, found by version, not by key ---
 
     def promotion(self) -> Promotion | None:
-        """What this version was last promoted with; None if it never was, or the record is not genuine."""
+        """What this version was last promoted with; None if never, or if the record is not genuine."""
         text = self._genuine(self.registry.read_text(self.run_id, PROMOTION), self._promotion_key)
         return Promotion.model_validate_json(text) if text else None
 
     def put_promotion(self, promotion: Promotion) -> None:
-        """Keeps what this version was promoted with."""
+        """Stores what this version was promoted with."""
         text = promotion.model_dump_json()
         envelope = {"record": text, "signature": sign(self._secret, self._promotion_key, text)}
         self.registry.write_text(self.run_id, PROMOTION, json.dumps(envelope))
@@ -139,7 +139,7 @@ class UncheckedLedger:
         text = self._kept[key]
         try:
             return kind.model_validate_json(text) if text is not None else None
-        except ValidationError:  # another stage's, or of another Shiplift
+        except ValidationError:  # of another stage, or written by another version of Shiplift
             return None
 
     def _text(self, key: str, stage: str) -> str | None:
@@ -152,7 +152,7 @@ class UncheckedLedger:
 
 
 def artifacts_of(value: Any) -> Iterator[Artifact]:
-    """Every artifact a record names, however deep."""
+    """Every artifact that a record names, at any depth."""
     if isinstance(value, Artifact):
         yield value
     elif isinstance(value, Record):

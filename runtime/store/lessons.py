@@ -1,8 +1,8 @@
-"""What building one version teaches for the next: layer sensitivities, kernel timings, the best configurations.
+"""What one version's release learns for the next: layer sensitivities, kernel timings, the best configurations.
 
-They lie in the artifact store, because a pod begins with an empty home, and are found by a name made of what they are
-true of (a graph's digest, a GPU). A name promises nothing about bytes, so the entry is signed: who may write to the
-store must not choose what a builder loads. Lessons are a convenience: where one can't be had or kept, work goes on.
+Lessons are in the artifact store, because a pod starts with an empty home, under a name for what they are true of (a
+graph's digest, a GPU). A name says nothing about the bytes, so the entry is signed: whoever can write to the store
+must not choose what a builder loads. Lessons only save time: if one can't be read or stored, work goes on without it.
 """
 
 import contextlib
@@ -21,18 +21,18 @@ from shiplift.runtime.store.artifacts import ArtifactStore, digest
 
 @contextmanager
 def lessons(site: Site, name: str, folder: Path) -> Iterator[Path]:
-    """The folder with what was learned under a name; what is in it at the end is what the next one finds.
+    """Yields `folder` with the files stored under a name, and stores the changed files afterwards.
 
-    Two that learn at once both keep what they found, and the later one is remembered.
+    If two processes do so at once, the later one wins.
     """
     store, secret = ArtifactStore(site.artifacts_uri), load_secrets(Path(site.home)).ledger
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(ShipliftError):
         if known := _known(store, secret, name):
             store.fetch(known, folder)
-    before = _seen(folder)
+    before = _digests(folder)
     yield folder
-    if _seen(folder) != before:
+    if _digests(folder) != before:
         with contextlib.suppress(ShipliftError):
             tree = store.put_tree(folder)
             entry = {"tree": tree.sha256, "signature": sign(secret, name, tree.sha256)}
@@ -50,7 +50,7 @@ def _known(store: ArtifactStore, secret: str, name: str) -> Artifact | None:
     return Artifact(sha256=tree, size_bytes=0, kind="tree") if genuine else None
 
 
-def _seen(folder: Path) -> dict[str, str]:
+def _digests(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): digest(path)[0] for path in folder.rglob("*") if path.is_file()}
 
 

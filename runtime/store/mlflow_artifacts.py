@@ -1,8 +1,8 @@
 """MLflow's artifact proxy as a filesystem, without MLflow: `mlflow-artifacts://HOST:PORT/FOLDER`.
 
-A cluster needs no object storage of its own this way: what can reach the registry can store artifacts in it. Only
-what the store asks of a filesystem is here. With `mlflow-artifacts+https://` the server is asked over TLS. Who we are
-comes from MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and _PASSWORD, as for MLflow's own client.
+With it a cluster needs no object storage: whoever can reach the registry can store artifacts there. It implements only
+what `ArtifactStore` calls. `mlflow-artifacts+https://` uses TLS. Credentials come from MLFLOW_TRACKING_TOKEN, or from
+MLFLOW_TRACKING_USERNAME and _PASSWORD, as for MLflow's own client.
 """
 
 import io
@@ -21,15 +21,14 @@ from shiplift.runtime.base.errors import Temporary
 
 PROTOCOL = "mlflow-artifacts"
 _CHUNK = 1 << 20
-# Connecting is tried again at once; everything else is for who called: an engine waits between attempts.
-_CONNECTS = 2
+_CONNECT_RETRIES = 2  # at once; anything else is for the caller to retry: an engine waits between attempts
 _TIMEOUT = httpx.Timeout(60, connect=5)
 
 
 class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is untyped
-    """The files behind an MLflow server's artifact proxy; a path begins with `host:port`.
+    """The files of an MLflow server's artifact proxy; a path begins with `host:port`.
 
-    Every method raises `Temporary` where the server does not answer, and `FileNotFoundError` for what it doesn't have.
+    Every method raises `Temporary` if the server does not respond, and `FileNotFoundError` if it has no such file.
     """
 
     protocol = (PROTOCOL, f"{PROTOCOL}+https")
@@ -37,7 +36,7 @@ class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is unt
 
     def __init__(self, scheme: str = "http", **options: Any) -> None:
         super().__init__(**options)
-        transport = httpx.HTTPTransport(retries=_CONNECTS)
+        transport = httpx.HTTPTransport(retries=_CONNECT_RETRIES)
         self._scheme = scheme
         self._client = httpx.Client(transport=transport, timeout=_TIMEOUT, trust_env=False)
 
@@ -46,13 +45,13 @@ class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is unt
         return {"scheme": "https"} if path.startswith(f"{PROTOCOL}+https:") else {}
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
-        """Writes `value`, over what was there."""
+        """Writes `value` to a file, replacing what was there."""
         if mode == "create" and self.exists(path):
             raise FileExistsError(path)
         self._send("PUT", path, content=value)
 
     def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
-        """Writes a local file in pieces, over what was there."""
+        """Uploads a local file in chunks, replacing what was there."""
         with Path(lpath).open("rb") as file:
             size = str(os.fstat(file.fileno()).st_size)
             self._send("PUT", rpath, content=iter(lambda: file.read(_CHUNK), b""), headers={"Content-Length": size})
@@ -62,23 +61,25 @@ class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is unt
         return self._send("GET", path).content[slice(start, end)]
 
     def open(self, path: str, mode: str = "rb", **_: Any) -> io.BufferedReader:
-        """A file to read in pieces, from its beginning to its end."""
+        """Opens a file for sequential reading."""
         if mode != "rb":
-            raise NotImplementedError(f"mode {mode!r}: files are read with 'rb', written with put_file or pipe_file")
+            raise NotImplementedError(
+                f"mode {mode!r} is not supported: read with 'rb', write with put_file or pipe_file"
+            )
         return io.BufferedReader(_Download(self._client, self._request("GET", path)), _CHUNK)
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Its `name`, `size` in bytes (None for a folder) and `type`."""
+        """A path's `name`, `size` in bytes (None for a folder) and `type`."""
         plain = self._strip_protocol(path)
-        for found in self._list(posixpath.dirname(plain)):
-            if found["name"] == plain:
-                return found
+        for entry in self._list(posixpath.dirname(plain)):
+            if entry["name"] == plain:
+                return entry
         raise FileNotFoundError(path)
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
-        """What a folder holds, as `info` says it."""
-        found = list(self._list(self._strip_protocol(path)))
-        return found if detail else [one["name"] for one in found]
+        """A folder's entries, in the format of `info`."""
+        entries = list(self._list(self._strip_protocol(path)))
+        return entries if detail else [entry["name"] for entry in entries]
 
     def rm_file(self, path: str) -> None:
         """Removes a file."""
@@ -90,16 +91,16 @@ class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is unt
             request = self._client.build_request(
                 "GET", self._url(host, ""), params={"path": path} if path else {}, headers=_identity()
             )
-            answer = _checked(self._client.send(request), folder)
-            files = answer.json().get("files", [])
-        for one in files:
-            kind = "directory" if one.get("is_dir") else "file"
-            size = int(one["file_size"]) if one.get("file_size") is not None and kind == "file" else None
-            yield {"name": f"{folder}/{posixpath.basename(one['path'])}", "size": size, "type": kind}
+            response = _checked(self._client.send(request), folder)
+            files = response.json().get("files", [])
+        for file in files:
+            kind = "directory" if file.get("is_dir") else "file"
+            size = int(file["file_size"]) if file.get("file_size") is not None and kind == "file" else None
+            yield {"name": f"{folder}/{posixpath.basename(file['path'])}", "size": size, "type": kind}
 
-    def _send(self, method: str, path: str, **how: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, **options: Any) -> httpx.Response:
         with _translated(path):
-            return _checked(self._client.send(self._request(method, path, **how)), path)
+            return _checked(self._client.send(self._request(method, path, **options)), path)
 
     def _request(
         self, method: str, path: str, *, headers: dict[str, str] | None = None, content: Any = None
@@ -114,11 +115,11 @@ class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is unt
 
 
 class _Download(io.RawIOBase):
-    """A response's body as it comes; the connection is given back when it is closed."""
+    """A response's body as a stream; closing it releases the connection."""
 
     def __init__(self, client: httpx.Client, request: httpx.Request) -> None:
         self._path = request.url.path
-        self._rest = b""
+        self._buffer = b""
         with _translated(self._path):
             self._response = client.send(request, stream=True)
             try:
@@ -126,20 +127,20 @@ class _Download(io.RawIOBase):
             except BaseException:
                 self._response.close()
                 raise
-        self._pieces = self._response.iter_bytes(_CHUNK)
+        self._chunks = self._response.iter_bytes(_CHUNK)
 
     def readable(self) -> bool:
-        """It is."""
+        """Always True."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fills as much of `buffer` as one piece gives; 0 at the end."""
-        if not self._rest:
+        """Copies what is left of a chunk into `buffer`; returns the number of bytes, 0 at the end."""
+        if not self._buffer:
             with _translated(self._path):
-                self._rest = next(self._pieces, b"")
-        taken = min(len(buffer), len(self._rest))
-        buffer[:taken], self._rest = self._rest[:taken], self._rest[taken:]
-        return taken
+                self._buffer = next(self._chunks, b"")
+        count = min(len(buffer), len(self._buffer))
+        buffer[:count], self._buffer = self._buffer[:count], self._buffer[count:]
+        return count
 
     def close(self) -> None:
         """Ends the download."""
@@ -149,7 +150,7 @@ class _Download(io.RawIOBase):
 
 
 def _identity() -> dict[str, str]:
-    """Read for each request: a token that a platform renews is taken up."""
+    """The authorization header; read for each request, since platforms renew tokens."""
     token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
     if token:
         return {"Authorization": f"Bearer {token}"}
@@ -160,31 +161,31 @@ def _identity() -> dict[str, str]:
     return {}
 
 
-def _checked(answer: httpx.Response, path: str) -> httpx.Response:
-    """The answer, if it is a good one.
+def _checked(response: httpx.Response, path: str) -> httpx.Response:
+    """The response, if it is a success.
 
     Raises:
         FileNotFoundError: the server has no such file.
-        Temporary: it can't or won't answer.
+        Temporary: the server answered with another error.
     """
-    if answer.status_code == 404:
+    if response.status_code == 404:
         raise FileNotFoundError(path)
-    if answer.is_error:
-        raise _unavailable(path, f"it answered {answer.status_code}")
-    return answer
+    if response.is_error:
+        raise _unavailable(path, f"it answered {response.status_code}")
+    return response
 
 
 @contextmanager
 def _translated(path: str) -> Iterator[None]:
     try:
         yield
-    except (httpx.HTTPError, httpx.StreamError, ValueError) as error:  # ValueError: an answer that is no JSON
+    except (httpx.HTTPError, httpx.StreamError, ValueError) as error:  # ValueError: the body is not JSON
         raise _unavailable(path, error) from error
 
 
-def _unavailable(path: str, why: object) -> Temporary:
-    said = " ".join(str(why).split())[:200] or type(why).__name__
+def _unavailable(path: str, cause: object) -> Temporary:
+    reason = " ".join(str(cause).split())[:200] or type(cause).__name__
     return Temporary(
-        f"the artifact store does not answer for {path[-80:]}: {said}",
-        do="Check that MLflow is up and lets us in (MLFLOW_TRACKING_*), then run the same command again.",
+        f"the artifact store does not answer for {path[-80:]}: {reason}",
+        do="Check that MLflow is up and accepts the credentials in MLFLOW_TRACKING_*, then run the same command again.",
     )

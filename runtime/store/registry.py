@@ -1,7 +1,7 @@
-"""MLflow, and its only importer: the registry that names versions, and the ledger that keeps what happened to them.
+"""The model registry and its runs, and the only importer of MLflow.
 
-MLflow is imported when a `Registry` is made, not with this module: the receiver and the command line stay light.
-What a registry does not answer is `Temporary`, what it does not know is `NotFound`; nothing else leaves this file.
+MLflow is imported when a `Registry` is created, not with this module, so that the receiver and the command line stay
+light. A registry that does not respond raises `Temporary`, an unknown name `NotFound`; no other error leaves this file.
 """
 
 import os
@@ -16,11 +16,14 @@ from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflic
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TAG = "shiplift."
-FOLDER = "shiplift"  # in a run's artifacts: data and spec logged by the author, records and reports written by us
+FOLDER = "shiplift"  # in a run's artifacts: the author's data and spec, and Shiplift's records and reports
 
 
 def prepare_environment() -> None:
-    """Set at the edge of every process that talks to MLflow: bounded waits, no telemetry, no progress bars."""
+    """Sets MLflow's environment variables: bounded waits, no telemetry, no progress bars.
+
+    Called at the edge of every process that talks to MLflow.
+    """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
@@ -32,7 +35,7 @@ def prepare_environment() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class VersionInfo:
-    """A model version as the registry has it; times are seconds since the epoch."""
+    """A model version in the registry; times are seconds since the epoch."""
 
     name: str
     version: int
@@ -46,12 +49,12 @@ class VersionInfo:
 class Registry:
     """A model registry and its tracking store at `uri`.
 
-    Every method raises `Temporary` when the server can't be reached or fails, and `NotFound` for what it doesn't know.
+    Every method raises `Temporary` if the server can't be reached or fails, and `NotFound` for unknown names.
     """
 
     def __init__(self, uri: str) -> None:
         prepare_environment()
-        import mlflow  # noqa: PLC0415 - 1.3 s and 170 MB, paid only by who needs it
+        import mlflow  # noqa: PLC0415 - takes 1.3 s and 170 MB, only where it is needed
 
         self.uri = uri
         self._mlflow = mlflow
@@ -60,18 +63,18 @@ class Registry:
     # --- versions ---
 
     def version(self, name: str, version: int) -> VersionInfo:
-        """The version as it is now."""
+        """A version, as it is now."""
         with _translated(f"version {version} of model {name!r}"):
             return _info(self._client.get_model_version(name, str(version)))
 
     def versions(self, name: str) -> list[VersionInfo]:
-        """Every version of a model, in no order."""
+        """Every version of a model, in no particular order."""
         with _translated(f"model {name!r}"):
             quoted = name.replace("'", "\\'")
             return [_info(v) for v in self._pages(self._client.search_model_versions, f"name='{quoted}'")]
 
     def tag(self, name: str, version: int, **tags: str) -> None:
-        """Sets `shiplift.KEY` tags; values over the registry's limit are cut."""
+        """Sets `shiplift.KEY` tags; values longer than the registry's limit are cut."""
         with _translated(f"version {version} of model {name!r}"):
             for key, value in tags.items():
                 self._client.set_model_version_tag(name, str(version), f"{TAG}{key}", value[:4900])
@@ -79,7 +82,7 @@ class Registry:
     # --- aliases ---
 
     def alias(self, name: str, alias: str) -> int:
-        """The version an alias names; 0: none."""
+        """The version that an alias points at, or 0."""
         try:
             with _translated(f"alias {alias!r} of model {name!r}"):
                 return int(self._client.get_model_version_by_alias(name, alias).version)
@@ -87,74 +90,74 @@ class Registry:
             return 0
 
     def move_alias(self, name: str, alias: str, version: int, *, expected: int | None = None) -> None:
-        """Points an alias at a version (0 removes it), if it still names `expected` (None: whatever it names).
+        """Points an alias at a version (0 removes it), if it still points at `expected` (None: unconditionally).
 
-        MLflow has no compare-and-set: callers hold the model's promotion lock, this check catches those who don't.
+        MLflow has no compare-and-set: callers hold the model's promotion lock, and this check catches others.
 
         Raises:
-            PromotionConflict: it names another version by now.
+            PromotionConflict: the alias points at another version.
         """
-        now = self.alias(name, alias)
-        if expected is not None and now not in (expected, version):
+        current = self.alias(name, alias)
+        if expected is not None and current not in (expected, version):
             raise PromotionConflict(
-                f"alias {alias!r} of {name!r} names version {now or 'none'}, not {expected or 'none'} as before",
+                f"alias {alias!r} of {name!r} names version {current or 'none'}, not {expected or 'none'} as before",
                 do="Look at `shiplift status`, then run the same command again.",
             )
         with _translated(f"alias {alias!r} of model {name!r}"):
-            if version and now != version:
+            if version and current != version:
                 self._client.set_registered_model_alias(name, alias, str(version))
-            elif not version and now:
+            elif not version and current:
                 self._client.delete_registered_model_alias(name, alias)
 
     # --- files ---
 
     def download_model(self, info: VersionInfo, to: Path) -> Path:
-        """Every file of a version, into the folder `to`."""
+        """Downloads every file of a version into the folder `to`."""
         with _translated(f"the files of {info.name!r} version {info.version}"):
             self._mlflow.set_tracking_uri(self.uri)
             self._mlflow.set_registry_uri(self.uri)
-            got = self._mlflow.artifacts.download_artifacts(
+            path = self._mlflow.artifacts.download_artifacts(
                 artifact_uri=f"models:/{info.name}/{info.version}", dst_path=str(to), tracking_uri=self.uri
             )
-        return Path(got)
+        return Path(path)
 
     def download_run_file(self, run_id: str, path: str, to: Path) -> Path | None:
-        """One artifact of a run, into the folder `to`; None where there is no such artifact."""
+        """Downloads one artifact of a run into the folder `to`; None if there is no such artifact."""
         if not run_id:
             return None
         try:
             with _translated(f"artifact {path!r} of run {run_id}"):
-                got = self._client.download_artifacts(run_id, path, dst_path=str(to))
+                downloaded = Path(self._client.download_artifacts(run_id, path, dst_path=str(to)))
         except NotFound:
             return None
-        return Path(got) if Path(got).is_file() else None
+        return downloaded if downloaded.is_file() else None
 
     def read_text(self, run_id: str, path: str) -> str | None:
-        """A small text artifact of a run; None where there is none."""
+        """A small text artifact of a run, or None."""
         with tempfile.TemporaryDirectory(prefix="shiplift-") as folder:
-            got = self.download_run_file(run_id, path, Path(folder))
-            return got.read_text(errors="replace") if got else None
+            file = self.download_run_file(run_id, path, Path(folder))
+            return file.read_text(errors="replace") if file else None
 
     def write_text(self, run_id: str, path: str, body: str) -> None:
-        """Writes, or replaces, a text artifact of a run."""
+        """Writes or replaces a text artifact of a run."""
         with _translated(f"run {run_id}"):
             self._client.log_text(run_id, body, path)
 
     def metrics(self, run_id: str, **values: float) -> None:
-        """Logs metrics of a run, so that versions can be compared in MLflow's own pages."""
+        """Logs metrics of a run, so that versions can be compared in MLflow's own UI."""
         with _translated(f"run {run_id}"):
             for key, value in values.items():
                 self._client.log_metric(run_id, f"{FOLDER}.{key}", value)
 
     def run_of(self, info: VersionInfo) -> str:
-        """The run that keeps a version's story: its own, or one made for it, found again by a tag of the version."""
-        kept = info.run_id or info.tags.get(f"{TAG}run_id", "")
-        if kept:
-            return kept
+        """The run that holds a version's history: its own, or one created for it and named by a tag of the version."""
+        run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
+        if run_id:
+            return run_id
         with _translated("the experiment 'shiplift'"):
             experiment = self._client.get_experiment_by_name(FOLDER)
-            where = experiment.experiment_id if experiment else self._client.create_experiment(FOLDER)
-            run = self._client.create_run(where, run_name=f"{info.name}-{info.version}")
+            experiment_id = experiment.experiment_id if experiment else self._client.create_experiment(FOLDER)
+            run = self._client.create_run(experiment_id, run_name=f"{info.name}-{info.version}")
             self._client.set_terminated(run.info.run_id)
         self.tag(info.name, info.version, run_id=run.info.run_id)
         return str(run.info.run_id)
@@ -170,14 +173,14 @@ class Registry:
 
 
 def check_name(name: str) -> str:
-    """A model name that can be a registered model's.
+    """The name, if it is valid for a registered model.
 
     Raises:
-        NotAdmitted: it is empty, too long, or has a character that MLflow doesn't allow.
+        NotAdmitted: the name is empty, too long, or has a character that MLflow does not allow.
     """
     if not name or len(name) > 256 or any(c in name for c in "/:") or not name.isprintable() or name != name.strip():
         raise NotAdmitted(
-            f"{name[:80]!r} can't be a model's name: 1 to 256 printable characters, without `/` and `:`",
+            f"{name[:80]!r} can't be a model's name: it needs 1 to 256 printable characters, without `/` and `:`",
             do="Register the model under another name.",
         )
     return name
@@ -211,8 +214,8 @@ def _info(version: Any) -> VersionInfo:
 
 
 @contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """MLflow's and requests' exceptions as ours."""
+def _translated(subject: str) -> Iterator[None]:
+    """Turns MLflow's and requests' exceptions into ours; `subject` is what was asked for."""
     import requests  # noqa: PLC0415 - comes with MLflow
     from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
@@ -221,19 +224,19 @@ def _translated(what: str) -> Iterator[None]:
     except MlflowException as error:
         code, status = error.error_code, error.get_http_status_code()
         if code in ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "ENDPOINT_NOT_FOUND") or status == 404:
-            raise NotFound(f"the registry has no {what}", do="Check the name in the registry.") from error
+            raise NotFound(f"the registry has no {subject}", do="Check the name in the registry.") from error
         if code == "INVALID_PARAMETER_VALUE" and "not found" in str(error).lower():
-            raise NotFound(f"the registry has no {what}", do="Check the name in the registry.") from error
-        raise unreachable(what, error) from error
+            raise NotFound(f"the registry has no {subject}", do="Check the name in the registry.") from error
+        raise unreachable(subject, error) from error
     except (requests.RequestException, ConnectionError, TimeoutError) as error:
         if getattr(getattr(error, "response", None), "status_code", None) == 404:
-            raise NotFound(f"the registry has no {what}", do="Check the name in the registry.") from error
-        raise unreachable(what, error) from error
+            raise NotFound(f"the registry has no {subject}", do="Check the name in the registry.") from error
+        raise unreachable(subject, error) from error
 
 
-def unreachable(what: str, why: object) -> Temporary:
-    """The error for a registry that does not answer, or not sensibly."""
+def unreachable(subject: str, cause: object) -> Temporary:
+    """The error for a registry that does not respond, or makes no sense; `subject` is what was asked for."""
     return Temporary(
-        f"the registry does not answer for {what}: {' '.join(str(why).split())[:300]}",
+        f"the registry does not answer for {subject}: {' '.join(str(cause).split())[:300]}",
         do="Check that MLflow is up (`shiplift status`), then run the same command again.",
     )

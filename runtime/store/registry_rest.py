@@ -1,10 +1,9 @@
 """The registry over its REST API: for processes too small to import MLflow, or too far away to reach it directly.
 
-The receiver and the reconciler run for months in a few dozen megabytes, and a git push's pod should start at once; all
-they ask is which versions there are, what their tags say, and who is told of new ones. The command line asks a
-cluster's registry through `transport`. What does not answer is `Temporary`, here too. Who asks, and
-which certificates count, is read from the same variables as MLflow's (`MLFLOW_TRACKING_TOKEN`, `_USERNAME`,
-`_SERVER_CERT_PATH`, `_INSECURE_TLS`).
+The receiver and the reconciler run for months in a few dozen megabytes, and a git push's pod should start at once. They
+only read versions and their tags, set tags, and register the webhook. The command line reaches a cluster's registry
+through `transport`. A registry that does not respond raises `Temporary`, here too. Credentials and certificates come
+from the same variables as MLflow's (`MLFLOW_TRACKING_TOKEN`, `_USERNAME`, `_SERVER_CERT_PATH`, `_INSECURE_TLS`).
 """
 
 import os
@@ -17,14 +16,14 @@ import httpx
 from shiplift.runtime.base.errors import NotFound, Temporary, UsageError
 from shiplift.runtime.store.registry import TAG, VersionInfo, unreachable
 
-PATIENT_S = 30.0  # for who does other things meanwhile, or has a person wait for a thousand models
+PATIENT_S = 30.0  # for background work, and for pages over a thousand models
 _API = "/api/2.0/mlflow"
 _PAGE = 200
 _VERSION_CREATED = {"entity": "MODEL_VERSION", "action": "CREATED"}
 
 
 class RestRegistry:
-    """A model registry at `uri`; every method raises `Temporary` when it can't be reached, or answers oddly."""
+    """A model registry at `uri`; every method raises `Temporary` if it can't be reached or its answer is malformed."""
 
     def __init__(self, uri: str, *, timeout_s: float = 5, transport: httpx.BaseTransport | None = None) -> None:
         self._client = httpx.Client(
@@ -34,65 +33,69 @@ class RestRegistry:
     # --- versions ---
 
     def has(self, name: str, version: int) -> bool:
-        """Whether there is such a version."""
+        """Whether the version exists."""
         return self._version(name, version) is not None
 
     def version(self, name: str, version: int) -> VersionInfo | None:
-        """A version as it is now; None: there is none."""
-        said = self._version(name, version)
-        return _info(said["model_version"]) if said else None
+        """A version as it is now, or None if it does not exist."""
+        body = self._version(name, version)
+        return _info(body["model_version"]) if body else None
 
     def models(self) -> Iterator[tuple[str, int, dict[str, int]]]:
-        """Each model's name, highest version number (0: none) and aliases; one page of models at a time."""
+        """Each model's name, highest version number (0 if it has none) and aliases, one page at a time."""
         for model in self._models():
-            yield str(model.get("name", "")), max((one.version for one in _latest(model)), default=0), _aliases(model)
+            highest = max((info.version for info in _latest(model)), default=0)
+            yield str(model.get("name", "")), highest, _aliases(model)
 
     def newest(self) -> Iterator[VersionInfo]:
-        """Each model's version with the highest number; one page of models at a time."""
+        """Each model's version with the highest number, one page of models at a time."""
         for model in self._models():
             if versions := _latest(model):
                 yield max(versions, key=lambda info: info.version)
 
     def versions(self, name: str) -> list[VersionInfo]:
-        """Every version of a model, in no order.
+        """Every version of a model, in no particular order.
 
         Raises:
-            NotFound: there is no such model, or it has no versions.
+            NotFound: the model does not exist, or has no versions.
         """
         quoted = name.replace("'", "\\'")
         pages = self._pages("/model-versions/search", filter=f"name='{quoted}'")
-        found = [_info(one) for page in pages for one in page.get("model_versions", [])]
-        if not found:
+        versions = [_info(body) for page in pages for body in page.get("model_versions", [])]
+        if not versions:
             raise _no_versions(name)
-        return found
+        return versions
 
     def aliases(self, name: str) -> dict[str, int]:
-        """A model's aliases, and the versions they name; none where there is no such model."""
-        said = self._ask("GET", "/registered-models/get", params={"name": name})
-        return _aliases((said or {}).get("registered_model", {}))
+        """A model's aliases and the versions they point at; empty if the model does not exist."""
+        body = self._ask("GET", "/registered-models/get", params={"name": name})
+        return _aliases((body or {}).get("registered_model", {}))
 
     def newest_of(self, name: str) -> VersionInfo:
         """A model's version with the highest number.
 
         Raises:
-            NotFound: there is no such model, or it has no versions.
+            NotFound: the model does not exist, or has no versions.
         """
-        said = self._ask("GET", "/registered-models/get", params={"name": name})
-        versions = _latest((said or {}).get("registered_model", {}))
+        body = self._ask("GET", "/registered-models/get", params={"name": name})
+        versions = _latest((body or {}).get("registered_model", {}))
         if not versions:
             raise _no_versions(name)
         return max(versions, key=lambda info: info.version)
 
     def tag(self, name: str, version: int, **tags: str) -> None:
-        """Sets `shiplift.KEY` tags; values over the registry's limit are cut.
+        """Sets `shiplift.KEY` tags; values longer than the registry's limit are cut.
 
         Raises:
-            NotFound: there is no such version.
+            NotFound: the version does not exist.
         """
         for key, value in tags.items():
             body = {"name": name, "version": str(version), "key": f"{TAG}{key}", "value": value[:4900]}
             if self._ask("POST", "/model-versions/set-tag", json=body) is None:
-                raise NotFound(f"the registry has no version {version} of model {name!r}", do="It was deleted.")
+                raise NotFound(
+                    f"the registry has no version {version} of model {name!r}",
+                    do="It was probably deleted; register it again if it should be released.",
+                )
 
     # --- files ---
 
@@ -108,17 +111,17 @@ class RestRegistry:
     # --- webhooks ---
 
     def ensure_webhook(self, name: str, url: str, secret: str, *, renew: bool) -> None:
-        """Makes the webhook that announces new versions; `renew` sends address and secret to one that is there."""
+        """Creates the webhook that announces new versions; `renew` updates the URL and secret of an existing one."""
         body = {"name": name, "url": url, "events": [_VERSION_CREATED], "secret": secret}
-        there = self._webhook(name)
-        if there is None:
+        existing = self._webhook(name)
+        if existing is None:
             self._ask("POST", "/webhooks", json=body)
-        elif renew or there.get("url") != url:
-            self._ask("PATCH", f"/webhooks/{there['webhook_id']}", json=body)
+        elif renew or existing.get("url") != url:
+            self._ask("PATCH", f"/webhooks/{existing['webhook_id']}", json=body)
 
     def _webhook(self, name: str) -> dict[str, Any] | None:
         pages = self._pages("/webhooks")
-        return next((one for page in pages for one in page.get("webhooks", []) if one.get("name") == name), None)
+        return next((hook for page in pages for hook in page.get("webhooks", []) if hook.get("name") == name), None)
 
     # --- requests ---
 
@@ -132,25 +135,25 @@ class RestRegistry:
     def _pages(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
         token = ""
         while True:
-            where = {"page_token": token} if token else {}
-            page = self._ask("GET", path, params={"max_results": str(_PAGE), **query, **where}) or {}
+            position = {"page_token": token} if token else {}
+            page = self._ask("GET", path, params={"max_results": str(_PAGE), **query, **position}) or {}
             yield page
             token = str(page.get("next_page_token") or "")
             if not token:
                 return
 
     def _ask(self, method: str, path: str, **content: Any) -> dict[str, Any] | None:
-        """What the registry says; None: it knows no such thing."""
-        answer = self._send(method, _API + path, **content)
-        said = _json(answer)
-        if answer.status_code == 404 or (answer.status_code == 400 and method == "GET"):
+        """The registry's answer as JSON, or None if it does not know the thing asked for."""
+        response = self._send(method, _API + path, **content)
+        body = _json(response)
+        if response.status_code == 404 or (response.status_code == 400 and method == "GET"):
             return None
-        why = str(said.get("message", ""))[:300] if isinstance(said, dict) else ""
-        if answer.status_code == 400:
-            raise UsageError(f"the registry refused {method} {path}: {why}", do="Mend the setting it names.")
-        if answer.is_error or not isinstance(said, dict):
-            raise unreachable("the registry", f"it answered {answer.status_code} {why}".strip())
-        return said
+        reason = str(body.get("message", ""))[:300] if isinstance(body, dict) else ""
+        if response.status_code == 400:
+            raise UsageError(f"the registry refused {method} {path}: {reason}", do="Fix the setting it names.")
+        if response.is_error or not isinstance(body, dict):
+            raise unreachable("the registry", f"it answered {response.status_code} {reason}".strip())
+        return body
 
     def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
         token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
@@ -166,16 +169,16 @@ def version_exists(uri: str, name: str, version: int, *, timeout_s: float = 5) -
     """Whether the registry has a version.
 
     Raises:
-        Temporary: the registry does not answer.
+        Temporary: the registry does not respond.
     """
     return RestRegistry(uri, timeout_s=timeout_s).has(name, version)
 
 
 def _trusted() -> ssl.SSLContext | bool:
-    """Whose certificates the registry may show.
+    """The certificates that the registry's is verified against, or False for no verification.
 
     Raises:
-        UsageError: the file of certificates can't be read.
+        UsageError: the certificate file can't be read.
     """
     if os.environ.get("MLFLOW_TRACKING_INSECURE_TLS", "").lower() == "true":
         return False
@@ -183,41 +186,43 @@ def _trusted() -> ssl.SSLContext | bool:
     try:
         return ssl.create_default_context(cafile=file) if file else True
     except (OSError, ssl.SSLError) as error:
-        raise UsageError(f"MLFLOW_TRACKING_SERVER_CERT_PATH: {file} can't be read: {error}", do="Mend it.") from error
+        raise UsageError(
+            f"MLFLOW_TRACKING_SERVER_CERT_PATH: {file} can't be read: {error}", do="Fix the variable or the file."
+        ) from error
 
 
 def _no_versions(name: str) -> NotFound:
-    return NotFound(f"the registry has no versions of model {name!r}", do="Register one, or mend the name.")
+    return NotFound(f"the registry has no versions of model {name!r}", do="Register one, or fix the name.")
 
 
 def _latest(model: dict[str, Any]) -> list[VersionInfo]:
-    return [_info(one) for one in model.get("latest_versions", [])]
+    return [_info(body) for body in model.get("latest_versions", [])]
 
 
 def _aliases(model: dict[str, Any]) -> dict[str, int]:
     try:
-        return {str(one["alias"]): int(one["version"]) for one in model.get("aliases", [])}
+        return {str(entry["alias"]): int(entry["version"]) for entry in model.get("aliases", [])}
     except (KeyError, TypeError, ValueError) as error:
-        raise Temporary(f"the registry gave an odd alias: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error
+        raise Temporary(f"the registry sent a malformed alias: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error
 
 
-def _json(answer: httpx.Response) -> Any:
+def _json(response: httpx.Response) -> Any:
     try:
-        return answer.json()
+        return response.json()
     except ValueError:
-        return None  # a proxy's page, say
+        return None  # such as a proxy's error page
 
 
-def _info(said: Any) -> VersionInfo:
+def _info(body: Any) -> VersionInfo:
     try:
         return VersionInfo(
-            name=str(said["name"]),
-            version=int(said["version"]),
-            source=str(said.get("source", "")),
-            run_id=str(said.get("run_id", "")),
-            created_at=int(said.get("creation_timestamp", 0)) / 1000,
-            tags={str(tag["key"]): str(tag.get("value", "")) for tag in said.get("tags", [])},
-            aliases=tuple(str(alias) for alias in said.get("aliases", []) if isinstance(alias, str)),
+            name=str(body["name"]),
+            version=int(body["version"]),
+            source=str(body.get("source", "")),
+            run_id=str(body.get("run_id", "")),
+            created_at=int(body.get("creation_timestamp", 0)) / 1000,
+            tags={str(tag["key"]): str(tag.get("value", "")) for tag in body.get("tags", [])},
+            aliases=tuple(str(alias) for alias in body.get("aliases", []) if isinstance(alias, str)),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Temporary(f"the registry gave an odd version: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error
+        raise Temporary(f"the registry sent a malformed version: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error

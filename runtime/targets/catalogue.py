@@ -1,4 +1,4 @@
-"""The site's catalogue of targets: a YAML file in its home, on a cluster a mounted ConfigMap."""
+"""The site's catalogue of targets: a YAML file in its home, or on a cluster a mounted ConfigMap."""
 
 from pathlib import Path
 
@@ -14,10 +14,10 @@ FILE = "targets.yaml"
 
 
 def catalogue(home: Path) -> dict[str, Target]:
-    """The site's targets by name; the default target is always one of them.
+    """The site's targets by name, always including the default target.
 
     Raises:
-        SpecInvalid: the catalogue can't be read; every wrong field is named.
+        SpecInvalid: the catalogue can't be read; each wrong field is named.
     """
     file = home / FILE
     return parse(file.read_text() if file.is_file() else "")
@@ -33,14 +33,14 @@ def parse(text: str) -> dict[str, Target]:
     try:
         listed = Fleet.model_validate(entries).targets
     except ValidationError as error:
-        raise SpecInvalid(f"{FILE}: {'; '.join(problems(error))}", do="Mend that field.") from error
+        raise SpecInvalid(f"{FILE}: {'; '.join(problems(error))}", do="Fix that field.") from error
     default = Target()
     return {default.name: default} | {target.name: target for target in listed}
 
 
-def save(home: Path, *found: Target) -> Path:
-    """Puts targets into the catalogue; those of the same name are replaced."""
-    listed = catalogue(home) | {target.name: target for target in found}
+def save(home: Path, *targets: Target) -> Path:
+    """Adds targets to the catalogue, replacing those of the same name."""
+    listed = catalogue(home) | {target.name: target for target in targets}
     body = {
         "targets": [target.model_dump(mode="json", exclude_defaults=True) | {"name": n} for n, target in listed.items()]
     }

@@ -1,4 +1,4 @@
-"""Finding targets: what this machine is, and what a cluster's nodes are."""
+"""Discovery of targets: of this machine, and of a cluster's nodes."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +15,7 @@ _CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 
 def detect(machine: Hardware) -> tuple[Target, ...]:
-    """The targets that a machine is: its processor under the bundled server, and its GPU under NVIDIA's."""
+    """The targets of a machine: its CPU with the bundled server, and its GPU with NVIDIA's."""
     kind = accelerator_of(machine)
     versions = Versions(onnxruntime=bundled_onnxruntime())
     cpu = Target(name=kind, accelerator=kind, precisions=_cpu_precisions(kind), versions=versions)
@@ -23,19 +23,19 @@ def detect(machine: Hardware) -> tuple[Target, ...]:
 
 
 def of_nodes(nodes: Iterable[Mapping[str, Any]]) -> tuple[Target, ...]:
-    """The targets of a cluster's nodes (as in YAML), one per kind of hardware, with what schedules a pod there.
+    """The targets of a cluster's nodes (as in YAML), one per kind of hardware, with node selectors and tolerations.
 
-    Read from the labels of node feature discovery and GPU feature discovery; without them a node is a plain processor.
+    Read from the labels of node feature discovery and GPU feature discovery; a node without them is a plain CPU.
     """
-    found: dict[str, Target] = {}
+    targets: dict[str, Target] = {}
     for node in nodes:
         if not _schedulable(node):
             continue
         labels = dict(node["metadata"].get("labels") or {})
         tolerations = tuple(_tolerations(node))
         target = _gpu_of_labels(labels) if "nvidia.com/gpu.product" in labels else _cpu_of_labels(labels)
-        found.setdefault(target.name, target.model_copy(update={"tolerations": tolerations}))
-    return tuple(found.values())
+        targets.setdefault(target.name, target.model_copy(update={"tolerations": tolerations}))
+    return tuple(targets.values())
 
 
 def named(targets: tuple[Target, ...], name: str) -> tuple[Target, ...]:
@@ -56,7 +56,7 @@ def _cpu_precisions(kind: Accelerator) -> tuple[Precision, ...]:
     return ("fp32", "fp16", "int8") if kind == "cpu-arm64" else ("fp32", "int8")
 
 
-def _gpu_target(product: str, pair: tuple[int, int], memory_mb: int, driver: str, **placed: Any) -> Target:
+def _gpu_target(product: str, pair: tuple[int, int], memory_mb: int, driver: str, **placement: Any) -> Target:
     precisions: list[Precision] = ["fp32", "fp16"]
     precisions += ["bf16"] if pair >= (8, 0) else []
     precisions += ["int8"]
@@ -69,29 +69,29 @@ def _gpu_target(product: str, pair: tuple[int, int], memory_mb: int, driver: str
         precisions=tuple(precisions),
         server="nvidia",
         versions=Versions(driver=".".join(str(part) for part in numbers(driver)[:3])),
-        **placed,
+        **placement,
     )
 
 
 def _gpu_of_labels(labels: Mapping[str, str]) -> Target:
-    """GPU feature discovery: memory in MiB; the driver's version in one label, or in three."""
-    of = "nvidia.com/"
-    product = labels[f"{of}gpu.product"]
-    pair = (int(labels.get(f"{of}gpu.compute.major", 0)), int(labels.get(f"{of}gpu.compute.minor", 0)))
-    parts = [labels.get(f"{of}cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
-    driver = labels.get(f"{of}cuda.driver-version.full") or ".".join(part for part in parts if part)
-    selector = {f"{of}gpu.product": product}
-    return _gpu_target(product, pair, int(labels.get(f"{of}gpu.memory", 0)), driver, node_selector=selector)
+    """Reads GPU feature discovery's labels: memory in MiB; the driver's version in one label, or in three."""
+    prefix = "nvidia.com/"
+    product = labels[f"{prefix}gpu.product"]
+    pair = (int(labels.get(f"{prefix}gpu.compute.major", 0)), int(labels.get(f"{prefix}gpu.compute.minor", 0)))
+    parts = [labels.get(f"{prefix}cuda.driver.{part}", "") for part in ("major", "minor", "rev")]
+    driver = labels.get(f"{prefix}cuda.driver-version.full") or ".".join(part for part in parts if part)
+    selector = {f"{prefix}gpu.product": product}
+    return _gpu_target(product, pair, int(labels.get(f"{prefix}gpu.memory", 0)), driver, node_selector=selector)
 
 
 def _cpu_of_labels(labels: Mapping[str, str]) -> Target:
     arch = labels.get("kubernetes.io/arch", "")
     selector = {"kubernetes.io/arch": arch} if arch else {}
     kind: Accelerator = "cpu-arm64" if arch == "arm64" else "cpu"
-    for wanted, flags in (("cpu-vnni", ("AVX512VNNI", "AVXVNNI")), ("cpu-avx2", ("AVX2",))):
-        has = next((flag for flag in flags if labels.get(_FEATURE + flag) == "true"), "")
-        if kind == "cpu" and has:
-            kind, selector = wanted, {**selector, _FEATURE + has: "true"}  # type: ignore[assignment]
+    for accelerator, flags in (("cpu-vnni", ("AVX512VNNI", "AVXVNNI")), ("cpu-avx2", ("AVX2",))):
+        feature = next((flag for flag in flags if labels.get(_FEATURE + flag) == "true"), "")
+        if kind == "cpu" and feature:
+            kind, selector = accelerator, {**selector, _FEATURE + feature: "true"}  # type: ignore[assignment]
     return Target(name=kind, accelerator=kind, precisions=_cpu_precisions(kind), node_selector=selector)
 
 
@@ -102,7 +102,7 @@ def _schedulable(node: Mapping[str, Any]) -> bool:
 
 
 def _tolerations(node: Mapping[str, Any]) -> Iterator[Toleration]:
-    """What the node's own taints need; those Kubernetes sets on a sick node are none of a target's business."""
+    """Tolerations of the node's own taints; those that Kubernetes sets on an unhealthy node are left out."""
     for taint in (node.get("spec") or {}).get("taints") or []:
         if not str(taint["key"]).startswith("node.kubernetes.io/"):
             value = taint.get("value", "")

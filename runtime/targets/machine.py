@@ -1,7 +1,7 @@
-"""Targets against hardware: which machine this is, and whether a target is meant for it.
+"""Targets and hardware: what this machine is, and whether a target matches it.
 
-Figures are worth something on the machine they were measured on alone, so a match is strict: a target without VNNI is
-not measured on a processor that has it.
+Measurements are valid only for the machine they were taken on, so a match is strict: a target without VNNI is not
+measured on a CPU that has it.
 """
 
 import functools
@@ -17,12 +17,12 @@ from shiplift.runtime.spec.target import Accelerator, Target, capability
 
 _VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 _SMI = ("--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits")
-_MEMORY_SLACK = 0.95  # drivers and ECC keep a part of a GPU's nominal memory
+_MEMORY_SLACK = 0.95  # drivers and ECC reserve a part of a GPU's nominal memory
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """An NVIDIA GPU as its driver tells it."""
+    """An NVIDIA GPU, as reported by its driver."""
 
     product: str
     capability: tuple[int, int]
@@ -32,7 +32,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """What decides whether a target is this machine: the architecture, the processor's features, its GPUs."""
+    """What a target is matched against: the architecture, the CPU's features, the GPUs."""
 
     architecture: str
     flags: frozenset[str]
@@ -40,13 +40,13 @@ class Hardware:
 
     @property
     def capability(self) -> str:
-        """The compute capability of its first GPU, as `9.0`; empty: it has none."""
+        """The compute capability of the first GPU, as `9.0`; empty without one."""
         return dotted(self.gpus[0].capability) if self.gpus else ""
 
 
 @functools.cache
 def this_machine() -> Hardware:
-    """The machine this process runs on, looked at once."""
+    """The machine that this process runs on; detected once."""
     return Hardware(architecture=platform.machine(), flags=cpu_flags(), gpus=tuple(_gpus()))
 
 
@@ -55,15 +55,15 @@ def _gpus() -> Iterator[Gpu]:
     if program is None:
         return
     try:
-        said = subprocess.run([program, *_SMI], capture_output=True, text=True, timeout=20, check=False)
+        completed = subprocess.run([program, *_SMI], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return
-    if said.returncode == 0:
-        yield from parse_smi(said.stdout)
+    if completed.returncode == 0:
+        yield from parse_smi(completed.stdout)
 
 
 def parse_smi(text: str) -> Iterator[Gpu]:
-    """GPUs from nvidia-smi's CSV; lines that are none are left out."""
+    """The GPUs in nvidia-smi's CSV; other lines are ignored."""
     for line in text.splitlines():
         parts = [part.strip() for part in line.split(",")]
         if len(parts) == 4 and re.fullmatch(r"[0-9]{1,2}\.[0-9]", parts[1]) and parts[2].isdecimal():
@@ -71,26 +71,26 @@ def parse_smi(text: str) -> Iterator[Gpu]:
 
 
 def unfit_here(target: Target) -> str:
-    """Why a target can't run on this machine with the bundled server; empty: it can."""
-    if why := mismatch(target, this_machine()):
-        return why
+    """Why a target can't run on this machine with the bundled server; empty if it can."""
+    if reason := mismatch(target, this_machine()):
+        return reason
     if target.server != "bundled":
-        return "it is served by NVIDIA's Triton image, this machine has the bundled server"
+        return "it needs NVIDIA's Triton image, this machine has the bundled server"
     return ""
 
 
 def mismatch(target: Target, machine: Hardware) -> str:
-    """Why a machine is not the one a target means; empty: it is."""
+    """Why a machine does not match a target; empty if it does."""
     if target.gpu:
         return _gpu_mismatch(target, machine.gpus)
     if target.accelerator == "cpu":
         return ""
-    have = accelerator_of(machine)
-    return "" if have == target.accelerator else f"it wants {target.accelerator}, this machine is {have}"
+    actual = accelerator_of(machine)
+    return "" if actual == target.accelerator else f"it wants {target.accelerator}, this machine is {actual}"
 
 
 def accelerator_of(machine: Hardware) -> Accelerator:
-    """The most particular accelerator that a processor is."""
+    """The most specific accelerator that describes a machine's CPU."""
     if machine.architecture in ("aarch64", "arm64"):
         return "cpu-arm64"
     if machine.flags & _VNNI:
@@ -102,8 +102,8 @@ def _gpu_mismatch(target: Target, gpus: tuple[Gpu, ...]) -> str:
     if not gpus:
         return "it wants an NVIDIA GPU, this machine has none"
     gpu = gpus[0]
-    wanted = capability(target.compute_capability)
-    if wanted not in ((0, 0), gpu.capability):
+    required = capability(target.compute_capability)
+    if required not in ((0, 0), gpu.capability):
         return f"it wants compute capability {target.compute_capability}, {gpu.product} has {dotted(gpu.capability)}"
     if gpu.memory_mb < target.memory_mb * _MEMORY_SLACK:
         return f"it wants a GPU with {target.memory_mb} MiB, {gpu.product} has {gpu.memory_mb} MiB"
@@ -112,14 +112,14 @@ def _gpu_mismatch(target: Target, gpus: tuple[Gpu, ...]) -> str:
     return ""
 
 
-def older(version: str, wanted: str) -> bool:
-    """Whether a version is older than the one wanted, as far as `wanted` is given."""
-    have, want = numbers(version), numbers(wanted)
-    return bool(want) and have[: len(want)] < want
+def older(version: str, required: str) -> bool:
+    """Whether a version is older than `required`, compared to the precision that `required` has."""
+    actual, minimum = numbers(version), numbers(required)
+    return bool(minimum) and actual[: len(minimum)] < minimum
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """The numbers in a version, in their order."""
+    """The numbers in a version, in order."""
     return tuple(int(part) for part in re.findall(r"[0-9]+", version))
 
 

@@ -1,4 +1,4 @@
-"""What a target's ONNX Runtime can load: opsets, domains and file formats by release."""
+"""What a target's ONNX Runtime can load: opsets, domains and IR versions, by release."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +15,15 @@ def bundled_onnxruntime() -> str:
     return pinned("onnxruntime")
 
 
-# The first release of ONNX Runtime that loads models of each opset of the ONNX domain: from 1.19 on measured, before by
-# ONNX Runtime's compatibility table. A release takes a model of a newer opset only by chance.
+# (minor release of ONNX Runtime, newest opset that it loads): measured from 1.19 on, before that from ONNX Runtime's
+# compatibility table. A release loads models of newer opsets only by chance.
 _OPSETS = ((12, 17), (14, 18), (15, 19), (17, 20), (18, 21), (21, 22), (23, 23), (24, 25), (25, 26))
 _DOMAINS = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "com.microsoft", "com.microsoft.nchwc"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Known:
-    """The newest of everything that a version of ONNX Runtime loads: opsets by domain, and the format of the file."""
+class Support:
+    """The newest opsets and IR version that a version of ONNX Runtime loads."""
 
     opset: int
     ml_opset: int
@@ -31,46 +31,46 @@ class Known:
 
 
 def require_operators(model: Path, target: Target) -> None:
-    """Checks a graph against the ONNX Runtime that the target runs, before anything is built for it.
+    """Checks a graph against the target's ONNX Runtime, before anything is built for the target.
 
     Raises:
-        ExportFailed: it has an operator, an opset, or a file format that this version does not know.
+        ExportFailed: that version does not know an operator, an opset or the IR version of the graph.
     """
-    import onnx  # noqa: PLC0415 - 0.1 s
+    import onnx  # noqa: PLC0415 - takes 0.1 s
 
     loaded = onnx.load(model, load_external_data=False)
     own = {function.domain for function in loaded.functions}
     for node in loaded.graph.node:
         if node.domain not in _DOMAINS | own:
             raise ExportFailed(
-                f"operator {node.domain}::{node.op_type} is in no ONNX Runtime that target {target.name} could run",
+                f"operator {node.domain}::{node.op_type} is in no ONNX Runtime that target {target.name} can run",
                 do="Export the model with standard operators.",
             )
     version = target.versions.onnxruntime or (bundled_onnxruntime() if target.server == "bundled" else "")
-    known = known_to(version)
-    if known is None:
+    supported = support_of(version)
+    if supported is None:
         return
-    runs = f"target {target.name} runs ONNX Runtime {version}, which knows"
+    runs = f"target {target.name} runs ONNX Runtime {version}, which loads"
     for entry in loaded.opset_import:
-        if entry.domain in ("", "ai.onnx") and entry.version > known.opset:
+        if entry.domain in ("", "ai.onnx") and entry.version > supported.opset:
             raise ExportFailed(
-                f"the model has opset {entry.version}; {runs} opsets up to {known.opset}",
-                do=f"Set `export.opset: {min(known.opset, NEWEST_OPSET)}`, or serve it with a newer ONNX Runtime.",
+                f"the model has opset {entry.version}; {runs} opsets up to {supported.opset}",
+                do=f"Set `export.opset: {min(supported.opset, NEWEST_OPSET)}`, or serve it with a newer ONNX Runtime.",
             )
-        if entry.domain == "ai.onnx.ml" and entry.version > known.ml_opset:
+        if entry.domain == "ai.onnx.ml" and entry.version > supported.ml_opset:
             raise ExportFailed(
-                f"the model has opset {entry.version} of ai.onnx.ml; {runs} those up to {known.ml_opset}",
+                f"the model has opset {entry.version} of ai.onnx.ml; {runs} those up to {supported.ml_opset}",
                 do="Convert the model with an older opset and log it as ONNX, or serve it with a newer ONNX Runtime.",
             )
-    if loaded.ir_version > known.ir:
+    if loaded.ir_version > supported.ir:
         raise ExportFailed(
-            f"the model's file has IR version {loaded.ir_version}; {runs} those up to {known.ir}",
+            f"the model's file has IR version {loaded.ir_version}; {runs} those up to {supported.ir}",
             do="Save it with an older `ir_version`, or serve it with a newer ONNX Runtime.",
         )
 
 
-def known_to(version: str) -> Known | None:
-    """What a version of ONNX Runtime loads, by the release of ONNX that it is built with; None: nobody can say."""
+def support_of(version: str) -> Support | None:
+    """What a version of ONNX Runtime loads, from the release of ONNX that it is built with; None if unknown."""
     import onnx  # noqa: PLC0415
 
     release = numbers(version)
@@ -80,4 +80,4 @@ def known_to(version: str) -> Known | None:
     rows = [row for row in onnx.helper.VERSION_TABLE if row[2] <= opset]
     if not rows:
         return None
-    return Known(opset=opset, ml_opset=max(row[3] for row in rows), ir=max(row[1] for row in rows))
+    return Support(opset=opset, ml_opset=max(row[3] for row in rows), ir=max(row[1] for row in rows))

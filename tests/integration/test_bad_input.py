@@ -170,7 +170,7 @@ def test_even_unscanned_it_can_do_nothing_in_the_sandbox(lab: Lab, tmp_path: Pat
         example.write_bytes(dump_npz({"x": np.ones((2, 4), np.float32)}))
         order = {
             "folder": str(folder), "flavor": "pytorch", "signature": {"inputs": [x], "outputs": [x]},
-            "example": str(example), "out": str(place.sandbox.work), "how": {}, "tabular": False, "seed": 0,
+            "example": str(example), "out": str(place.sandbox.work), "settings": {}, "tabular": False, "seed": 0,
         }  # fmt: skip
         with pytest.raises(ExportFailed):
             place.sandbox.run(order, Limits(memory_mb=2048, timeout_s=60))
@@ -244,7 +244,7 @@ def test_a_taken_port_is_named_and_nothing_is_started(tmp_path: Path) -> None:
         settings = Settings(home=tmp_path / "home", mlflow_port=free(), receiver_port=free(), http_port=free(),
                             grpc_port=port, metrics_port=free())  # fmt: skip
         with pytest.raises(
-            PortTaken, match=rf"port {port}, wanted for triton \(grpc\), is taken by .* \(pid {os.getpid()}\)"
+            PortTaken, match=rf"port {port}, needed by triton \(grpc\), is taken by .* \(pid {os.getpid()}\)"
         ):
             stack.up(settings)
     found = stack.read(tmp_path / "home")

@@ -1,1 +1,1 @@
-"""What turns a logged model into ONNX. Runs inside the sandbox alone: loading a model may run its author's code."""
+"""Turns a logged model into ONNX. Runs only in the sandbox: loading a model may run its author's code."""

@@ -1,6 +1,6 @@
-"""ONNX models whose weights are too large to be held twice, or to be one protobuf (2 GiB): the graph alone is loaded,
+"""ONNX models whose weights are too large to hold twice, or for one protobuf (2 GiB).
 
-its weights are streamed into files beside where it will be written, and are referred to from there.
+Only the graph is loaded; the weights are moved or copied as files next to where the model will be written.
 """
 
 import shutil
@@ -12,20 +12,20 @@ from onnx import TensorProto, external_data_helper
 from shiplift.runtime.model.onnx_models import INLINE_BYTES
 
 
-def load(file: Path, to: Path, *, ours: bool = False) -> onnx.ModelProto:
-    """The model in a file, with its weights; or, where those are larger than `INLINE_BYTES`, with references to them.
+def load(file: Path, to: Path, *, move: bool = False) -> onnx.ModelProto:
+    """The model in a file with its weights or, if those exceed `INLINE_BYTES`, with references to them.
 
-    They then lie in the folder `to`, into which the model must be written: moved there where the file is `ours`.
+    The referenced weights are copied (or moved) into the folder `to`, into which the model must then be written.
     """
     model = onnx.load(file, load_external_data=False)
     outside = [tensor for tensor in external_data_helper._get_all_tensors(model) if _location(tensor)]
     sources = sorted({_location(tensor) for tensor in outside})
-    if sum((file.parent / one).stat().st_size for one in sources) <= INLINE_BYTES:
+    if sum((file.parent / source).stat().st_size for source in sources) <= INLINE_BYTES:
         external_data_helper.load_external_data_for_model(model, str(file.parent))
         return model
-    names = {source: f"weights-{at}.bin" for at, source in enumerate(sources)}
+    names = {source: f"weights-{index}.bin" for index, source in enumerate(sources)}
     for source, name in names.items():
-        (shutil.move if ours else shutil.copyfile)(file.parent / source, to / name)
+        (shutil.move if move else shutil.copyfile)(file.parent / source, to / name)
     for tensor in outside:
         for entry in tensor.external_data:
             if entry.key == "location":
@@ -34,10 +34,10 @@ def load(file: Path, to: Path, *, ours: bool = False) -> onnx.ModelProto:
 
 
 def save(model: onnx.ModelProto, path: Path) -> None:
-    """Writes a model; weights that it holds go into a file of their own where they are larger than `INLINE_BYTES`.
+    """Writes a model; the weights it holds go into a separate file if they exceed `INLINE_BYTES`.
 
     Raises:
-        onnx.checker.ValidationError: it is no valid model.
+        onnx.checker.ValidationError: the model is not valid.
     """
     large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > INLINE_BYTES
     onnx.save(model, path, save_as_external_data=large, location="weights.bin" if large else None)

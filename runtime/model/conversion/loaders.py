@@ -1,4 +1,4 @@
-"""Logged models as functions of arrays, and as ONNX: one class per family of formats, chosen by the logged flavor."""
+"""Logged models as functions of arrays, and as ONNX: one class per model format, chosen by the logged flavor."""
 
 import inspect
 import json
@@ -20,12 +20,12 @@ from shiplift.runtime.model.conversion import graphs
 from shiplift.runtime.model.tensors import Arrays, as_input, batch_of
 from shiplift.runtime.records.tensor import TensorSpec
 
-_BOOSTING_OPSET = 15  # the newest that onnxmltools writes
-_SAMPLE = 2  # torch.export specialises a batch of 0 or 1: trace with two
+_BOOSTING_OPSET = 15  # the newest opset that onnxmltools writes
+_SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
 
 
 class Original(ABC):
-    """A loaded model: what it answers, and how it becomes ONNX."""
+    """A loaded model: it answers requests and converts itself to ONNX."""
 
     notes: tuple[str, ...] = ()
 
@@ -35,13 +35,13 @@ class Original(ABC):
 
     @abstractmethod
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """The model as ONNX with a dynamic batch; large weights are left in the folder `path`, where it is written."""
+        """The model as ONNX with a dynamic batch, to be written to the folder `path`, which gets large weights here."""
 
     def to_torchscript(self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path) -> None:
-        """Writes the model as TorchScript that gives these answers to these sets of inputs.
+        """Writes the model as TorchScript, and checks its answers to these sets of inputs.
 
         Raises:
-            ExportFailed: it can't be written, or answers otherwise.
+            ExportFailed: it can't be written, or its answers differ.
         """
         raise ExportFailed("only PyTorch models have a TorchScript form", do="Leave out `export.torchscript`.")
 
@@ -49,10 +49,10 @@ class Original(ABC):
 def load(
     folder: Path, flavor: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
 ) -> Original:
-    """The model in an MLflow folder. Runs the author's code: call it in the sandbox only.
+    """Loads the model in an MLflow folder. Runs the author's code, so call it only in the sandbox.
 
     Raises:
-        ExportFailed: it does not load.
+        ExportFailed: the model does not load.
     """
     try:
         if flavor == "pytorch":
@@ -70,10 +70,10 @@ def load(
         raise _failed("the model does not load", error) from error
 
 
-def _failed(what: str, error: BaseException) -> ExportFailed:
-    said = " ".join(str(error).split())
+def _failed(problem: str, error: BaseException) -> ExportFailed:
+    reason = " ".join(str(error).split())
     return ExportFailed(
-        f"{what}: {type(error).__name__}: {said[:500]}",
+        f"{problem}: {type(error).__name__}: {reason[:500]}",
         do="Load it in a fresh Python process with the logged requirements; or log it as pt2, skops or ONNX.",
     )
 
@@ -91,7 +91,7 @@ def _torch(folder: Path, inputs: tuple[TensorSpec, ...], names: tuple[str, ...])
         return TorchProgram(torch.export.load(programs[0]), inputs, names)
     if files and _is_torchscript(files[0]):
         return TorchScript(torch.jit.load(files[0], map_location="cpu").eval(), inputs, names)
-    import mlflow.pytorch  # noqa: PLC0415 - 2.6 s, only for pickled modules
+    import mlflow.pytorch  # noqa: PLC0415 - takes 2.6 s, only for pickled modules
 
     return TorchModule(mlflow.pytorch.load_model(str(folder), map_location="cpu").eval(), inputs, names)
 
@@ -116,16 +116,17 @@ class TorchModule(Original):
         import torch  # noqa: PLC0415
 
         with torch.inference_mode():
-            given = self.callable()(*self.arguments(inputs))
-        flat = torch.utils._pytree.tree_leaves(given)
-        return {name: t.detach().cpu().numpy() for name, t in zip(self.names(len(flat)), flat, strict=True)}
+            outputs = self.callable()(*self.arguments(inputs))
+        tensors = torch.utils._pytree.tree_leaves(outputs)
+        names = self.names(len(tensors))
+        return {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
 
     def callable(self) -> Any:
-        """What takes the arguments."""
+        """The object to call with the arguments."""
         return self.module
 
     def arguments(self, inputs: Arrays) -> tuple[Any, ...]:
-        """Tensors in the order of the signature, or of `forward` where its names match."""
+        """Tensors in the order of the signature, or of `forward` if its parameter names match."""
         import torch  # noqa: PLC0415
 
         order = [spec.name for spec in self.specs]
@@ -133,13 +134,13 @@ class TorchModule(Original):
         return tuple(torch.from_numpy(inputs[name]) for name in (forward if len(forward) == len(order) else order))
 
     def names(self, count: int) -> list[str]:
-        """One name per output: the signature's where the counts agree."""
+        """One name per output: the signature's if the counts agree."""
         if len(self.outputs) == count:
             return list(self.outputs)
         return ["output"] if count == 1 else [f"output_{at}" for at in range(count)]
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through `torch.onnx.export(dynamo=True)`: every -1 of the signature is dynamic."""
+        """Through `torch.onnx.export(dynamo=True)`; every -1 in the signature is dynamic."""
         import torch  # noqa: PLC0415
 
         sample = self.arguments(batch_of(example, _SAMPLE))
@@ -150,7 +151,7 @@ class TorchModule(Original):
         )
         return self._export(self.module, sample, path, opset, dynamic_shapes=shapes)
 
-    def _export(self, model: Any, sample: tuple[Any, ...], path: Path, opset: int, **how: Any) -> onnx.ModelProto:
+    def _export(self, model: Any, sample: tuple[Any, ...], path: Path, opset: int, **options: Any) -> onnx.ModelProto:
         import torch  # noqa: PLC0415
 
         names = [spec.name for spec in self.specs]
@@ -160,18 +161,20 @@ class TorchModule(Original):
                 warnings.simplefilter("ignore")
                 program = torch.onnx.export(
                     model, sample, dynamo=True, opset_version=opset, verbose=False,
-                    input_names=names, output_names=outputs, **how,
+                    input_names=names, output_names=outputs, **options,
                 )  # fmt: skip
         except Exception as error:
             raise _failed("torch can't export the model to ONNX", error) from error
         with TemporaryDirectory(dir=path.parent) as folder:
             program.save(f"{folder}/torch.onnx", external_data=True)
             del program
-            return graphs.load(Path(folder) / "torch.onnx", path, ours=True)
+            return graphs.load(Path(folder) / "torch.onnx", path, move=True)
 
     def to_torchscript(self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path) -> None:
-        """Scripts stay what they are; modules and programs are traced. What is traced may know one batch size alone,
-        so what was written is asked every set."""
+        """Saves a script as it is, and traces modules and programs.
+
+        A trace may be fixed to one batch size, so the written file must answer every set.
+        """
         import torch  # noqa: PLC0415
 
         try:
@@ -181,8 +184,8 @@ class TorchModule(Original):
                 written = torch.jit.load(str(file), map_location="cpu")
                 for name, inputs in sets.items():
                     flat = torch.utils._pytree.tree_leaves(written(*self.arguments(inputs)))
-                    for got, wanted in zip(flat, answers[name].values(), strict=True):
-                        np.testing.assert_allclose(got.numpy(), wanted, rtol=1e-3, atol=1e-4)
+                    for actual, expected in zip(flat, answers[name].values(), strict=True):
+                        np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-3, atol=1e-4)
         except Exception as error:
             raise _failed("torch can't write the model as TorchScript for any batch size", error) from error
 
@@ -192,7 +195,7 @@ class TorchModule(Original):
         return torch.jit.trace(self.callable(), sample, check_trace=False)
 
     def answer_names(self, sample: tuple[Any, ...]) -> list[str]:
-        """Output names, found by running the model once."""
+        """Output names; runs the model once to count its outputs."""
         import torch  # noqa: PLC0415
 
         with torch.inference_mode():
@@ -200,7 +203,7 @@ class TorchModule(Original):
 
 
 class TorchProgram(TorchModule):
-    """A `torch.export` program: already a graph, with the dynamic dimensions it was exported with."""
+    """A `torch.export` program: already a graph, with its own dynamic dimensions."""
 
     def __init__(self, program: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[str, ...]) -> None:
         super().__init__(program, inputs, outputs)
@@ -216,12 +219,12 @@ class TorchProgram(TorchModule):
 
 
 class TorchScript(TorchModule):
-    """A TorchScript file: torch.export can't read it, the older exporter can (opset 20 at most)."""
+    """A TorchScript file, which only torch's older exporter can read (opset 20 at most)."""
 
     notes = ("TorchScript is exported by torch's older exporter; log the module as pt2 for the newer one.",)
 
     def arguments(self, inputs: Arrays) -> tuple[Any, ...]:
-        """Tensors in the order of the signature: a script module's own `forward` names are not kept."""
+        """Tensors in the order of the signature: a script module does not keep the names of `forward`'s parameters."""
         import torch  # noqa: PLC0415
 
         return tuple(torch.from_numpy(inputs[spec.name]) for spec in self.specs)
@@ -236,14 +239,14 @@ class TorchScript(TorchModule):
         sample = self.arguments(batch_of(example, _SAMPLE))
         outputs = self.answer_names(sample)
         names = [spec.name for spec in self.specs]
-        free = {s.name: {at: _axis(s.name, at) for at, n in enumerate(s.shape) if n == -1} for s in self.specs}
+        dynamic = {s.name: {at: _axis(s.name, at) for at, n in enumerate(s.shape) if n == -1} for s in self.specs}
         file = path.parent / "torch.onnx"
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 torch.onnx.export(
                     self.module, sample, str(file), dynamo=False, opset_version=min(opset, 20), input_names=names,
-                    output_names=outputs, dynamic_axes={**free, **{name: {0: "batch"} for name in outputs}},
+                    output_names=outputs, dynamic_axes={**dynamic, **{name: {0: "batch"} for name in outputs}},
                 )  # fmt: skip
         except Exception as error:
             raise _failed("torch can't export the TorchScript model to ONNX", error) from error
@@ -268,11 +271,11 @@ class Sklearn(Original):
         self.columns = tabular
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """`predict`, and `predict_proba` where the estimator has it."""
-        given = self._frame(inputs) if self.columns else next(iter(inputs.values()))
-        label = np.asarray(self.model.predict(given))
+        """`predict`, and `predict_proba` if the estimator has it."""
+        features = self._frame(inputs) if self.columns else next(iter(inputs.values()))
+        label = np.asarray(self.model.predict(features))
         if self._classifies() and hasattr(self.model, "predict_proba"):
-            return {"label": label, "probabilities": np.asarray(self.model.predict_proba(given), dtype=np.float32)}
+            return {"label": label, "probabilities": np.asarray(self.model.predict_proba(features), dtype=np.float32)}
         return {"label" if self._classifies() else "variable": label}
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
@@ -313,9 +316,9 @@ class Sklearn(Original):
 
 
 class Boosted(Original):
-    """A booster or an estimator on one matrix of features, converted by onnxmltools: classes and their probabilities,
+    """A booster or an estimator on one matrix of features, converted by onnxmltools.
 
-    or the value of a regression.
+    It answers classes and their probabilities, or the value of a regression.
     """
 
     def __init__(self, library: str, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
@@ -333,11 +336,11 @@ class Boosted(Original):
 
     @abstractmethod
     def _objective(self) -> str:
-        """What it was trained for, such as `binary`."""
+        """The training objective, such as `binary`."""
 
     @abstractmethod
-    def _scores(self, given: NDArray[Any]) -> NDArray[Any]:
-        """The chances of each class, or of the second one; or the value."""
+    def _scores(self, features: NDArray[Any]) -> NDArray[Any]:
+        """The probabilities of all classes, or of the second class alone; or the regression's value."""
 
     @abstractmethod
     def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
@@ -348,9 +351,9 @@ class Boosted(Original):
         scores = np.asarray(self._scores(next(iter(inputs.values()))))
         if not self._objective().startswith(("binary", "multi")):
             return {"variable": scores.reshape(-1, 1).astype(np.float32)}
-        chances = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
-        named = np.asarray(getattr(self.model, "classes_", np.arange(chances.shape[1])))
-        return {"label": named[chances.argmax(axis=1)], "probabilities": chances.astype(np.float32)}
+        probabilities = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
+        classes = np.asarray(getattr(self.model, "classes_", np.arange(probabilities.shape[1])))
+        return {"label": classes[probabilities.argmax(axis=1)], "probabilities": probabilities.astype(np.float32)}
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Through onnxmltools; features are served as FP32."""
@@ -364,7 +367,7 @@ class Boosted(Original):
 
 
 class LightGbm(Boosted):
-    """LightGBM."""
+    """A LightGBM booster or estimator."""
 
     def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
         super().__init__("LightGBM", folder, inputs, tabular=tabular)
@@ -377,8 +380,8 @@ class LightGbm(Boosted):
     def _objective(self) -> str:
         return str(getattr(self.model, "params", {}).get("objective") or getattr(self.model, "objective_", ""))
 
-    def _scores(self, given: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(getattr(self.model, "predict_proba", self.model.predict)(given))
+    def _scores(self, features: NDArray[Any]) -> NDArray[Any]:
+        return np.asarray(getattr(self.model, "predict_proba", self.model.predict)(features))
 
     def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
         import onnxmltools  # noqa: PLC0415
@@ -387,7 +390,7 @@ class LightGbm(Boosted):
 
 
 class XGBoost(Boosted):
-    """XGBoost: a booster asks for its own kind of matrix, an estimator does not."""
+    """An XGBoost booster, which needs its own matrix type, or an estimator, which does not."""
 
     def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
         super().__init__("XGBoost", folder, inputs, tabular=tabular)
@@ -397,7 +400,7 @@ class XGBoost(Boosted):
 
         model = mlflow.xgboost.load_model(folder)
         if not hasattr(model, "get_booster") and self._objective_of(model) == "multi:softmax":
-            model.set_param({"objective": "multi:softprob"})  # the same trees: it else gives classes alone
+            model.set_param({"objective": "multi:softprob"})  # the same trees; softmax would return classes only
         return model
 
     def _objective(self) -> str:
@@ -406,12 +409,12 @@ class XGBoost(Boosted):
     def _objective_of(self, booster: Any) -> str:
         return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
 
-    def _scores(self, given: NDArray[Any]) -> NDArray[Any]:
+    def _scores(self, features: NDArray[Any]) -> NDArray[Any]:
         if hasattr(self.model, "get_booster"):
-            return np.asarray(getattr(self.model, "predict_proba", self.model.predict)(given))
+            return np.asarray(getattr(self.model, "predict_proba", self.model.predict)(features))
         import xgboost  # noqa: PLC0415
 
-        return np.asarray(self.model.predict(xgboost.DMatrix(given)))
+        return np.asarray(self.model.predict(xgboost.DMatrix(features)))
 
     def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
         import onnxmltools  # noqa: PLC0415
@@ -429,12 +432,12 @@ class TensorFlow(Original):
         self, folder: Path, flavor: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
     ) -> None:
         try:
-            import tensorflow  # noqa: PLC0415 - 15 s, only for such models
+            import tensorflow  # noqa: PLC0415 - takes 15 s, only for such models
             import tf2onnx  # noqa: F401, PLC0415
         except ImportError as error:
             raise ExportFailed(
-                f"TensorFlow models need what is not installed here: {error}",
-                do="Install the extra `keras`: pip install 'shiplift[keras]'.",
+                f"TensorFlow models need packages that are not installed here: {error}",
+                do="Install the `keras` extra: pip install 'shiplift[keras]'.",
             ) from error
         import mlflow  # noqa: PLC0415
 
@@ -445,10 +448,10 @@ class TensorFlow(Original):
         self.outputs = tuple(spec.name for spec in outputs)
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """In inference mode; outputs are named after the signature where the counts agree."""
-        given = [self.tf.convert_to_tensor(inputs[spec.name]) for spec in self.specs]
-        flat = [np.asarray(one) for one in self._called(*given)]
-        return dict(zip(self._names(len(flat)), flat, strict=True))
+        """In inference mode; outputs are named after the signature if the counts agree."""
+        tensors = [self.tf.convert_to_tensor(inputs[spec.name]) for spec in self.specs]
+        outputs = [np.asarray(output) for output in self._call(*tensors)]
+        return dict(zip(self._names(len(outputs)), outputs, strict=True))
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Through `tf2onnx.convert.from_function` (opset 18 at most)."""
@@ -461,25 +464,25 @@ class TensorFlow(Original):
             for spec in self.specs
         ]
         try:
-            made, _ = tf2onnx.convert.from_function(
-                self.tf.function(self._called, input_signature=kinds), input_signature=kinds, opset=min(opset, 18)
+            converted, _ = tf2onnx.convert.from_function(
+                self.tf.function(self._call, input_signature=kinds), input_signature=kinds, opset=min(opset, 18)
             )
         except Exception as error:
             raise _failed("tf2onnx can't convert the model", error) from error
-        return _renamed_outputs(made, self._names(len(made.graph.output)))
+        return _renamed_outputs(converted, self._names(len(converted.graph.output)))
 
-    def _called(self, *given: Any) -> list[Any]:
-        """The outputs as a flat list; inputs go by name where the names are the model's, else by position."""
+    def _call(self, *tensors: Any) -> list[Any]:
+        """The outputs as a flat list; passes inputs by name if the names are the model's, else by position."""
         signatures = getattr(self.model, "signatures", None)
         names = [spec.name for spec in self.specs]
         if signatures:
             serve = signatures["serving_default"]
-            wanted = list(serve.structured_input_signature[1])
-            keys = names if set(names) == set(wanted) else wanted
-            return list(self.tf.nest.flatten(serve(**dict(zip(keys, given, strict=True)))))
-        own = [tensor.name for tensor in getattr(self.model, "inputs", None) or []]
-        by_name = dict(zip(names, given, strict=True))
-        ordered = [by_name[name] for name in own] if set(own) == set(names) else list(given)
+            parameters = list(serve.structured_input_signature[1])
+            keywords = names if set(names) == set(parameters) else parameters
+            return list(self.tf.nest.flatten(serve(**dict(zip(keywords, tensors, strict=True)))))
+        inputs = [tensor.name for tensor in getattr(self.model, "inputs", None) or []]
+        by_name = dict(zip(names, tensors, strict=True))
+        ordered = [by_name[name] for name in inputs] if set(inputs) == set(names) else list(tensors)
         return list(self.tf.nest.flatten(self.model(ordered[0] if len(ordered) == 1 else ordered, training=False)))
 
     def _names(self, count: int) -> list[str]:
@@ -489,15 +492,17 @@ class TensorFlow(Original):
 
 
 def _renamed_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProto:
-    """tf2onnx calls them `Identity:0`; a name that is taken by another tensor stays as it is."""
+    """Renames tf2onnx's `Identity:0` outputs, except where another tensor has the new name."""
     graph = model.graph
-    taken = {name for node in graph.node for name in (*node.input, *node.output)} | {one.name for one in graph.input}
-    new = {one.name: name for one, name in zip(graph.output, names, strict=True) if name not in taken}
+    taken = {name for node in graph.node for name in (*node.input, *node.output)} | {
+        value.name for value in graph.input
+    }
+    new = {output.name: name for output, name in zip(graph.output, names, strict=True) if name not in taken}
     for node in graph.node:
         for tensors in (node.input, node.output):
             tensors[:] = [new.get(name, name) for name in tensors]
-    for one in graph.output:
-        one.name = new.get(one.name, one.name)
+    for output in graph.output:
+        output.name = new.get(output.name, output.name)
     return model
 
 
@@ -515,11 +520,11 @@ class Onnx(Original):
         self.session = ort.InferenceSession(self.file, providers=["CPUExecutionProvider"])
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """ONNX Runtime on the logged file. An only input may have another name in the signature than in the graph."""
+        """Runs the logged file. Inputs match by name, else by order: the signature may name them differently."""
         names = [node.name for node in self.session.get_inputs()]
-        given = inputs if set(names) == set(inputs) else dict(zip(names, inputs.values(), strict=True))
+        feeds = inputs if set(names) == set(inputs) else dict(zip(names, inputs.values(), strict=True))
         outputs = [node.name for node in self.session.get_outputs()]
-        return dict(zip(outputs, self.session.run(outputs, given), strict=True))
+        return dict(zip(outputs, self.session.run(outputs, feeds), strict=True))
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The logged graph, with its external data."""
@@ -530,7 +535,7 @@ _BOOSTERS: dict[str, Callable[..., Original]] = {"lightgbm": LightGbm, "xgboost"
 
 
 def feeds(inputs: Arrays, specs: tuple[TensorSpec, ...]) -> Arrays:
-    """Arrays in the dtypes and under the names of an exported model's inputs, matched by name, else by order."""
+    """Arrays with the dtypes and names of an exported model's inputs, matched by name, else by order."""
     pairs = (
         [(spec, inputs[spec.name]) for spec in specs]
         if all(spec.name in inputs for spec in specs)

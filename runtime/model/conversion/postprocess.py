@@ -1,6 +1,6 @@
-"""Post-processing appended to the graph, so that clients get probabilities or labels and no Python runs per request.
+"""Post-processing as part of the graph, so that clients get probabilities or labels and no Python runs per request.
 
-Each operation exists twice: as ONNX nodes, and in numpy, by which parity is proven against the original's outputs.
+Each operation exists twice: as ONNX nodes, and in numpy to check parity with the original's outputs.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from shiplift.runtime.model.tensors import Arrays
 
 
 def in_numpy(outputs: Arrays, steps: tuple[str, ...], top_k: int) -> Arrays:
-    """The outputs after each step; a step takes the first output of the one before and replaces it."""
+    """The outputs after all steps; each step replaces the first output."""
     for step in steps:
         name, value = next(iter(outputs.items()))
         rest = {key: array for key, array in outputs.items() if key != name}
@@ -28,7 +28,7 @@ def in_graph(model: onnx.ModelProto, steps: tuple[str, ...], top_k: int) -> onnx
     """The model with the steps appended to its first output.
 
     Raises:
-        ExportFailed: the first output is not a float tensor of rank 2, or a name a step gives is taken.
+        ExportFailed: the first output is not a float tensor of rank 2, or a step's output name is taken.
     """
     for step in steps:
         _check_free(model, step)
@@ -47,16 +47,16 @@ def in_graph(model: onnx.ModelProto, steps: tuple[str, ...], top_k: int) -> onnx
 def _check_free(model: onnx.ModelProto, step: str) -> None:
     graph = model.graph
     taken = {name for node in graph.node for name in node.output} | {e.name for e in (*graph.input, *graph.initializer)}
-    if clash := sorted(taken & _GIVES[step]):
+    if clash := sorted(taken & _OUTPUT_NAMES[step]):
         raise ExportFailed(
-            f"post-processing {step!r} gives {clash[0]!r}, and the model has a tensor of that name already",
-            do="Name the model's own output otherwise, or change `export.postprocess` in the spec.",
+            f"post-processing {step!r} adds the output {clash[0]!r}, but the model already has a tensor of that name",
+            do="Rename the model's own output, or change `export.postprocess` in the spec.",
         )
 
 
 def _softmax(value: NDArray[Any]) -> NDArray[Any]:
-    raised = np.exp(value - value.max(axis=-1, keepdims=True))
-    return np.asarray(raised / raised.sum(axis=-1, keepdims=True), dtype=value.dtype)
+    exponentials = np.exp(value - value.max(axis=-1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(axis=-1, keepdims=True), dtype=value.dtype)
 
 
 def _sigmoid(value: NDArray[Any]) -> NDArray[Any]:
@@ -72,7 +72,7 @@ def _top(value: NDArray[Any], k: int) -> Arrays:
     return {"top_scores": np.take_along_axis(value, order, axis=-1), "top_labels": order}
 
 
-_GIVES: dict[str, set[str]] = {
+_OUTPUT_NAMES: dict[str, set[str]] = {
     "softmax": {"probabilities"},
     "sigmoid": {"probabilities"},
     "argmax": {"label"},

@@ -13,7 +13,7 @@ from shiplift.runtime.records.site import Cluster, Machine
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.serving import RateLimiter, Serving
 from shiplift.runtime.store.registry import Registry
-from shiplift.steps.admit import _aside, _check_site, _check_size, _logged, _resolve_spec, _scanned
+from shiplift.steps.admit import _check_site, _check_size, _examples_aside, _logged, _resolve_spec, _scan
 from tests.unit.examples import perceptron, site
 
 
@@ -123,7 +123,7 @@ def test_an_image_s_example_does_not_hold_the_scan_up_and_is_there_after_it(tmp_
         perceptron(model / "model.onnx")
         for name in ("input_example.json", "serving_input_example.json"):
             (model / name).write_text(text)
-        found = _scanned(model, place, ReleaseSpec())
+        found = _scan(model, place, ReleaseSpec())
         assert found.findings == ()
         assert sorted(file.name for file in model.iterdir()) == [
             "input_example.json", "model.onnx", "serving_input_example.json",
@@ -135,6 +135,6 @@ def test_an_example_that_is_no_json_is_left_to_the_scanner(tmp_path: Path) -> No
     model.mkdir()
     (model / "input_example.json").write_bytes(b"\x80\x04cos\nsystem\n")
     (model / "serving_input_example.json").write_text("[1]")
-    with _aside(model, tmp_path / "aside"):
+    with _examples_aside(model, tmp_path / "aside"):
         assert [file.name for file in model.iterdir()] == ["input_example.json"]
     assert len(list(model.iterdir())) == 2

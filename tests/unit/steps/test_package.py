@@ -113,7 +113,7 @@ def test_a_package_says_which_nodes_and_which_server_it_needs(bench: Bench) -> N
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"versions": Versions(tensorrt="10.13")}, "the plan was built by TensorRT 10.9.0.34, 10.13 would load it"),
+        ({"versions": Versions(tensorrt="10.13")}, "the plan was built by TensorRT 10.9.0.34, but 10.13 would load it"),
         ({"compute_capability": "8.6"}, "the plan was built for compute capability 9.0, not 8.6"),
     ],
 )
@@ -149,7 +149,7 @@ def test_torchscript_is_packaged_for_pytorch_itself_with_names_by_position(bench
 
 
 def test_without_a_torchscript_form_pytorch_has_nothing_to_serve(bench: Bench) -> None:
-    with pytest.raises(SpecInvalid, match="exported to ONNX alone"):
+    with pytest.raises(SpecInvalid, match="exported only to ONNX"):
         bench.package(candidates(bench.model, 0.95), target=NATIVE)
 
 

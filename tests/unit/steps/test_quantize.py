@@ -33,7 +33,7 @@ from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.lessons import lessons
-from shiplift.runtime.targets.operators import bundled_onnxruntime, known_to, require_operators
+from shiplift.runtime.targets.operators import bundled_onnxruntime, require_operators, support_of
 from shiplift.steps.quantize import _judged, quantize
 from tests.unit.examples import artifact, exported, perceptron, save, site
 
@@ -87,7 +87,7 @@ def test_a_faster_candidate_that_is_as_good_comes_first() -> None:
 def test_a_slower_candidate_is_dropped_with_both_times() -> None:
     (kept, (precision, why)) = judged(candidate("fp32", 1.0), candidate("int8", 1.0))
     assert (kept, precision) == (("fp32", ""), "int8")
-    assert why == "1.000 ms a batch of 8 is not faster than fp32's 1.000 ms"
+    assert why == "1.000 ms per batch of 8 is not faster than fp32's 1.000 ms"
 
 
 @pytest.mark.parametrize(
@@ -373,10 +373,10 @@ def test_the_fewest_layers_are_found_in_few_tries(least: int) -> None:
         tried.append(count)
         return count >= least
 
-    assert sensitivity.fewest(20, fits) == least
+    assert sensitivity.smallest(20, fits) == least
     assert len(tried) == len(set(tried)) <= 9
-    assert sensitivity.fewest(20, lambda _: False) is None
-    assert sensitivity.fewest(1, lambda _: True) == 1
+    assert sensitivity.smallest(20, lambda _: False) is None
+    assert sensitivity.smallest(1, lambda _: True) == 1
 
 
 def test_a_layer_whose_output_needs_more_than_8_bits_is_left_in_float(tmp_path: Path) -> None:
@@ -434,7 +434,7 @@ def test_a_model_without_layers_to_quantize_is_told_so(tmp_path: Path) -> None:
     bench.exported = bench.exported.model_copy(update={"model": bench.store.put_tree(bench.file.parent)})
     found = {one.precision: one for one in bench.quantize(bench.datasets()).candidates}
     assert found["int8"].model is None
-    assert "nothing in the model is a convolution or a matrix product" in found["int8"].dropped
+    assert "the model has no convolution and no matrix product" in found["int8"].dropped
 
 
 def test_the_same_graph_with_other_weights_has_the_same_digest(tmp_path: Path) -> None:
@@ -520,7 +520,7 @@ def test_a_rung_whose_process_is_killed_is_a_reason_and_no_end(bench: Bench, mon
 def test_rungs_are_built_side_by_side_as_memory_allows(
     jobs: int, model_mb: int, free_mb: int, cores: int, at_once: int
 ) -> None:
-    assert rungs.room(jobs, model_mb << 20, free_mb << 20, cores) == at_once
+    assert rungs.parallel_builds(jobs, model_mb << 20, free_mb << 20, cores) == at_once
 
 
 # --- budgets ---
@@ -543,8 +543,8 @@ def evaluation(score: float | None = 0.9, **changes: Any) -> Evaluation:
             "label=1 (100 samples) scores 0.8000, 0.2000 worse than fp32's, the budget of a slice is 0.05",
         ),
         (evaluation(slices=[("label=2", 0.0, 5)]), ""),
-        (evaluation(relative_error=1.5), "its outputs are off by 1.5 of fp32's, at most 1 is allowed"),
-        (evaluation(relative_error=float("nan")), "its outputs are off by nan of fp32's, at most 1 is allowed"),
+        (evaluation(relative_error=1.5), "its outputs are off by 1.5 of fp32's, the limit is 1"),
+        (evaluation(relative_error=float("nan")), "its outputs are off by nan of fp32's, the limit is 1"),
         (evaluation(problem="output holds NaN"), "output holds NaN"),
     ],
 )
@@ -620,12 +620,12 @@ def written(to: Path, *, opset: int = 20, ir: int = 8, ml: int = 0) -> Path:
 def test_what_the_bundled_server_s_onnxruntime_loads_is_let_through_and_nothing_newer(tmp_path: Path) -> None:
     """The same ONNX Runtime is installed here, so the table is held against the real one."""
     assert bundled_onnxruntime() == onnxruntime.__version__
-    known = known_to(bundled_onnxruntime())
-    assert known is not None
-    newest = written(tmp_path / "newest.onnx", opset=known.opset, ir=known.ir, ml=known.ml_opset)
+    supported = support_of(bundled_onnxruntime())
+    assert supported is not None
+    newest = written(tmp_path / "newest.onnx", opset=supported.opset, ir=supported.ir, ml=supported.ml_opset)
     require_operators(newest, Target())
     onnx_models.session(newest)
-    for name, newer in {"opset": known.opset + 1, "ir": known.ir + 1}.items():
+    for name, newer in {"opset": supported.opset + 1, "ir": supported.ir + 1}.items():
         file = written(tmp_path / f"{name}.onnx", **{name: newer})
         with pytest.raises(ExportFailed, match=f"target local-cpu runs ONNX Runtime {onnxruntime.__version__}"):
             require_operators(file, Target())

@@ -63,13 +63,13 @@ class Desk:
         self.author = author
         self.folder = folder
         self.accepted: list[tuple[Request, Trigger]] = []
-        self.told: list[dict[str, Any]] = []
+        self.logged: list[dict[str, Any]] = []
 
-    def tell(self, event: str, **about: object) -> None:
-        self.told.append({"event": event, **about})
+    def log(self, event: str, **fields: object) -> None:
+        self.logged.append({"event": event, **fields})
 
     def accept(self, request: Request, trigger: Trigger) -> Accepted:
-        created = request not in [one for one, _ in self.accepted]
+        created = request not in [accepted for accepted, _ in self.accepted]
         self.accepted.append((request, trigger))
         return Accepted(name=f"release-{request.model}", created=created, queued=created)
 
@@ -84,8 +84,8 @@ class Desk:
         folder = self.folder / f"clone-{len(list(self.folder.iterdir()))}"
         folder.mkdir()
         commits = Commits(folder, self.author.origin, largest_bytes=MAX_SPEC_BYTES)
-        entries = changed_specs(commits, "main", before, after, self.tell)
-        return release(specs_of(commits, entries), after, self.newest, self.accept, self.tell)
+        entries = changed_specs(commits, "main", before, after, self.log)
+        return release(specs_of(commits, entries), after, self.newest, self.accept, self.log)
 
     @property
     def models(self) -> list[str]:
@@ -149,7 +149,7 @@ def test_an_old_push_that_comes_late_does_not_bring_its_spec_back(author: Author
     last = author.commit(digits=SPEC.format("digits", 5))
     assert desk.push(NO_COMMIT, first) is None
     assert [request.model for request, _ in desk.accepted] == ["fraud"]
-    assert [told for told in desk.told if told["event"] == "superseded"] == [
+    assert [event for event in desk.logged if event["event"] == "superseded"] == [
         {"event": "superseded", "file": "'releases/digits.yaml'", "by": last}
     ]
     assert desk.push(first, last) is None
@@ -168,9 +168,9 @@ def test_a_bad_file_does_not_keep_the_others_from_being_released(author: Author,
     error = desk.push(NO_COMMIT, after)
     assert isinstance(error, SpecInvalid)
     assert desk.models == ["b"]
-    complaints = [told["what"] for told in desk.told if told["event"] == "not released"]
+    complaints = [event["what"] for event in desk.logged if event["event"] == "not released"]
     assert len(complaints) == 4
-    assert all(f"releases/{name}.yaml" in said for name, said in zip("acde", complaints, strict=True))
+    assert all(f"releases/{name}.yaml" in message for name, message in zip("acde", complaints, strict=True))
     assert "names no model" in complaints[2]
 
 
@@ -178,7 +178,7 @@ def test_what_may_pass_is_the_error_to_end_with(author: Author, desk: Desk) -> N
     after = author.commit(a="{", b="model: away", c="model: unknown", d="model: d")
     error = desk.push(NO_COMMIT, after)
     assert isinstance(error, Temporary)
-    assert all(said in str(error) for said in ("releases/a.yaml", "is away", "has no versions"))
+    assert all(message in str(error) for message in ("releases/a.yaml", "is away", "has no versions"))
     assert desk.models == ["d"]
 
 
@@ -200,7 +200,7 @@ def test_links_submodules_and_large_files_are_refused_unread(author: Author, des
     after = author.git("rev-parse", "HEAD")
     assert isinstance(desk.push(NO_COMMIT, after), SpecInvalid)
     assert desk.models == ["fine"]
-    complaints = " ".join(told["what"] for told in desk.told if told["event"] == "not released")
+    complaints = " ".join(event["what"] for event in desk.logged if event["event"] == "not released")
     assert "is a link" in complaints
     assert "is a submodule" in complaints
     assert f"the limit is {MAX_SPEC_BYTES}" in complaints
@@ -299,10 +299,10 @@ def test_any_bytes_are_a_spec_or_refused_as_one(content: bytes) -> None:
     entry: Any = type("E", (), {"path": "releases/a.yaml", "kind": "file", "size_bytes": len(content)})
     held: Any = Held()
     try:
-        said = read_spec(held, entry).path
+        message = read_spec(held, entry).path
     except SpecInvalid as error:
-        said = error.what
-    assert "releases/a.yaml" in said
+        message = error.what
+    assert "releases/a.yaml" in message
 
 
 def test_the_command_refuses_what_is_not_listed(

@@ -276,8 +276,8 @@ def test_the_receiver_says_that_it_is_up_and_describes_nothing_else(desk: Desk) 
         async with httpx.AsyncClient(transport=transport, base_url="http://receiver") as client:
             return (await client.get(path)).status_code
 
-    found = {path: asyncio.run(ask(path)) for path in ("/healthz", "/docs", "/openapi.json", "/webhooks/mlflow")}
-    assert found == {"/healthz": 200, "/docs": 404, "/openapi.json": 404, "/webhooks/mlflow": 405}
+    statuses = {path: asyncio.run(ask(path)) for path in ("/healthz", "/docs", "/openapi.json", "/webhooks/mlflow")}
+    assert statuses == {"/healthz": 200, "/docs": 404, "/openapi.json": 404, "/webhooks/mlflow": 405}
 
 
 def test_two_secrets_are_right_while_one_replaces_the_other(desk: Desk) -> None:
@@ -352,7 +352,10 @@ def test_readiness_says_what_is_missing_and_metrics_what_was_answered(tmp_path: 
     (answer,) = send(app, ("/readyz", {}), method="GET")
     assert (answer.status_code, "is not there yet" in answer.text) == (503, True)
     missing.clear()
-    assert [one.status_code for one in send(app, ("/readyz", {}), ("/healthz", {}), method="GET")] == [200, 200]
+    assert [response.status_code for response in send(app, ("/readyz", {}), ("/healthz", {}), method="GET")] == [
+        200,
+        200,
+    ]
     send(app, ("/webhooks/mlflow", delivery()), ("/webhooks/mlflow", delivery(secret="guessed")))
     (metrics,) = send(app, ("/metrics", {}), method="GET")
     assert 'shiplift_deliveries_total{answer="202",kind="mlflow"} 1.0' in metrics.text
@@ -385,6 +388,6 @@ def send(
     async def all_of_them() -> list[httpx.Response]:
         transport = httpx.ASGITransport(app=app, raise_app_exceptions=False, client=(source, 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://receiver") as client:
-            return await asyncio.gather(*(client.request(method, path, **given) for path, given in requests))
+            return await asyncio.gather(*(client.request(method, path, **options) for path, options in requests))
 
     return asyncio.run(all_of_them())

@@ -41,8 +41,8 @@ class Desk:
 def test_what_has_no_release_and_is_new_enough_is_accepted() -> None:
     registry = Registry(new=(100, ""), old=(99.9, ""), done=(200, "release-done"), there=(100, ""))
     desk = Desk(known=("there",))
-    found = sweep(registry, desk.accept, since=100, tell=desk.told.append)
-    assert [one.name for one in found] == ["release-new"]
+    accepted = sweep(registry, desk.accept, since=100, tell=desk.told.append)
+    assert [release.name for release in accepted] == ["release-new"]
     assert desk.accepted == ["new", "there"]
     assert desk.told == ["the sweep found 'new' version 2: release-new"]
 

@@ -26,7 +26,7 @@ def test_a_namespace_and_a_registry_are_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"namespace": ""}, "namespace"),
         ({"namespce": "x"}, "namespce"),
@@ -38,21 +38,21 @@ def test_a_namespace_and_a_registry_are_enough(tmp_path: Path) -> None:
         ({"repositories": [repository(name="-x/../y")]}, r"repositories\.0\.name"),
         ({"repositories": [repository(url="ext::sh -c x")]}, r"repositories\.0\.url"),
         ({"repositories": [repository(url="file:relative")]}, r"repositories\.0\.url"),
-        ({"repositories": [repository(url="https://u:token@example.org/x")]}, "must hold no credentials"),
+        ({"repositories": [repository(url="https://u:token@example.org/x")]}, "must contain no credentials"),
         ({"repositories": [repository(branch="--upload-pack=x")]}, r"repositories\.0\.branch"),
         ({"repositories": [repository(branch="a..b")]}, r"repositories\.0\.branch"),
         ({"repositories": [repository(), repository(name="Acme/Models")]}, "too alike"),
     ],
 )
-def test_every_wrong_field_is_named(tmp_path: Path, changes: dict[str, object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_every_wrong_field_is_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         load(written(tmp_path, **changes))
 
 
 @pytest.mark.parametrize("url", ["https://example.org/x", "ssh://git@example.org:22/x", "file:///srv/git/x"])
 def test_addresses_that_git_may_be_given(tmp_path: Path, url: str) -> None:
-    (found,) = load(written(tmp_path, repositories=[repository(url=url, branch="release/1.x")])).repositories
-    assert found.url == url
+    (listed,) = load(written(tmp_path, repositories=[repository(url=url, branch="release/1.x")])).repositories
+    assert listed.url == url
 
 
 def test_a_secret_in_a_wrong_address_is_not_repeated(tmp_path: Path) -> None:

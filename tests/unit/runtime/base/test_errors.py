@@ -10,8 +10,8 @@ def test_every_error_class_has_an_exit_code_of_its_own() -> None:
 
 def test_the_promised_codes() -> None:
     promised = {"Refused": 20, "Inconclusive": 21, "NotAdmitted": 30, "UsageError": 64, "Temporary": 75}
-    found = {kind.__name__: kind.exit_code for kind in every_error()}
-    assert promised.items() <= found.items()
+    codes = {kind.__name__: kind.exit_code for kind in every_error()}
+    assert promised.items() <= codes.items()
 
 
 def test_an_error_says_what_and_what_to_do() -> None:

@@ -5,7 +5,7 @@ from shiplift.runtime.base.progress import listening, measuring, progress
 
 def test_whoever_listens_hears_what_goes_on() -> None:
     heard: list[tuple[str, float | None]] = []
-    with listening(lambda said, done: heard.append((said, done))):
+    with listening(lambda message, done: heard.append((message, done))):
         progress("one")
         progress("two", 0.5)
     progress("nobody hears this")
@@ -22,8 +22,8 @@ def test_a_step_called_by_hand_has_no_listener() -> None:
 
 def test_a_listener_ends_with_its_step_also_when_that_fails() -> None:
     outer: list[str] = []
-    with listening(lambda said, _: outer.append(said)):
-        with pytest.raises(ZeroDivisionError), listening(lambda _said, _done: None):
+    with listening(lambda message, _: outer.append(message)):
+        with pytest.raises(ZeroDivisionError), listening(lambda _message, _done: None):
             progress(f"inner {1 // 0}")
         progress("outer")
     assert outer == ["outer"]

@@ -30,8 +30,8 @@ def _load(home: Path) -> Secrets:
 
 def test_processes_that_start_together_get_the_same_secrets(tmp_path: Path) -> None:
     with multiprocessing.get_context("fork").Pool(8) as pool:
-        found = pool.map(_load, [tmp_path / "home"] * 16, chunksize=1)
-    assert len(set(found)) == 1
+        loaded = pool.map(_load, [tmp_path / "home"] * 16, chunksize=1)
+    assert len(set(loaded)) == 1
     assert [path.name for path in (tmp_path / "home").iterdir()] == [FILE]
 
 

@@ -38,8 +38,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_says_what_was_written_where_and_what_to_do(code: int, tmp_path: Path) -> None:
-    said = f"no space is left in {tmp_path} while writing a report"
-    with pytest.raises(StorageFull, match=said), room_for("a report", tmp_path):
+    message = f"no space is left in {tmp_path} while writing a report"
+    with pytest.raises(StorageFull, match=message), room_for("a report", tmp_path):
         raise OSError(code, "full")
 
 

@@ -57,7 +57,7 @@ def test_the_worst_failing_inputs_are_named() -> None:
     cases = (case(5, 1e-9, "fine"), case(2, 2, "random-7", 7), case(1, 1, "random-1", 1))
     check = parity_check(cases, Quality())
     assert (check.verdict, check.measured) == (FAIL, 2)
-    assert "on random-7 (batch 7) the exported model is 2 off" in check.reason
+    assert "on random-7 (batch 7) the exported model is off by 2" in check.reason
 
 
 # --- the task metric ---

@@ -265,7 +265,7 @@ def test_the_index_tells_each_models_standing_and_trend() -> None:
     for words in ("2 models", "p99 within 40 ms", "too slow", '<span class="fail"', ESCAPED):
         assert words in page
     assert page.count("<svg") == 1
-    assert "Nothing was released yet" in render_index(())
+    assert "No model has been released yet" in render_index(())
 
 
 def test_the_trend_shows_each_version_s_p99_from_nothing_to_the_most() -> None:

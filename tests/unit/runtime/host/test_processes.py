@@ -40,13 +40,13 @@ def gone(pid: int) -> bool:
 
 
 def test_a_process_is_alive_until_it_ends(sleeper: "subprocess.Popen[bytes]") -> None:
-    one = processes.identify(sleeper.pid)
-    assert processes.alive(one)
+    process = processes.identify(sleeper.pid)
+    assert processes.alive(process)
     sleeper.kill()
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)  # a zombie now
-    assert not processes.alive(one)
+    assert not processes.alive(process)
     sleeper.wait()
-    assert not processes.alive(one)
+    assert not processes.alive(process)
 
 
 def test_a_pid_used_again_is_another_process() -> None:
@@ -142,7 +142,7 @@ def test_a_port_that_is_free_can_be_taken_and_is_then_told_with_its_holder() -> 
     processes.require_free("127.0.0.1", port, "mlflow", "--mlflow-port")
     with socket.create_server(("127.0.0.1", port)), pytest.raises(PortTaken) as error:
         processes.require_free("127.0.0.1", port, "mlflow", "--mlflow-port")
-    assert f"port {port}, wanted for mlflow, is taken" in error.value.what
+    assert f"port {port}, needed by mlflow, is taken" in error.value.what
     assert f"(pid {os.getpid()})" in error.value.what
     assert "--mlflow-port" in error.value.do
 

@@ -32,7 +32,7 @@ def run_sandboxed(
 
 
 class Cell:
-    """A sandbox with a work folder; `run` gives what the code wrote to `said`, `refused` its last words."""
+    """A sandbox with a work folder; `run` gives what the code wrote to `output`, `refused` its last words."""
 
     def __init__(self, folder: Path) -> None:
         self.work = folder / "work"
@@ -42,8 +42,8 @@ class Cell:
         _, self.isolation = run_sandboxed(
             "timeit:timeit", {"stmt": code, "number": 1}, read=read, work=self.work, limits=limits
         )
-        said = self.work / "said"
-        return said.read_text() if said.is_file() else ""
+        output = self.work / "output"
+        return output.read_text() if output.is_file() else ""
 
     def refused(self, code: str, **how: Any) -> str:
         with pytest.raises(ShipliftError) as error:
@@ -88,14 +88,14 @@ def test_what_was_started_ahead_and_never_used_is_cleared(tmp_path: Path) -> Non
 def test_the_code_sees_none_of_our_environment(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_SECRET_ACCESS_KEY", "MLFLOW_TRACKING_PASSWORD", "HF_TOKEN", "PYTHONPATH", "LD_PRELOAD"):
         monkeypatch.setenv(name, "secret")
-    said = json.loads(cell.run("import json, os; open('said', 'w').write(json.dumps(dict(os.environ)))"))
-    assert "secret" not in said.values()
-    assert set(said) <= {
+    output = json.loads(cell.run("import json, os; open('output', 'w').write(json.dumps(dict(os.environ)))"))
+    assert "secret" not in output.values()
+    assert set(output) <= {
         "PATH", "LANG", "PYTHONDONTWRITEBYTECODE", "MLFLOW_DISABLE_TELEMETRY", "DO_NOT_TRACK",
         "PROMPTFOO_DISABLE_TELEMETRY", "GIT_PYTHON_REFRESH", "HOME", "TMPDIR", "MPLCONFIGDIR",
         "TORCHINDUCTOR_CACHE_DIR", "LC_CTYPE",
     }  # fmt: skip
-    assert said["HOME"] == said["TMPDIR"] == str(cell.work)
+    assert output["HOME"] == output["TMPDIR"] == str(cell.work)
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ for name, attempt in {ATTEMPTS | ALLOWED!r}.items():
         outcomes[name] = type(error).__name__
     else:
         outcomes[name] = "done"
-open("said", "w").write(json.dumps(outcomes))
+open("output", "w").write(json.dumps(outcomes))
 """
         try:
             run_sandboxed(
@@ -195,7 +195,7 @@ open("said", "w").write(json.dumps(outcomes))
             alive = production.pid if psutil.Process(production.pid).status() == psutil.STATUS_SLEEPING else 0
         finally:
             production.kill()
-    return Tried(json.loads((work / "said").read_text()), outside, heard, alive)
+    return Tried(json.loads((work / "output").read_text()), outside, heard, alive)
 
 
 def _heard(server: socket.socket) -> bool:
@@ -229,14 +229,14 @@ def test_nobody_outside_noticed_anything(tried: Tried) -> None:
 
 HIJACK = """
 import builtins, ctypes, os, threading
-builtins.said, builtins.done, libc = [], threading.Event(), ctypes.CDLL(None)
+builtins.output, builtins.done, libc = [], threading.Event(), ctypes.CDLL(None)
 
 @ctypes.CFUNCTYPE(None, ctypes.c_int)
 def handler(number):
     try:
-        said.append(open("/etc/passwd").read(4))
+        output.append(open("/etc/passwd").read(4))
     except BaseException as error:
-        said.append(type(error).__name__)
+        output.append(type(error).__name__)
     done.set()
 
 libc.signal(10, handler)
@@ -244,27 +244,29 @@ others = [int(task) for task in os.listdir("/proc/self/task") if int(task) != os
 for other in others:
     libc.syscall(234, os.getpid(), other, 10)  # tgkill(2)
     done.wait(5)
-open("said", "w").write(f"{len(others)} {said}")
+open("output", "w").write(f"{len(others)} {output}")
 """
 
 
 def test_the_code_finds_no_thread_that_is_freer_than_itself(cell: Cell) -> None:
     """numpy has started threads before the code runs; a signal makes each of them try to read what it must not."""
     run_sandboxed("numpy.testing:measure", {"code_str": HIJACK}, read=[], work=cell.work, limits=LIMITS)
-    count, _, said = (cell.work / "said").read_text().partition(" ")
+    count, _, output = (cell.work / "output").read_text().partition(" ")
     assert int(count) >= 1
-    assert set(json.loads(said.replace("'", '"'))) == {"PermissionError"}
+    assert set(json.loads(output.replace("'", '"'))) == {"PermissionError"}
 
 
 def test_what_the_code_starts_ends_with_it(cell: Cell) -> None:
-    pid = int(cell.run("import subprocess; open('said', 'w').write(str(subprocess.Popen(['/bin/sleep', '600']).pid))"))
+    pid = int(
+        cell.run("import subprocess; open('output', 'w').write(str(subprocess.Popen(['/bin/sleep', '600']).pid))")
+    )
     with contextlib.suppress(psutil.NoSuchProcess):
         psutil.Process(pid).wait(timeout=10)
     assert not psutil.pid_exists(pid)
 
 
 def test_the_sandbox_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
-    code = "import os, threading; open('said', 'w').write(str(os.getpid())); threading.Event().wait()"
+    code = "import os, threading; open('output', 'w').write(str(os.getpid())); threading.Event().wait()"
     call = f"""
 from pathlib import Path
 from shiplift.runtime.host.sandbox import Entry, Limits, Sandbox
@@ -272,10 +274,10 @@ box = Sandbox("timeit:timeit", read=[], work=Path({str(tmp_path)!r}))
 box.run({{"stmt": {code!r}, "number": 1}}, Limits(memory_mb=512, timeout_s=60))
 """
     with subprocess.Popen([sys.executable, "-c", call]) as parent:
-        said = tmp_path / "said"
-        while not (said.is_file() and said.read_text()):
+        output = tmp_path / "output"
+        while not (output.is_file() and output.read_text()):
             assert parent.poll() is None
-        child = psutil.Process(int(said.read_text()))
+        child = psutil.Process(int(output.read_text()))
         family = [child, *child.parents()[:1]]
         parent.kill()
     _, left = psutil.wait_procs(family, timeout=10)

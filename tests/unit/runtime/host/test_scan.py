@@ -13,7 +13,7 @@ from shiplift.runtime.records.model import Finding, Scan
 from tests.unit.examples import perceptron
 
 
-def found(*findings: Finding) -> Scan:
+def scan_of(*findings: Finding) -> Scan:
     return Scan(scanner="modelaudit 0", files=1, findings=findings)
 
 
@@ -24,7 +24,7 @@ def finding(severity: Any = "critical", names: str = "", file: str = "model.pkl"
 @pytest.mark.parametrize("pickle_", ["refuse", "sandbox"])
 @pytest.mark.parametrize("severity", ["warning", "info"])
 def test_what_is_not_critical_keeps_nobody_out(pickle_: Any, severity: str) -> None:
-    assert objections(found(finding(severity, "os.system")), pickle=pickle_) == []
+    assert objections(scan_of(finding(severity, "os.system")), pickle=pickle_) == []
 
 
 @pytest.mark.parametrize(
@@ -44,19 +44,21 @@ def test_what_is_not_critical_keeps_nobody_out(pickle_: Any, severity: str) -> N
     ],
 )
 def test_code_of_known_frameworks_is_accepted_only_where_the_spec_says_so(names: str, sandboxed: bool) -> None:
-    one = finding(names=names)
-    assert objections(found(one), pickle="refuse") == [one]
-    assert objections(found(one), pickle="sandbox") == ([] if sandboxed else [one])
+    critical = finding(names=names)
+    assert objections(scan_of(critical), pickle="refuse") == [critical]
+    assert objections(scan_of(critical), pickle="sandbox") == ([] if sandboxed else [critical])
 
 
 def test_one_objection_among_accepted_findings_is_enough() -> None:
     good, bad = finding(names="torch.nn.Linear"), finding(names="os.system")
-    assert objections(found(good, bad, good), pickle="sandbox") == [bad]
+    assert objections(scan_of(good, bad, good), pickle="sandbox") == [bad]
 
 
 def test_a_refusal_names_the_first_objections_and_how_to_log_a_model_without_code() -> None:
     error = refusal([finding(file=f"{n}.pkl") for n in range(5)])
-    assert error.what.startswith("the scan found what must not be loaded: 0.pkl: it calls something; 1.pkl:")
+    assert error.what.startswith(
+        "the scan found code or data that must not be loaded: 0.pkl: it calls something; 1.pkl:"
+    )
     assert error.what.endswith("(and 2 more)")
     assert "pt2" in error.do
     assert "pickle: sandbox" in error.do
@@ -80,11 +82,11 @@ class Evil:
 
 def scanned(folder: Path) -> dict[str, list[str]]:
     """Critical findings by file."""
-    said = Scan.model_validate(scan_files(str(folder)))
-    assert said.files == sum(1 for path in folder.rglob("*") if path.is_file())
+    scan = Scan.model_validate(scan_files(str(folder)))
+    assert scan.files == sum(1 for path in folder.rglob("*") if path.is_file())
     by: dict[str, list[str]] = {}
-    for one in objections(said, pickle="refuse"):
-        by.setdefault(one.file, []).append(one.what)
+    for objection in objections(scan, pickle="refuse"):
+        by.setdefault(objection.file, []).append(objection.what)
     return by
 
 
@@ -117,19 +119,19 @@ def with_external_data(folder: Path, location: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "said"),
+    ("location", "problem"),
     [
-        ("../../etc/passwd", "lie outside the model"),
-        ("/etc/passwd", "lie outside the model"),
-        ("..\\secret", "lie outside the model"),
+        ("../../etc/passwd", "outside the model"),
+        ("/etc/passwd", "outside the model"),
+        ("..\\secret", "outside the model"),
         ("gone.bin", "are missing"),
         ("link.bin", "are missing"),
     ],
 )
-def test_an_onnx_model_that_reaches_outside_its_folder_is_refused(tmp_path: Path, location: str, said: str) -> None:
+def test_an_onnx_model_that_reaches_outside_its_folder_is_refused(tmp_path: Path, location: str, problem: str) -> None:
     (tmp_path / "link.bin").symlink_to("/etc/passwd")
     with_external_data(tmp_path, location)
-    assert any(said in what for what in scanned(tmp_path)["model.onnx"])
+    assert any(problem in what for what in scanned(tmp_path)["model.onnx"])
 
 
 @pytest.mark.parametrize("size", [0, 10, 200])

@@ -130,7 +130,7 @@ def test_the_columns_of_a_data_frame_are_inputs_of_one_number_a_sample(logged: L
 
 
 @pytest.mark.parametrize(
-    ("data", "said"),
+    ("data", "message"),
     [
         ([[31, 1.8, "Bonn"]], "does not match the signature"),
         ([["old", 1.8, "Bonn", True]], "does not match the signature"),
@@ -138,10 +138,10 @@ def test_the_columns_of_a_data_frame_are_inputs_of_one_number_a_sample(logged: L
         ([], "no samples"),
     ],
 )
-def test_rows_that_do_not_fit_their_columns_are_refused(logged: Logged, data: Any, said: str) -> None:
+def test_rows_that_do_not_fit_their_columns_are_refused(logged: Logged, data: Any, message: str) -> None:
     table(logged)
     logged.example["data"] = data
-    assert said in logged.refused()
+    assert message in logged.refused()
 
 
 def test_a_column_that_the_example_lacks_is_named(logged: Logged) -> None:
@@ -179,12 +179,12 @@ def test_an_mlmodel_file_that_is_no_text_is_refused(logged: Logged, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("flavors", "said"), [({"prophet": {}, "spark": {}}, "prophet, spark"), ({}, "none"), (None, "none")]
+    ("flavors", "message"), [({"prophet": {}, "spark": {}}, "prophet, spark"), ({}, "none"), (None, "none")]
 )
-def test_an_unknown_flavor_is_told_with_the_known_ones(logged: Logged, flavors: Any, said: str) -> None:
+def test_an_unknown_flavor_is_told_with_the_known_ones(logged: Logged, flavors: Any, message: str) -> None:
     logged.meta["flavors"] = flavors
     known = "onnx, pytorch, sklearn, lightgbm, xgboost, tensorflow, keras"
-    assert logged.refused() == f"the version's flavors are {said}; known ones are {known}"
+    assert logged.refused() == f"the version's flavors are {message}; known ones are {known}"
 
 
 @pytest.mark.parametrize("signature", [None, {}])
@@ -258,7 +258,7 @@ def test_an_example_outside_the_model_is_not_read(logged: Logged, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    ("example", "said"),
+    ("example", "message"),
     [
         (np.zeros((2, 3, 2)).tolist(), "'input' has shape (2, 3, 2), the signature says (-1, 2, 2)"),
         (np.zeros((2, 2)).tolist(), "'input' has shape (2, 2)"),
@@ -273,9 +273,9 @@ def test_an_example_outside_the_model_is_not_read(logged: Logged, tmp_path: Path
         (np.zeros((0, 2, 2)).tolist(), "'input' has shape (0,)"),
     ],
 )
-def test_an_example_that_does_not_fit_is_told_why(logged: Logged, example: Any, said: str) -> None:
+def test_an_example_that_does_not_fit_is_told_why(logged: Logged, example: Any, message: str) -> None:
     logged.example = example
-    assert said in logged.refused()
+    assert message in logged.refused()
 
 
 def test_a_number_too_large_for_its_type_is_refused(logged: Logged) -> None:

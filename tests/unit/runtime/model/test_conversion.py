@@ -31,13 +31,13 @@ class Logged:
         (self.folder / "MLmodel").write_text("flavors: {onnx: {data: model.onnx}}\n")
         (folder / "example.npz").touch()
 
-    def convert(self, **how: Any) -> dict[str, Any]:
+    def convert(self, **settings: Any) -> dict[str, Any]:
         example = self.folder.parent / "example.npz"
         example.write_bytes(dump_npz(self.example))
         return convert(
             folder=str(self.folder), flavor="onnx", signature=self.promised.model_dump(mode="json"),
-            example=str(example), out=str(self.work), how=Conversion(**how).model_dump(mode="json"), tabular=False,
-            seed=1,
+            example=str(example), out=str(self.work), settings=Conversion(**settings).model_dump(mode="json"),
+            tabular=False, seed=1,
         )  # fmt: skip
 
     @property
@@ -55,9 +55,9 @@ def logged(tmp_path: Path) -> Logged:
 
 
 def test_the_original_s_answers_are_noted_for_the_example_and_every_batch_size(logged: Logged) -> None:
-    said = logged.convert()
-    assert said["sets"] == ["example", *(f"random-{size}" for size in BATCHES)]
-    assert Signature.model_validate(said["signature"]) == signature()
+    result = logged.convert()
+    assert result["sets"] == ["example", *(f"random-{size}" for size in BATCHES)]
+    assert Signature.model_validate(result["signature"]) == signature()
     sizes = {"example": 3, **{f"random-{size}": size for size in BATCHES}}
     for name, size in sizes.items():
         assert logged.answers[f"{name}/input/input"].shape == (size, 4)
@@ -130,7 +130,7 @@ def test_only_the_outputs_asked_for_are_kept_in_the_order_asked(logged: Logged) 
 
 def test_an_output_that_the_model_does_not_have_is_told_with_those_it_has(logged: Logged) -> None:
     branching(logged)
-    with pytest.raises(ExportFailed, match=r"export\.outputs names thrice; the model gives same, twice"):
+    with pytest.raises(ExportFailed, match=r"export\.outputs names thrice; the model has same, twice"):
         logged.convert(outputs=["thrice"])
 
 
@@ -170,8 +170,8 @@ def test_a_model_of_one_batch_size_does_not_convert(logged: Logged, size: int) -
 def test_an_only_input_may_have_another_name_in_the_graph(logged: Logged) -> None:
     logged.promised = Signature(inputs=(tensor("image", -1, 4),), outputs=signature().outputs)
     logged.example = {"image": EXAMPLE}
-    said = logged.convert()
-    assert Signature.model_validate(said["signature"]).inputs == (tensor("input", -1, 4),)
+    result = logged.convert()
+    assert Signature.model_validate(result["signature"]).inputs == (tensor("input", -1, 4),)
     np.testing.assert_array_equal(logged.answers["example/input/input"], EXAMPLE)
 
 
@@ -199,10 +199,10 @@ def test_a_model_that_does_not_load_says_why_and_what_to_try(logged: Logged) -> 
 
 def test_arrays_are_fed_by_name_and_else_in_their_order() -> None:
     specs = (tensor("a", -1), tensor("b", -1, datatype="INT64"))
-    one, two = np.ones(1), np.zeros(1)
-    by_name = loaders.feeds({"b": two, "a": one}, specs)
+    first, second = np.ones(1), np.zeros(1)
+    by_name = loaders.feeds({"b": second, "a": first}, specs)
     assert (by_name["a"].tolist(), by_name["b"].tolist(), by_name["b"].dtype) == ([1], [0], np.dtype(np.int64))
-    by_order = loaders.feeds({"x": one, "y": two}, specs)
+    by_order = loaders.feeds({"x": first, "y": second}, specs)
     assert (by_order["a"].tolist(), by_order["b"].tolist()) == ([1], [0])
 
 
@@ -214,9 +214,9 @@ def test_a_booster_answers_in_onnx_as_it_does_itself(tmp_path: Path, objective: 
 
     data = load_digits()
     rows, labels = (data.data / 16).astype(np.float32)[:300], data.target[:300]
-    wanted = labels % 2 if objective == "binary" else labels
-    told = {"objective": objective, "verbose": -1} | ({"num_class": 10} if objective == "multiclass" else {})
-    model = lightgbm.train(told, lightgbm.Dataset(rows, wanted), 5)
+    targets = labels % 2 if objective == "binary" else labels
+    parameters = {"objective": objective, "verbose": -1} | ({"num_class": 10} if objective == "multiclass" else {})
+    model = lightgbm.train(parameters, lightgbm.Dataset(rows, targets), 5)
     mlflow.lightgbm.save_model(model, str(tmp_path / "model"), pip_requirements=[])
     promised = (tensor("input", -1, 64),)
     original = loaders.load(tmp_path / "model", "lightgbm", promised, (), tabular=False)

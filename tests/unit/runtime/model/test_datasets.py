@@ -71,11 +71,11 @@ def test_the_columns_of_a_table_are_one_matrix_for_a_model_of_one_input(write: A
 
 
 @pytest.mark.parametrize(
-    ("shape", "said"),
+    ("shape", "message"),
     [((2, 4), "'x' has shape (2, 4), the model takes (-1, 3)"), ((2, 3, 1), "shape (2, 3, 1)"), ((), "shape ()")],
 )
-def test_a_wrong_shape_is_told_with_the_right_one(shape: tuple[int, ...], said: str) -> None:
-    assert said in refused(npz(x=np.zeros(shape)))
+def test_a_wrong_shape_is_told_with_the_right_one(shape: tuple[int, ...], message: str) -> None:
+    assert message in refused(npz(x=np.zeros(shape)))
 
 
 def test_a_wrong_type_is_told() -> None:
@@ -126,8 +126,8 @@ def test_one_label_for_all_is_refused() -> None:
     [({"y": [1], "z": [[1]]}, "y, z"), ({"label": [1]}, "none"), ({}, "none"), ({"age": [1]}, "age")],
 )
 def test_missing_inputs_are_told_with_what_there_is(arrays: dict[str, Any], there: str) -> None:
-    said = refused(npz(**arrays), inputs=TWO)
-    assert f"has the arrays {there}; the model's inputs are age, city" in said
+    message = refused(npz(**arrays), inputs=TWO)
+    assert f"has the arrays {there}; the model's inputs are age, city" in message
 
 
 @pytest.mark.parametrize("name", ["a.npz", "a.csv", "a.parquet"])

@@ -27,18 +27,18 @@ def test_an_answer_differs_from_itself_by_nothing_infinities_included(answer: An
 @settings(deadline=None)
 @given(_floats.filter(lambda a: np.isfinite(a).all()), st.floats(0.001, 1000))
 def test_a_difference_is_absolute_and_relative_to_the_largest_value_wanted(answer: Any, by: float) -> None:
-    wanted = answer.astype(np.float64)
-    got = wanted.copy()
-    got.flat[0] += by
-    absolute, relative = onnx_models.differences(wanted, got)
-    moved = abs(got.flat[0] - wanted.flat[0])
+    expected = answer.astype(np.float64)
+    actual = expected.copy()
+    actual.flat[0] += by
+    absolute, relative = onnx_models.differences(expected, actual)
+    moved = abs(actual.flat[0] - expected.flat[0])
     assert absolute == moved
-    scale = np.abs(wanted).max()
+    scale = np.abs(expected).max()
     assert relative == (moved / scale if scale else (math.inf if moved else 0))
 
 
 @pytest.mark.parametrize(
-    ("wanted", "got"),
+    ("expected", "actual"),
     [
         ([1.0, 2.0], [1.0]),
         ([1.0], [math.nan]),
@@ -53,13 +53,13 @@ def test_a_difference_is_absolute_and_relative_to_the_largest_value_wanted(answe
         ([], [1.0]),
     ],
 )
-def test_what_cannot_be_close_is_infinitely_far(wanted: list[Any], got: list[Any]) -> None:
-    absolute, _ = onnx_models.differences(np.array(wanted), np.array(got))
+def test_what_cannot_be_close_is_infinitely_far(expected: list[Any], actual: list[Any]) -> None:
+    absolute, _ = onnx_models.differences(np.array(expected), np.array(actual))
     assert absolute == math.inf
 
 
 @pytest.mark.parametrize(
-    ("wanted", "got"),
+    ("expected", "actual"),
     [
         (np.array([1, 2]), np.array([[1], [2]], dtype=np.int32)),
         (np.array(["a", "b"]), np.array([["a"], ["b"]], dtype=object)),
@@ -68,8 +68,8 @@ def test_what_cannot_be_close_is_infinitely_far(wanted: list[Any], got: list[Any
         (np.array([0.0]), np.array([-0.0])),
     ],
 )
-def test_equal_answers_agree_whatever_their_shape_and_kind(wanted: Any, got: Any) -> None:
-    assert onnx_models.differences(wanted, got) == (0, 0)
+def test_equal_answers_agree_whatever_their_shape_and_kind(expected: Any, actual: Any) -> None:
+    assert onnx_models.differences(expected, actual) == (0, 0)
 
 
 def test_a_signature_is_read_from_the_graph_without_its_weights(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_session_answers_by_name(tmp_path: Path) -> None:
     whole = onnx_models.answer(running, {"input": rows})
     assert {name: array.shape for name, array in whole.items()} == {"output": (5, 3)}
     pieces = [onnx_models.answer(running, {"input": rows[at : at + 2]}) for at in range(0, 5, 2)]
-    np.testing.assert_allclose(onnx_models.stacked(pieces)["output"], whole["output"], rtol=1e-5)
+    np.testing.assert_allclose(onnx_models.concatenate(pieces)["output"], whole["output"], rtol=1e-5)
 
 
 def test_a_session_takes_text_as_numpy_gives_it(tmp_path: Path) -> None:

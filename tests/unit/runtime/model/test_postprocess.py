@@ -53,9 +53,9 @@ def graph(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_the_graph_and_its_twin_in_numpy_give_the_same(graph: tuple[tuple[str, ...], Any], logits: Any) -> None:
     steps, running = graph
     got = onnx_models.answer(running, {"x": logits})
-    wanted = in_numpy({"logits": logits}, steps, 2)
-    assert got.keys() == wanted.keys() == _OUTPUTS[steps].keys()
-    for name, array in wanted.items():
+    expected = in_numpy({"logits": logits}, steps, 2)
+    assert got.keys() == expected.keys() == _OUTPUTS[steps].keys()
+    for name, array in expected.items():
         kind, (_, columns) = _OUTPUTS[steps][name]
         assert (got[name].dtype, array.dtype) == (kind, kind)
         assert got[name].shape == array.shape == (len(logits), columns)
@@ -71,8 +71,8 @@ def test_equal_scores_are_ranked_alike_on_both_sides(tmp_path: Path) -> None:
         file = tmp_path / f"{step}.onnx"
         onnx.save(in_graph(identity(), (step,), 2), file)
         got = onnx_models.answer(onnx_models.session(file), {"x": logits})
-        for name, wanted in in_numpy({"logits": logits}, (step,), 2).items():
-            np.testing.assert_array_equal(got[name], wanted)
+        for name, expected in in_numpy({"logits": logits}, (step,), 2).items():
+            np.testing.assert_array_equal(got[name], expected)
 
 
 @pytest.mark.parametrize("steps", list(_OUTPUTS), ids=" ".join)
@@ -94,7 +94,7 @@ def test_nothing_is_appended_where_nothing_is_asked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "message"),
     [
         (identity(shape=("batch",)), "'logits' has rank 1"),
         (identity(shape=("batch", 2, 2)), "'logits' has rank 3"),
@@ -102,10 +102,10 @@ def test_nothing_is_appended_where_nothing_is_asked() -> None:
     ],
 )
 @pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
-def test_an_output_that_is_no_table_of_scores_is_refused(model: Any, said: str, step: str) -> None:
+def test_an_output_that_is_no_table_of_scores_is_refused(model: Any, message: str, step: str) -> None:
     with pytest.raises(ExportFailed, match="needs a float output of shape"):
         in_graph(model, (step,), 2)
-    with pytest.raises(ExportFailed, match=said):
+    with pytest.raises(ExportFailed, match=message):
         in_graph(model, (step,), 2)
 
 
@@ -126,5 +126,5 @@ def test_steps_that_do_not_follow_each_other_are_refused() -> None:
 def test_a_name_that_is_taken_is_told(steps: tuple[str, ...], name: str) -> None:
     model = identity(extra=True)
     model.graph.node[1].output[0] = model.graph.output[1].name = "label"
-    with pytest.raises(ExportFailed, match=f"gives '{name}', and the model has a tensor of that name"):
+    with pytest.raises(ExportFailed, match=f"adds the output '{name}', but the model already has a tensor"):
         in_graph(model, steps, 2)

@@ -44,8 +44,8 @@ def test_random_samples_look_like_the_example_and_stay_in_its_range(example: NDA
 def test_the_same_seed_gives_the_same_samples_and_another_others() -> None:
     example = {"x": np.array([[0.0, 1.0]], np.float32)}
     specs = (tensor("x", -1, 2),)
-    one, two, other = (random_like(example, specs, 4, seed=seed)["x"].tolist() for seed in (1, 1, 2))
-    assert one == two != other
+    first, second, other = (random_like(example, specs, 4, seed=seed)["x"].tolist() for seed in (1, 1, 2))
+    assert first == second != other
 
 
 def test_text_is_chosen_from_the_example() -> None:

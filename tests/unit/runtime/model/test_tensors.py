@@ -109,11 +109,11 @@ def test_a_damaged_npz_is_read_or_refused_and_never_anything_else(at: int, piece
     body = savez(x=np.arange(200), y=np.ones((3, 3), np.float32))
     at %= len(body)
     try:
-        found = load_npz(body[:at] + piece + body[at + len(piece) :])
+        loaded = load_npz(body[:at] + piece + body[at + len(piece) :])
     except DataInvalid as error:
         assert error.what  # noqa: PT017 - either is right
     else:
-        assert all(isinstance(array, np.ndarray) for array in found.values())
+        assert all(isinstance(array, np.ndarray) for array in loaded.values())
 
 
 @pytest.mark.parametrize("name", ["BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64"])
@@ -162,7 +162,7 @@ def test_text_is_given_as_objects_whatever_it_was() -> None:
 
 
 @given(st.integers(1, 5), st.integers(1, 12))
-def test_a_batch_has_the_first_samples_again_and_again(there: int, wanted: int) -> None:
-    got = batch_of({"x": np.arange(there), "y": np.arange(there) * 10}, wanted)
-    assert got["x"].tolist() == [at % there for at in range(wanted)]
-    assert got["y"].tolist() == [at % there * 10 for at in range(wanted)]
+def test_a_batch_has_the_first_samples_again_and_again(samples: int, size: int) -> None:
+    got = batch_of({"x": np.arange(samples), "y": np.arange(samples) * 10}, size)
+    assert got["x"].tolist() == [at % samples for at in range(size)]
+    assert got["y"].tolist() == [at % samples * 10 for at in range(size)]

@@ -38,15 +38,15 @@ def python(tmp_path: Path) -> Path:
     return file
 
 
-def job(tmp_path: Path, kind: Any, python: Path, target: Target = GPU, **how: Any) -> rungs.Job:
+def job(tmp_path: Path, kind: Any, python: Path, target: Target = GPU, **settings: Any) -> rungs.Job:
     model = perceptron(tmp_path / "fp32" / "model.onnx")
     samples = {"input": np.zeros((8, 4), np.float32)}
     validation = Validation(metric=None, asked=samples, reference={})
     (tmp_path / "work").mkdir(exist_ok=True)
     return rungs.Job(
-        kind=kind, model=str(model), folder=str(tmp_path / "work"), kept=str(tmp_path / "kept"), target=target,
+        kind=kind, model=str(model), folder=str(tmp_path / "work"), sensitivities=str(tmp_path / "kept"), target=target,
         arrays=str(rungs.write_arrays(tmp_path / "arrays.npz", samples, validation)), signature=signature(),
-        metric=None, base=Evaluation(), how=Quantization(**how), modelopt=str(python),
+        metric=None, base=Evaluation(), settings=Quantization(**settings), modelopt=str(python),
     )  # fmt: skip
 
 
@@ -88,17 +88,17 @@ def test_rungs_of_a_gpu_are_built_by_it_where_it_is_configured(
 
 
 def test_it_is_for_gpus_alone_and_only_where_it_is_configured(tmp_path: Path, python: Path) -> None:
-    assert not job(tmp_path, "fp16", python, Target()).by_nvidia
+    assert not job(tmp_path, "fp16", python, Target()).by_modelopt
     unset = job(tmp_path, "fp8", python).model_copy(update={"modelopt": ""})
-    assert "which needs an image of its own" in rungs.build(unset).failed
+    assert "which needs its own image" in rungs.build(unset).failed
 
 
 def test_what_it_complains_about_is_the_rung_s_reason(tmp_path: Path, python: Path) -> None:
     python.write_text("#!/bin/sh\necho one >&2; echo 'no kernel image is available' >&2; exit 1\n")
     assert "failed with exit code 1: no kernel image is available" in rungs.build(job(tmp_path, "fp8", python)).failed
-    with pytest.raises(QuantizeFailed, match="exit code 0: it said nothing"):
+    with pytest.raises(QuantizeFailed, match="exit code 0: it wrote nothing"):
         modelopt.run(["true", "-m", "modelopt.onnx.quantization"], tmp_path / "nothing.onnx")
-    with pytest.raises(MissingTool, match="an image of its own"):
+    with pytest.raises(MissingTool, match="its own image"):
         modelopt.run([str(tmp_path / "nowhere"), "-m", "x"], tmp_path / "nothing.onnx")
 
 
@@ -110,4 +110,4 @@ def test_without_calibration_data_there_is_no_fp8_either(tmp_path: Path) -> None
         tmp_path, bench.file, bench.site, bench.exported, target, Quantization(), validation, None, Evaluation()
     )  # fmt: skip
     assert jobs == []
-    assert notes == [f"{one} was not built: no calibration data were logged" for one in ("int8", "fp8")]
+    assert notes == [f"{precision} was not built: no calibration data were logged" for precision in ("int8", "fp8")]

@@ -296,5 +296,5 @@ def test_a_spec_written_down_and_read_again_is_the_same(body: dict[str, Any]) ->
 
 @pytest.mark.parametrize("text", ["slo: {p99_ms: 5}\nslo: {p99_ms: 50}", "slo:\n  p99_ms: 5\n  p99_ms: 50"])
 def test_a_key_given_twice_is_an_error_and_not_the_last_of_them(text: str) -> None:
-    with pytest.raises(SpecInvalid, match=r"the key '(slo|p99_ms)' is there twice"):
+    with pytest.raises(SpecInvalid, match=r"the key '(slo|p99_ms)' appears twice"):
         parse(text)

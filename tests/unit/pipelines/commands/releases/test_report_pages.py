@@ -53,7 +53,7 @@ def test_the_index_of_a_stack_that_is_down_says_what_its_home_knows(home: Path) 
 
 
 def test_a_home_without_releases_has_an_index_too(home: Path) -> None:
-    assert "Nothing was released yet" in report_pages.index(LocalEngine(home), home / "reports").read_text()
+    assert "No model has been released yet" in report_pages.index(LocalEngine(home), home / "reports").read_text()
 
 
 def test_a_home_that_never_had_a_stack_has_no_site(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_port_that_is_taken_stops_the_start_before_anything_runs(tmp_path: Pat
             home=tmp_path / "home", server_environment=environment, mlflow_port=free_port(), http_port=free_port(),
             grpc_port=taken, metrics_port=free_port(), receiver_port=free_port(),
         )  # fmt: skip
-        with pytest.raises(PortTaken, match=f"port {taken}, wanted for triton \\(grpc\\), is taken"):
+        with pytest.raises(PortTaken, match=f"port {taken}, needed by triton \\(grpc\\), is taken"):
             stack.up(settings)
     assert stack.read(tmp_path / "home") is None
 
