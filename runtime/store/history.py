@@ -62,7 +62,7 @@ class History:
         return deployment.package.target if deployment else ""
 
     def _last(self, kind: type[R], target: str) -> R | None:
-        stage = self._givers[kind.parameter()]
+        stage = self._givers.get(kind.parameter(), "")
         runs = [run for run in self._runs if run.name == stage]
         for name in (target, self._ended):
             runs = [run for run in runs if name and run.target == name] or runs

@@ -33,7 +33,7 @@ from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, NODE, WORKFLOW, WORKFLOW_TEMPLATE
 from shiplift.runtime.serving.kubernetes.objects.names import HTTP
-from shiplift.runtime.serving.kubernetes.proxy import client_of, transport_to
+from shiplift.runtime.serving.service_proxy import client_of, transport_to
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.history import History

@@ -133,7 +133,7 @@ steps/conclude.py                                    .     .       .        .   
 templates/report.html.j2                             .     .       .        .     .     .        .       .
 pipelines/release.py                                 .     .       .        .     .     .        .       .
 pipelines/engines/attempt.py                         .     .       .        .     .     .        .       .
-pipelines/commands/demo.py                           .     .       .        .     .     .        .       .
+pipelines/commands/start/demo_story.py               .     .       .        .     .     .        .       .
 """
 HEAD, *ROWS = [line.split() for line in TABLE.strip().splitlines()]
 PACKAGE = Path(shiplift.__file__).parent

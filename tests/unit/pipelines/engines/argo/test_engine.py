@@ -164,13 +164,13 @@ def test_a_registry_that_is_not_there_or_not_up_is_no_missing_version(
     engine: ArgoEngine, server: ApiServer, tmp_path: Path
 ) -> None:
     installed(server, tmp_path)
-    with pytest.raises(ClusterRefused, match=r'the cluster has no GET mlflow: services "mlflow:5000" not found'):
+    with pytest.raises(ClusterRefused, match='asking service mlflow failed: services "mlflow:5000" not found'):
         engine.report("digits", 1)
     server.faults.append(503)
-    with pytest.raises(Temporary, match="the cluster answered 503 to GET mlflow"):
+    with pytest.raises(Temporary, match="asking service mlflow failed, the cluster answered 503"):
         engine.report("digits", 1)
     server.faults.append(403)
-    with pytest.raises(ClusterRefused, match="the cluster forbids GET mlflow"):
+    with pytest.raises(ClusterRefused, match="the cluster forbids asking service mlflow"):
         engine.report("digits", 1)
     server.faults += [0] * 4  # the client asks again three times
     with pytest.raises(Temporary, match="the cluster does not answer"):
@@ -240,7 +240,7 @@ def test_a_log_that_may_not_be_read_is_an_error(engine: ArgoEngine, server: ApiS
     workflow(server, "r")
     stage(server, "r", "admit", "one")
     server.forbidden.add("r-admit-/log")
-    with pytest.raises(ClusterRefused, match="the cluster forbids the log of r-admit-"):
+    with pytest.raises(ClusterRefused, match="the cluster forbids reading the log of r-admit-"):
         list(engine.logs("r", lines=5, follow=follow))
 
 
