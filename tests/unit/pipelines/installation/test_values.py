@@ -42,7 +42,7 @@ def test_the_commented_file_says_every_field_and_its_default() -> None:
         ("artifacts_uri: /x", "one that every pod reaches"),
         ("stages: {frobnicate: {cpu: 1}}", "there is no stage 'frobnicate'; there are: admit"),
         ("gateway: {class_name: eg, http_port: 80, grpc_port: 80}", "are the same"),
-        ("repositories: [{name: a/b, host: github, url: 'https://u:p@x/y'}]", "must hold no credentials"),
+        ("repositories: [{name: a/b, host: github, url: 'https://u:p@x/y'}]", "must contain no credentials"),
         ("repositories: [{name: a/b, host: gitea, url: 'https://x/y'}]", "repositories.0.host"),
         ("network: {api_server: [anywhere]}", "network.api_server.0"),
         ("receiver: {replicas: 0}", "receiver.replicas"),

@@ -90,7 +90,7 @@ def test_a_target_without_an_image_is_refused_at_the_start_and_at_the_latest_whe
     with pytest.raises(SpecInvalid, match="target h200 has `server: nvidia` and names no `image`"):
         deployed(on_gpu(nodes=bare.nodes))
 
-    with pytest.raises(SpecInvalid, match="targets: h200 has `server: nvidia` and no `image`"):
+    with pytest.raises(SpecInvalid, match="targets: h200 has `server: nvidia` but no `image`"):
         find_targets(site(tmp_path, place=CLUSTER), Wanted(targets=(bare,)))
     assert find_targets(site(tmp_path), Wanted(targets=(bare,))).targets == (bare,)
 
