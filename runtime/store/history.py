@@ -18,6 +18,7 @@ from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 R = TypeVar("R", bound=Record)
+_GAVE = ("ok", "refused", "inconclusive")  # outcomes of stages that gave a record
 
 
 class Entries(Protocol):
@@ -69,7 +70,7 @@ class History:
         if not runs:
             return None
         run = [run for run in runs if run.target == runs[0].target][-1]  # it may have run again
-        return self._entries.recall(run.key, stage, kind)
+        return self._entries.recall(run.key, stage, kind) if run.outcome in _GAVE else None
 
     @property
     def _ended(self) -> str:

@@ -38,12 +38,12 @@ def tuned(target: str) -> Tuned:
     return Tuned(target=target, package=package(target=target), best=trial(), trials=(trial(),))
 
 
-def of(*targets: str, deployed: str = "", failed: str = "") -> History:
+def of(*targets: str, deployed: str = "", refused: str = "") -> History:
     """The history of a release with three stages per target."""
     kept, runs = Kept(), []
     for target in targets:
         kept[f"quantize {target}"], kept[f"tune {target}"] = candidates(target), tuned(target)
-        runs += [run("quantize", target), run("tune", target, outcome="failed" if target == failed else "ok")]
+        runs += [run("quantize", target), run("tune", target, outcome="refused" if target == refused else "ok")]
     if deployed:
         kept["deploy"] = deployment(target=deployed)
         runs.append(run("deploy"))
@@ -63,10 +63,10 @@ def test_a_record_is_found_by_its_type() -> None:
     ("history", "target"),
     [
         (of("a", "b"), "a"),
-        (of("a", "b", failed="b"), "b"),
+        (of("a", "b", refused="b"), "b"),
         (of("a", "b", deployed="b"), "b"),
-        (of("a", "b", "c", deployed="c", failed="b"), "c"),
-        (of("a", "b", deployed="gone", failed="b"), "b"),
+        (of("a", "b", "c", deployed="c", refused="b"), "c"),
+        (of("a", "b", deployed="gone", refused="b"), "b"),
     ],
 )
 def test_of_several_targets_the_deployed_one_tells_the_story_or_the_one_that_ended_it(
@@ -74,6 +74,11 @@ def test_of_several_targets_the_deployed_one_tells_the_story_or_the_one_that_end
 ) -> None:
     told = [record.target if record else None for record in (history.last(Candidates), history.last(Tuned))]
     assert told == [target, target]
+
+
+@pytest.mark.parametrize("outcome", ["failed", "cancelled", "skipped"])
+def test_a_stage_that_gave_nothing_is_not_asked_for_anything(outcome: str) -> None:
+    assert History({}, [run("tune", "a", outcome=outcome)], RELEASE.givers).last(Tuned) is None  # type: ignore[arg-type]
 
 
 def test_a_stage_that_ran_again_tells_of_its_last_run() -> None:
