@@ -11,7 +11,6 @@ from pathlib import Path
 from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Entry, Status
 from shiplift.pipelines.engines.local import logs, past, stack, status
 from shiplift.pipelines.engines.local.releases import Releases
-from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.gates.report import Story
@@ -158,6 +157,8 @@ class LocalEngine:
 
     def history(self, report: ReleaseReport) -> History:
         """The records that a release's stages gave."""
+        from shiplift.pipelines.release import RELEASE  # noqa: PLC0415 - every step, and what each loads
+
         ledger = Ledger(self.site, Request(model=report.model, version=report.version))
         return History(ledger, report.stages, RELEASE.givers)
 

@@ -1,0 +1,145 @@
+"""The commands with `--engine argo` on a real cluster: a kubeconfig is all they need, and they leave nothing there.
+
+`tests/integration/test_cluster_commands.py` runs the same against a proxy that is no API server's.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shiplift.runtime.store.registry import CHAMPION
+from tests.cluster.conftest import ROOT, Lab
+from tests.cluster.test_release import SPEC, ended, promoted, workflow_of
+from tests.integration.conftest import digits
+
+MODEL = "asked"
+
+
+class Shiplift:
+    """The command, with a home of its own where nothing has run."""
+
+    def __init__(self, lab: Lab, home: Path) -> None:
+        self._lab = lab
+        self.home = home
+
+    def words(self, *words: str) -> list[str]:
+        return ["--home", str(self.home), *words, "--engine", "argo", "--namespace", self._lab.namespace]
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        done = self._lab.kube.shiplift(*self.words(*words), check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    def json(self, *words: str, code: int = 0) -> Any:
+        return json.loads(self(*words, "--json", code=code))
+
+
+@pytest.fixture
+def shiplift(lab: Lab, tmp_path: Path) -> Shiplift:
+    return Shiplift(lab, tmp_path / "home")
+
+
+@pytest.fixture(scope="module")
+def version(lab: Lab) -> int:
+    """A promoted version."""
+    version = lab.log_classifier(MODEL, spec=SPEC.replace("slo: {", "slo: {p99_ms: 5000, "))
+    promoted(lab, MODEL, version)
+    return version
+
+
+def test_its_report_is_read_from_the_registry_and_its_page_saved_here(shiplift: Shiplift, version: int) -> None:
+    report = shiplift.json("report", f"{MODEL}/{version}")
+    assert (report["verdict"], report["alias"], report["version"]) == ("pass", CHAMPION, version)
+    page = Path(report["report"])
+    assert page.parent == shiplift.home / "reports"
+    assert "Latency by concurrency" in page.read_text()
+    assert f"PASS  {MODEL} version {version}" in shiplift("report", f"{MODEL}/{version}")
+    both = Path(shiplift("report", f"{MODEL}/{version}", "--compare", f"{MODEL}/{version}").strip())
+    assert "p99 by concurrency" in both.read_text()
+    row = Path(shiplift("report", "--index").strip()).read_text().split(f"<strong>{MODEL}</strong>")[1]
+    assert row.split('data-label="champion">')[1].startswith(f"{version}<")
+    assert "p99 within 5000 ms" in row.split("</tr>")[0]
+    shiplift("report", f"{MODEL}/99", code=66)
+
+
+def test_its_policy_is_tried_without_running_anything(
+    lab: Lab, shiplift: Shiplift, version: int, tmp_path: Path
+) -> None:
+    before = len(lab.workflows())
+    policy = tmp_path / "stricter.yaml"
+    policy.write_text("slo: {p99_ms: 0.001}")
+    replay = shiplift.json("gate", MODEL, "--policy", str(policy), code=20)
+    assert (replay["flipped"], replay["verified"], replay["releases"][0]["version"]) == (1, False, version)
+    policy.write_text("slo: {p99_ms: 5000}")
+    assert "pass, as before" in shiplift("gate", f"{MODEL}/{version}", "--policy", str(policy))
+    assert len(lab.workflows()) == before
+
+
+def test_production_answers_a_file(shiplift: Shiplift, version: int, tmp_path: Path) -> None:
+    images, labels = digits()
+    np.savez(tmp_path / "request.npz", input=images[:20])
+    answer = shiplift.json("infer", MODEL, "--input", str(tmp_path / "request.npz"))
+    assert (answer["model"], answer["version"]) == (MODEL, version)
+    right = [row[0] for row in answer["outputs"]["label"]] == labels[:20]
+    assert np.mean(right) > 0.9
+    shiplift("infer", "nobody-serves-this", "--input", str(tmp_path / "request.npz"), code=66)
+
+
+def test_logs_are_those_of_stages_and_of_parts(lab: Lab, shiplift: Shiplift, version: int) -> None:
+    ended(lab, workflow_of(lab, MODEL, version))
+    shiplift("rerun", f"{MODEL}/{version}")
+    with subprocess.Popen(
+        [sys.executable, "-m", "shiplift.pipelines.commands.app", *shiplift.words("logs", f"{MODEL}/{version}", "-f")],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as following:  # fmt: skip
+        ended(lab, workflow_of(lab, MODEL, version))
+        out, err = following.communicate(timeout=60)  # it ends with the release
+    assert following.returncode == 0, err
+    assert out == "" or {line.split()[0] for line in out.splitlines()} <= STAGES
+    assert {line.split()[0] for line in shiplift("logs", f"{MODEL}/{version}", "-n", "1000").splitlines()} <= STAGES
+    for part in ("reconciler", "receiver", "mlflow"):
+        lines = shiplift("logs", part, "-n", "5").splitlines()
+        assert len(lines) <= 5
+        assert all(line.startswith(f"{part}-") for line in lines)
+    shiplift("logs", "no-such-model/1", code=66)
+
+
+STAGES = {
+    "admit", "find_champion", "find_targets", "export", "quantize/local-cpu", "package/local-cpu", "tune/local-cpu",
+    "package", "deploy", "load_test", "gate", "promote", "conclude",
+}  # fmt: skip
+
+
+def test_a_followed_log_shows_lines_while_a_stage_still_writes(lab: Lab, shiplift: Shiplift, version: int) -> None:
+    lab.log_classifier(MODEL, samples=1150, spec=SPEC)
+    newest = version + 1
+    name = workflow_of(lab, MODEL, newest)
+    with subprocess.Popen(
+        [sys.executable, "-m", "shiplift.pipelines.commands.app", *shiplift.words("logs", name, "-f")],
+        cwd=ROOT, stdout=subprocess.PIPE, text=True,
+    ) as following:  # fmt: skip
+        assert following.stdout is not None
+        first = following.stdout.readline()
+        assert first.split()[0] in STAGES
+        assert lab.kube.get("workflow", lab.namespace, name)["status"]["phase"] == "Running"
+        rest = following.stdout.read()
+    assert following.returncode == 0
+    assert {"tune/local-cpu", "load_test"} <= {line.split()[0] for line in rest.splitlines()}
+    promoted(lab, MODEL, newest)
+
+
+def test_the_status_and_the_targets_are_the_cluster_s(lab: Lab, shiplift: Shiplift, version: int) -> None:
+    status = shiplift.json("status", MODEL)
+    assert status["aliases"][CHAMPION] >= version
+    assert {release["model"] for release in status["releases"]} == {MODEL}
+    listed = shiplift.json("targets")
+    assert "local-cpu" in [entry["target"]["name"] for entry in listed["entries"]]
+    assert listed["file"] == f"ConfigMap {lab.namespace}/shiplift-targets"
+    found = shiplift.json("targets", "detect")
+    assert found["entries"]
+    assert (shiplift.home / "targets.yaml").is_file()
