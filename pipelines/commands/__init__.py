@@ -1,1 +1,1 @@
-"""The `shiplift` command: one module per subcommand, named after it."""
+"""The `shiplift` command: one file per command, named after it, in folders by what they are about."""

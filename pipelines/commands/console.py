@@ -64,8 +64,8 @@ def _line(event: Event) -> None:
     where = f"{event.stage} {event.target}".strip()
     if event.kind == "finished":
         note = " (cached)" if event.cached else ""
-        said = f": {event.message}" if event.message else ""
-        stderr.print(f"{where:<24} {event.outcome:<12} {event.seconds:6.2f} s{note}{said}", markup=False)
+        message = f": {event.message}" if event.message else ""
+        stderr.print(f"{where:<24} {event.outcome:<12} {event.seconds:6.2f} s{note}{message}", markup=False)
     elif event.kind == "progress":
         stderr.print(f"{where:<24} ... {event.message}", markup=False)
 

@@ -80,7 +80,7 @@ def replay(engine: Engine, name: str, file: str, text: str) -> Replay:
     changed = parse(text)
     model, version = model_and_version(name)
     reports = [engine.report(model, version)] if version else engine.reports(model)
-    judged = [_judged(engine, report, changed) for report in sorted(reports, key=lambda one: -one.version)]
+    judged = [_judged(engine, report, changed) for report in sorted(reports, key=lambda report: -report.version)]
     releases = tuple(release for release in judged if release)
     if not releases:
         raise NotFound(f"{name} has no release with kept measurements", do=f"Run `shiplift rerun {name}` first.")
@@ -129,19 +129,20 @@ def _early(report: ReleaseReport, history: History) -> Evidence | None:
 
 
 def _flips(before: Verdict, after: Verdict) -> tuple[Flip, ...]:
-    old, new = ({check.name: check for check in one.checks} for one in (before, after))
-    return tuple(
-        Flip(
-            name=name,
-            before=_word(one),
-            after=_word(other),
-            measured=next(c.measured for c in (other, one) if c),
-            limit_before=one.limit if one else None,
-            limit_after=other.limit if other else None,
-            reason=other.reason if other else "",
-        )
-        for name in dict.fromkeys([*old, *new])
-        if _word(one := old.get(name)) != _word(other := new.get(name))
+    old, new = ({check.name: check for check in verdict.checks} for verdict in (before, after))
+    pairs = {name: (old.get(name), new.get(name)) for name in [*old, *new]}
+    return tuple(_flip(name, was, now) for name, (was, now) in pairs.items() if _word(was) != _word(now))
+
+
+def _flip(name: str, was: Check | None, now: Check | None) -> Flip:
+    return Flip(
+        name=name,
+        before=_word(was),
+        after=_word(now),
+        measured=next(check.measured for check in (now, was) if check),
+        limit_before=was.limit if was else None,
+        limit_after=now.limit if now else None,
+        reason=now.reason if now else "",
     )
 
 
@@ -151,19 +152,21 @@ def _word(check: Check | None) -> str:
     return f"{check.verdict} (warning)" if check.severity == "warn" else str(check.verdict)
 
 
-def show(found: Replay) -> None:
+def show(replay: Replay) -> None:
     """The releases, what would flip, and why, on stdout."""
-    for one in found.releases:
-        arrow = f"{one.before} -> {one.after}" if one.before != one.after else f"{one.after}, as before"
-        console.stdout.print(
-            Text.assemble((arrow, console.style(str(one.after))), f"  {one.model} version {one.version}")
+    for release in replay.releases:
+        arrow = (
+            f"{release.before} -> {release.after}" if release.before != release.after else f"{release.after}, as before"
         )
-        if one.note:
-            console.stdout.print(one.note, markup=False)
-        if one.flips:
-            console.stdout.print(_table(one.flips))
-    console.stdout.print(f"{found.flipped} of {len(found.releases)} verdicts would flip", markup=False)
-    if not found.verified:
+        console.stdout.print(
+            Text.assemble((arrow, console.style(str(release.after))), f"  {release.model} version {release.version}")
+        )
+        if release.note:
+            console.stdout.print(release.note, markup=False)
+        if release.flips:
+            console.stdout.print(_table(release.flips))
+    console.stdout.print(f"{replay.flipped} of {len(replay.releases)} verdicts would flip", markup=False)
+    if not replay.verified:
         console.stdout.print(
             "judged from measurements as the registry has them; the key to check their signatures stays on the cluster",
             markup=False, style="dim",

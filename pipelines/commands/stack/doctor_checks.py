@@ -47,18 +47,18 @@ class Examination(Record):
 
 def examine(settings: Settings) -> Examination:
     """Looks at the machine; starts nothing that stays."""
-    findings = tuple(one for look in _LOOKS for one in look(settings))
-    return Examination(usable=all(one.state != "missing" for one in findings), findings=findings)
+    findings = tuple(finding for look in _LOOKS for finding in look(settings))
+    return Examination(usable=all(finding.state != "missing" for finding in findings), findings=findings)
 
 
-def show(found: Examination) -> None:
+def show(examination: Examination) -> None:
     """The findings, for a person."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    for one in found.findings:
-        mark, style = _MARKS[one.state]
-        table.add_row(Text(mark, style=style), one.name, one.found, Text(one.do, style="dim"))
+    for finding in examination.findings:
+        mark, style = _MARKS[finding.state]
+        table.add_row(Text(mark, style=style), finding.name, finding.found, Text(finding.do, style="dim"))
     console.stdout.print(table)
-    console.stdout.print("this machine can run releases" if found.usable else "something is missing; see above")
+    console.stdout.print("this machine can run releases" if examination.usable else "something is missing; see above")
 
 
 def _python(_: Settings) -> Iterator[Finding]:
@@ -108,8 +108,8 @@ def _program(name: str, program: Path, environment: ServerEnvironment) -> Findin
             do=f"Remove {environment.root}; `shiplift up` makes it again.",
         )
     variables = {**os.environ, "LD_LIBRARY_PATH": environment.library_path}
-    said = subprocess.run(["ldd", str(program)], env=variables, capture_output=True, text=True, check=False).stdout  # noqa: S607
-    lacking = [line.split()[0] for line in said.splitlines() if "not found" in line]
+    libraries = subprocess.run(["ldd", str(program)], env=variables, capture_output=True, text=True, check=False).stdout  # noqa: S607
+    lacking = [line.split()[0] for line in libraries.splitlines() if "not found" in line]
     if lacking:
         return Finding(
             name=name,

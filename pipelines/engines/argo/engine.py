@@ -83,7 +83,8 @@ class ArgoEngine:
                 f"Shiplift is not installed in namespace {self.namespace!r}",
                 do="Run `shiplift install`, or name the right one with --namespace.",
             )
-        values = {one["name"]: one.get("value", "") for one in template["spec"]["arguments"]["parameters"]}
+        parameters = template["spec"]["arguments"]["parameters"]
+        values = {parameter["name"]: parameter.get("value", "") for parameter in parameters}
         return Site.model_validate_json(values[Site.parameter()])
 
     # --- releasing ---
@@ -222,9 +223,9 @@ class ArgoEngine:
 
         `targets` in the values is what brings them to the cluster.
         """
-        found = discovery.named(discovery.of_nodes(self.api.find(NODE)), name)
-        file = catalogue.save(self.home, *found)
-        return Catalogue(file=str(file), entries=tuple(map(_entry, found)), default_place="any node")
+        targets = discovery.named(discovery.of_nodes(self.api.find(NODE)), name)
+        file = catalogue.save(self.home, *targets)
+        return Catalogue(file=str(file), entries=tuple(map(_entry, targets)), default_place="any node")
 
     # --- looking things up ---
 

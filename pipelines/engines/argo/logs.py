@@ -120,7 +120,7 @@ def _sources(api: KubernetesClient, selector: str) -> list[Source]:
 
 def _source(pod: Object) -> Source | None:
     containers = pod["spec"]["containers"]
-    main = next((one for one in containers if one["name"] == "main"), containers[0])
+    main = next((container for container in containers if container["name"] == "main"), containers[0])
     for status in pod.get("status", {}).get("containerStatuses", []):
         state = status.get("state", {})
         if status["name"] == main["name"] and ("running" in state or "terminated" in state):

@@ -34,7 +34,7 @@ class Past:
             Published(self.registry, info) for name in models for info in self.registry.versions(name)
             if f"{TAG}release" in info.tags
         ]  # fmt: skip
-        return [report for one in released if (report := one.find())]
+        return [report for release in released if (report := release.find())]
 
     def history(self, report: ReleaseReport) -> History:
         """The records that a release's stages gave, whoever wrote them: the key to check them stays on the cluster."""

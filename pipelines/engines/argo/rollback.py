@@ -48,10 +48,10 @@ def _body(model: str) -> Object:
 
 def _promotion(body: Object) -> Promotion:
     for node in nodes(body["status"]):
-        given = outputs(node)
-        if text := given.get(Promotion.parameter()):
+        parameters = outputs(node)
+        if text := parameters.get(Promotion.parameter()):
             return Promotion.model_validate_json(text)
-        if text := given.get(Failure.parameter()):
+        if text := parameters.get(Failure.parameter()):
             raise Failure.model_validate_json(text).error()
-    said = body["status"].get("message", "its pod left no reason")
-    raise Temporary(f"rollback {body['metadata']['name']} failed: {said}", do="Look at it with `argo get`.")
+    why = body["status"].get("message", "its pod left no reason")
+    raise Temporary(f"rollback {body['metadata']['name']} failed: {why}", do="Look at it with `argo get`.")

@@ -203,8 +203,8 @@ class LocalEngine:
 
     def detect(self, name: str) -> Catalogue:
         """Writes the targets that this machine is into the catalogue, and gives those."""
-        found = discovery.named(discovery.detect(machine.this_machine()), name)
-        return _listed(catalogue.save(self.home, *found), *found)
+        targets = discovery.named(discovery.detect(machine.this_machine()), name)
+        return _listed(catalogue.save(self.home, *targets), *targets)
 
 
 def _listed(file: Path, *targets: Target) -> Catalogue:

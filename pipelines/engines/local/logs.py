@@ -37,7 +37,7 @@ def _log_file(home: Path, name: str) -> Path:
         releases = Releases(home)
         model, version = model_and_version(name)
         wanted = {*releases.of(model, version), *({name} & set(releases.names()))}
-        files = [releases.folder(one) / "log.txt" for one in wanted]
+        files = [releases.folder(release) / "log.txt" for release in wanted]
         file = max((f for f in files if f.is_file()), key=lambda f: f.stat().st_mtime, default=home / "logs" / name)
     if not file.is_file():
         raise NotFound(f"there is no log of {name!r}", do=f"Logs are: {', '.join(stack.NAMES)}, or MODEL/VERSION.")

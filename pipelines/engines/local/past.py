@@ -39,7 +39,7 @@ def reports_of(home: Path, model: str) -> list[ReleaseReport]:
 def _in_registry(home: Path, model: str) -> list[ReleaseReport]:
     registry = Registry(stack.require(home).registry_uri)
     published = [Published(registry, info) for info in registry.versions(model)]
-    return [report for one in published if (report := one.find())]
+    return [report for release in published if (report := release.find())]
 
 
 def _result(releases: Releases, name: str) -> ReleaseReport:

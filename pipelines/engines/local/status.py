@@ -38,21 +38,21 @@ def endpoints(running: stack.Stack) -> Endpoints:
 
 def of_stack(home: Path) -> StackStatus:
     """The stack of a home, running or not."""
-    found = stack.read(home)
-    if found is None:
+    made = stack.read(home)
+    if made is None:
         return StackStatus(home=str(home), running=False)
-    memory = stack.memory(found)
-    at = endpoints(found)
+    memory = stack.memory(made)
+    at = endpoints(made)
     addresses = {"mlflow": at.mlflow, "receiver": at.receiver, "triton": at.http}
     parts = tuple(
         Part(
             name=name,
-            running=found.runs(name),
-            pid=found.processes[name].pid if found.runs(name) else 0,
+            running=made.runs(name),
+            pid=made.processes[name].pid if made.runs(name) else 0,
             memory_mb=round(memory.get(name, 0), 1),
             address=addresses.get(name, ""),
         )
-        for name in found.names
+        for name in made.names
     )
     releases = Releases(home)
     return StackStatus(
@@ -60,13 +60,13 @@ def of_stack(home: Path) -> StackStatus:
         running=all(part.running for part in parts),
         parts=parts,
         memory_mb=round(sum(memory.values()), 1),
-        models=_models(found) if found.runs("mlflow") or not found.embedded_registry else (),
+        models=_models(made) if made.runs("mlflow") or not made.embedded_registry else (),
         releasing=tuple(releases.pending()),
     )
 
 
-def _models(found: stack.Stack) -> tuple[ModelStatus, ...]:
-    registry = RestRegistry(found.registry_uri, timeout_s=PATIENT_S)
+def _models(made: stack.Stack) -> tuple[ModelStatus, ...]:
+    registry = RestRegistry(made.registry_uri, timeout_s=PATIENT_S)
     return tuple(
         ModelStatus(
             model=name,

@@ -34,8 +34,8 @@ class TritonHttpClient:
         Raises:
             NotFound: it does not serve the model.
         """
-        said = self._metadata(model)
-        return Signature(inputs=_specs(said["inputs"]), outputs=_specs(said["outputs"]))
+        metadata = self._metadata(model)
+        return Signature(inputs=_specs(metadata["inputs"]), outputs=_specs(metadata["outputs"]))
 
     def versions(self, model: str) -> list[int]:
         """The versions of a model that take requests.
@@ -68,8 +68,8 @@ class TritonHttpClient:
         return dict(_outputs(answer))
 
     def _metadata(self, model: str) -> dict[str, Any]:
-        said: dict[str, Any] = self._send("GET", f"/v2/models/{model}", model).json()
-        return said
+        metadata: dict[str, Any] = self._send("GET", f"/v2/models/{model}", model).json()
+        return metadata
 
     def _send(self, method: str, path: str, model: str, **how: Any) -> httpx.Response:
         try:
