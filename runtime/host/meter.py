@@ -1,10 +1,10 @@
-"""What a server uses and what it runs on, told over HTTP by a small process beside it.
+"""Reports a server's memory and hardware over HTTP, from a small process next to it.
 
     python3 meter.py ADDRESS:PORT
 
 A search measures memory after every trial, and a cluster's metrics are up to a minute old. So the pod of a bench runs
-this beside its server, which is this process's parent. It is copied into images that have none of our packages: it uses
-the standard library alone.
+this process as a child of its server. It is copied into images without our packages, so it uses only the standard
+library.
 """
 
 import contextlib
@@ -24,35 +24,35 @@ _SMI = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
 
 
 def memory_mb(root: int, *, without: int) -> float:
-    """The proportional set size of a process and all below it, in MiB, without one of them."""
+    """The proportional set size of a process and its descendants, in MiB, without the process `without`."""
     return sum(_bytes(pid) for pid in _family(root) if pid != without) / 2**20
 
 
 def hardware() -> list[object]:
-    """What measurements here are true of: the processor's features, its cores, and the GPU, where there is one."""
-    found = re.search(r"^(?:flags|Features)\s*:(.*)$", (_PROC / "cpuinfo").read_text(), re.MULTILINE)
-    return [sorted(found.group(1).split()) if found else [], os.cpu_count(), _gpu()]
+    """What measurements here are valid for: the CPU's features, its cores, and the GPU, if any."""
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", (_PROC / "cpuinfo").read_text(), re.MULTILINE)
+    return [sorted(match.group(1).split()) if match else [], os.cpu_count(), _gpu()]
 
 
 def _family(root: int) -> Iterator[int]:
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
-        with contextlib.suppress(OSError, ValueError, IndexError):  # it may have ended
+        with contextlib.suppress(OSError, ValueError, IndexError):  # the process may have ended
             parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(entry.name))
-    left = [root]
-    while left:
-        pid = left.pop()
-        left += children.get(pid, [])
+    pending = [root]
+    while pending:
+        pid = pending.pop()
+        pending += children.get(pid, [])
         yield pid
 
 
 def _bytes(pid: int) -> int:
-    """A process's share of the memory, or, where the kernel does not tell it, all that it has of it."""
+    """A process's proportional set size, or its resident memory if the kernel does not report that."""
     with contextlib.suppress(OSError):
-        found = re.search(r"^Pss:\s+([0-9]+) kB$", (_PROC / str(pid) / "smaps_rollup").read_text(), re.MULTILINE)
-        if found:
-            return int(found.group(1)) * 1024
+        match = re.search(r"^Pss:\s+([0-9]+) kB$", (_PROC / str(pid) / "smaps_rollup").read_text(), re.MULTILINE)
+        if match:
+            return int(match.group(1)) * 1024
     with contextlib.suppress(OSError, IndexError):
         return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE
     return 0
@@ -60,14 +60,14 @@ def _bytes(pid: int) -> int:
 
 def _gpu() -> str:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        asked = subprocess.run(_SMI, capture_output=True, text=True, timeout=30, check=False)
-        if asked.returncode == 0:
-            return asked.stdout.strip()
+        completed = subprocess.run(_SMI, capture_output=True, text=True, timeout=30, check=False)
+        if completed.returncode == 0:
+            return completed.stdout.strip()
     return ""
 
 
 class Meter(HTTPServer):
-    """Tells what the process `root` and its children use."""
+    """Reports what the process `root` and its descendants use."""
 
     timeout = 1.0
 
@@ -76,7 +76,7 @@ class Meter(HTTPServer):
         self.root = root
         self._hardware = hardware()
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         """The answer to every request."""
         return {
             "memory_mb": round(memory_mb(self.root, without=os.getpid()), 1),
@@ -89,7 +89,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: Meter
 
     def do_GET(self) -> None:
-        body = json.dumps(self.server.told()).encode()
+        body = json.dumps(self.server.report()).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -97,11 +97,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing: the log is the server's."""
+        """Logs nothing: the log is the server's."""
 
 
 def main() -> None:
-    """Answers for as long as its parent lives."""
+    """Answers as long as its parent lives."""
     host, _, port = sys.argv[1].rpartition(":")
     parent = os.getppid()
     with Meter((host, int(port)), parent) as meter:
