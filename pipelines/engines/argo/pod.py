@@ -112,7 +112,7 @@ def run(call: Call) -> int:
             stage=call.stage,
             arguments=partial(_arguments, call),
             target=call.target,
-            kept=call.ledger,
+            cache=call.ledger,
             listener=partial(_heard, check),
             deliver=partial(_deliver, call),
         ).run()
@@ -170,11 +170,11 @@ def _write(call: Call, record: Record) -> None:
 def _leave(call: Call, done: Done) -> None:
     """Writes how it went for the last stage, and why for whoever looks at the node."""
     call.out.mkdir(parents=True, exist_ok=True)
-    for record in (done.ran, done.failure):
+    for record in (done.run, done.failure):
         if record is not None:
             (call.out / f"{record.parameter()}.json").write_text(record.model_dump_json())
-    if done.ran.message:
-        _explain(done.ran.message)
+    if done.run.message:
+        _explain(done.run.message)
 
 
 def _explain(message: str) -> None:
