@@ -340,7 +340,7 @@ def test_a_signal_differs_in_its_words_alone(engines: Engines) -> None:
 
     endings = [walk(release_that(act)) for walk in (engines.local, engines.argo)]
     failures = [ending.failure for ending in endings if ending.failure]
-    assert [failure.what for failure in failures] == ["stopped by SIGTERM", "the pod was told to end"]
+    assert [failure.what for failure in failures] == ["stopped by SIGTERM", "the pod was terminated"]
     blank = {"what": "", "do": ""}
     assert failures[0].model_copy(update=blank) == failures[1].model_copy(update=blank)
     runs = [[run.model_copy(update={"message": ""}) for run in ending.stages] for ending in endings]

@@ -42,7 +42,7 @@ def test_the_commented_file_says_every_field_and_its_default() -> None:
         ("artifacts_uri: /x", "one that every pod reaches"),
         ("stages: {frobnicate: {cpu: 1}}", "there is no stage 'frobnicate'; there are: admit"),
         ("gateway: {class_name: eg, http_port: 80, grpc_port: 80}", "are the same"),
-        ("repositories: [{name: a/b, host: github, url: 'https://u:p@x/y'}]", "must hold no credentials"),
+        ("repositories: [{name: a/b, host: github, url: 'https://u:p@x/y'}]", "must contain no credentials"),
         ("repositories: [{name: a/b, host: gitea, url: 'https://x/y'}]", "repositories.0.host"),
         ("network: {api_server: [anywhere]}", "network.api_server.0"),
         ("receiver: {replicas: 0}", "receiver.replicas"),
@@ -87,7 +87,7 @@ def test_where_records_and_bytes_are_kept(text: str, registry: str, artifacts: s
 
 
 def test_a_stage_s_size_fills_in_what_is_not_given() -> None:
-    found = values.parse("stages: {gate: {memory: 1Gi}, tune: {cpu: 3}}").setting.sizes
+    found = values.parse("stages: {gate: {memory: 1Gi}, tune: {cpu: 3}}").template_settings.sizes
     assert found == {"gate": Size(cpu="500m", memory="1Gi"), "tune": Size(cpu="3", memory="2Gi")}
 
 
