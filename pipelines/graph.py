@@ -1,7 +1,7 @@
-"""A pipeline is data: a tuple of stages. An edge is a record type: who returns `Exported` feeds whoever takes it.
+"""A pipeline is data: a tuple of stages, connected by the types of the records that their steps take and return.
 
-Everything that can be wrong with a pipeline is wrong at import: an unknown input, a record given twice, a parameter
-that isn't named after its type. A `Sections` feeds its parts too, so a step takes only the sections it uses.
+Every mistake in a pipeline is an error at import: an unknown input, a record provided twice, a parameter that isn't
+named after its type. The parts of a `Sections` are edges too, so a step takes only the sections it uses.
 """
 
 import inspect
@@ -19,16 +19,17 @@ Step = Callable[..., Record]
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where, how long and how often a stage runs: the stage's business, never the step's.
+    """Where, how long and how often a stage runs. This belongs to the stage, never to the step.
 
-    `keep` says what a finished stage is worth on a rerun. "result": its record is all of it, so it is a hit.
-    "effect": its record is a hit, but it set something up (a staging server), so it runs again before a stage that
-    `uses` its step does. "never": it reads or changes the world and always runs.
-    A `shielded` stage is finished rather than cancelled, since it moves traffic.
-    A `cluster` stage talks to the cluster's API where there is one; no other is given the right to. A `bench` stage
-    measures: itself, on the target's nodes, or for NVIDIA's image a pod there, which it alone has the right to make.
+    `keep` says whether a rerun can use a finished stage's record. "result": the record is all the stage produces, so
+    it is a cache hit. "effect": it is a hit too, but the stage also set something up (a staging server), so it runs
+    again before a stage that `uses` its step. "never": the stage reads or changes the world, and always runs.
+    A `shielded` stage moves traffic: it runs to its end even if the release is cancelled.
+    A `cluster` stage may use the cluster's API, where there is one; no other stage may.
+    A `bench` stage measures: in its own pod on the target's nodes or, for NVIDIA's image, in a pod that it creates
+    there. Only it may create that pod.
     `warm` names a sandbox entry that a local engine may start ahead of time.
-    A `modelopt` stage runs in the image with NVIDIA's modelopt for an NVIDIA target, where there is one.
+    A `modelopt` stage runs in the image with NVIDIA's modelopt for an NVIDIA target, if there is such an image.
     """
 
     cpu: str = "500m"
@@ -48,7 +49,7 @@ class Placement:
 
 @dataclass(frozen=True)
 class Stage:
-    """One step and its placement."""
+    """A step and its placement."""
 
     step: Step
     at: Placement = field(default_factory=Placement)
@@ -60,7 +61,7 @@ class Stage:
 
     @property
     def entry(self) -> str:
-        """`module:function`, as a pod is given it."""
+        """The step as `module:function`, which names it in error messages and cache keys."""
         return f"{self.step.__module__}:{self.name}"
 
     @property
@@ -78,17 +79,17 @@ class Stage:
         """The record type it returns."""
         returned: Any = get_type_hints(self.step).get("return")
         if not (isinstance(returned, type) and issubclass(returned, Record)):
-            raise TypeError(f"{self.entry} does not say which record it gives")
+            raise TypeError(f"{self.entry} does not say which record it returns")
         return returned
 
 
 @dataclass(frozen=True)
 class Each:
-    """Stages that run once per item of a tuple held by an input: `Each(Target, "fleet", "targets", (...))`.
+    """Stages that run once per item of a tuple in a record: `Each(Target, "fleet", "targets", (...))`.
 
     Inside, `target` is the item. Outside, the last stage's records are a tuple: `tuned: tuple[Tuned, ...]`.
-    `unfit` says why an item can't run on this machine (empty: it can): an engine of one machine passes it over, one
-    with many machines looks for the right one instead.
+    `unfit` says why an item can't run on this machine (empty: it can). An engine with a single machine skips such an
+    item; an engine with many schedules it on a machine that fits.
     """
 
     item: type[Record]
@@ -99,7 +100,7 @@ class Each:
 
     @property
     def name(self) -> str:
-        """A name for the group, as `each-target`."""
+        """A name for the group, such as `each-target`."""
         return f"each-{self.item.parameter()}"
 
     @property
@@ -109,15 +110,15 @@ class Each:
 
     @property
     def takes(self) -> dict[str, Any]:
-        """What flows in from outside."""
+        """The record types that come from outside, by parameter name."""
         inside = {self.item.parameter(), *(stage.gives.parameter() for stage in self.stages)}
-        wanted = {name: kind for stage in self.stages for name, kind in stage.takes.items()}
-        return {name: kind for name, kind in wanted.items() if name not in inside}
+        parameters = {name: kind for stage in self.stages for name, kind in stage.takes.items()}
+        return {name: kind for name, kind in parameters.items() if name not in inside}
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Stages in order. `on_exit` runs whatever happened, and is given how it ended.
+    """Stages in order. `on_exit` runs however the others ended, and takes an `Ending` that says how.
 
     Raises:
         TypeError: the stages do not connect.
@@ -132,27 +133,27 @@ class Pipeline:
         known: dict[str, Any] = {kind.parameter(): kind for kind in self.inputs}
         for stage in self.stages:
             if isinstance(stage, Each):
-                _goes_over(stage, known)
+                _check_source(stage, known)
                 inside = dict(known)
-                _name(inside, stage.item.parameter(), stage.item, stage.name)
+                _add(inside, stage.item.parameter(), stage.item, stage.name)
                 for inner in stage.stages:
                     _connect(inner, inside)
-                _name(known, stage.gives.parameter(), GenericAlias(tuple, (stage.gives, ...)), stage.name)
+                _add(known, stage.gives.parameter(), GenericAlias(tuple, (stage.gives, ...)), stage.name)
             else:
                 _connect(stage, known)
-        if self.on_exit is not None:  # it runs whatever happened: only the inputs are sure to be there
-            given: tuple[type[Record], ...] = (*self.inputs, Ending)
-            _connect(self.on_exit, {kind.parameter(): kind for kind in given})
+        if self.on_exit is not None:  # an earlier stage may have failed: only the inputs are sure to be there
+            available: tuple[type[Record], ...] = (*self.inputs, Ending)
+            _connect(self.on_exit, {kind.parameter(): kind for kind in available})
         effects = {stage.step for stage in self.flat() if stage.at.keep == "effect"}
         for stage in self.flat():
             if stage.at.uses and stage.at.uses not in effects:
-                raise TypeError(f"{stage.entry} uses {stage.at.uses.__name__!r}, which is no stage with an effect")
+                raise TypeError(f"{stage.entry} uses {stage.at.uses.__name__!r}, which is not a stage with an effect")
 
     def __iter__(self) -> Iterator[Stage | Each]:
         return iter(self.stages)
 
     def flat(self) -> Iterator[Stage]:
-        """Every stage, those of a fan-out included."""
+        """Every stage, including those of a fan-out."""
         for stage in self.stages:
             yield from stage.stages if isinstance(stage, Each) else (stage,)
 
@@ -166,36 +167,36 @@ def _connect(stage: Stage, known: dict[str, Any]) -> None:
     for name, kind in stage.takes.items():
         if name not in known:
             raise TypeError(
-                f"{stage.entry} takes {name!r}, which nothing before it gives; there are: {', '.join(known)}"
+                f"{stage.entry} takes {name!r}, which nothing before it provides; available: {', '.join(known)}"
             )
         if known[name] != kind:
             raise TypeError(f"{stage.entry} takes {name!r} as {kind}, but it is {known[name]}")
-    _name(known, stage.gives.parameter(), stage.gives, stage.entry)
+    _add(known, stage.gives.parameter(), stage.gives, stage.entry)
     if issubclass(stage.gives, Sections):
         for name, kind in stage.gives.parts().items():
             if name != kind.parameter():
                 raise TypeError(f"{stage.gives.__name__}.{name} is a {kind.__name__}: name it {kind.parameter()!r}")
-            _name(known, name, kind, stage.entry)
+            _add(known, name, kind, stage.entry)
 
 
-def _goes_over(each: Each, known: dict[str, Any]) -> None:
+def _check_source(each: Each, known: dict[str, Any]) -> None:
     if each.source not in known:
-        raise TypeError(f"{each.name} goes over {each.source!r}, which nothing before it gives")
+        raise TypeError(f"{each.name} iterates over {each.source!r}, which nothing before it provides")
     field = getattr(known[each.source], "model_fields", {}).get(each.attribute)
     if field is None or field.annotation != GenericAlias(tuple, (each.item, ...)):
         raise TypeError(
-            f"{each.name} goes over {each.source}.{each.attribute}, which is no tuple of {each.item.__name__}"
+            f"{each.name} iterates over {each.source}.{each.attribute}, which is not a tuple of {each.item.__name__}"
         )
 
 
-def _name(known: dict[str, Any], name: str, kind: Any, giver: str) -> None:
+def _add(known: dict[str, Any], name: str, kind: Any, giver: str) -> None:
     if name in known:
-        raise TypeError(f"{giver} gives {name!r} a second time")
+        raise TypeError(f"{giver} provides {name!r} a second time")
     known[name] = kind
 
 
 def load(kind: Any, value: Any) -> Any:
-    """A record, or a tuple of them, from decoded JSON. Argo hands a fan-out's results over as a list of JSON texts."""
+    """A record, or a tuple of records, from decoded JSON. Argo passes a fan-out's results as a list of JSON texts."""
     if get_origin(kind) is tuple:
         return tuple(load(get_args(kind)[0], item) for item in value)
     return kind.model_validate_json(value) if isinstance(value, str) else kind.model_validate(value)

@@ -1,4 +1,4 @@
-"""THE definition of a release: the stages from a registered version to production. Both engines walk this tuple."""
+"""The definition of a release: the stages from a registered version to production. Both engines walk this tuple."""
 
 from dataclasses import replace
 

@@ -11,7 +11,7 @@ Port = int
 
 
 class Settings(BaseSettings):
-    """Where a stack lives and listens. An existing stack remembers its own ports: these are for making one."""
+    """Where a stack's home is and which ports it uses. They apply to a new stack: an existing one keeps its ports."""
 
     model_config = SettingsConfigDict(env_prefix="SHIPLIFT_", frozen=True, extra="ignore")
 

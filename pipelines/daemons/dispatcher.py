@@ -156,7 +156,7 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     ending, known = runner.run(
-        RELEASE, site, order.request, order.trigger, release=name, kept=Ledger(site, order.request),
+        RELEASE, site, order.request, order.trigger, release=name, cache=Ledger(site, order.request),
         tell=lambda event: releases.tell(name, event), on_signal=stopped.append, scratch=Path(site.home),
     )  # fmt: skip
     if signal.SIGTERM in stopped and ending.failure and ending.failure.outcome == "cancelled":

@@ -128,10 +128,10 @@ class Reconciler:
     def _unhang(self, runs: dict[str, Run]) -> None:
         """Lets a Workflow go on that `argo retry` left hanging."""
         for run in runs.values():
-            late = [node for node, since in run.hollow if self._clock() - since > _SETTLE_S]
+            late = [node for node, since in run.podless if self._clock() - since > _SETTLE_S]
             if run.active and not run.shutdown and late:
                 self._log.info("going on", workflow=run.name, nodes=late)
-                self._releases.forget(run.name, late)
+                self._releases.remove_nodes(run.name, late)
 
     def _conclude(self, run: Run, runs: dict[str, Run]) -> None:
         """Sees to it that the registry knows how an ended release ended, and counts it once it does."""

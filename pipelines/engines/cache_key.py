@@ -1,9 +1,9 @@
-"""When a finished stage is still right: the key of its result.
+"""The cache key of a stage's result: while it is the same, the result is still right.
 
-A key is the SHA-256 of the step, the code that decides what it does and the identity of the records it took. That code
+A key is the SHA-256 of the step, the code that decides what it does, and the identity of the records it took. That code
 is the step's closure (see `sources`): what it reaches by import, by name or by path, and nothing else of the project.
-So is what the bundled server is made of, for the stages that start it. Both places where a site may serve are reached,
-whichever it has: engines share results.
+For the stages that start the bundled server, the closure includes what that server is built from. It includes the code
+for both places that may serve, a machine and a cluster, whichever the site has: so engines share results.
 """
 
 import hashlib
@@ -22,32 +22,33 @@ def key(stage: Stage, arguments: dict[str, Any]) -> str:
     """The key of one call of a stage, as 64 hex digits.
 
     Raises:
-        ShipliftError: a source file of the stage's code is not there.
+        ShipliftError: a source file of the stage's code is missing.
     """
     body = json.dumps({name: identity(value) for name, value in arguments.items()}, sort_keys=True)
     return hashlib.sha256(f"{stage.entry}\n{_code(stage.step)}\n{body}".encode()).hexdigest()
 
 
 def take_digests(stages: Iterable[Stage]) -> None:
-    """Digests the code of stages now: what a daemon has imported is what its keys speak of until it ends.
+    """Digests the code of stages now, so that a daemon's keys describe the code it imported, even if the files change.
 
     Raises:
-        ShipliftError: a source file of a stage's code is not there.
+        ShipliftError: a source file of a stage's code is missing.
     """
     for stage in stages:
-        if kept(stage):
+        if has_key(stage):
             _code(stage.step)
 
 
-def kept(stage: Stage) -> bool:
-    """Whether a stage's result has a key."""
+def has_key(stage: Stage) -> bool:
+    """Whether a stage's result is cached under a key."""
     return stage.at.keep != "never"
 
 
 def code_digest(step: Callable[..., Any], sources: Sources) -> str:
     """The SHA-256, in hex, of the code that decides what a step does.
 
-    The server's environment is made for the Python that makes it, so this counts where the environment does.
+    The server's environment depends on the version of the Python that builds it, so a step that depends on that
+    environment depends on the version too.
     """
     digest = sources.digest(step)
     if sources.file_of(environment.__name__) in sources.closure(step):

@@ -1,8 +1,8 @@
-"""Signals in a stage, on both engines: what ends it from outside, and what must not.
+"""Signals that reach a stage, on both engines: which interrupt it and which must not.
 
-A step calls libraries that catch `Exception` and go on. What ends a stage from outside therefore is no `Exception`; it
-becomes the error it carries where the attempt is recorded. Only the main thread can set signal handlers: in any other,
-every block here changes nothing.
+Steps call libraries that catch `Exception` and carry on, so an interruption is a `BaseException`. The attempt records
+the error that it carries. Only the main thread can set signal handlers: in any other thread these context managers
+do nothing.
 """
 
 import signal
@@ -19,7 +19,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
-    """A signal came: the stage is to clean up and end with `error`."""
+    """A signal arrived: the stage must clean up and end with `error`."""
 
     def __init__(self, error: ShipliftError) -> None:
         super().__init__(str(error))
@@ -30,10 +30,10 @@ class Interrupted(BaseException):
 def interruptible(
     cancelled: Callable[[signal.Signals], Cancelled], on_signal: Callable[[int], None] = lambda _: None
 ) -> Iterator[Callable[[], None]]:
-    """The first SIGINT or SIGTERM raises `Interrupted` with the error that `cancelled` makes; a later one is ignored.
+    """The first SIGINT or SIGTERM raises `Interrupted` with the error from `cancelled`; later signals are ignored.
 
-    `on_signal` hears the first one's number. Gives a function that raises it again: Python drops an exception that
-    comes inside a callback of the interpreter's own, such as a finalizer.
+    `on_signal` is called with the first signal's number. Yields a function that raises the exception again, because
+    Python drops an exception raised inside one of its own callbacks, such as a finalizer.
     """
     raised: list[Interrupted] = []
 
@@ -54,14 +54,14 @@ def interruptible(
 
 @contextmanager
 def shielded() -> Iterator[None]:
-    """SIGINT and SIGTERM change nothing: not between traffic and aliases, and not while a release is concluded."""
+    """Ignores SIGINT and SIGTERM: between moving traffic and moving aliases, and while a release is concluded."""
     with _handling(signal.SIG_IGN, *_ENDING):
         yield
 
 
 @contextmanager
 def deadline(stage: str, seconds: int) -> Iterator[None]:
-    """A step that hangs is interrupted after so many seconds, with `DeadlineExceeded`."""
+    """Interrupts a step that takes longer than `seconds`, with `DeadlineExceeded`."""
 
     def late(_number: int, _frame: FrameType | None) -> None:
         raise Interrupted(DeadlineExceeded(f"stage {stage} took over {seconds} s", do="See the release's log."))
@@ -78,7 +78,7 @@ def deadline(stage: str, seconds: int) -> Iterator[None]:
 
 @contextmanager
 def _handling(handler: Any, *numbers: signal.Signals) -> Iterator[bool]:
-    """Sets a handler for the time of the block; gives whether it could."""
+    """Sets a signal handler inside the block; yields whether it could."""
     if threading.current_thread() is not threading.main_thread():
         yield False
         return

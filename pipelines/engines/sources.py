@@ -1,6 +1,6 @@
-"""The project's source as files that lead to each other, and the closure of a step: all that decides what it does.
+"""The project's source as files that refer to each other, and the closure of a step: the files that decide its result.
 
-Packages that are installed from elsewhere have no part in it. Every module along the way must be there as source.
+Other installed packages don't count. Every module of a closure must be present as source.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _COMPILED = (".pyc", ".so", "/__init__.pyc")
 
 
 class Sources:
-    """The project below `root`, the folder of its one package. Each file is read once, when it is first reached.
+    """The project below `root`, the folder of its package. Each file is read once, when it is first reached.
 
     Files are named by their path below `root`: `runtime/host/scan.py`.
     """
@@ -27,69 +27,69 @@ class Sources:
         self._root = root
         self._files: dict[str, str | None] = {}
         self._digests: dict[str, str] = {}
-        self._leads_to: dict[str, tuple[str, ...]] = {}
+        self._refers_to: dict[str, tuple[str, ...]] = {}
 
     def digest(self, step: Callable[..., Any]) -> str:
-        """The SHA-256, in hex, of a step's closure: names and contents, wherever the project lies.
+        """The SHA-256, in hex, of a step's closure: names and contents, wherever the project is installed.
 
         Raises:
-            ShipliftError: a file of it is not there.
+            ShipliftError: a file of the closure is missing.
         """
         lines = "".join(f"{name} {self._digests[name]}\n" for name in sorted(self.closure(step)))
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def closure(self, step: Callable[..., Any]) -> set[str]:
-        """Every file that decides what a step does. One from elsewhere, as a test's, begins with its module's name.
+        """Every file that decides what a step does. A step outside the project (a test's) appears as its module's name.
 
         Raises:
-            ShipliftError: a file of it is not there.
+            ShipliftError: a file of the closure is missing.
         """
         module = step.__module__
         if module.partition(".")[0] != PROJECT:
             self._read(module, Path(inspect.getfile(step)))
-            waiting = [module]
+            pending = [module]
         else:
-            waiting = [*self._module(module)]
-        seen = set[str]()
-        while waiting:
-            if (name := waiting.pop()) not in seen:
-                seen.add(name)
-                waiting += self._read(name, self._root / name)
-        return seen
+            pending = [*self._module(module)]
+        reached = set[str]()
+        while pending:
+            if (name := pending.pop()) not in reached:
+                reached.add(name)
+                pending += self._read(name, self._root / name)
+        return reached
 
     def file_of(self, module: str) -> str | None:
-        """A module's file; None: the project has no source of it."""
+        """A module's file; None if the project has no source for it."""
         if module not in self._files:
             project, *parts = module.split(".")
-            at = "/".join(parts)
-            names = (f"{at}.py", f"{at}/__init__.py") if parts else ("__init__.py",)
-            there = (name for name in names if project == PROJECT and (self._root / name).is_file())
-            self._files[module] = next(there, None)
+            path = "/".join(parts)
+            names = (f"{path}.py", f"{path}/__init__.py") if parts else ("__init__.py",)
+            existing = (name for name in names if project == PROJECT and (self._root / name).is_file())
+            self._files[module] = next(existing, None)
         return self._files[module]
 
     def _read(self, name: str, file: Path) -> tuple[str, ...]:
-        """Digests a file once; gives those it leads to."""
-        if name not in self._leads_to:
+        """Digests a file once; returns the files that it refers to."""
+        if name not in self._refers_to:
             body = file.read_bytes()
             self._digests[name] = hashlib.sha256(body).hexdigest()
-            self._leads_to[name] = tuple(self._references(name, body)) if file.suffix == ".py" else ()
-        return self._leads_to[name]
+            self._refers_to[name] = tuple(self._references(name, body)) if file.suffix == ".py" else ()
+        return self._refers_to[name]
 
     def _references(self, name: str, body: bytes) -> Iterator[str]:
-        refers = references(body, module_of(name), package=name.endswith("__init__.py"))
-        for module in refers.imported:
+        referred = references(body, module_of(name), package=name.endswith("__init__.py"))
+        for module in referred.imported:
             yield from self._module(module)
-        for member in refers.members:
+        for member in referred.members:
             if self._is_module(member):
                 yield from self._module(member)
-        for named in refers.named:
+        for named in referred.named:
             yield from self._named(named)
-        for module, path in refers.paths:
+        for module, path in referred.paths:
             if file := self.file_of(module):
                 yield from self._path(posixpath.normpath(f"{file}/{path}"))
 
     def _module(self, module: str) -> Iterator[str]:
-        """A module's file, and those of the packages it lies in: they are imported first."""
+        """A module's file, and those of its parent packages, which are imported first."""
         parts = module.split(".")
         for end in range(1, len(parts) + 1):
             file = self.file_of(".".join(parts[:end]))
@@ -98,30 +98,30 @@ class Sources:
             yield file
 
     def _is_module(self, name: str) -> bool:
-        """Whether a dotted name is a module, if only a compiled one, and not something in a module."""
+        """Whether a dotted name is a module, perhaps without source, rather than a member of a module."""
         package = self.file_of(name.rpartition(".")[0])
         if package is not None and not package.endswith("__init__.py"):
             return False
-        at = self._root.joinpath(*name.split(".")[1:])
-        return self.file_of(name) is not None or any(Path(f"{at}{suffix}").is_file() for suffix in _COMPILED)
+        path = self._root.joinpath(*name.split(".")[1:])
+        return self.file_of(name) is not None or any(Path(f"{path}{suffix}").is_file() for suffix in _COMPILED)
 
     def _named(self, name: str) -> Iterator[str]:
-        """A module that a string names, also by what is in it; of a package all files, since a name reads its data."""
+        """The module that a string names, itself or a member; every file of a package, whose data a name can read."""
         module = name if self._is_module(name) else name.rpartition(".")[0]
         if module == PROJECT or not self._is_module(module):
-            return  # `shiplift.yaml`
+            return  # not a module, such as `shiplift.yaml`
         files = [*self._module(module)]
         yield from files
         if module == name and files[-1].endswith("/__init__.py"):
             yield from self._path(posixpath.dirname(files[-1]))
 
     def _path(self, name: str) -> Iterator[str]:
-        """A file, or all below a folder. The project as a whole, or what is above it, is where to look for modules."""
+        """A file, or every file below a folder. The project's root or above is a search path for modules, not data."""
         if name.startswith("."):
             return
-        at = self._root / name
-        files = sorted(at.rglob("*")) if at.is_dir() else [at]
-        if not at.exists():
+        path = self._root / name
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+        if not path.exists():
             raise _missing(name)
         for file in files:
             if file.is_file() and file.suffix != ".pyc":
@@ -129,7 +129,7 @@ class Sources:
 
 
 def module_of(name: str) -> str:
-    """The module of a file; a module's name is one already."""
+    """The module of a file; a module's name stays as it is."""
     if not name.endswith(".py"):
         return name
     parts = [PROJECT, *name.removesuffix(".py").split("/")]
@@ -138,6 +138,6 @@ def module_of(name: str) -> str:
 
 def _missing(name: str) -> ShipliftError:
     return ShipliftError(
-        f"the source of {name} is not there, and cache keys are made from it",
+        f"the source of {name} is missing, and cache keys are computed from it",
         do="Install Shiplift from its wheel or its repository, with all of its files.",
     )

@@ -37,7 +37,7 @@ def documents(values: Values) -> list[Object]:
 
 def part_of(values: Values, part: str) -> list[Object]:
     """The objects of one of `PARTS`."""
-    texts = templates.templates(values.setting) if part == "workflows" else [_rendered(values, part)]
+    texts = templates.templates(values.template_settings) if part == "workflows" else [_rendered(values, part)]
     found = [body for text in texts for body in yaml.safe_load_all(text) if body]
     return [labelled(body) for body in found]
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
 
 from shiplift.pipelines.engines.argo.layout import CONFIG, HOME
-from shiplift.pipelines.engines.argo.templates import Setting, Size
+from shiplift.pipelines.engines.argo.templates import Size, TemplateSettings
 from shiplift.pipelines.release import RELEASE, ROLLBACK
 from shiplift.pipelines.triggers.settings import (
     Limits,
@@ -345,14 +345,14 @@ class Values(Record):
         )
 
     @property
-    def setting(self) -> Setting:
-        """What the WorkflowTemplates are made of."""
+    def template_settings(self) -> TemplateSettings:
+        """What the WorkflowTemplates depend on."""
         placed = {name: _STAGES[name].at for name in self.stages}
         sizes = {
             name: Size(cpu=size.cpu or placed[name].cpu, memory=size.memory or placed[name].memory)
             for name, size in self.stages.items()
         }
-        return Setting(
+        return TemplateSettings(
             namespace=self.namespace,
             image=self.images.pipeline,
             site=self.site,

@@ -1,7 +1,7 @@
-"""How a Workflow went, as the record that engine 1 gives its last stage: so one `conclude` tells both engines' stories.
+"""How a Workflow ended, as the record that engine 1 passes to its last stage: so both engines share one `conclude`.
 
-Each stage's pod left its own account (`stage_run`, `failure`). A pod that could not (deleted, out of memory, never
-scheduled, its image missing) is accounted for by what Argo says of its node.
+Each stage's pod leaves its own records (`stage_run`, `failure`). For a pod that could not (deleted, out of memory,
+never scheduled, image missing), they are made from what Argo says about its node.
 """
 
 import json
@@ -32,17 +32,17 @@ _KILLED = 128 + signal.SIGKILL  # the exit code of a pod that went over its memo
 
 
 def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
-    """The ending of a pipeline's Workflow, as far as it has come."""
+    """The ending of a pipeline's Workflow, as far as it has run."""
     stages, verdict, failure = [], None, None
     for stage, node in attempts(workflow, pipeline):
         stages.append(stage_run(stage, node))
         verdict = _verdict(stage, node) or verdict
         failure = failure or _failure(stage, node)
-    marks = workflow["metadata"].get("annotations", {})
-    if stopped := marks.get(STOPPED_BECAUSE, ""):
-        failure = Failure.of(ClusterRefused(stopped, do="Fix that, then `shiplift rerun` it."))
+    notes = workflow["metadata"].get("annotations", {})
+    if reason := notes.get(STOPPED_BECAUSE, ""):
+        failure = Failure.of(ClusterRefused(reason, do="Fix that, then `shiplift rerun` it."))
     elif workflow.get("spec", {}).get("shutdown") and not _decided(verdict):
-        failure = Failure.of(Cancelled("the release was cancelled", do="`shiplift release` goes on where it was."))
+        failure = Failure.of(Cancelled("the release was cancelled", do="`shiplift release` resumes it."))
     if failure is None and not _decided(verdict) and not _finished(stages, pipeline):
         failure = _of_workflow(workflow)
     return Ending(
@@ -56,7 +56,7 @@ def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
 
 
 def attempts(workflow: Object, pipeline: Pipeline) -> Iterator[tuple[Stage, Node]]:
-    """The last attempt of each stage that has begun, per item where it runs for several."""
+    """The last attempt at each stage that has started, per item for a stage that runs once per item."""
     pods = [node for node in nodes(workflow.get("status", {})) if node.get("type") == "Pod"]
     pods.sort(key=lambda node: str(node.get("startedAt") or ""))
     for stage in pipeline.flat():
@@ -70,7 +70,7 @@ def under_way(node: Node) -> bool:
 
 
 def stage_run(stage: Stage, node: Node) -> StageRun:
-    """How a stage went: as its pod told, else as Argo saw it; what has not ended yet is taken for cancelled."""
+    """How a stage went, according to its pod or else to Argo; a stage that has not ended counts as cancelled."""
     if text := outputs(node).get(StageRun.parameter()):
         return StageRun.model_validate_json(text)
     started, finished = node.get("startedAt"), node.get("finishedAt")
@@ -85,7 +85,7 @@ def stage_run(stage: Stage, node: Node) -> StageRun:
 
 def _verdict(stage: Stage, node: Node) -> Verdict | None:
     if not issubclass(stage.gives, Verdict) and stage.gives.objection is Record.objection:
-        return None  # it never objects
+        return None  # such a record never objects
     text = outputs(node).get(stage.gives.parameter())
     record: Record | None = stage.gives.model_validate_json(text) if text else None
     if isinstance(record, Verdict):
@@ -96,21 +96,21 @@ def _verdict(stage: Stage, node: Node) -> Verdict | None:
 def _failure(stage: Stage, node: Node) -> Failure | None:
     if under_way(node) or node.get("phase") == SUCCEEDED:
         return None
-    left = outputs(node)
-    if text := left.get(Failure.parameter()):
+    parameters = outputs(node)
+    if text := parameters.get(Failure.parameter()):
         return Failure.model_validate_json(text)
-    if left.get(stage.gives.parameter()):  # an objection
+    if parameters.get(stage.gives.parameter()):  # an objection
         return None
     return Failure.of(_error_of_pod(stage, node))
 
 
 def _error_of_pod(stage: Stage, node: Node) -> ShipliftError:
-    """What ended a pod that left no account, from what Argo says of it."""
-    message = " ".join(str(node.get("message") or "its pod left no reason").split())
+    """The error of a pod that left no records, from what Argo says about it."""
+    message = " ".join(str(node.get("message") or "its pod gave no reason").split())
     what, code = f"stage {stage.name}: {message}", str((node.get("outputs") or {}).get("exitCode") or "")
     if "OOMKilled" in message or code == str(_KILLED):
         do = f"Raise `stages.{stage.name}.memory` in the values."
-        return SandboxLimit(f"{what}: it needed more memory", do=do)
+        return SandboxLimit(f"{what}: it needs more memory", do=do)
     if "deadline" in message.lower():
         return DeadlineExceeded(what, do="See the pod's log.")
     kind = by_exit_code(int(code)) if code.isdecimal() else ShipliftError
@@ -134,9 +134,9 @@ def _decided(verdict: Verdict | None) -> bool:
 
 
 def _target(node: Node) -> str:
-    for one in (node.get("inputs") or {}).get("parameters") or []:
-        if one["name"] == "target":
-            return str(json.loads(one.get("value") or "{}").get("name", ""))
+    for parameter in (node.get("inputs") or {}).get("parameters") or []:
+        if parameter["name"] == "target":
+            return str(json.loads(parameter.get("value") or "{}").get("name", ""))
     return ""
 
 

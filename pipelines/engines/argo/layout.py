@@ -1,4 +1,4 @@
-"""Names and paths that templates, manifests and pods agree on: apart from `argo`, since a pod should not load Hera."""
+"""Names and paths that templates, manifests and pods share. Not in `templates`, so that pods don't load Hera."""
 
 OUT = "/tmp/out"  # noqa: S108 - in the pod
 HOME = "/work"
@@ -10,9 +10,9 @@ LEDGER_SECRET, TARGETS, CONFIG_MAP, LIMITS = (
     "shiplift-limits",
 )
 STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shiplift-executor", "shiplift-receiver"
-TUNER = "shiplift-tune"  # a search that needs a pod to measure on
+TUNER = "shiplift-tune"  # a search that measures in a pod of its own
 
 
 def dashed(name: str) -> str:
-    """A stage's name as Argo's templates and tasks have it: `load_test` is `load-test`."""
+    """A stage's name in Argo's templates and tasks: `load_test` becomes `load-test`."""
     return name.replace("_", "-")

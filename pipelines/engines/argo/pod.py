@@ -1,11 +1,11 @@
-"""One stage in a pod, or by hand.
+"""Runs a stage in a pod, or by hand.
 
     python -m shiplift.pipelines.engines.argo.pod gate --out DIR --slo '{...}' --load_report '{...}' ...
 
-The same rules as engine 1: a finished stage is found by its key in the ledger and not run again; what it gives is
-written where the engine looks. What all targets give goes to one stage in one argument: such a record goes into the
-artifact store, and its digest into the argument. How a stage ended is the exit code, why is the pod's termination
-message, and both stand in `stage_run.json` and `failure.json`, from which the last stage tells the whole story.
+The rules are those of engine 1: a finished stage is looked up in the ledger by its cache key and not run again. Its
+record is written where the engine looks. The records of all targets reach a single stage in a single argument, so such
+a record goes into the artifact store, and its digest into the argument. The exit code says how the stage ended, the
+pod's termination message says why, and `stage_run.json` and `failure.json` say both to the last stage.
 """
 
 import contextlib
@@ -38,39 +38,39 @@ from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
 
-MAX_RECORD_BYTES = 96 * 1024  # the kernel takes 128 KiB of one argument, and Argo's escaping needs room
+MAX_RECORD_BYTES = 96 * 1024  # the kernel allows 128 KiB per argument, and Argo's escaping needs room
 _GATHERED = tuple(stage.gives for stage in RELEASE if isinstance(stage, Each))
-_STORED = "$stored"  # the key of a record's artifact, in its place
+_STORED = "$stored"  # in place of a stored record: `{"$stored": ARTIFACT}`
 _MESSAGE = Path("/dev/termination-log")
 _MESSAGE_BYTES = 4000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A stage with its arguments, as read from a command line."""
+    """A stage and its arguments, from a command line."""
 
     stage: Stage
     out: Path
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     workflow: str = ""
 
     @property
     def target(self) -> str:
-        """The name of the item it runs for, where it runs once per item."""
-        return str(getattr(self.given.get("target"), "name", ""))
+        """The name of the item, for a stage that runs once per item; else empty."""
+        return str(getattr(self.arguments.get("target"), "name", ""))
 
     @property
     def ledger(self) -> Ledger | None:
-        """Where what it gives is kept; None where it is not the stage of a release."""
-        site, request = self.given.get(Site.parameter()), self.given.get(Request.parameter())
+        """The ledger of its release; None if it is not a stage of a release."""
+        site, request = self.arguments.get(Site.parameter()), self.arguments.get(Request.parameter())
         return Ledger(site, request) if site and request else None
 
 
 def parse(words: Sequence[str]) -> Call:
-    """A command line as a call.
+    """Reads a command line.
 
     Raises:
-        UsageError: there is no such stage, or a record is missing or not one.
+        UsageError: there is no such stage, or a record is missing or invalid.
         ArtifactCorrupt: a stored record is gone or altered.
     """
     stages = {stage.name: stage for stage in (*RELEASE.flat(), ROLLBACK, RELEASE.on_exit) if stage is not None}
@@ -80,49 +80,49 @@ def parse(words: Sequence[str]) -> Call:
     pairs = dict(zip((word.removeprefix("--") for word in words[1::2]), words[2::2], strict=False))
     try:
         site = load(Site, json.loads(pairs[Site.parameter()])) if Site.parameter() in pairs else None
-        given = {
+        arguments = {
             name: pairs[name] if kind is str else load(kind, _resolved(json.loads(pairs[name]), site))
             for name, kind in stage.takes.items()
             if kind is not Ending
         }
-        # What a stage need not take, but the ledger needs to find its release.
+        # The ledger needs these to identify the release, even if the stage does not take them.
         for kind in (Site, Request):
             if kind.parameter() in pairs:
-                given[kind.parameter()] = load(kind, json.loads(pairs[kind.parameter()]))
-        return Call(stage=stage, out=Path(pairs["out"]), given=given, workflow=pairs.get("workflow", ""))
+                arguments[kind.parameter()] = load(kind, json.loads(pairs[kind.parameter()]))
+        return Call(stage=stage, out=Path(pairs["out"]), arguments=arguments, workflow=pairs.get("workflow", ""))
     except KeyError as error:
-        raise UsageError(f"{stage.name} needs --{error.args[0]}", do="Give each record it takes as JSON.") from error
+        raise UsageError(f"{stage.name} needs --{error.args[0]}", do="Pass each record it takes as JSON.") from error
     except ValueError as error:
         raise UsageError(f"{stage.name}: {' '.join(str(error).split())[:1000]}", do="Fix that record.") from error
 
 
 def _resolved(value: Any, site: Site | None) -> Any:
-    """Decoded JSON with stored records in place of their digests. Argo hands lists over as lists of JSON texts."""
+    """Decoded JSON with stored records in place of their digests. Argo passes lists as lists of JSON texts."""
     if isinstance(value, list):
-        return [_resolved(json.loads(one) if isinstance(one, str) else one, site) for one in value]
+        return [_resolved(json.loads(item) if isinstance(item, str) else item, site) for item in value]
     if site is not None and isinstance(value, dict) and set(value) == {_STORED}:
         return json.loads(ArtifactStore(site.artifacts_uri).read(Artifact.model_validate(value[_STORED])))
     return value
 
 
 def run(call: Call) -> int:
-    """Runs a stage, or finds it done; writes what it gives and how it went; gives the exit code."""
-    with _told_to_end(call.stage) as check:
+    """Runs a stage unless it is a cache hit, writes its record and how it went, and returns the exit code."""
+    with _handling_signals(call.stage) as check:
         done = Attempt(
             stage=call.stage,
             arguments=partial(_arguments, call),
             target=call.target,
-            kept=call.ledger,
-            listener=partial(_heard, check),
+            cache=call.ledger,
+            listener=partial(_on_progress, check),
             deliver=partial(_deliver, call),
         ).run()
-    _leave(call, done)
+    _write_outcome(call, done)
     return done.exit_code
 
 
 def _arguments(call: Call) -> dict[str, Any]:
-    """What the step takes. How a release's other stages went, which the last one takes, stands in its Workflow."""
-    arguments = {name: call.given[name] for name in call.stage.takes if name in call.given}
+    """The step's arguments. The last stage's ending, which says how the other stages went, comes from the Workflow."""
+    arguments = {name: call.arguments[name] for name in call.stage.takes if name in call.arguments}
     if call.stage is RELEASE.on_exit:
         arguments[Ending.parameter()] = _ending(call)
     return arguments
@@ -131,25 +131,25 @@ def _arguments(call: Call) -> dict[str, Any]:
 def _ending(call: Call) -> Ending:
     body = _api(call).get(WORKFLOW, call.workflow)
     if body is None:
-        raise UsageError(f"there is no Workflow {call.workflow!r}", do="Give --workflow NAME.")
+        raise UsageError(f"there is no Workflow {call.workflow!r}", do="Pass --workflow NAME.")
     return ending_of(body, RELEASE)
 
 
 def _api(call: Call) -> KubernetesClient:
-    site: Site = call.given[Site.parameter()]
+    site: Site = call.arguments[Site.parameter()]
     if not isinstance(site.place, Cluster):
-        raise UsageError("only a site on a cluster has Workflows", do="Give --site with a `place` of kind `cluster`.")
+        raise UsageError("only a site on a cluster has Workflows", do="Pass --site with a `place` of kind `cluster`.")
     return KubernetesClient(site.place.namespace)
 
 
 def _deliver(call: Call, record: Record) -> None:
-    _write(call, record)
+    _write_record(call, record)
     if call.stage is RELEASE.on_exit:
         _api(call).merge(WORKFLOW, call.workflow, {"metadata": {"labels": {CONCLUDED: "true"}}})
 
 
-def _write(call: Call, record: Record) -> None:
-    out, site = call.out, call.given.get(Site.parameter())
+def _write_record(call: Call, record: Record) -> None:
+    out, site = call.out, call.arguments.get(Site.parameter())
     parts: dict[str, Record] = {record.parameter(): record}
     if isinstance(record, Sections):
         parts |= {name: getattr(record, name) for name in record.parts()}
@@ -161,29 +161,29 @@ def _write(call: Call, record: Record) -> None:
             text = json.dumps({_STORED: stored.model_dump(mode="json", exclude={"uri"})})
         if len(text.encode()) > MAX_RECORD_BYTES:
             raise RecordTooLarge(
-                f"the record {name!r} has {len(text.encode())} bytes, {MAX_RECORD_BYTES} may pass between pods",
+                f"the record {name!r} has {len(text.encode())} bytes; the limit between pods is {MAX_RECORD_BYTES}",
                 do="Ask for less in the spec: fewer trials, targets or slices.",
             )
         (out / f"{name}.json").write_text(text)
 
 
-def _leave(call: Call, done: Done) -> None:
-    """Writes how it went for the last stage, and why for whoever looks at the node."""
+def _write_outcome(call: Call, done: Done) -> None:
+    """Writes how the stage went, for the last stage, and why, for whoever looks at the node."""
     call.out.mkdir(parents=True, exist_ok=True)
-    for record in (done.ran, done.failure):
+    for record in (done.run, done.failure):
         if record is not None:
             (call.out / f"{record.parameter()}.json").write_text(record.model_dump_json())
-    if done.ran.message:
-        _explain(done.ran.message)
+    if done.run.message:
+        _explain(done.run.message)
 
 
 def _explain(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
-    with contextlib.suppress(OSError):  # by hand there is none
+    with contextlib.suppress(OSError):  # outside a pod there is no such file
         _MESSAGE.write_bytes(message.encode()[:_MESSAGE_BYTES])
 
 
-def _heard(check: Callable[[], None], message: str, done: float | None) -> None:
+def _on_progress(check: Callable[[], None], message: str, done: float | None) -> None:
     check()
     print(f"{message} ({done:.0%})" if done is not None else message, flush=True)
     file = os.environ.get("ARGO_PROGRESS_FILE")
@@ -193,11 +193,11 @@ def _heard(check: Callable[[], None], message: str, done: float | None) -> None:
 
 
 @contextmanager
-def _told_to_end(stage: Stage) -> Iterator[Callable[[], None]]:
-    """SIGTERM ends a stage as cancelled, after it has cleaned up; a shielded one is finished and its record written."""
+def _handling_signals(stage: Stage) -> Iterator[Callable[[], None]]:
+    """SIGTERM cancels a stage, which cleans up first; a shielded stage runs to its end, and its record is written."""
 
     def cancelled(_number: Signals) -> Cancelled:
-        return Cancelled("the pod was told to end", do="It is tried again, unless the release was cancelled.")
+        return Cancelled("the pod was terminated", do="The stage is retried, unless the release was cancelled.")
 
     if stage.at.shielded:
         with shielded():
@@ -207,8 +207,8 @@ def _told_to_end(stage: Stage) -> Iterator[Callable[[], None]]:
             yield check
 
 
-def _settle_in(site: Site) -> None:
-    """A pod's home is empty: secrets and the catalogue are mounted elsewhere, and found at home."""
+def _link_mounts(site: Site) -> None:
+    """Links the secrets and the catalogue, which are mounted elsewhere, into the pod's home, which starts empty."""
     home = Path(site.home)
     home.mkdir(parents=True, exist_ok=True)
     for mounted in (Path(CONFIG) / "ledger" / "secrets.json", Path(CONFIG) / "targets" / "targets.yaml"):
@@ -220,9 +220,9 @@ def main() -> int:
     """Runs the stage that the command line names."""
     try:
         call = parse(sys.argv[1:])
-        _settle_in(call.given[Site.parameter()])
+        _link_mounts(call.arguments[Site.parameter()])
         return run(call)
-    except (Interrupted, Exception) as error:  # a wrong command line, a stored record that can't be had, a bug
+    except (Interrupted, Exception) as error:  # a wrong command line, an unavailable stored record, a bug
         failure = failure_of(error)
         _explain(failure.message)
         return failure.exit_code

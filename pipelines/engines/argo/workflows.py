@@ -1,7 +1,7 @@
-"""A release's Workflow as the API server has it: read once into a small record, so that hundreds can be looked at.
+"""A release's Workflow, read from the API server into a small record, so that hundreds can be handled at once.
 
-Whoever made it (the receiver, the command line, `argo submit`, `argo resubmit`), what it releases is in its
-parameters, and what came of it in the `release_report` that its exit handler gave.
+Whoever created it (the receiver, the command line, `argo submit`, `argo resubmit`), its parameters say what it
+releases, and the `release_report` of its exit handler says how it ended.
 """
 
 import base64
@@ -38,11 +38,11 @@ R = TypeVar("R", bound=Record)
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One Workflow; times are seconds since the epoch (0: not yet), `request` and `trigger` None if unreadable.
+    """A Workflow. Times are in seconds since the epoch (0: not yet); `request` and `trigger` are None if unreadable.
 
-    `attempt` is the number behind its name: 1, or more for a rerun. `report` is the release's, where one was given.
-    `refused_pod` is what the cluster said when it did not let a pod be made, and since when. `hollow` are stages under
-    way that have no pod, by the id of their node, and since when: see `_hollow`.
+    `attempt` is the number at the end of its name: 1, or more for a rerun. `report` is the release's, if it has ended.
+    `refused_pod` is the cluster's message when it refused to create a pod, and since when. `podless` are the stages
+    under way that have no pod, by the id of their node, and since when: see `_podless`.
     """
 
     name: str
@@ -63,26 +63,26 @@ class Run:
     stopped_because: str
     stopped_at: float
     refused_pod: tuple[str, float] | None
-    hollow: tuple[tuple[str, float], ...] = ()
+    podless: tuple[tuple[str, float], ...] = ()
 
     @property
     def active(self) -> bool:
-        """Whether it has not ended; the exit handler is a part of it."""
+        """Whether it has not ended; it ends after its exit handler."""
         return not ended(self.phase)
 
     @property
     def succeeded(self) -> bool:
-        """Whether every step did."""
+        """Whether every step succeeded."""
         return self.phase == SUCCEEDED
 
 
 def read(body: Object) -> Run:
-    """What a Workflow says."""
+    """A Workflow from the API server's object."""
     meta, spec, status = body["metadata"], body.get("spec", {}), body.get("status", {})
     labels, notes = meta.get("labels", {}), meta.get("annotations", {})
-    given = _parameters(spec.get("arguments", {}))
-    found = list(nodes(status))
-    report = _report(found)
+    parameters = _parameters(spec.get("arguments", {}))
+    steps = list(nodes(status))
+    report = _report(steps)
     finished = status.get("finishedAt") or ""
     return Run(
         name=meta["name"],
@@ -92,61 +92,61 @@ def read(body: Object) -> Run:
         attempt=attempt_of(meta["name"], labels.get(OF_RELEASE) or labels.get(OF_PUSH) or ""),
         phase=status.get("phase", ""),
         shutdown=spec.get("shutdown", ""),
-        request=_record(Request, given),
-        trigger=_record(Trigger, given),
+        request=_record(Request, parameters),
+        trigger=_record(Trigger, parameters),
         created_at=seconds(meta.get("creationTimestamp")),
-        first_pod_at=min((seconds(n.get("startedAt")) for n in found if n.get("type") == "Pod"), default=0.0),
+        first_pod_at=min((seconds(n.get("startedAt")) for n in steps if n.get("type") == "Pod"), default=0.0),
         finished_at=seconds(finished),
         report=report,
         concluded=report is not None or _marked_concluded(meta),
         counted=bool(finished) and notes.get(COUNTED) == counted_mark(seconds(finished)),
         stopped_because=notes.get(STOPPED_BECAUSE, ""),
         stopped_at=seconds(notes.get(STOPPED_AT)),
-        refused_pod=next(_refused_pods(found), None),
-        hollow=tuple(_hollow(status)),
+        refused_pod=next(_refused_pods(steps), None),
+        podless=tuple(_podless(status)),
     )
 
 
 def ended(phase: str | None) -> bool:
-    """Whether that is the phase of a Workflow, or a node, which has ended."""
+    """Whether a phase is that of a Workflow or a node that has ended."""
     return phase in (SUCCEEDED, FAILED, ERROR)
 
 
 def counted_mark(finished_at: float) -> str:
-    """What says that the ending at that time is in the metrics: `argo retry` makes another one."""
+    """The mark that the ending at that time is in the metrics: after `argo retry` a Workflow ends a second time."""
     return str(int(finished_at))
 
 
 def attempt_of(name: str, release: str) -> int:
-    """The number behind a name: 2 for `release-digits-3-0123456789-2`."""
+    """The number at the end of a name: 2 for `release-digits-3-0123456789-2`."""
     number = name.removeprefix(f"{release}-")
     return int(number) if release and re.fullmatch(r"[1-9][0-9]{0,5}", number) else 1
 
 
 def seconds(time: str | None) -> float:
-    """Kubernetes' time as seconds since the epoch; 0 for none."""
+    """A Kubernetes time in seconds since the epoch; 0 for None."""
     return datetime.fromisoformat(time).timestamp() if time else 0.0
 
 
 def _parameters(arguments: Mapping[str, Any]) -> dict[str, str]:
-    return {one["name"]: str(one.get("value", "")) for one in arguments.get("parameters", [])}
+    return {item["name"]: str(item.get("value", "")) for item in arguments.get("parameters", [])}
 
 
-def _record(kind: type[R], given: Mapping[str, str]) -> R | None:
+def _record(kind: type[R], parameters: Mapping[str, str]) -> R | None:
     try:
-        return kind.model_validate_json(given.get(kind.parameter(), ""))
+        return kind.model_validate_json(parameters.get(kind.parameter(), ""))
     except ValidationError:
-        return None  # submitted by hand, and wrongly: its first step says so
+        return None  # submitted by hand with wrong parameters: its first step reports that
 
 
 def outputs(node: Mapping[str, Any]) -> dict[str, str]:
     """A node's output parameters by name."""
-    found = (node.get("outputs") or {}).get("parameters") or []
-    return {one["name"]: str(one.get("value") or "") for one in found}
+    parameters = (node.get("outputs") or {}).get("parameters") or []
+    return {item["name"]: str(item.get("value") or "") for item in parameters}
 
 
 def nodes(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The nodes; Argo compresses the list of a large Workflow."""
+    """The nodes of a Workflow's status. Argo compresses them if there are many."""
     nodes = status.get("nodes") or {}
     if packed := status.get("compressedNodes"):
         unzip = zlib.decompressobj(wbits=31)
@@ -155,13 +155,13 @@ def nodes(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _report(nodes: list[Mapping[str, Any]]) -> ReleaseReport | None:
-    found = [
-        (node.get("finishedAt") or "", str(one["value"]))
+    reports = [
+        (node.get("finishedAt") or "", str(output["value"]))
         for node in nodes
-        for one in (node.get("outputs") or {}).get("parameters", [])
-        if one.get("name") == _REPORT and one.get("value")
+        for output in (node.get("outputs") or {}).get("parameters", [])
+        if output.get("name") == _REPORT and output.get("value")
     ]
-    for _, text in sorted(found, reverse=True):
+    for _, text in sorted(reports, reverse=True):
         try:
             return ReleaseReport.model_validate_json(text)
         except ValidationError:
@@ -170,7 +170,7 @@ def _report(nodes: list[Mapping[str, Any]]) -> ReleaseReport | None:
 
 
 def _marked_concluded(meta: Mapping[str, Any]) -> bool:
-    """By the label; `argo resubmit` copies it to a Workflow that has concluded nothing yet."""
+    """Whether the label says so; `argo resubmit` copies the label to a Workflow that has concluded nothing yet."""
     labels = meta.get("labels", {})
     mark = labels.get(CONCLUDED, "")
     return mark == meta.get("uid") or (bool(mark) and _RESUBMITTED not in labels)
@@ -178,16 +178,16 @@ def _marked_concluded(meta: Mapping[str, Any]) -> bool:
 
 def _refused_pods(nodes: list[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:
     for node in nodes:
-        said = str(node.get("message", ""))
-        if node.get("type") == "Pod" and node.get("phase") == "Pending" and "exceeded quota" in said:
-            yield said, seconds(node.get("startedAt"))
+        message = str(node.get("message", ""))
+        if node.get("type") == "Pod" and node.get("phase") == "Pending" and "exceeded quota" in message:
+            yield message, seconds(node.get("startedAt"))
 
 
-def _hollow(status: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+def _podless(status: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """Stages that `argo retry` left under way without a pod.
 
-    Argo 4.0 begins a failed stage again by removing its pods alone. Where the stage takes what a fan-out gave, and the
-    fan-out was set back too, neither goes on: the stage can't resolve its inputs, and nobody looks at the fan-out.
+    Argo 4.0 restarts a failed stage by removing only its pods. If the stage takes the output of a fan-out that was
+    reset too, both hang: the stage can't resolve its inputs, and Argo never revisits the fan-out.
     """
     for key, node in (status.get("nodes") or {}).items():
         if node.get("type") == "Retry" and node.get("phase") == "Running" and not node.get("children"):
@@ -195,5 +195,5 @@ def _hollow(status: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
 
 
 def as_parameter(record: Record) -> str:
-    """JSON without `{{`, which Argo would take for an expression: a model's name may be anything."""
+    """JSON without `{{`, which Argo would evaluate as an expression: a model's name may be anything."""
     return record.model_dump_json().replace("{{", r"\u007b\u007b")

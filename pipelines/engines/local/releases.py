@@ -1,8 +1,8 @@
 """Releases as folders: accepted exactly once, queued until they end, followed by anyone who can read them.
 
-A folder appears by one rename, complete with its request, so fifty deliveries at once make one release. The file
-`queued` stays until the release has ended: whoever dies in between, the dispatcher finds it again. Requests, events
-and results are JSON; nothing here needs the registry.
+A folder appears by a single rename, complete with its request, so fifty simultaneous deliveries make one release. The
+file `queued` stays until the release has ended: if a process dies before that, the dispatcher picks the release up
+again. Requests, events and results are JSON; nothing here needs the registry.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ MAX_ATTEMPTS = 3
 
 
 class Order(Record):
-    """What was accepted: the request and who asked."""
+    """An accepted request, and what triggered it."""
 
     request: Request
     trigger: Trigger
@@ -41,16 +41,16 @@ class Releases:
         self.root = home / "releases"
 
     def folder(self, name: str) -> Path:
-        """Where a release keeps its files."""
+        """The folder of a release's files."""
         return self.root / name
 
     # --- accepting ---
 
     def accept(self, request: Request, trigger: Trigger, *, again: bool = False) -> Accepted:
-        """Makes the release of a request, or finds the one there is.
+        """Creates the release of a request, or returns the existing one.
 
-        An ended release is queued again if `again` says so, or if a person asks and it ended for a reason that was
-        not the model's.
+        An ended release is queued again if `again` is true, or if a person asks for it and it ended for a reason
+        other than the model.
 
         Raises:
             StorageFull: no space is left.
@@ -97,56 +97,56 @@ class Releases:
     # --- the queue ---
 
     def order(self, name: str) -> Order:
-        """What was accepted.
+        """The order of a release.
 
         Raises:
             NotFound: there is no such release.
         """
         file = self.folder(name) / "order.json"
         if not file.is_file():
-            raise NotFound(f"there is no release {name!r}", do="`shiplift status MODEL` lists them.")
+            raise NotFound(f"there is no release {name!r}", do="`shiplift status MODEL` lists a model's releases.")
         return Order.model_validate_json(file.read_text())
 
     def names(self) -> list[str]:
-        """Every release, in no order."""
+        """Every release, in no particular order."""
         if not self.root.is_dir():
             return []
         return [entry.name for entry in os.scandir(self.root) if not entry.name.startswith(".")]
 
     def of(self, model: str, version: int | None = None) -> list[str]:
-        """The releases of a model, or of one version of it, in no order."""
-        prefix, found = release_prefix(model, version), []
+        """The releases of a model, or of one of its versions, in no particular order."""
+        prefix, names = release_prefix(model, version), []
         for name in self.names():
-            if name.startswith(prefix):  # of tens of thousands, these few are read
+            if name.startswith(prefix):  # there may be tens of thousands: read only these few
                 with contextlib.suppress(NotFound, ValueError):
                     request = self.order(name).request
                     if request.model == model and version in (None, request.version):
-                        found.append(name)
-        return found
+                        names.append(name)
+        return names
 
     def active(self, name: str) -> bool:
-        """Whether it is queued or running."""
+        """Whether a release is queued or running."""
         return os.access(f"{self.root}/{name}/queued", os.F_OK)
 
     def changed_at(self) -> float:
-        """When a release was last queued, in seconds since the epoch, to a clock tick; perhaps later, never earlier."""
+        """When a release was last queued, in seconds since the epoch, to a clock tick; may be too late, never early."""
         return self.root.stat().st_mtime if self.root.is_dir() else 0.0
 
     def pending(self) -> list[str]:
-        """What is to run: models by when they first asked, a model's versions in their order."""
-        waiting: list[tuple[float, str, int, str]] = []
+        """The queue: models in the order of their oldest queued release, a model's versions in ascending order."""
+        queued: list[tuple[float, str, int, str]] = []
         for name in filter(self.active, self.names()):
             with contextlib.suppress(OSError, ValueError):
                 since = float((self.folder(name) / "queued").read_text())
                 request = self.order(name).request
-                waiting.append((since, request.model, request.version, name))
+                queued.append((since, request.model, request.version, name))
         first: dict[str, float] = {}
-        for since, model, _, _ in waiting:
+        for since, model, _, _ in queued:
             first[model] = min(since, first.get(model, since))
-        return [name for _, _, _, name in sorted((first[m], m, version, name) for _, m, version, name in waiting)]
+        return [name for _, _, _, name in sorted((first[m], m, version, name) for _, m, version, name in queued)]
 
     def begin(self, name: str) -> int:
-        """Notes that this process works on a release; gives which attempt it is."""
+        """Notes that this process works on a release; returns the number of the attempt, from 1."""
         folder = self.folder(name)
         from shiplift.runtime.host.processes import identify  # noqa: PLC0415
 
@@ -157,13 +157,13 @@ class Releases:
         return number
 
     def end(self, name: str, report: ReleaseReport) -> None:
-        """Keeps the result and takes the release off the queue, in this order."""
+        """Writes the result, then takes the release off the queue."""
         folder = self.folder(name)
         write_atomically(folder / "result.json", report.model_dump_json(indent=1))
         (folder / "queued").unlink(missing_ok=True)
 
     def worker(self, name: str) -> Process | None:
-        """The process that works on a release now."""
+        """The process that works on a release, if it is alive."""
         file = self.folder(name) / "worker.json"
         process = Process.model_validate_json(file.read_text()) if file.is_file() else None
         return process if process and self.active(name) and alive(process) else None
@@ -171,7 +171,7 @@ class Releases:
     # --- what happened ---
 
     def result(self, name: str) -> ReleaseReport | None:
-        """How it ended; None while it has not."""
+        """How a release ended; None while it is under way."""
         file = self.folder(name) / "result.json"
         return ReleaseReport.model_validate_json(file.read_text()) if file.is_file() else None
 
@@ -186,7 +186,7 @@ class Releases:
             file.write(line + "\n")
 
     def events(self, name: str, offset: int = 0) -> tuple[list[Event], int]:
-        """Events from a byte offset on, and the offset behind them; a line being written is left for next time."""
+        """The events from a byte offset on, and the offset after them; an incomplete line is left for next time."""
         file = self.folder(name) / "events.jsonl"
         if not file.is_file():
             return [], offset
@@ -194,13 +194,13 @@ class Releases:
             lines.seek(offset)
             body = lines.read()
         complete = body[: body.rfind(b"\n") + 1]
-        found: list[Event] = []
+        events: list[Event] = []
         for line in complete.splitlines():
-            with contextlib.suppress(ValueError, AttributeError):  # a line that a full disk cut off
-                found.append(Event.model_validate({k: v for k, v in json.loads(line).items() if k != "at"}))
-        return found, offset + len(complete)
+            with contextlib.suppress(ValueError, AttributeError):  # a line truncated by a full disk
+                events.append(Event.model_validate({k: v for k, v in json.loads(line).items() if k != "at"}))
+        return events, offset + len(complete)
 
 
 def final(exit_code: int) -> bool:
-    """Whether an ended release said something of the model itself, which asking again would not change."""
+    """Whether a release ended because of the model itself, so that running it again would change nothing."""
     return exit_code == 0 or by_exit_code(exit_code).about_model

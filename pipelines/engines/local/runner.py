@@ -1,8 +1,8 @@
 """Engine 1: this machine. Walks a pipeline in one process, with progress, resume, retries and cancellation.
 
-A finished stage is found again by its key. A stage whose result is an effect (a staging server) is a hit too, until a
-later stage uses it: then it is set up again first. Whatever happens, the pipeline's `on_exit` stage has the last
-word; what it says is the release.
+A finished stage is looked up by its cache key. A stage with an effect (a staging server) is a cache hit too, until a
+later stage uses it: then the effect is set up again first. However the walk ends, the pipeline's `on_exit` stage runs
+last, and its record is the result of the release.
 """
 
 import time
@@ -15,7 +15,7 @@ from typing import Any
 
 import tenacity
 
-from shiplift.pipelines.engines.attempt import Attempt, Done, Kept, failure_of
+from shiplift.pipelines.engines.attempt import Attempt, Done, ResultCache, failure_of
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.graph import Each, Pipeline, Stage
 from shiplift.runtime.base.errors import Cancelled, NoMatchingTarget, Temporary
@@ -32,9 +32,9 @@ _WAIT_S = tenacity.wait_exponential(multiplier=1, max=20)
 
 @dataclass
 class _Run:
-    """One walk: what is known so far, how each stage went, and which effects would have to be set up again."""
+    """The state of a walk: the records so far, how each stage went, and which effects may have to be set up again."""
 
-    kept: Kept
+    cache: ResultCache
     tell: Tell
     known: dict[str, Any]
     stages: list[StageRun] = field(default_factory=list)
@@ -46,32 +46,32 @@ class _Run:
 
 
 class _Ended(Exception):
-    """A stage ended the pipeline: with a failure, or with a verdict that is not a pass."""
+    """A stage ended the walk: with a failure, or with a verdict that is not a pass."""
 
 
 @shielded()
 def run(
-    pipeline: Pipeline, *inputs: Record, release: str, kept: Kept, tell: Tell = lambda _: None,
+    pipeline: Pipeline, *inputs: Record, release: str, cache: ResultCache, tell: Tell = lambda _: None,
     on_signal: Callable[[int], None] = lambda _: None, scratch: Path | None = None,
 ) -> tuple[Ending, dict[str, Any]]:  # fmt: skip
-    """Walks the pipeline; gives how it ended and every record known by then, that of `on_exit` included.
+    """Walks the pipeline; returns how it ended, and every record by name, including that of `on_exit`.
 
-    SIGINT and SIGTERM cancel it (in the main thread); `on_signal` hears which. Below `scratch` sandboxes may be started
-    ahead of time.
+    SIGINT and SIGTERM cancel it (in the main thread); `on_signal` is called with the signal's number. Sandboxes may be
+    started ahead of time below `scratch`.
 
-    Whatever error ends the walk is in the ending, a bug too, whose traceback goes to the log. What `on_exit` raises
-    passes through.
+    An error that ends the walk is recorded in the ending, even a bug, whose traceback goes to the log. An error in
+    `on_exit` is raised.
     """
     started = time.time()
     warm = {stage.at.warm: scratch for stage in pipeline.flat() if stage.at.warm and scratch}
-    walk = _Run(kept=kept, tell=tell, known={record.parameter(): record for record in inputs}, warm=warm)
+    walk = _Run(cache=cache, tell=tell, known={record.parameter(): record for record in inputs}, warm=warm)
     try:
         with interruptible(_cancelled, on_signal) as walk.stop_if_asked:
             for stage in pipeline:
-                _each(walk, stage) if isinstance(stage, Each) else _one(walk, stage, walk.known, "")
+                _fan_out(walk, stage) if isinstance(stage, Each) else _attempt(walk, stage, walk.known, "")
     except _Ended:
         pass
-    except (Interrupted, Exception) as error:  # between two attempts
+    except (Interrupted, Exception) as error:  # outside an attempt, which records its own
         walk.failure = failure_of(error)
     sandbox.cool()
     ending = Ending(
@@ -79,72 +79,72 @@ def run(
         failure=walk.failure,
     )  # fmt: skip
     if pipeline.on_exit is not None:
-        _last(walk, pipeline.on_exit, ending)
+        _exit(walk, pipeline.on_exit, ending)
     return ending, walk.known
 
 
 def _cancelled(number: Signals) -> Cancelled:
-    return Cancelled(f"stopped by {number.name}", do="`shiplift release` goes on where it was.")
+    return Cancelled(f"stopped by {number.name}", do="`shiplift release` resumes it.")
 
 
-def _each(walk: _Run, each: Each) -> None:
-    given = []
-    passed_over = []
+def _fan_out(walk: _Run, each: Each) -> None:
+    results = []
+    skipped = []
     for item in getattr(walk.known[each.source], each.attribute):
         if why := each.unfit(item):
-            passed_over.append(f"{item.name}: {why}")
+            skipped.append(f"{item.name}: {why}")
             for stage in each.stages:
                 _note(walk, StageRun(name=stage.name, target=item.name, outcome="skipped", message=why))
             continue
         inside = walk.known | {each.item.parameter(): item}
         for stage in each.stages:
-            _one(walk, stage, inside, item.name)
-        given.append(inside[each.gives.parameter()])
-    if passed_over and not given:
+            _attempt(walk, stage, inside, item.name)
+        results.append(inside[each.gives.parameter()])
+    if skipped and not results:
         raise NoMatchingTarget(
-            f"this machine is no {each.item.parameter()} of the release: {'; '.join(passed_over)}",
-            do="Release it on a cluster that has one, or add one of this machine (`shiplift targets detect`).",
+            f"this machine fits no {each.item.parameter()} of the release: {'; '.join(skipped)}",
+            do="Release on a cluster that has one, or add a target for this machine (`shiplift targets detect`).",
         )
-    walk.known[each.gives.parameter()] = tuple(given)
+    walk.known[each.gives.parameter()] = tuple(results)
 
 
-def _one(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
+def _attempt(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
     attempt = Attempt(
         stage=stage,
         arguments=lambda: {name: known[name] for name in stage.takes},
         target=target,
-        kept=walk.kept,
-        retry=_retried(walk, stage, target),
-        listener=partial(_heard, walk, stage, target),
+        cache=walk.cache,
+        retry=_retrying(walk, stage, target),
+        listener=partial(_on_progress, walk, stage, target),
     )
     done = attempt.recall()
     if done is None:
         _set_up_again(walk, stage, known)
-        while walk.warm and stage.at.keep == "result":  # something has to be made: so, most likely, has the rest
+        while walk.warm and stage.at.keep == "result":  # a miss: later stages will most likely run too
             sandbox.warm(*walk.warm.popitem())
-        done = _made(walk, attempt)
+        done = _make(walk, attempt)
     elif stage.at.keep == "effect":
         walk.pending.append(attempt)
     _take(walk, done, known)
 
 
 def _set_up_again(walk: _Run, user: Stage, known: dict[str, Any]) -> None:
-    """An effect found in the ledger is only a memory: before a stage uses it, it is set up for real."""
+    """Sets up the effects that a stage uses: an effect that was a cache hit is only a record so far."""
     for attempt in [each for each in walk.pending if each.stage.step is user.at.uses]:
         walk.pending.remove(attempt)
         again = (attempt.stage.name, attempt.target)
         walk.stages = [run for run in walk.stages if (run.name, run.target) != again]
-        _take(walk, _made(walk, attempt), known)
+        _take(walk, _make(walk, attempt), known)
 
 
-def _made(walk: _Run, attempt: Attempt) -> Done:
+def _make(walk: _Run, attempt: Attempt) -> Done:
     walk.tell(Event(stage=attempt.stage.name, target=attempt.target, kind="started"))
     return attempt.make()
 
 
 def _take(walk: _Run, done: Done, known: dict[str, Any]) -> None:
-    """Notes how an attempt went, and what it gave; ends the walk where it failed or objects."""
-    _note(walk, done.ran)
+    """Notes how an attempt went, and adds its record; ends the walk if it failed or its record objects."""
+    _note(walk, done.run)
     walk.failure, record = done.failure, done.record
     if record is None:
         raise _Ended
@@ -158,15 +158,15 @@ def _take(walk: _Run, done: Done, known: dict[str, Any]) -> None:
         raise _Ended
 
 
-def _last(walk: _Run, stage: Stage, ending: Ending) -> None:
-    """The exit stage: given how it ended beside the inputs, and not itself cancellable."""
+def _exit(walk: _Run, stage: Stage, ending: Ending) -> None:
+    """Runs the exit stage, which takes the ending besides the inputs and can't be cancelled."""
     known = walk.known | {Ending.parameter(): ending}
     record = stage.step(**{name: known[name] for name in stage.takes})
     walk.known[stage.gives.parameter()] = record
     walk.known[Ending.parameter()] = ending
 
 
-def _heard(walk: _Run, stage: Stage, target: str, message: str, done: float | None) -> None:
+def _on_progress(walk: _Run, stage: Stage, target: str, message: str, done: float | None) -> None:
     walk.stop_if_asked()
     walk.tell(Event(stage=stage.name, target=target, kind="progress", message=message, done=done))
 
@@ -181,8 +181,8 @@ def _note(walk: _Run, stage: StageRun) -> None:
     )  # fmt: skip
 
 
-def _retried(walk: _Run, stage: Stage, target: str) -> tenacity.Retrying:
-    """Temporary errors, and nothing else, are tried again."""
+def _retrying(walk: _Run, stage: Stage, target: str) -> tenacity.Retrying:
+    """Retries after temporary errors, and no others."""
 
     def again(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

@@ -1,7 +1,7 @@
-"""The embedded stack: MLflow, production Triton, the receiver and the dispatcher, as daemons of one home folder.
+"""The embedded stack: MLflow, production Triton, the receiver and the dispatcher, as daemons of a home folder.
 
-Starting is idempotent: what runs is left alone, what died is started again with the ports it had. The processes are
-independent of each other and of who started them: production goes on answering when everything else is gone.
+Starting is idempotent: running processes are left alone, dead ones are restarted on the same ports. The processes are
+independent of each other and of whoever started them: production keeps serving when everything else is gone.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ Tell = Callable[[str], None]
 
 
 class Stack(Record):
-    """What a home's stack is made of, kept in `stack.json`."""
+    """The configuration and the processes of a home's stack, stored in `stack.json`."""
 
     mlflow_port: int
     receiver_port: int
@@ -52,22 +52,22 @@ class Stack(Record):
     processes: dict[str, Process] = Field(default_factory=dict)
 
     def runs(self, name: str) -> bool:
-        """Whether one of its processes is alive."""
+        """Whether the process of this name is alive."""
         return name in self.processes and alive(self.processes[name])
 
     @property
     def embedded_registry(self) -> bool:
-        """Whether the registry is this stack's own."""
+        """Whether the stack runs its own registry."""
         return self.registry_uri == f"http://{HOST}:{self.mlflow_port}"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The processes it consists of."""
+        """The names of the stack's processes."""
         return NAMES if self.embedded_registry else NAMES[1:]
 
 
 def read(home: Path) -> Stack | None:
-    """The stack of a home, as last started."""
+    """The stack of a home as it was last started; None if it never was."""
     file = home / "stack.json"
     return Stack.model_validate_json(file.read_text()) if file.is_file() else None
 
@@ -76,14 +76,14 @@ def require(home: Path) -> Stack:
     """The running stack of a home.
 
     Raises:
-        StackDown: it was never started, or a part of it is gone.
+        StackDown: it was never started, or a process of it has died.
     """
     stack = read(home)
     if stack is None:
         raise StackDown(f"no stack was started in {home}", do="Run `shiplift up`.")
-    gone = [name for name in stack.names if not stack.runs(name)]
-    if gone:
-        raise StackDown(f"{', '.join(gone)} of the stack in {home} is not running", do="Run `shiplift up`.")
+    dead = [name for name in stack.names if not stack.runs(name)]
+    if dead:
+        raise StackDown(f"{', '.join(dead)} of the stack in {home} is not running", do="Run `shiplift up`.")
     return stack
 
 
@@ -104,25 +104,25 @@ def site(home: Path, stack: Stack) -> Site:
 
 
 def up(settings: Settings, tell: Tell = lambda _: None) -> Stack:
-    """Starts what does not run.
+    """Starts the processes that are not running.
 
     Raises:
-        PortTaken: somebody else listens where the stack should.
+        PortTaken: another process listens on a port of the stack.
         MissingTool: this machine can't run the bundled server.
-        ServerFailed: a part did not come up; its log says why.
+        ServerFailed: a process did not come up; its log says why.
     """
     home = settings.root
     for folder in ("logs", "mlflow", "artifacts", "production/models", "releases", "staging"):
         (home / folder).mkdir(parents=True, exist_ok=True)
     with _locked(home):
-        stack = read(home) or _planned(settings)
+        stack = read(home) or _new(settings)
         ensure(Path(stack.server_environment), tell)
         _check_ports(stack)
         return start_missing(home, stack, tell)
 
 
 def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stack:
-    """Starts the processes that are not alive, in the order they need each other; the dispatcher calls it too."""
+    """Starts the processes that are not alive, in the order of their dependencies; the dispatcher calls it too."""
     starters: dict[str, Callable[[Path, Stack], Process]] = {
         "mlflow": _start_mlflow,
         "triton": _start_triton,
@@ -138,12 +138,12 @@ def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stac
                 _wait_healthy(home, stack, "mlflow", f"{stack.registry_uri}/health")
             if name == "receiver":
                 _wait_healthy(home, stack, "receiver", f"http://{HOST}:{stack.receiver_port}/healthz")
-                _announce(home, stack)
+                _register_webhook(home, stack)
     return stack
 
 
 def down(home: Path, tell: Tell = lambda _: None) -> bool:
-    """Stops every process of a home's stack, the last started first; gives whether there was anything to stop."""
+    """Stops every process of a home's stack, the last started first; returns whether any was running."""
     stack = read(home)
     if stack is None:
         return False
@@ -157,7 +157,7 @@ def down(home: Path, tell: Tell = lambda _: None) -> bool:
 
 
 def memory(stack: Stack) -> dict[str, float]:
-    """The memory of each running process with its children, as proportional set size in MiB."""
+    """The memory of each running process and its children: proportional set size in MiB."""
     return {name: memory_mb(stack.processes[name].pid) for name in stack.names if stack.runs(name)}
 
 
@@ -169,9 +169,9 @@ def _locked(home: Path) -> Iterator[None]:
         yield
 
 
-def _planned(settings: Settings) -> Stack:
-    named = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port")
-    ports = {name: free_port() if settings.free_ports else getattr(settings, name) for name in named}
+def _new(settings: Settings) -> Stack:
+    names = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port")
+    ports = {name: free_port() if settings.free_ports else getattr(settings, name) for name in names}
     return Stack(
         **ports,
         registry_uri=settings.registry_uri or f"http://{HOST}:{ports['mlflow_port']}",
@@ -184,13 +184,13 @@ def _planned(settings: Settings) -> Stack:
 
 
 def _check_ports(stack: Stack) -> None:
-    """All of them before anything starts: nothing is left half up."""
-    wanted = {
+    """Checks every port before anything starts, so that no stack is left half up."""
+    flags = {
         "mlflow": [("mlflow_port", "--mlflow-port")],
         "triton": [("http_port", "--http-port"), ("grpc_port", "--grpc-port"), ("metrics_port", "--metrics-port")],
         "receiver": [("receiver_port", "--receiver-port")],
     }
-    for name, ports in wanted.items():
+    for name, ports in flags.items():
         if name in stack.names and not stack.runs(name):
             for attribute, flag in ports:
                 require_free(HOST, getattr(stack, attribute), f"{name} ({attribute.removesuffix('_port')})", flag)
@@ -204,7 +204,7 @@ def _start_mlflow(home: Path, stack: Stack) -> Process:
 
 
 def mlflow_command(port: int, database: str, artifacts: Path) -> list[str | Path]:
-    """MLflow's server on this machine."""
+    """The command that starts MLflow's server on this machine."""
     return [
         sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1",
         "--backend-store-uri", database, "--artifacts-destination", artifacts,
@@ -212,7 +212,7 @@ def mlflow_command(port: int, database: str, artifacts: Path) -> list[str | Path
 
 
 def mlflow_variables(home: Path) -> dict[str, str]:
-    """What MLflow's server must be told to send webhooks to this machine."""
+    """Environment variables that let MLflow's server send webhooks to this machine."""
     return {
         "MLFLOW_WEBHOOK_SECRET_ENCRYPTION_KEY": load_secrets(home).mlflow,
         "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true",
@@ -247,15 +247,16 @@ def _start_dispatcher(home: Path, _stack: Stack) -> Process:
 
 
 def _variables() -> dict[str, str]:
-    """What our own processes inherit: paths, and how to reach a registry that asks who they are."""
-    ours = ("MLFLOW_TRACKING_", "AWS_", "GOOGLE_")
-    kept = {name: value for name, value in os.environ.items() if name.startswith(ours)}
+    """The environment of the stack's processes: paths, and the credentials of a registry that requires them."""
+    prefixes = ("MLFLOW_TRACKING_", "AWS_", "GOOGLE_")
+    credentials = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
     quiet = {"PYTHONUNBUFFERED": "1", "NO_PROXY": "*", "no_proxy": "*", "DO_NOT_TRACK": "1"}
-    return {**inherited(("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV")), **kept, **quiet}
+    paths = inherited(("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV"))
+    return {**paths, **credentials, **quiet}
 
 
-def _announce(home: Path, stack: Stack) -> None:
-    """Tells the registry where new versions are announced."""
+def _register_webhook(home: Path, stack: Stack) -> None:
+    """Registers the receiver's webhook, which the registry calls for each new version."""
     url = f"http://{HOST}:{stack.receiver_port}/webhooks/mlflow"
     RestRegistry(stack.registry_uri, timeout_s=PATIENT_S).ensure_webhook(
         WEBHOOK, url, load_secrets(home).webhook, renew=True
@@ -271,5 +272,6 @@ def _wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:
                     return
             time.sleep(0.05)
     log = home / "logs" / f"{name}.log"
-    last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:] or ["it said nothing"]
-    raise ServerFailed(f"{name} did not come up: {last[0][:300]}", do=f"Its log is {log}.")
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    last = lines[-1] if lines else "its log is empty"
+    raise ServerFailed(f"{name} did not come up: {last[:300]}", do=f"See its log, {log}.")

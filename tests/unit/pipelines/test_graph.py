@@ -39,7 +39,7 @@ class Misnamed(Sections):
 
 
 class Closed(Record):
-    said: str = ""
+    message: str = ""
 
 
 def make(source: Source) -> Made:
@@ -85,7 +85,7 @@ def test_a_stage_is_known_by_its_step() -> None:
     assert (stage.takes, stage.gives) == (takes, Closed)
 
 
-def test_the_parts_of_a_bundle_are_edges_of_their_own() -> None:
+def test_the_parts_of_sections_are_edges_of_their_own() -> None:
     pipeline = Pipeline("good", inputs=(Source,), stages=(Stage(split), Stage(make), Stage(judge)))
     assert len(list(pipeline.flat())) == 3
 
@@ -98,8 +98,8 @@ def test_a_fan_out_gives_one_record_an_item_to_those_behind_it() -> None:
 
 
 def test_an_input_that_nothing_gives_is_named_with_what_there_is() -> None:
-    said = refused(Stage(judge), inputs=(Source, Limit))
-    assert "judge takes 'made', which nothing before it gives; there are: source, limit" in said
+    message = refused(Stage(judge), inputs=(Source, Limit))
+    assert "judge takes 'made', which nothing before it provides; available: source, limit" in message
 
 
 def test_a_stage_cannot_take_what_only_a_later_one_gives() -> None:
@@ -107,15 +107,15 @@ def test_a_stage_cannot_take_what_only_a_later_one_gives() -> None:
 
 
 def test_a_record_given_twice_is_refused() -> None:
-    assert "gives 'made' a second time" in refused(Stage(make), Stage(make))
-    assert "gives 'source' a second time" in refused(Stage(_gives(Source)))
+    assert "provides 'made' a second time" in refused(Stage(make), Stage(make))
+    assert "provides 'source' a second time" in refused(Stage(_gives(Source)))
 
 
-def test_a_part_of_a_bundle_that_is_there_already_is_refused() -> None:
-    assert "gives 'limit' a second time" in refused(Stage(split), inputs=(Source, Limit))
+def test_a_part_of_sections_that_is_there_already_is_refused() -> None:
+    assert "provides 'limit' a second time" in refused(Stage(split), inputs=(Source, Limit))
 
 
-def test_a_part_of_a_bundle_is_named_after_its_type() -> None:
+def test_a_part_of_sections_is_named_after_its_type() -> None:
     assert "Misnamed.cap is a Limit: name it 'limit'" in refused(Stage(_gives(Misnamed)))
 
 
@@ -128,9 +128,9 @@ def test_a_parameter_of_another_type_than_the_record_is_refused() -> None:
 
 def test_what_is_many_outside_a_fan_out_cannot_be_taken_as_one() -> None:
     each = Each(Site, "sites", "all", (Stage(at_site),))
-    said = refused(each, Stage(judge), inputs=(Source, Limit, Sites))
-    assert "takes 'made' as" in said
-    assert "but it is tuple" in said
+    message = refused(each, Stage(judge), inputs=(Source, Limit, Sites))
+    assert "takes 'made' as" in message
+    assert "but it is tuple" in message
 
 
 def test_a_parameter_or_a_result_without_a_type_is_refused_by_name() -> None:
@@ -141,28 +141,28 @@ def test_a_parameter_or_a_result_without_a_type_is_refused_by_name() -> None:
         return Made()
 
     assert "nothing has no type for 'source'" in refused(Stage(nothing))
-    assert "endless does not say which record it gives" in refused(Stage(endless))
+    assert "endless does not say which record it returns" in refused(Stage(endless))
 
 
 def test_a_step_that_gives_no_record_is_refused() -> None:
-    assert "does not say which record it gives" in refused(Stage(_gives(int)))
+    assert "does not say which record it returns" in refused(Stage(_gives(int)))
 
 
 @pytest.mark.parametrize(
-    ("source", "attribute", "said"),
+    ("source", "attribute", "message"),
     [
-        ("nowhere", "all", "each-site goes over 'nowhere', which nothing before it gives"),
-        ("sites", "some", "each-site goes over sites.some, which is no tuple of Site"),
-        ("sites", "first", "each-site goes over sites.first, which is no tuple of Site"),
+        ("nowhere", "all", "each-site iterates over 'nowhere', which nothing before it provides"),
+        ("sites", "some", "each-site iterates over sites.some, which is not a tuple of Site"),
+        ("sites", "first", "each-site iterates over sites.first, which is not a tuple of Site"),
     ],
 )
-def test_a_fan_out_over_what_is_not_there_is_refused(source: str, attribute: str, said: str) -> None:
-    assert said in refused(Each(Site, source, attribute, (Stage(at_site),)), inputs=(Source, Sites))
+def test_a_fan_out_over_what_is_not_there_is_refused(source: str, attribute: str, message: str) -> None:
+    assert message in refused(Each(Site, source, attribute, (Stage(at_site),)), inputs=(Source, Sites))
 
 
 def test_the_item_of_a_fan_out_cannot_hide_another_record() -> None:
     each = Each(Site, "sites", "all", (Stage(at_site),))
-    assert "gives 'site' a second time" in refused(each, inputs=(Source, Sites, Site))
+    assert "provides 'site' a second time" in refused(each, inputs=(Source, Sites, Site))
 
 
 def test_the_exit_stage_takes_the_inputs_and_the_ending_and_nothing_that_may_be_missing() -> None:
@@ -171,16 +171,16 @@ def test_the_exit_stage_takes_the_inputs_and_the_ending_and_nothing_that_may_be_
     def greedy(made: Made, ending: Ending) -> Closed:
         return Closed()
 
-    said = refused(Stage(make), on_exit=Stage(greedy))
-    assert "greedy takes 'made', which nothing before it gives; there are: source, ending" in said
+    message = refused(Stage(make), on_exit=Stage(greedy))
+    assert "greedy takes 'made', which nothing before it provides; available: source, ending" in message
 
 
 def test_a_stage_can_only_use_the_effect_of_another_stage() -> None:
     user = Stage(judge, Placement(uses=make))
     served = Stage(make, Placement(keep="effect"))
     assert Pipeline("good", inputs=(Source, Limit), stages=(served, user)).stages == (served, user)
-    said = refused(Stage(make), user, inputs=(Source, Limit))
-    assert "judge uses 'make', which is no stage with an effect" in said
+    message = refused(Stage(make), user, inputs=(Source, Limit))
+    assert "judge uses 'make', which is not a stage with an effect" in message
 
 
 def test_a_record_is_read_from_json_as_text_or_decoded() -> None:

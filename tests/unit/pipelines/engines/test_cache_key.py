@@ -8,7 +8,7 @@ import pytest
 
 import shiplift
 from shiplift.pipelines.engines import cache_key, sources
-from shiplift.pipelines.engines.cache_key import code_digest, kept, key
+from shiplift.pipelines.engines.cache_key import code_digest, has_key, key
 from shiplift.pipelines.engines.references import references
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
@@ -151,7 +151,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digests(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], dict[str, str]]:
     """The digest of each stage's code in a project. Syntax is parsed once, however often it is asked."""
     monkeypatch.setattr(sources, "references", cache(references))
-    stages = [stage for stage in RELEASE.flat() if kept(stage)]
+    stages = [stage for stage in RELEASE.flat() if has_key(stage)]
 
     def of(root: Path) -> dict[str, str]:
         project = sources.Sources(root)
@@ -169,10 +169,10 @@ def test_a_change_of_code_changes_the_keys_in_the_table_and_no_others(
         files = [file for file in sorted(elsewhere.glob(pattern)) if file.is_file()]
         assert files, f"{pattern} is not there: where it went, its row goes"
         for file in files:
-            kept_bytes = file.read_bytes()
-            file.write_bytes(kept_bytes + b"\n# edited\n")
+            original = file.read_bytes()
+            file.write_bytes(original + b"\n# edited\n")
             changed = ["x" if digest != before[stage] else "." for stage, digest in digests(elsewhere).items()]
-            file.write_bytes(kept_bytes)
+            file.write_bytes(original)
             if changed != cells:
                 wrong.append(f"{file.relative_to(elsewhere)}: {' '.join(changed)}, the table has {' '.join(cells)}")
     assert not wrong, "\n".join(wrong)
@@ -204,5 +204,5 @@ def test_a_daemon_keeps_the_digests_of_the_code_it_began_with(monkeypatch: pytes
     cache_key.take_digests(RELEASE.flat())
     monkeypatch.setattr(Path, "read_bytes", lambda file: pytest.fail(f"{file} was read later"))
     for stage in RELEASE.flat():
-        if kept(stage):
+        if has_key(stage):
             key(stage, {})

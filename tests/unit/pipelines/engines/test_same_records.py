@@ -72,7 +72,7 @@ class Registered(Runs):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[Any] = []
+        self.tagged: list[Any] = []
         self.fault: dict[str, Callable[[], object]] = {}
 
     def read_text(self, run_id: str, path: str) -> str | None:
@@ -89,14 +89,14 @@ class Registered(Runs):
         return 0
 
     def tag(self, name: str, version: int, **tags: str) -> None:
-        self.told.append((name, version, tags))
+        self.tagged.append((name, version, tags))
 
     def metrics(self, run_id: str, **values: float) -> None:
-        self.told.append((run_id, values))
+        self.tagged.append((run_id, values))
 
     def left(self) -> dict[str, Any]:
         """Everything that a release left."""
-        return {"told": self.told, **{path: body for (_, path), body in self.texts.items()}}
+        return {"tagged": self.tagged, **{path: body for (_, path), body in self.texts.items()}}
 
 
 def release_that(act: Act, **at: Any) -> Pipeline:
@@ -139,13 +139,13 @@ class Engines:
         for folder in ("records", "releases", "out"):
             shutil.rmtree(self._home / folder, ignore_errors=True)
         for module in ("shiplift.steps.conclude", "shiplift.pipelines.engines.argo.pod"):
-            self._monkeypatch.setattr(f"{module}.Ledger", lambda *given, **_: Ledger(*given, registry=registry))
+            self._monkeypatch.setattr(f"{module}.Ledger", lambda *arguments, **_: Ledger(*arguments, registry=registry))
         return Ledger(self.site, REQUEST, registry=registry)
 
     def local(self, pipeline: Pipeline) -> Ending:
         """A walk of engine 1."""
-        kept = self._begin("local")
-        return runner.run(pipeline, self.site, REQUEST, TRIGGER, release=NAME, kept=kept)[0]
+        ledger = self._begin("local")
+        return runner.run(pipeline, self.site, REQUEST, TRIGGER, release=NAME, cache=ledger)[0]
 
     def argo(self, pipeline: Pipeline) -> Ending:
         """A Workflow: a pod for each attempt at each stage, and at last the one that concludes."""
@@ -178,8 +178,8 @@ class Engines:
         names = {"site", "request", *stage.takes} - {Ending.parameter()}
         words = itertools.chain(*((f"--{name}", parameters[name]) for name in names))
         code = pod.run(pod.parse([stage.name, "--out", str(out), "--workflow", NAME, *words]))
-        wanted = [stage.gives.parameter(), StageRun.parameter(), Failure.parameter()]
-        outputs = {name: file.read_text() for name in wanted if (file := out / f"{name}.json").is_file()}
+        names_out = [stage.gives.parameter(), StageRun.parameter(), Failure.parameter()]
+        outputs = {name: file.read_text() for name in names_out if (file := out / f"{name}.json").is_file()}
         self._nodes.append(
             {
                 "id": str(len(self._nodes)), "type": "Pod", "templateName": stage.name.replace("_", "-"),
@@ -187,7 +187,7 @@ class Engines:
                 "startedAt": f"2026-01-01T00:00:{len(self._nodes):02}Z",
                 "outputs": {
                     "exitCode": str(code),
-                    "parameters": [{"name": name, "value": outputs.get(name, "")} for name in wanted],
+                    "parameters": [{"name": name, "value": outputs.get(name, "")} for name in names_out],
                 },
             }
         )  # fmt: skip
@@ -281,7 +281,7 @@ def test_a_step_that_gives_nothing_is_a_bug(engines: Engines) -> None:
     ending = same(engines, broken)
     assert ending.failure is not None
     assert (ending.failure.kind, ending.failure.exit_code) == ("TypeError", 70)
-    assert "gave None, not the Verdict it promises" in ending.failure.what
+    assert "returned None, but declares Verdict" in ending.failure.what
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_signal_differs_in_its_words_alone(engines: Engines) -> None:
 
     endings = [walk(release_that(act)) for walk in (engines.local, engines.argo)]
     failures = [ending.failure for ending in endings if ending.failure]
-    assert [failure.what for failure in failures] == ["stopped by SIGTERM", "the pod was told to end"]
+    assert [failure.what for failure in failures] == ["stopped by SIGTERM", "the pod was terminated"]
     blank = {"what": "", "do": ""}
     assert failures[0].model_copy(update=blank) == failures[1].model_copy(update=blank)
     runs = [[run.model_copy(update={"message": ""}) for run in ending.stages] for ending in endings]

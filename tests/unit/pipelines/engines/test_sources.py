@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import shiplift
-from shiplift.pipelines.engines.cache_key import kept
+from shiplift.pipelines.engines.cache_key import has_key
 from shiplift.pipelines.engines.references import PROJECT, References, references
 from shiplift.pipelines.engines.sources import Sources, module_of
 from shiplift.pipelines.release import RELEASE
@@ -18,7 +18,7 @@ from shiplift.runtime.serving.triton import environment
 
 ROOT = Path(shiplift.__file__).parent
 ROOMS = ("runtime", "steps")
-STAGES = [stage for stage in RELEASE.flat() if kept(stage)]
+STAGES = [stage for stage in RELEASE.flat() if has_key(stage)]
 
 
 Write = Callable[[dict[str, str]], Sources]
@@ -146,12 +146,12 @@ def test_a_module_without_its_source_is_refused(write: Write, tmp_path: Path, te
     compiled = Path(f"{tmp_path / 'b' / 'next'}{suffix}")
     compiled.parent.mkdir(exist_ok=True)
     compiled.touch()
-    with pytest.raises(ShipliftError, match=r"the source of shiplift.b.next is not there, and .* Install Shiplift"):
+    with pytest.raises(ShipliftError, match=r"the source of shiplift.b.next is missing, and .* Install Shiplift"):
         sources.digest(step("shiplift.a.start"))
 
 
 def test_data_that_are_not_there_are_refused(write: Write) -> None:
-    with pytest.raises(ShipliftError, match=r"the source of a/names.txt is not there"):
+    with pytest.raises(ShipliftError, match=r"the source of a/names.txt is missing"):
         write({"a/start": "Path(__file__).with_name('names.txt')"}).digest(step("shiplift.a.start"))
 
 
@@ -250,10 +250,10 @@ for step in sys.argv[1:]:
     assert os.waitpid(child, 0)[1] == 0
 """
     steps = {stage.step.__module__: stage.step for stage in STAGES}
-    said = subprocess.run(
+    listing = subprocess.run(
         [sys.executable, "-c", script, *steps], cwd=ROOT.parent, capture_output=True, text=True, check=True
     )
-    lines = [line.split() for line in said.stdout.splitlines()]
+    lines = [line.split() for line in listing.stdout.splitlines()]
     assert [line[0] for line in lines] == list(steps)
     sources = Sources()
     for name, *imported in lines:

@@ -87,7 +87,7 @@ def test_where_records_and_bytes_are_kept(text: str, registry: str, artifacts: s
 
 
 def test_a_stage_s_size_fills_in_what_is_not_given() -> None:
-    found = values.parse("stages: {gate: {memory: 1Gi}, tune: {cpu: 3}}").setting.sizes
+    found = values.parse("stages: {gate: {memory: 1Gi}, tune: {cpu: 3}}").template_settings.sizes
     assert found == {"gate": Size(cpu="500m", memory="1Gi"), "tune": Size(cpu="3", memory="2Gi")}
 
 

@@ -25,8 +25,8 @@ A, B = "a" * 40, "b" * 40
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    with running() as made:
-        yield made
+    with running() as server:
+        yield server
 
 
 class Tags(dict[tuple[str, int], dict[str, str]]):
@@ -85,10 +85,10 @@ def test_a_request_becomes_one_workflow_that_says_what_it_is(releases: ArgoRelea
     assert releases.accept(DIGITS, WEBHOOK) == Accepted(name=NAME, created=True, queued=True)
     body = server.workflows[NAME]
     assert body["spec"]["workflowTemplateRef"] == {"name": "release"}
-    given = {one["name"]: one["value"] for one in body["spec"]["arguments"]["parameters"]}
-    assert Request.model_validate_json(given["request"]) == DIGITS
-    assert Trigger.model_validate_json(given["trigger"]) == WEBHOOK
-    assert given["model"] == dns_name("digits") == "digits"
+    parameters = {item["name"]: item["value"] for item in body["spec"]["arguments"]["parameters"]}
+    assert Request.model_validate_json(parameters["request"]) == DIGITS
+    assert Trigger.model_validate_json(parameters["trigger"]) == WEBHOOK
+    assert parameters["model"] == dns_name("digits") == "digits"
     assert body["metadata"]["labels"] == {
         "app.kubernetes.io/managed-by": "shiplift",
         "shiplift.dev/model": "digits",
@@ -106,22 +106,22 @@ def test_a_request_becomes_one_workflow_that_says_what_it_is(releases: ArgoRelea
 def test_no_parameter_holds_what_argo_would_take_for_an_expression(model: str, spec: str) -> None:
     sent: list[dict[str, Any]] = []
 
-    class Kept:
+    class Created:
         def each(self, *_: Any) -> Iterator[Any]:
             return iter(())
 
         def create(self, body: dict[str, Any]) -> None:
             sent.append(body)
 
-    kept: Any = Kept()
+    api: Any = Created()
     request = Request(model="{{=" + model + "{{{{x}}", version=1, spec=f"# {{{{{spec}}}}}")
     try:
-        ArgoReleases(kept, lambda *_: {}).accept(request, WEBHOOK)
+        ArgoReleases(api, lambda *_: {}).accept(request, WEBHOOK)
     except SpecInvalid:
         return
     text = json.dumps(sent[0]["spec"])
     assert "{{" not in text
-    parameters = {one["name"]: one["value"] for one in sent[0]["spec"]["arguments"]["parameters"]}
+    parameters = {item["name"]: item["value"] for item in sent[0]["spec"]["arguments"]["parameters"]}
     assert Request.model_validate_json(parameters["request"]) == request
     assert all(len(value) <= 63 for value in sent[0]["metadata"]["labels"].values())
 
@@ -144,9 +144,9 @@ def test_fifty_at_once_over_two_replicas_make_one_workflow(server: ApiServer, ta
         return replicas[number % 2].accept(DIGITS, WEBHOOK)
 
     with ThreadPoolExecutor(50) as pool:
-        found = list(pool.map(accept, range(50)))
-    assert {one.name for one in found} == set(server.workflows) == {NAME}
-    assert [one.created for one in found].count(True) == 1
+        accepted = list(pool.map(accept, range(50)))
+    assert {release.name for release in accepted} == set(server.workflows) == {NAME}
+    assert [release.created for release in accepted].count(True) == 1
 
 
 @pytest.mark.parametrize("trigger", [WEBHOOK, SWEEP])
@@ -187,14 +187,14 @@ def test_reruns_by_several_at_once_are_one(server: ApiServer, tags: Tags) -> Non
     together = Barrier(20)
 
     def rerun(_: int) -> Accepted:
-        one = ArgoReleases(server.api(), tags)
+        replica = ArgoReleases(server.api(), tags)
         together.wait()
-        return one.accept(DIGITS, MANUAL, again=True)
+        return replica.accept(DIGITS, MANUAL, again=True)
 
     with ThreadPoolExecutor(20) as pool:
-        found = list(pool.map(rerun, range(20)))
-    assert {one.name for one in found} == {f"{NAME}-2"}
-    assert [one.created for one in found].count(True) == 1
+        accepted = list(pool.map(rerun, range(20)))
+    assert {release.name for release in accepted} == {f"{NAME}-2"}
+    assert [release.created for release in accepted].count(True) == 1
 
 
 def test_a_resubmitted_release_under_way_is_joined(releases: ArgoReleases, server: ApiServer) -> None:
@@ -216,17 +216,17 @@ def test_an_older_version_asked_for_by_hand_runs_again(releases: ArgoReleases, s
 
 
 @pytest.mark.parametrize("trigger", [WEBHOOK, SWEEP])
-@pytest.mark.parametrize("told", [NAME, f"{NAME}-2", "release-digits-3-0000000000"])
+@pytest.mark.parametrize("recorded", [NAME, f"{NAME}-2", "release-digits-3-0000000000"])
 def test_a_version_that_was_released_is_not_started_by_a_machine(
-    releases: ArgoReleases, server: ApiServer, tags: Tags, trigger: Trigger, told: str
+    releases: ArgoReleases, server: ApiServer, tags: Tags, trigger: Trigger, recorded: str
 ) -> None:
-    tags["digits", 3] = {"shiplift.release": told, "shiplift.outcome": "failed"}
+    tags["digits", 3] = {"shiplift.release": recorded, "shiplift.outcome": "failed"}
     assert releases.accept(DIGITS, trigger) == Accepted(name=NAME, created=False, queued=False)
     assert server.workflows == {}
 
 
 @pytest.mark.parametrize(
-    ("told", "outcome", "created"),
+    ("recorded", "outcome", "created"),
     [
         (NAME, "promoted", False),
         (f"{NAME}-12", "refused", False),
@@ -238,9 +238,9 @@ def test_a_version_that_was_released_is_not_started_by_a_machine(
     ],
 )
 def test_a_person_gets_what_the_registry_says_was_not_decided(
-    releases: ArgoReleases, tags: Tags, told: str, outcome: str, created: bool
+    releases: ArgoReleases, tags: Tags, recorded: str, outcome: str, created: bool
 ) -> None:
-    tags["digits", 3] = {"shiplift.release": told, "shiplift.outcome": outcome}
+    tags["digits", 3] = {"shiplift.release": recorded, "shiplift.outcome": outcome}
     assert releases.accept(DIGITS, MANUAL).created is created
     assert releases.accept(DIGITS, MANUAL, again=True).created is not created  # else it runs by now
 
@@ -297,7 +297,7 @@ def test_a_release_is_read_back(releases: ArgoReleases, server: ApiServer) -> No
     run = releases.get(NAME)
     assert (run.active, run.phase, run.concluded, run.attempt) == (False, "Failed", True, 1)
     assert releases.active("digits") == ()
-    assert {one.name for one in releases.runs()} == {NAME, workflow_name("fraud", 1, "")}
+    assert {run.name for run in releases.runs()} == {NAME, workflow_name("fraud", 1, "")}
     assert len(list(releases.everything())) == 3
     result = releases.result(NAME)
     assert result is not None
@@ -316,16 +316,16 @@ def test_a_report_told_afterwards_is_the_result_too(releases: ArgoReleases, serv
     run = releases.get(NAME)
     assert not run.concluded
     assert [releases.conclude(run), releases.conclude(run)] == [concluding(NAME)] * 2
-    given = server.workflows[concluding(NAME)]["spec"]
-    assert given["workflowTemplateRef"] == {"name": "conclude"}
-    parameters = {one["name"]: one["value"] for one in given["arguments"]["parameters"]}
+    spec = server.workflows[concluding(NAME)]["spec"]
+    assert spec["workflowTemplateRef"] == {"name": "conclude"}
+    parameters = {item["name"]: item["value"] for item in spec["arguments"]["parameters"]}
     assert parameters["release"] == NAME
     assert Request.model_validate_json(parameters["request"]) == DIGITS
     server.end(concluding(NAME), nodes=concluded(130))
     result = releases.result(NAME)
     assert result is not None
     assert result.exit_code == 130
-    assert {one.name for one in releases.runs()} == {NAME}
+    assert {run.name for run in releases.runs()} == {NAME}
 
 
 def test_cancelling_stops_with_the_reason_and_leaves_an_ended_one_alone(
@@ -390,7 +390,7 @@ def test_a_receiver_killed_between_creating_and_answering_loses_nothing(
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 422])
-def test_what_only_a_person_can_mend_says_so(releases: ArgoReleases, server: ApiServer, status: int) -> None:
+def test_what_only_a_person_can_fix_says_so(releases: ArgoReleases, server: ApiServer, status: int) -> None:
     server.faults = [status]
     with pytest.raises(ClusterRefused):
         releases.accept(DIGITS, WEBHOOK)
@@ -406,6 +406,6 @@ def test_a_registry_that_is_away_starts_nothing(server: ApiServer) -> None:
 
 
 def test_a_spec_too_large_for_a_parameter_is_refused_early(releases: ArgoReleases, server: ApiServer) -> None:
-    with pytest.raises(SpecInvalid, match=f"{MAX_REQUEST_BYTES} are allowed on a cluster"):
+    with pytest.raises(SpecInvalid, match=f"the limit on a cluster is {MAX_REQUEST_BYTES}"):
         releases.accept(Request(model="digits", version=3, spec="#" * MAX_REQUEST_BYTES), MANUAL)
     assert server.asked == []

@@ -14,7 +14,7 @@ import yaml
 
 from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.ending import ending_of
-from shiplift.pipelines.engines.argo.templates import Setting, Size, templates
+from shiplift.pipelines.engines.argo.templates import Size, TemplateSettings, templates
 from shiplift.pipelines.graph import Placement, Stage
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import ArtifactCorrupt, Cancelled, Temporary, UsageError
@@ -34,7 +34,7 @@ from tests.unit.runtime.store.test_ledger import Runs
 REQUEST = Request(model="digits", version=3)
 
 
-def setting(**changes: Any) -> Setting:
+def settings(**changes: Any) -> TemplateSettings:
     cluster = Cluster(
         namespace="shiplift", serving_namespace="shiplift-serving", server_image="shiplift-server:1",
         gateway=GatewayRef(name="shiplift", namespace="shiplift-serving"),
@@ -43,78 +43,81 @@ def setting(**changes: Any) -> Setting:
         home="/work", registry_uri="http://mlflow.shiplift:5000", server_environment="/opt/triton",
         artifacts_uri="mlflow-artifacts://mlflow.shiplift:5000/shiplift", place=cluster,
     )  # fmt: skip
-    return Setting(namespace="shiplift", image="shiplift-pipeline:1", site=where, **changes)
+    return TemplateSettings(namespace="shiplift", image="shiplift-pipeline:1", site=where, **changes)
 
 
 def rendered(**changes: Any) -> dict[str, Any]:
-    found = [yaml.safe_load(text) for text in templates(setting(**changes))]
-    return {one["metadata"]["name"]: one["spec"] for one in found}
+    bodies = [yaml.safe_load(text) for text in templates(settings(**changes))]
+    return {body["metadata"]["name"]: body["spec"] for body in bodies}
 
 
 def test_the_templates_are_the_golden_ones(golden: Golden) -> None:
-    golden("workflowtemplates.yaml", "---\n".join(templates(setting())))
+    golden("workflowtemplates.yaml", "---\n".join(templates(settings())))
 
 
 def test_argo_itself_finds_nothing_wrong(tmp_path: Path) -> None:
     argo = shutil.which("argo")
     if argo is None:
         pytest.skip("there is no `argo` on this machine")
-    (tmp_path / "templates.yaml").write_text("---\n".join(templates(setting())))
+    (tmp_path / "templates.yaml").write_text("---\n".join(templates(settings())))
     done = subprocess.run([argo, "lint", "--offline", str(tmp_path)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_stage_is_a_template_that_takes_and_gives_its_records() -> None:
-    made = {one["name"]: one for one in rendered()["release"]["templates"]}
+    by_name = {template["name"]: template for template in rendered()["release"]["templates"]}
     for stage in RELEASE.flat():
-        given = made[stage.name.replace("_", "-")]
-        assert {one["name"] for one in given["inputs"]["parameters"]} == set(stage.takes)
-        assert stage.gives.parameter() in {one["name"] for one in given["outputs"]["parameters"]}
+        template = by_name[stage.name.replace("_", "-")]
+        assert {parameter["name"] for parameter in template["inputs"]["parameters"]} == set(stage.takes)
+        assert stage.gives.parameter() in {parameter["name"] for parameter in template["outputs"]["parameters"]}
 
 
 def test_pods_are_restricted_and_only_those_that_need_the_cluster_may_talk_to_it() -> None:
     spec = rendered()["release"]
     assert spec["securityContext"]["runAsNonRoot"] is True
     assert spec["automountServiceAccountToken"] is False
-    containers = [one for one in spec["templates"] if "container" in one]
-    for one in containers:
-        security = one["container"]["securityContext"]
+    containers = [template for template in spec["templates"] if "container" in template]
+    for template in containers:
+        security = template["container"]["securityContext"]
         assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
         assert security["capabilities"] == {"drop": ["ALL"]}
-    talking = {one["name"] for one in containers if one.get("automountServiceAccountToken")}
+    talking = {template["name"] for template in containers if template.get("automountServiceAccountToken")}
     assert talking == {"deploy", "load-test", "promote", "conclude"}
-    (export,) = [one for one in containers if one["name"] == "export"]
+    (export,) = [template for template in containers if template["name"] == "export"]
     assert export["metadata"]["labels"]["shiplift.dev/sandbox"] == "true"
     assert "serviceAccountName" not in export
 
 
 def test_only_temporary_errors_and_lost_pods_are_tried_again() -> None:
     for spec in rendered().values():
-        for one in spec["templates"]:
-            if "container" in one:
-                said = one["retryStrategy"]["expression"]
-                assert said.startswith("lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143]")
-                assert "not (lastRetry.message contains 'OOMKilled')" in said
+        for template in spec["templates"]:
+            if "container" in template:
+                condition = template["retryStrategy"]["expression"]
+                assert condition.startswith(
+                    "lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143]"
+                )
+                assert "not (lastRetry.message contains 'OOMKilled')" in condition
 
 
 def test_a_stage_ends_itself_before_kubernetes_does() -> None:
-    made = {one["name"]: one for one in rendered()["release"]["templates"]}
+    by_name = {template["name"]: template for template in rendered()["release"]["templates"]}
     for stage in RELEASE.flat():
-        assert made[stage.name.replace("_", "-")]["activeDeadlineSeconds"] > stage.at.deadline_s
+        assert by_name[stage.name.replace("_", "-")]["activeDeadlineSeconds"] > stage.at.deadline_s
 
 
 def test_sizes_given_for_a_stage_are_its_pods() -> None:
     spec = rendered(sizes={"export": Size(cpu="3", memory="9Gi")})["release"]
-    (export,) = [one for one in spec["templates"] if one["name"] == "export"]
+    (export,) = [template for template in spec["templates"] if template["name"] == "export"]
     assert export["container"]["resources"]["requests"] == {"cpu": "3", "memory": "9Gi"}
 
 
 def test_quantize_of_an_nvidia_target_runs_in_the_image_with_its_tools() -> None:
-    made = {one["name"]: one for one in rendered(modelopt_image="shiplift-modelopt:1")["release"]["templates"]}
-    wanted = "accelerator') == 'nvidia' ? 'shiplift-modelopt:1' : 'shiplift-pipeline:1')}}"
-    assert wanted in made["quantize"]["podSpecPatch"]
-    assert "image" not in made["tune"]["podSpecPatch"]
-    usual = {one["name"]: one for one in rendered()["release"]["templates"]}
+    templates = rendered(modelopt_image="shiplift-modelopt:1")["release"]["templates"]
+    by_name = {template["name"]: template for template in templates}
+    choice = "accelerator') == 'nvidia' ? 'shiplift-modelopt:1' : 'shiplift-pipeline:1')}}"
+    assert choice in by_name["quantize"]["podSpecPatch"]
+    assert "image" not in by_name["tune"]["podSpecPatch"]
+    usual = {template["name"]: template for template in rendered()["release"]["templates"]}
     assert "image" not in usual["quantize"]["podSpecPatch"]
 
 
@@ -159,31 +162,31 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 
 def call(home: Path, step: Any, text: str = "abc", **at: Any) -> pod.Call:
-    given = {"asked": Asked(text=text), "site": site(home), "request": REQUEST}
-    return pod.Call(stage=Stage(step, Placement(**at)), out=home / "out", given=given)
+    arguments = {"asked": Asked(text=text), "site": site(home), "request": REQUEST}
+    return pod.Call(stage=Stage(step, Placement(**at)), out=home / "out", arguments=arguments)
 
 
-def told(home: Path) -> StageRun:
+def stage_run(home: Path) -> StageRun:
     return StageRun.model_validate_json((home / "out" / "stage_run.json").read_text())
 
 
 def test_a_stage_writes_what_it_gives_and_how_it_went(tmp_path: Path, runs: Runs) -> None:
     assert pod.run(call(tmp_path, answer)) == 0
     assert json.loads((tmp_path / "out" / "answered.json").read_text()) == {"text": "abcabc"}
-    assert (told(tmp_path).outcome, told(tmp_path).cached, len(told(tmp_path).key)) == ("ok", False, 64)
+    assert (stage_run(tmp_path).outcome, stage_run(tmp_path).cached, len(stage_run(tmp_path).key)) == ("ok", False, 64)
 
 
 def test_a_finished_stage_is_a_hit_in_the_next_pod(tmp_path: Path, runs: Runs) -> None:
     pod.run(call(tmp_path, answer))
     assert pod.run(call(tmp_path, answer)) == 0
-    assert told(tmp_path).cached
+    assert stage_run(tmp_path).cached
 
 
 @pytest.mark.parametrize("keep", ["effect", "never"])
 def test_a_stage_with_an_effect_always_runs(tmp_path: Path, runs: Runs, keep: str) -> None:
     pod.run(call(tmp_path, answer, keep=keep))
     pod.run(call(tmp_path, answer, keep=keep))
-    assert not told(tmp_path).cached
+    assert not stage_run(tmp_path).cached
 
 
 @pytest.mark.parametrize(("text", "code", "word"), [("bad", 20, "refused"), ("odd", 21, "inconclusive")])
@@ -191,7 +194,7 @@ def test_an_objection_is_an_exit_code_with_its_reason_and_its_record(
     tmp_path: Path, runs: Runs, text: str, code: int, word: str
 ) -> None:
     assert pod.run(call(tmp_path, judge, text)) == code
-    assert (told(tmp_path).outcome, told(tmp_path).message) == (word, "p99: slow")
+    assert (stage_run(tmp_path).outcome, stage_run(tmp_path).message) == (word, "p99: slow")
     assert (tmp_path / "out" / "verdict.json").is_file()
     assert not (tmp_path / "out" / "failure.json").exists()
 
@@ -199,13 +202,13 @@ def test_an_objection_is_an_exit_code_with_its_reason_and_its_record(
 @pytest.mark.parametrize(("text", "code", "word"), [("away", 75, "failed"), ("stop", 130, "cancelled")])
 def test_an_error_is_its_exit_code_and_told(tmp_path: Path, runs: Runs, text: str, code: int, word: str) -> None:
     assert pod.run(call(tmp_path, answer, text)) == code
-    assert told(tmp_path).outcome == word
+    assert stage_run(tmp_path).outcome == word
     assert json.loads((tmp_path / "out" / "failure.json").read_text())["exit_code"] == code
 
 
 def test_a_pod_that_is_told_to_end_ends_whatever_its_step_catches(tmp_path: Path, runs: Runs) -> None:
     assert pod.run(call(tmp_path, deaf)) == 130
-    assert (told(tmp_path).outcome, runs.texts) == ("cancelled", {})
+    assert (stage_run(tmp_path).outcome, runs.texts) == ("cancelled", {})
 
 
 def test_a_shielded_stage_is_finished_instead(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +219,7 @@ def test_a_shielded_stage_is_finished_instead(tmp_path: Path, runs: Runs, monkey
 
 def test_a_record_over_the_limit_fails_before_argo_sees_it(tmp_path: Path, runs: Runs) -> None:
     assert pod.run(call(tmp_path, answer, "long")) == 36
-    assert "96 KiB" in told(tmp_path).message or str(pod.MAX_RECORD_BYTES) in told(tmp_path).message
+    assert "96 KiB" in stage_run(tmp_path).message or str(pod.MAX_RECORD_BYTES) in stage_run(tmp_path).message
     assert not (tmp_path / "out" / "answered.json").exists()
 
 
@@ -225,21 +228,21 @@ def tuned(target: str) -> Tuned:
     parts = tuple(
         Slice(name=f"label={at:034}", score=0.123456789, error=0.0123456789, samples=100) for at in range(100)
     )
-    one = trial(error="x" * 100)
-    return Tuned(target=target, package=package(target=target, slices=parts), best=one, trials=(one,) * 32)
+    largest = trial(error="x" * 100)
+    return Tuned(target=target, package=package(target=target, slices=parts), best=largest, trials=(largest,) * 32)
 
 
 def test_what_a_hundred_targets_give_fits_into_one_argument_of_the_next_pod(tmp_path: Path, runs: Runs) -> None:
-    given = [tuned(f"target-{at}") for at in range(100)]
-    assert sum(len(one.model_dump_json()) for one in given) > 20 * pod.MAX_RECORD_BYTES
+    records = [tuned(f"target-{at}") for at in range(100)]
+    assert sum(len(record.model_dump_json()) for record in records) > 20 * pod.MAX_RECORD_BYTES
     texts = []
-    for one in given:
-        pod._write(call(tmp_path, answer), one)
+    for record in records:
+        pod._write_record(call(tmp_path, answer), record)
         texts.append((tmp_path / "out" / "tuned.json").read_text())
     argument = json.dumps(texts)  # as Argo joins them
     assert len(argument) < 128 * 1024
     words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--tuned", argument]
-    assert pod.parse(["deploy", "--out", str(tmp_path), *words]).given["tuned"] == tuple(given)
+    assert pod.parse(["deploy", "--out", str(tmp_path), *words]).arguments["tuned"] == tuple(records)
 
 
 def test_a_record_in_full_is_taken_too_and_an_altered_one_is_not(tmp_path: Path, runs: Runs) -> None:
@@ -248,10 +251,10 @@ def test_a_record_in_full_is_taken_too_and_an_altered_one_is_not(tmp_path: Path,
         return pod.parse(["deploy", "--out", str(tmp_path), *words])
 
     by_hand = [json.loads(tuned("a").model_dump_json())]
-    assert deployed(json.dumps(by_hand)).given["tuned"] == (tuned("a"),)
-    pod._write(call(tmp_path, answer), tuned("a"))
+    assert deployed(json.dumps(by_hand)).arguments["tuned"] == (tuned("a"),)
+    pod._write_record(call(tmp_path, answer), tuned("a"))
     text = (tmp_path / "out" / "tuned.json").read_text()
-    (blob,) = (one for one in (tmp_path / "artifacts").rglob("*") if one.is_file())
+    (blob,) = (file for file in (tmp_path / "artifacts").rglob("*") if file.is_file())
     blob.write_bytes(blob.read_bytes().replace(b"0.95", b"0.99"))
     with pytest.raises(ArtifactCorrupt):
         deployed(json.dumps([text]))
@@ -269,7 +272,7 @@ def test_a_stage_whose_record_is_stored_ends_without_an_objection() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ([], "there is no stage ''"),
         (["nonsense"], "there is no stage 'nonsense'"),
@@ -278,8 +281,8 @@ def test_a_stage_whose_record_is_stored_ends_without_an_objection() -> None:
         (["find_champion", "--out", "o", "--site", "{}", "--request", "{}"], "find_champion:"),
     ],
 )
-def test_a_wrong_command_line_says_what_is_wrong(words: list[str], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_a_wrong_command_line_says_what_is_wrong(words: list[str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         pod.parse(words)
 
 
@@ -312,7 +315,7 @@ def workflow(*pods: dict[str, Any], spec: Any = None, message: str = "", **marks
     return {
         "metadata": {"name": "release-1", "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": marks},
         "spec": spec or {},
-        "status": {"nodes": {one["id"]: one for one in pods}, "message": message},
+        "status": {"nodes": {node["id"]: node for node in pods}, "message": message},
     }
 
 
@@ -322,7 +325,7 @@ def ran(name: str, **more: Any) -> dict[str, str]:
 
 def test_a_pass_is_a_pass() -> None:
     passed = Verdict.of((check(),)).model_dump_json()
-    found = ending_of(
+    ending = ending_of(
         workflow(
             node("admit", gives=ran("admit", seconds=2.5, key="k")),
             node("gate", gives=ran("gate") | {"verdict": passed}, at=2),
@@ -330,32 +333,32 @@ def test_a_pass_is_a_pass() -> None:
         ),
         RELEASE,
     )
-    assert [run.name for run in found.stages] == ["admit", "gate", "promote"]
-    assert (found.stages[0].seconds, found.stages[0].key) == (2.5, "k")
-    assert found.failure is None
-    assert found.verdict is not None
-    assert (found.verdict.outcome, found.release, found.started_at) == (Outcome.PASS, "release-1", 1767225600.0)
+    assert [run.name for run in ending.stages] == ["admit", "gate", "promote"]
+    assert (ending.stages[0].seconds, ending.stages[0].key) == (2.5, "k")
+    assert ending.failure is None
+    assert ending.verdict is not None
+    assert (ending.verdict.outcome, ending.release, ending.started_at) == (Outcome.PASS, "release-1", 1767225600.0)
 
 
 def test_a_refusal_is_a_verdict_and_no_failure() -> None:
     refused = Verdict.of((check(Outcome.FAIL, reason="slow"),)).model_dump_json()
     gave = ran("gate", outcome="refused") | {"verdict": refused}
-    found = ending_of(workflow(node("gate", "Failed", gives=gave)), RELEASE)
-    assert found.failure is None
-    assert found.verdict is not None
-    assert found.verdict.outcome is Outcome.FAIL
+    ending = ending_of(workflow(node("gate", "Failed", gives=gave)), RELEASE)
+    assert ending.failure is None
+    assert ending.verdict is not None
+    assert ending.verdict.outcome is Outcome.FAIL
 
 
 def test_only_the_last_attempt_counts() -> None:
     failed = '{"kind": "Temporary", "exit_code": 75, "what": "away", "do": "Wait."}'
     first = node("admit", "Failed", gives=ran("admit", outcome="failed") | {"failure": failed})
-    found = ending_of(workflow(first, node("admit", at=9, gives=ran("admit")), node("promote", at=20)), RELEASE)
-    assert [(run.name, run.outcome) for run in found.stages] == [("admit", "ok"), ("promote", "ok")]
-    assert found.failure is None
+    ending = ending_of(workflow(first, node("admit", at=9, gives=ran("admit")), node("promote", at=20)), RELEASE)
+    assert [(run.name, run.outcome) for run in ending.stages] == [("admit", "ok"), ("promote", "ok")]
+    assert ending.failure is None
 
 
 @pytest.mark.parametrize(
-    ("more", "kind", "said"),
+    ("more", "kind", "message"),
     [
         ({"outputs": {"exitCode": "137"}, "message": "OOMKilled (exit code 137)"}, "SandboxLimit", "more memory"),
         ({"message": "Pod was active on the node longer than the specified deadline"}, "DeadlineExceeded", "deadline"),
@@ -363,28 +366,28 @@ def test_only_the_last_attempt_counts() -> None:
         ({"message": "pod deleted"}, "ShipliftError", "pod deleted"),
     ],
 )
-def test_a_pod_that_could_not_tell_is_told_of(more: dict[str, Any], kind: str, said: str) -> None:
-    found = ending_of(workflow(node("export", "Failed", **more)), RELEASE)
-    assert found.failure is not None
-    assert found.failure.kind == kind
-    assert said in found.failure.what
-    assert [run.outcome for run in found.stages] == ["failed"]
+def test_a_pod_that_could_not_tell_is_told_of(more: dict[str, Any], kind: str, message: str) -> None:
+    ending = ending_of(workflow(node("export", "Failed", **more)), RELEASE)
+    assert ending.failure is not None
+    assert ending.failure.kind == kind
+    assert message in ending.failure.what
+    assert [run.outcome for run in ending.stages] == ["failed"]
 
 
 def test_a_cancelled_release_says_so_whatever_its_pods_said() -> None:
-    found = ending_of(workflow(node("tune", "Running"), spec={"shutdown": "Stop"}), RELEASE)
-    assert found.failure is not None
-    assert (found.failure.kind, found.stages[0].outcome) == ("Cancelled", "cancelled")
+    ending = ending_of(workflow(node("tune", "Running"), spec={"shutdown": "Stop"}), RELEASE)
+    assert ending.failure is not None
+    assert (ending.failure.kind, ending.stages[0].outcome) == ("Cancelled", "cancelled")
 
 
 def test_who_stopped_it_is_told() -> None:
     marks = {"shiplift.dev/stopped-because": "no node matches"}
-    found = ending_of(workflow(spec={"shutdown": "Stop"}, **marks), RELEASE)
-    assert found.failure is not None
-    assert (found.failure.kind, found.failure.what) == ("ClusterRefused", "no node matches")
+    ending = ending_of(workflow(spec={"shutdown": "Stop"}, **marks), RELEASE)
+    assert ending.failure is not None
+    assert (ending.failure.kind, ending.failure.what) == ("ClusterRefused", "no node matches")
 
 
 def test_the_stages_of_two_targets_are_two() -> None:
     targets = [{"parameters": [{"name": "target", "value": f'{{"name": "{name}"}}'}]} for name in ("cpu-a", "cpu-b")]
-    pods = [node("tune", at=at, inputs=given) for at, given in enumerate(targets, 1)]
+    pods = [node("tune", at=at, inputs=inputs) for at, inputs in enumerate(targets, 1)]
     assert [run.target for run in ending_of(workflow(*pods), RELEASE).stages] == ["cpu-a", "cpu-b"]

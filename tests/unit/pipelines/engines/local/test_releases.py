@@ -69,10 +69,10 @@ def test_fifty_threads_at_once_make_one_release(releases: Releases) -> None:
         return releases.accept(DIGITS, WEBHOOK)
 
     with ThreadPoolExecutor(50) as pool:
-        found = list(pool.map(accept, range(50)))
-    assert [one.created for one in found].count(True) == 1
-    assert len({one.name for one in found}) == 1
-    assert [path.name for path in releases.root.iterdir()] == [found[0].name]
+        accepted = list(pool.map(accept, range(50)))
+    assert [release.created for release in accepted].count(True) == 1
+    assert len({release.name for release in accepted}) == 1
+    assert [path.name for path in releases.root.iterdir()] == [accepted[0].name]
 
 
 def _accept_many(home: Path) -> int:
@@ -92,7 +92,7 @@ def test_a_model_s_versions_run_in_their_order_and_models_by_who_asked_first(rel
         name = releases.accept(Request(model=model, version=version), WEBHOOK).name
         write_atomically(releases.folder(name) / "queued", str(at))
     order = [releases.order(name).request for name in releases.pending()]
-    assert [(one.model, one.version) for one in order] == [
+    assert [(request.model, request.version) for request in order] == [
         ("digits", 1), ("digits", 3), ("digits", 11), ("fraud", 1), ("fraud", 2),
     ]  # fmt: skip
 
@@ -190,8 +190,8 @@ def test_events_are_read_from_where_one_stopped(releases: Releases) -> None:
     first = Event(stage="admit", kind="started")
     second = Event(stage="admit", kind="finished", outcome="ok", seconds=1.5)
     releases.tell(name, first)
-    found, offset = releases.events(name)
-    assert found == [first]
+    events, offset = releases.events(name)
+    assert events == [first]
     assert releases.events(name, offset) == ([], offset)
     releases.tell(name, second)
     assert releases.events(name, offset)[0] == [second]
@@ -227,8 +227,8 @@ def test_a_model_s_releases_are_its_own_even_where_names_begin_alike(releases: R
         releases.accept(Request(model=model, version=version), WEBHOOK)
     again = releases.accept(Request(model="digits", version=1, spec="slo: {}"), WEBHOOK).name
     (releases.root / "digits-1-broken").mkdir()
-    found = {(m, v): {releases.order(n).request for n in releases.of(m, v)} for m, v in asked}
-    assert all({(r.model, r.version) for r in requests} == {key} for key, requests in found.items())
+    requests_by = {(m, v): {releases.order(n).request for n in releases.of(m, v)} for m, v in asked}
+    assert all({(r.model, r.version) for r in requests} == {key} for key, requests in requests_by.items())
     assert len(releases.of("digits", 1)) == 2
     assert again in releases.of("digits", 1)
     assert len(releases.of("digits")) == 3

@@ -83,7 +83,7 @@ class Toy:
         self.calls: list[str] = []
         self.raising: dict[str, list[Exception]] = {}
         self.events: list[Event] = []
-        self.kept = Memory()
+        self.cache = Memory()
 
         def make(source: Source) -> Made:
             self._called("make")
@@ -137,11 +137,13 @@ class Toy:
             raise self.raising[step].pop(0)
 
     def walk(self, source: Source | None = None, limit: Limit | None = None) -> Ending:
-        """One walk; `calls` and `events` are those of this walk alone."""
+        """A walk; `calls` and `events` are those of this walk alone."""
         self.calls.clear()
         self.events.clear()
-        given = (source or Source(), limit or Limit())
-        ending, self.known = runner.run(self.pipeline, *given, release="toy-1", kept=self.kept, tell=self.events.append)
+        inputs = (source or Source(), limit or Limit())
+        ending, self.known = runner.run(
+            self.pipeline, *inputs, release="toy-1", cache=self.cache, tell=self.events.append
+        )
         return ending
 
 
@@ -217,11 +219,11 @@ def test_the_stage_that_uses_an_effect_is_given_the_fresh_one(toy: Toy) -> None:
 
 
 def forget(toy: Toy, field: str) -> None:
-    toy.kept.texts = {key: text for key, text in toy.kept.texts.items() if f'"{field}":' not in text}
+    toy.cache.texts = {key: text for key, text in toy.cache.texts.items() if f'"{field}":' not in text}
 
 
 def test_a_walk_that_broke_off_goes_on_where_it_was(toy: Toy) -> None:
-    toy.raising["judge"] = [NotAdmitted("broken", do="Mend it.")]
+    toy.raising["judge"] = [NotAdmitted("broken", do="Fix it.")]
     toy.walk()
     ending = toy.walk()
     assert toy.calls == ["judge", "ship", "close"]
@@ -239,14 +241,14 @@ def test_a_temporary_error_is_tried_again(toy: Toy) -> None:
 def test_a_registry_that_is_away_while_a_record_is_kept_costs_no_work(
     toy: Toy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, away = toy.kept.put, [Temporary("away", do="Wait."), Temporary("away", do="Wait.")]
+    put, away = toy.cache.put, [Temporary("away", do="Wait."), Temporary("away", do="Wait.")]
 
     def flaky(*record: Any) -> None:
         if away:
             raise away.pop()
         put(*record)
 
-    monkeypatch.setattr(toy.kept, "put", flaky)
+    monkeypatch.setattr(toy.cache, "put", flaky)
     ending = toy.walk()
     assert toy.calls[:2] == ["make", "serve"]
     assert (ending.failure, away) == (None, [])
@@ -260,7 +262,7 @@ def test_retries_end_and_the_last_error_is_the_release_s(toy: Toy) -> None:
     assert (ending.failure.kind, ending.failure.exit_code, ending.failure.what) == ("Temporary", 75, "away 2")
 
 
-@pytest.mark.parametrize("error", [NotAdmitted("unsafe", do="Mend it."), ShipliftError("odd", do="See.")])
+@pytest.mark.parametrize("error", [NotAdmitted("unsafe", do="Fix it."), ShipliftError("odd", do="See.")])
 def test_no_other_error_is_tried_again(toy: Toy, error: ShipliftError) -> None:
     toy.raising["make"] = [error]
     ending = toy.walk()
@@ -302,9 +304,9 @@ def test_a_bug_is_a_failure_with_its_traceback_in_the_log(toy: Toy, capsys: pyte
 
 
 def test_a_failed_stage_is_not_kept(toy: Toy) -> None:
-    toy.raising["measure"] = [NotAdmitted("no", do="Mend it.")]
+    toy.raising["measure"] = [NotAdmitted("no", do="Fix it.")]
     toy.walk()
-    assert not any('"size":' in text for text in toy.kept.texts.values())
+    assert not any('"size":' in text for text in toy.cache.texts.values())
 
 
 def test_whoever_listens_hears_each_stage_start_go_on_and_finish(toy: Toy) -> None:
@@ -339,31 +341,31 @@ def test_a_fan_out_runs_its_stages_per_item_and_caches_them_per_item() -> None:
         return Made(text=f"{source.text} in {city.name}")
 
     def gather(made: tuple[Made, ...]) -> Shipped:
-        return Shipped(text=", ".join(one.text for one in made))
+        return Shipped(text=", ".join(part.text for part in made))
 
     each = Each(City, "cities", "all", (Stage(visit),))
     pipeline = Pipeline("tour", inputs=(Source, Cities), stages=(each, Stage(gather)))
-    kept = Memory()
+    cache = Memory()
 
     def tour(*names: str) -> tuple[Ending, str]:
         visited.clear()
         cities = Cities(all=tuple(City(name=name) for name in names))
-        ending, known = runner.run(pipeline, Source(), cities, release="t", kept=kept)
+        ending, known = runner.run(pipeline, Source(), cities, release="t", cache=cache)
         return ending, known["shipped"].text
 
-    ending, said = tour("Bonn", "Jena")
-    assert said == "abc in Bonn, abc in Jena"
+    ending, text = tour("Bonn", "Jena")
+    assert text == "abc in Bonn, abc in Jena"
     assert [(run.name, run.target) for run in ending.stages] == [("visit", "Bonn"), ("visit", "Jena"), ("gather", "")]
-    _, said = tour("Jena", "Köln")
-    assert (visited, said) == (["Köln"], "abc in Jena, abc in Köln")
+    _, text = tour("Jena", "Köln")
+    assert (visited, text) == (["Köln"], "abc in Jena, abc in Köln")
 
 
-def test_items_that_are_not_for_this_machine_are_passed_over_with_the_reason() -> None:
+def test_items_that_are_not_for_this_machine_are_skipped_with_the_reason() -> None:
     def visit(city: City) -> Made:
         return Made(text=city.name)
 
     def gather(made: tuple[Made, ...]) -> Shipped:
-        return Shipped(text=", ".join(one.text for one in made))
+        return Shipped(text=", ".join(part.text for part in made))
 
     def unfit(city: City) -> str:
         return "no road" if city.name == "Ys" else ""
@@ -373,7 +375,7 @@ def test_items_that_are_not_for_this_machine_are_passed_over_with_the_reason() -
 
     def tour(*names: str) -> tuple[Ending, dict[str, Any]]:
         cities = Cities(all=tuple(City(name=name) for name in names))
-        return runner.run(pipeline, cities, release="t", kept=Memory())
+        return runner.run(pipeline, cities, release="t", cache=Memory())
 
     ending, known = tour("Ys", "Bonn")
     assert known["shipped"].text == "Bonn"
@@ -383,10 +385,10 @@ def test_items_that_are_not_for_this_machine_are_passed_over_with_the_reason() -
     ending, known = tour("Ys")
     assert ending.failure is not None
     assert (ending.failure.kind, ending.failure.exit_code) == ("NoMatchingTarget", 49)
-    assert "this machine is no city of the release: Ys: no road" in ending.failure.what
+    assert "this machine fits no city of the release: Ys: no road" in ending.failure.what
 
 
-def test_a_later_stage_takes_a_part_of_a_bundle() -> None:
+def test_a_later_stage_takes_a_part_of_sections() -> None:
     def split() -> Halves:
         return Halves(source=Source(text="x"), limit=Limit(most=7))
 
@@ -394,9 +396,9 @@ def test_a_later_stage_takes_a_part_of_a_bundle() -> None:
         return Made(text=f"{source.text}{limit.most}")
 
     pipeline = Pipeline("parts", inputs=(), stages=(Stage(split), Stage(make)))
-    kept = Memory()
-    for _ in range(2):  # made, and then found
-        _, known = runner.run(pipeline, release="p", kept=kept)
+    cache = Memory()
+    for _ in range(2):  # a miss, then a hit
+        _, known = runner.run(pipeline, release="p", cache=cache)
         assert known["made"] == Made(text="x7")
 
 
@@ -406,7 +408,7 @@ def test_a_stage_that_hangs_ends_at_its_deadline() -> None:
         return Made(text="")
 
     pipeline = Pipeline("slow", inputs=(Source,), stages=(Stage(hang, Placement(deadline_s=1)),))
-    ending, _ = runner.run(pipeline, Source(), release="s", kept=Memory())
+    ending, _ = runner.run(pipeline, Source(), release="s", cache=Memory())
     assert ending.failure is not None
     assert (ending.failure.kind, ending.failure.what) == (DeadlineExceeded.__name__, "stage hang took over 1 s")
     assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
@@ -421,7 +423,7 @@ def test_a_step_that_catches_every_exception_does_not_catch_its_deadline() -> No
         return Made(text="")
 
     pipeline = Pipeline("slow", inputs=(Source,), stages=(Stage(stubborn, Placement(deadline_s=1)),))
-    ending, known = runner.run(pipeline, Source(), release="s", kept=Memory())
+    ending, known = runner.run(pipeline, Source(), release="s", cache=Memory())
     assert ending.failure is not None
     assert ending.failure.kind == DeadlineExceeded.__name__
     assert "made" not in known
@@ -443,9 +445,9 @@ class Made(Record):
 class Closed(Record):
     said: str = ""
 
-class Kept:
+class Cache:
     def get(self, key, stage, kind): return None
-    def put(self, key, stage, record): say(f"kept {stage}")
+    def put(self, key, stage, record): say(f"stored {stage}")
 
 def say(text):
     print(text, flush=True)
@@ -485,7 +487,7 @@ def drop() -> Made:
 step = {"--dropped": Stage(drop), "--shielded": Stage(move, Placement(shielded=True))}.get(sys.argv[-1], Stage(work))
 pipeline = Pipeline("cut", inputs=(), stages=(step,), on_exit=Stage(close))
 heard = []
-ending, known = runner.run(pipeline, release="cut", kept=Kept(), on_signal=heard.append)
+ending, known = runner.run(pipeline, release="cut", cache=Cache(), on_signal=heard.append)
 print(json.dumps({"ending": ending.model_dump(mode="json"), "heard": heard, "closed": known["closed"].said}))
 """
 
@@ -518,11 +520,11 @@ def test_a_signal_in_the_middle_of_a_step_cancels_the_release(start: Any, number
     out, _ = child.communicate(timeout=30)
     *before, last = out.splitlines()
     assert before == ["closing"]  # nothing was kept, and the step could not swallow it
-    said = json.loads(last)
-    assert said["ending"]["failure"]["kind"] == "Cancelled"
-    assert said["ending"]["failure"]["what"] == f"stopped by {number.name}"
-    assert [(run["name"], run["outcome"]) for run in said["ending"]["stages"]] == [("work", "cancelled")]
-    assert (said["heard"], said["closed"], child.returncode) == ([number], "closed", 0)
+    output = json.loads(last)
+    assert output["ending"]["failure"]["kind"] == "Cancelled"
+    assert output["ending"]["failure"]["what"] == f"stopped by {number.name}"
+    assert [(run["name"], run["outcome"]) for run in output["ending"]["stages"]] == [("work", "cancelled")]
+    assert (output["heard"], output["closed"], child.returncode) == ([number], "closed", 0)
 
 
 def test_a_signal_whose_exception_python_dropped_cancels_at_the_next_word(start: Any) -> None:
@@ -547,6 +549,6 @@ def test_a_stage_that_moves_traffic_is_finished_rather_than_cancelled(start: Any
     for number in (signal.SIGINT, signal.SIGTERM):
         child.send_signal(number)
     out, _ = child.communicate("go on\n", timeout=30)
-    said = json.loads(out.splitlines()[-1])
-    assert [(run["name"], run["outcome"]) for run in said["ending"]["stages"]] == [("move", "ok")]
-    assert (said["ending"]["failure"], said["closed"]) == (None, "closed")
+    output = json.loads(out.splitlines()[-1])
+    assert [(run["name"], run["outcome"]) for run in output["ending"]["stages"]] == [("move", "ok")]
+    assert (output["ending"]["failure"], output["closed"]) == (None, "closed")
