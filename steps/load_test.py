@@ -162,7 +162,7 @@ def _open_loop(
             found.append(test.measure(side, Demand(rate_per_s=rate), "open loop", window_ms=window_ms))
         except MeasurementFailed:  # a rate it can't take is an answer of the search, not an end of the release
             break
-    within = [point.rate_per_s for point in found if limit is not None and sweep.holds(point, limit)]
+    within = [point.rate_per_s for point in found if limit is not None and sweep.sustained(point, limit)]
     return tuple(sorted(found, key=lambda point: point.rate_per_s)), max(within, default=None)
 
 
