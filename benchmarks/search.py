@@ -38,7 +38,7 @@ from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.private_server import PrivateServer
 from shiplift.runtime.search.space import Point, Space, first_config, space_of
-from shiplift.runtime.search.workbench import Workbench, measure_point, workbench
+from shiplift.runtime.search.workbench import Workbench, measure_point, open_workbench
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
@@ -269,7 +269,7 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
     by_precision = {package.precision: package for package in packages.packages}
     ours = Point(by_precision[tuned.best.precision], tuned.best.config)
     environment = ServerEnvironment(Path(site.server_environment))
-    with workbench(site, packages, Serving(), search_space, Load()) as bench:
+    with open_workbench(site, packages, Serving(), search_space, Load()) as bench:
         space = space_of(packages.packages, search_space, Serving(), bench.bench.cores)
         brute, brute_trials, brute_seconds = brute_force(bench, space)
         quick = analyzer(bench, environment, brute.package, home / "quick", "quick")

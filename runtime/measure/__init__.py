@@ -1,1 +1,1 @@
-"""Load: requests like the model's own, load generators, sweeps, champion against challenger."""
+"""Measuring load: requests like the model's own, load generators, sweeps, champion against challenger."""

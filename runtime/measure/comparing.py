@@ -1,9 +1,9 @@
-"""Champion and challenger in turn: noise first, then rounds until the limits are decided or the time is spent.
+"""Compares champion and challenger in alternation: noise first, then rounds until the limits are decided or time is up.
 
-The order alternates (A B, B A: "ABBA"), so that a drift of the machine falls on both. The champion is first measured
-against itself: what differs then is noise, and says how small a difference can be seen at all. How often the rounds
-will be looked at is fixed before the first of them, since a test that stops when it likes its result errs more often
-than it says.
+The order alternates (A B, B A: "ABBA"), so that drift of the machine affects both alike. The champion is first measured
+against itself: any difference is noise, which limits how small a difference can be detected. The number of interim
+looks is fixed before the first round, because a test that may stop whenever it likes its result has a higher error rate
+than it claims.
 """
 
 import math
@@ -22,7 +22,7 @@ _NOISE_ROUNDS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """At least `rounds` rounds, and more of them until `target` is decided or `budget_s` is over."""
+    """How long to compare: at least `rounds` rounds, then more until `target` is decided or `budget_s` is spent."""
 
     rounds: int
     budget_s: float
@@ -30,34 +30,34 @@ class Plan:
 
 
 def compare(champion: Measure, challenger: Measure, version: int, concurrency: int, plan: Plan) -> Comparison:
-    """The challenger over the champion (of `version`), both called again and again.
+    """Compares the challenger with the champion (of `version`) by calling both repeatedly.
 
     Raises:
-        MeasurementFailed: a measurement did.
+        MeasurementFailed: a measurement failed.
     """
     started = time.monotonic()
-    noise = [_pair(champion, champion, at, f"champion {version} with itself") for at in range(_NOISE_ROUNDS)]
+    noise = [_pair(champion, champion, index, f"champion {version} with itself") for index in range(_NOISE_ROUNDS)]
     round_s = (time.monotonic() - started) / _NOISE_ROUNDS
     looks = looks_within(plan, round_s)
-    made: list[tuple[LoadPoint, LoadPoint]] = []
+    pairs: list[tuple[LoadPoint, LoadPoint]] = []
     for look in range(looks):
-        while len(made) < plan.rounds * 2**look:
-            made.append(_pair(champion, challenger, len(made), f"with champion {version}"))
-        found = _comparison(version, concurrency, noise, made, looks)
-        if comparison.decided(found, plan.target) or time.monotonic() - started > plan.budget_s:
+        while len(pairs) < plan.rounds * 2**look:
+            pairs.append(_pair(champion, challenger, len(pairs), f"with champion {version}"))
+        result = _comparison(version, concurrency, noise, pairs, looks)
+        if comparison.decided(result, plan.target) or time.monotonic() - started > plan.budget_s:
             break
-    return found
+    return result
 
 
 def looks_within(plan: Plan, round_s: float) -> int:
-    """How many looks the budget allows, where each is at twice the rounds of the one before; at least one."""
+    """The number of looks that the budget allows, at least one; each look needs twice the rounds of the last."""
     affordable = plan.budget_s / round_s if round_s > 0 else 0.0
     return 1 + max(0, int(math.log2(max(affordable / plan.rounds, 1))))
 
 
-def _pair(left: Measure, right: Measure, at: int, what: str) -> tuple[LoadPoint, LoadPoint]:
-    progress(f"comparing {what}, round {at + 1}")
-    if at % 2:
+def _pair(left: Measure, right: Measure, index: int, pairing: str) -> tuple[LoadPoint, LoadPoint]:
+    progress(f"comparing {pairing}, round {index + 1}")
+    if index % 2:
         second, first = right(), left()
         return first, second
     return left(), right()
@@ -65,14 +65,24 @@ def _pair(left: Measure, right: Measure, at: int, what: str) -> tuple[LoadPoint,
 
 def _comparison(
     version: int, concurrency: int, noise: list[tuple[LoadPoint, LoadPoint]],
-    made: list[tuple[LoadPoint, LoadPoint]], looks: int,
+    pairs: list[tuple[LoadPoint, LoadPoint]], looks: int,
 ) -> Comparison:  # fmt: skip
     return Comparison(
         version=version,
         concurrency=concurrency,
-        throughput_ratios=tuple(mine.throughput_per_s / theirs.throughput_per_s for theirs, mine in made),
-        p99_ratios=tuple(mine.p99_ms / theirs.p99_ms if theirs.p99_ms else math.nan for theirs, mine in made),
-        noise_throughput_ratios=tuple(two.throughput_per_s / one.throughput_per_s for one, two in noise),
-        noise_p99_ratios=tuple(two.p99_ms / one.p99_ms if one.p99_ms else math.nan for one, two in noise),
+        throughput_ratios=tuple(map(_throughput_ratio, pairs)),
+        p99_ratios=tuple(map(_p99_ratio, pairs)),
+        noise_throughput_ratios=tuple(map(_throughput_ratio, noise)),
+        noise_p99_ratios=tuple(map(_p99_ratio, noise)),
         looks=looks,
     )
+
+
+def _throughput_ratio(pair: tuple[LoadPoint, LoadPoint]) -> float:
+    base, other = pair
+    return other.throughput_per_s / base.throughput_per_s
+
+
+def _p99_ratio(pair: tuple[LoadPoint, LoadPoint]) -> float:
+    base, other = pair
+    return other.p99_ms / base.p99_ms if base.p99_ms else math.nan

@@ -1,7 +1,6 @@
-"""What a load generator is: it sends requests to a model, waiting for answers or not, and measures how they come.
+"""The protocol of a load generator: it sends requests to a model, in closed or open loop, and measures the answers.
 
-Whichever program does it: how a request looks on disk is its own business, and nobody else names it. The one that
-speaks a protocol is chosen in `load_generator`.
+How requests look on disk is private to each program. `load_generator` chooses the one for a wire protocol.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,10 +18,10 @@ WireProtocol = Literal["grpc", "http"]
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """How a demand is measured: windows of `window_ms`, again until they agree, `attempts` times at most.
+    """How a demand is measured: in windows of `window_ms`, repeated until they agree, at most `attempts` times.
 
-    Agreeing means that every window's throughput is within `stability_percent` of their mean. `percentile` is the
-    latency that each window is kept with.
+    Windows agree if each one's throughput is within `stability_percent` of their mean. `percentile` is the latency
+    recorded with each window.
     """
 
     window_ms: int
@@ -36,7 +35,7 @@ class Window:
 class LoadTarget:
     """What is measured: a model at an address (`host:port`), with the file of requests to send.
 
-    `sequences`: the model remembers, so its requests belong to sequences.
+    `sequences`: the model is stateful, so its requests belong to sequences.
     """
 
     model: str
@@ -47,9 +46,9 @@ class LoadTarget:
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What the client does: keeps `concurrency` requests under way, or sends at `rate_per_s` whatever comes back.
+    """What the client does: keeps `concurrency` requests in flight, or sends at `rate_per_s` without waiting.
 
-    Of a model that remembers, `concurrency` are sequences under way, each with one request at a time.
+    For a stateful model, `concurrency` counts sequences in flight, each with one request at a time.
     """
 
     concurrency: int = 0
@@ -61,33 +60,33 @@ class Demand:
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """A model under a demand: the point, and every run that it took, as JSON-ready fields with their raw windows."""
+    """A model under a demand: the point, and every run behind it as JSON-ready fields with the raw windows."""
 
     point: LoadPoint
     runs: tuple[Mapping[str, Any], ...]
 
 
 class LoadGenerator(Protocol):
-    """A program that makes load and measures it."""
+    """A program that generates load and measures the answers."""
 
     def write_requests(self, path: Path, signature: Signature, samples: Iterable[Arrays]) -> Path:
-        """Writes requests of one sample each (arrays by input name, without a batch dimension), sent in turn."""
+        """Writes requests of one sample each (arrays by input name, no batch dimension), to be sent in turn."""
 
     def write_sequences(self, path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:
-        """Writes sequences of such requests; each sequence is sent in its order, under an id of its own."""
+        """Writes sequences of such requests; each sequence is sent in order, under its own id."""
 
     def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:
-        """The model's throughput (inferences per second) and latency percentiles; `work` is for the program's files.
+        """Measures throughput (inferences per second) and latency percentiles; `work` is for the program's files.
 
         Raises:
-            MissingTool: the program is not there.
-            MeasurementFailed: it died, hung, or a request failed.
+            MissingTool: the program is not installed.
+            MeasurementFailed: it died or hung, or a request failed.
         """
 
 
 def load_generator(site: Site, protocol: WireProtocol) -> LoadGenerator:
-    """The load generator that speaks a protocol."""
+    """Returns the load generator for a wire protocol."""
     from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer  # noqa: PLC0415 - it imports this module
 
-    speaking: dict[WireProtocol, Callable[[Site], LoadGenerator]] = {"grpc": PerfAnalyzer.of, "http": PerfAnalyzer.of}
-    return speaking[protocol](site)
+    factories: dict[WireProtocol, Callable[[Site], LoadGenerator]] = {"grpc": PerfAnalyzer.of, "http": PerfAnalyzer.of}
+    return factories[protocol](site)

@@ -1,9 +1,10 @@
-"""perf_analyzer in, load points out.
+"""Runs perf_analyzer and turns its output into load points.
 
-Each run is three short time windows at one concurrency (closed loop: a request follows an answer) or at one rate (open
-loop: Poisson arrivals that wait for nothing, so that a queue shows in the latency and not in the rate). Whether the
-windows agree is judged here, and a run whose windows don't is repeated: perf_analyzer itself prints nothing at all when
-it gives up. What never settles is kept and marked, and so is a run in which the client was the limit.
+A run is three short windows, either at one concurrency (closed loop: each request follows an answer) or at one rate
+(open loop: Poisson arrivals that wait for nothing, so that a queue shows in the latency, not in the rate). Whether the
+windows agree is judged here, and a run whose windows disagree is repeated: perf_analyzer itself prints nothing at all
+when it gives up. A point that never becomes stable is kept and marked, and so is one where the client was the
+bottleneck.
 """
 
 import contextlib
@@ -31,27 +32,27 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
 _US = 1000.0
 _WINDOWS = 3
-_ANY = "1000000"  # a stability in percent that every three windows reach
+_ANY_STABILITY = "1000000"  # a limit in percent that any three windows meet
 _SLACK_S = 30
-_NOTHING = "No valid requests recorded"
-_LONGEST_MS = 30_000  # a window in which not even one answer comes is a failure
-_CRASHES = 2  # that many are forgiven
+_NO_REQUESTS = "No valid requests recorded"
+_LONGEST_WINDOW_MS = 30_000  # without a single answer in a window this long, the measurement fails
+_CRASHES = 2  # crashes of the client that are tolerated
 _PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec(?:\. p\d+ latency: (\d+) usec)?")
 _SENT = re.compile(r"Avg send request rate: ([\d.]+) infer/sec")
 _LATE = re.compile(r"([\d.]+)% of the requests were delayed")
 _OVERHEAD = re.compile(r"Avg client overhead: ([\d.]+)%")
-_BUSY_PERCENT = 50  # perf_analyzer's own guide: above this, the client is what is measured
+_BUSY_PERCENT = 50  # perf_analyzer's own guidance: above this, the client is what is measured
 _LATE_PERCENT = 20
-_SHORT = 0.95  # of the rate asked for
-_SEQUENCES = 64  # that arrivals at a rate are spread over
+_ACHIEVED = 0.95  # the least share of the requested rate
+_SEQUENCES = 64  # in open loop, arrivals are spread over this many
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of perf_analyzer as it was: its CSV row, its windows and what the client itself needed."""
+    """The result of one run of perf_analyzer: its CSV row, its windows, and what the client itself used."""
 
     row: Mapping[str, str]
-    windows: tuple[tuple[float, float], ...]  # inferences per second, latency (the percentile asked for) in ms
+    windows: tuple[tuple[float, float], ...]  # inferences per second; latency in ms, at the requested percentile
     sent_per_s: float
     late_percent: float
     overhead_percent: float
@@ -60,80 +61,82 @@ class Run:
 
     @property
     def spread_percent(self) -> float:
-        """How far a window's throughput was from their mean, at most."""
+        """The largest deviation of a window's throughput from the mean of all."""
         rates = [rate for rate, _ in self.windows]
         mean = sum(rates) / len(rates) if rates else 0.0
-        return max(abs(one - mean) for one in rates) / mean * 100 if mean else 100.0
+        return max(abs(rate - mean) for rate in rates) / mean * 100 if mean else 100.0
 
     def saturated(self, demand: Demand, window_ms: int) -> bool:
-        """Whether the client was the limit: it was busy itself, or fell behind its schedule."""
+        """Whether the client was the bottleneck: busy itself, or behind its schedule."""
         if self.overhead_percent > _BUSY_PERCENT or self.client_cores > 0.9 * len(os.sched_getaffinity(0)):
             return True
         if not demand.rate_per_s:
             return False
         expected = demand.rate_per_s * window_ms / 1000 * _WINDOWS
-        short = _SHORT - 3 / math.sqrt(max(expected, 1))  # arrivals are random: so many fewer happen by chance
-        return self.late_percent > _LATE_PERCENT or self.sent_per_s < demand.rate_per_s * short
+        least = _ACHIEVED - 3 / math.sqrt(max(expected, 1))  # arrivals are random: fewer may come by chance
+        return self.late_percent > _LATE_PERCENT or self.sent_per_s < demand.rate_per_s * least
 
 
 @dataclass(frozen=True)
 class PerfAnalyzer:
-    """perf_analyzer of a server's environment. See `runtime.measure.generator.LoadGenerator`."""
+    """The perf_analyzer in a server's environment. See `runtime.measure.generator.LoadGenerator`."""
 
     environment: ServerEnvironment
 
     @classmethod
     def of(cls, site: Site) -> "PerfAnalyzer":
-        """The one of a site."""
+        """The site's perf_analyzer."""
         return cls(ServerEnvironment(Path(site.server_environment)))
 
     def write_requests(self, path: Path, signature: Signature, samples: Iterable[Arrays]) -> Path:
-        """Requests as its input data."""
+        """Writes requests as perf_analyzer's input data."""
         return perf_analyzer_input.write_requests(path, signature, samples)
 
     def write_sequences(self, path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:
-        """Sequences as its input data."""
+        """Writes sequences as perf_analyzer's input data."""
         return perf_analyzer_input.write_sequences(path, signature, sequences)
 
     def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:
-        """Runs it until the windows agree; the point is that of the last run."""
+        """Repeats runs until the windows agree; the point is the last run's."""
         runs: list[Run] = []
         while not runs or (len(runs) < window.attempts and runs[-1].spread_percent > window.stability_percent):
-            run, window = _patient(self.environment, target, demand, window, work)
+            run, window = _run_with_longer_windows(self.environment, target, demand, window, work)
             runs.append(run)
         return Measurement(point=_point(runs[-1], demand, window), runs=tuple(vars(run) for run in runs))
 
 
 class _Crashed(MeasurementFailed):
-    """A signal ended perf_analyzer: its gRPC library aborts now and then while it shuts down on a busy machine."""
+    """A signal ended perf_analyzer: its gRPC library sometimes aborts during shutdown on a busy machine."""
 
 
 class _TooShort(MeasurementFailed):
-    """No request began and ended within a window: many clients of a slow model wait for longer than that."""
+    """No request started and finished within a window: many clients of a slow model wait longer than that."""
 
 
-def _patient(
+def _run_with_longer_windows(
     environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path
 ) -> tuple[Run, Window]:
-    """A run in which something was answered, and the window that this took: longer ones are tried up to a limit."""
+    """A run with at least one answer, and the window it needed: longer ones are tried up to a limit."""
     while True:
         try:
-            return _survived(environment, target, demand, window, work), window
+            return _run_despite_crashes(environment, target, demand, window, work), window
         except _TooShort:
-            if window.window_ms >= _LONGEST_MS:
+            if window.window_ms >= _LONGEST_WINDOW_MS:
                 raise
-            window = replace(window, window_ms=min(_LONGEST_MS, 4 * window.window_ms))
+            window = replace(window, window_ms=min(_LONGEST_WINDOW_MS, 4 * window.window_ms))
 
 
-def _survived(environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Run:
-    """A run that was not ended by a crash of the client, which says nothing of the server."""
+def _run_despite_crashes(
+    environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path
+) -> Run:
+    """A run that the client survived: its crashes say nothing about the server."""
     for _ in range(_CRASHES):
         with contextlib.suppress(_Crashed):
-            return _once(environment, target, demand, window, work)
-    return _once(environment, target, demand, window, work)
+            return _run_once(environment, target, demand, window, work)
+    return _run_once(environment, target, demand, window, work)
 
 
-def _once(environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Run:
+def _run_once(environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Run:
     name = f"{target.model}-{demand.concurrency}-{demand.rate_per_s:.0f}"
     out, log = work / f"{name}.csv", work / f"{name}.log"
     out.unlink(missing_ok=True)
@@ -141,41 +144,41 @@ def _once(environment: ServerEnvironment, target: LoadTarget, demand: Demand, wi
     command = _command(environment, target, demand, window, out)
     before, started = _children_cpu_s(), time.monotonic()
     with measuring():
-        code = _run(environment, command, log, window)
+        code = _execute(environment, command, log, window)
     seconds = time.monotonic() - started
-    said = log.read_text(errors="replace") if log.is_file() else ""
+    output = log.read_text(errors="replace") if log.is_file() else ""
     row = _row(out)
     if row is None or code:
-        raise _failure(code, said)(
-            f"perf_analyzer ended with {code} at {demand}: {_last(said)}",
-            do="Run the same command again; if it stays, send a request with `shiplift infer`.",
+        raise _failure(code, output)(
+            f"perf_analyzer ended with {code} at {demand}: {_last_lines(output)}",
+            do="Run the same command again; if the error persists, send a request with `shiplift infer`.",
         )
     return Run(
         row=row,
-        windows=tuple((float(rate), float(latency or 0) / _US) for rate, latency in _PASS.findall(said)),
-        sent_per_s=_said(_SENT, said),
-        late_percent=_said(_LATE, said),
-        overhead_percent=_said(_OVERHEAD, said),
+        windows=tuple((float(rate), float(latency or 0) / _US) for rate, latency in _PASS.findall(output)),
+        sent_per_s=_last_number(_SENT, output),
+        late_percent=_last_number(_LATE, output),
+        overhead_percent=_last_number(_OVERHEAD, output),
         client_cores=round((_children_cpu_s() - before) / seconds, 3) if seconds else 0.0,
         seconds=round(seconds, 3),
     )
 
 
-def _failure(code: int, said: str) -> type[MeasurementFailed]:
+def _failure(code: int, output: str) -> type[MeasurementFailed]:
     if code < 0:
         return _Crashed
-    return _TooShort if _NOTHING in said else MeasurementFailed
+    return _TooShort if _NO_REQUESTS in output else MeasurementFailed
 
 
 def _children_cpu_s() -> float:
-    """CPU time of the children that have ended; perf_analyzer is the only one that ends while this waits for it."""
+    """CPU time of finished child processes; only perf_analyzer finishes while this process waits for it."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
-def _said(pattern: "re.Pattern[str]", log: str) -> float:
-    found = pattern.findall(log)
-    return float(found[-1]) if found else 0.0
+def _last_number(pattern: "re.Pattern[str]", output: str) -> float:
+    matches = pattern.findall(output)
+    return float(matches[-1]) if matches else 0.0
 
 
 def _command(
@@ -183,20 +186,22 @@ def _command(
 ) -> list[str | Path]:
     if not environment.perf_analyzer.is_file():
         raise MissingTool(
-            f"perf_analyzer is not at {environment.perf_analyzer}", do="Run `shiplift doctor`; it says how to get it."
+            f"perf_analyzer is not at {environment.perf_analyzer}",
+            do="Run `shiplift doctor`; it says how to install it.",
         )
     return [
         environment.perf_analyzer, "-m", target.model, "-u", target.address, "-i", window.protocol,
         "--input-data", target.requests, *options(target, demand), "-v", "--percentile", str(window.percentile),
-        "--measurement-interval", str(window.window_ms), "--stability-percentage", _ANY,
+        "--measurement-interval", str(window.window_ms), "--stability-percentage", _ANY_STABILITY,
         "--max-trials", str(_WINDOWS), "--verbose-csv", "-f", out,
     ]  # fmt: skip
 
 
 def options(target: LoadTarget, demand: Demand) -> list[str]:
-    """A demand as options. Asynchronous at a rate: a full queue must not hold back the next arrival.
+    """Turns a demand into command-line options.
 
-    There, requests of many sequences take turns, none before the one ahead of it in its sequence is answered.
+    Open loop is asynchronous, so that a full queue does not delay the next arrival. There, requests of many sequences
+    take turns, and none is sent before the previous one of its sequence is answered.
     """
     if not demand.rate_per_s:
         return ["--concurrency-range", str(demand.concurrency)]
@@ -205,7 +210,7 @@ def options(target: LoadTarget, demand: Demand) -> list[str]:
     return [*rate, *serial]
 
 
-def _run(environment: ServerEnvironment, command: list[str | Path], log: Path, window: Window) -> int:
+def _execute(environment: ServerEnvironment, command: list[str | Path], log: Path, window: Window) -> int:
     variables = {**inherited(), "LD_LIBRARY_PATH": environment.library_path, "no_proxy": "*", "NO_PROXY": "*"}
     child = start_child(command, environment=variables, log=log)
     limit = window.window_ms / 1000 * _WINDOWS * 2 + _SLACK_S
@@ -232,11 +237,11 @@ def _point(run: Run, demand: Demand, window: Window) -> LoadPoint:
         return sum(float(run.row.get(name) or 0) for name in names) / _US
 
     def number(name: str) -> float:
-        """A latency that is not there is no latency of 0, which would be within every limit."""
+        """A missing latency is an error: as 0 it would be within every limit."""
         with contextlib.suppress(ValueError):
-            if math.isfinite(found := float(run.row.get(name, ""))):
-                return found
-        raise MeasurementFailed(f"perf_analyzer gave no {name!r} at {demand}", do="Run it again.")
+            if math.isfinite(value := float(run.row.get(name, ""))):
+                return value
+        raise MeasurementFailed(f"perf_analyzer reported no {name!r} at {demand}", do="Run the same command again.")
 
     throughput = number("Inferences/Second")
     if throughput <= 0:
@@ -259,6 +264,6 @@ def _point(run: Run, demand: Demand, window: Window) -> LoadPoint:
     )
 
 
-def _last(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return " / ".join(lines[-2:])[:400] or "it said nothing"
+def _last_lines(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    return " / ".join(lines[-2:])[:400] or "it printed nothing"

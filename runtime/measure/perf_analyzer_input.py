@@ -14,13 +14,13 @@ from shiplift.runtime.records.tensor import Signature
 
 
 def write_requests(path: Path, signature: Signature, samples: Iterable[Arrays]) -> Path:
-    """One request a sample (arrays by input name), sent in turn; their shapes may differ."""
+    """Writes one request per sample (arrays by input name), sent in turn; shapes may differ between them."""
     path.write_text(json.dumps({"data": [_request(signature, sample) for sample in samples]}))
     return path
 
 
 def write_sequences(path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:
-    """Like `write_requests`, of sequences: each one's requests are sent in order under an id of its own."""
+    """Writes sequences of requests; each sequence is sent in order, under its own id."""
     data = [[_request(signature, sample) for sample in sequence] for sequence in sequences]
     path.write_text(json.dumps({"data": data}))
     return path
@@ -35,7 +35,7 @@ def _entry(sample: Any, datatype: str) -> Any:
     shape = list(array.shape) or [1]
     if datatype == "BYTES" and any(isinstance(item, bytes) for item in array.reshape(-1)):
         items = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1)]
-        raw = b"".join(struct.pack("<I", len(item)) + item for item in items)  # Triton's own form of bytes
+        raw = b"".join(struct.pack("<I", len(item)) + item for item in items)  # Triton's wire format of BYTES
         return {"content": {"b64": base64.b64encode(raw).decode()}, "shape": shape}
     if datatype == "BYTES":
         return {"content": [str(item) for item in array.reshape(-1)], "shape": shape}

@@ -1,4 +1,4 @@
-"""What a load test sends: requests that users really sent, or ones made from the example with lengths as they occur."""
+"""The requests of a load test: recorded ones, or ones generated from the input example with realistic lengths."""
 
 import base64
 import json
@@ -17,120 +17,118 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.measurement import DynamicShape, Load
 
-_COUNT = 32
+_GENERATED = 32
 _SEQUENCE = "sequence_id"  # Triton's parameter of a KServe request
-_MOST = 1024  # perf_analyzer holds all of them in memory, and sends them in turn
+_MAX_RECORDED = 1024  # perf_analyzer holds all of them in memory and sends them in turn
 
 
 def write(
     generator: LoadGenerator, path: Path, package: Package, golden: Arrays, load: Load,
     logged: tuple[bytes, str] | None = None,
 ) -> Path:  # fmt: skip
-    """The file of what a generator sends to a package: requests `logged` (a file's bytes and name), else made-up ones.
+    """Writes the file of requests for a package: those `logged` (a file's bytes and name), else generated ones.
 
     Raises:
-        DataInvalid: what was logged does not fit the model, or the spec's shapes don't.
+        DataInvalid: the logged requests or the spec's shapes do not fit the model.
     """
     signature = package.signature
     example = {spec.name: golden[f"input/{spec.name}"] for spec in signature.inputs}
     if package.sequences:
-        many = recorded_sequences(*logged, signature, load.sequence_length) if logged else None
-        return generator.write_sequences(path, signature, many or synthetic_sequences(example, signature, load))
-    sent = recorded(*logged, signature) if logged else synthetic(example, signature, load)
-    return generator.write_requests(path, signature, sent)
+        sequences = recorded_sequences(*logged, signature, load.sequence_length) if logged else None
+        return generator.write_sequences(path, signature, sequences or synthetic_sequences(example, signature, load))
+    samples = recorded(*logged, signature) if logged else synthetic(example, signature, load)
+    return generator.write_requests(path, signature, samples)
 
 
-def split(arrays: Arrays, *, limit: int = _COUNT) -> list[Arrays]:
-    """Arrays of many samples by input name as that many single samples, at most `limit`."""
+def split(arrays: Arrays, *, limit: int = _GENERATED) -> list[Arrays]:
+    """Splits arrays of many samples (by input name) into single samples, at most `limit`."""
     count = min(limit, len(next(iter(arrays.values()))))
-    return [{name: array[at] for name, array in arrays.items()} for at in range(count)]
+    return [{name: array[index] for name, array in arrays.items()} for index in range(count)]
 
 
 def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]:
-    """Samples like the example's (by input name, without a batch dimension), with the lengths of `load.shapes`.
+    """Generates samples like the example's (by input name, no batch dimension), with the lengths in `load.shapes`.
 
     Raises:
-        DataInvalid: a shape is for an input or a dimension that the model doesn't have, or that is not dynamic.
+        DataInvalid: a shape names an input or dimension that does not exist or is not dynamic.
     """
     rng = np.random.default_rng(load.seed)
     for shape in load.shapes:
         _check_shape(shape, signature)
     if not load.shapes:
-        return split(random_like(example, signature.inputs, _COUNT, seed=load.seed))
-    return [_one(example, signature, load, rng) for _ in range(_COUNT)]
+        return split(random_like(example, signature.inputs, _GENERATED, seed=load.seed))
+    return [_resized_sample(example, signature, load, rng) for _ in range(_GENERATED)]
 
 
 def synthetic_sequences(example: Arrays, signature: Signature, load: Load) -> list[list[Arrays]]:
-    """Sequences of `load.sequence_length` samples as `synthetic` makes them, each beginning with another.
+    """Generates sequences of `load.sequence_length` samples like `synthetic`'s, each starting with a different one.
 
     Raises:
         DataInvalid: as `synthetic`.
     """
-    pool, length_ = synthetic(example, signature, load), load.sequence_length
-    return [
-        [pool[(start + step) % len(pool)] for step in range(length_)] for start in range(min(_COUNT, _room(length_)))
-    ]
+    pool, length = synthetic(example, signature, load), load.sequence_length
+    count = min(_GENERATED, _sequences_that_fit(length))
+    return [[pool[(start + step) % len(pool)] for step in range(length)] for start in range(count)]
 
 
 def recorded(body: bytes, name: str, signature: Signature) -> list[Arrays]:
-    """Requests as logged: an NPZ of arrays by input name, or JSON: KServe request bodies, as a list or one a line.
+    """Reads logged requests: an NPZ of arrays by input name, or KServe request bodies as a JSON list or JSON lines.
 
-    A request of several samples counts as several. In JSON, `{"b64": "..."}` stands for bytes, such as a JPEG: those of
-    one element of a BYTES tensor, or of the whole of another (ONNX models take files as UINT8: their strings are text).
+    A request with several samples counts as several. In JSON, `{"b64": "..."}` stands for bytes such as a JPEG: one
+    element of a BYTES tensor, or all of any other tensor (ONNX models take files as UINT8: their strings are text).
 
     Raises:
         DataInvalid: the file can't be read, or does not fit the model's inputs.
     """
-    return [one for _, one in _recorded(body, name, signature)]
+    return [sample for _, sample in _recorded(body, name, signature)]
 
 
 def recorded_sequences(body: bytes, name: str, signature: Signature, length: int) -> list[list[Arrays]]:
-    """The same as sequences: by the `sequence_id` that requests have in `parameters`, or samples in an array of an NPZ.
+    """Reads logged requests as sequences: by the `sequence_id` in their `parameters`, or an NPZ's array of that name.
 
-    Without any, every `length` requests on end are one.
+    Without ids, every `length` consecutive requests form a sequence.
 
     Raises:
         DataInvalid: as `recorded`.
     """
-    found = _recorded(body, name, signature)
-    by: dict[Any, list[Arrays]] = {}
-    for at, (sequence, one) in enumerate(found):
-        by.setdefault(f"from {at // length}" if sequence is None else sequence, []).append(one)
-    return list(by.values())
+    by_id: dict[Any, list[Arrays]] = {}
+    for index, (sequence, sample) in enumerate(_recorded(body, name, signature)):
+        by_id.setdefault(f"from {index // length}" if sequence is None else sequence, []).append(sample)
+    return list(by_id.values())
 
 
-def _room(length: int) -> int:
-    """How many sequences of a length fit into what a client should hold; one in any case."""
-    return max(1, _MOST // length)
+def _sequences_that_fit(length: int) -> int:
+    """How many sequences of a length the client should hold in memory, at least one."""
+    return max(1, _MAX_RECORDED // length)
 
 
 def _recorded(body: bytes, name: str, signature: Signature) -> list[tuple[Any, Arrays]]:
-    """Each recorded sample with the sequence it is of."""
+    """Each recorded sample with the id of its sequence."""
     try:
         batches = [dict(load_npz(body))] if name.endswith(".npz") else list(_bodies(body, signature))
-        found = [one for batch in batches for one in _samples(batch, signature)]
+        samples = [sample for batch in batches for sample in _samples(batch, signature)]
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise DataInvalid(
             f"the requests in {name} can't be read: {' '.join(str(error).split())[:200]}",
             do="Log an NPZ of arrays by input name, or JSON of KServe request bodies.",
         ) from error
-    if not found:
-        raise DataInvalid(f"{name} has no requests", do="Log at least one, or none of the file.")
-    return found[:_MOST]
+    if not samples:
+        raise DataInvalid(f"{name} has no requests", do="Log at least one request, or leave the file out.")
+    return samples[:_MAX_RECORDED]
 
 
-def length(shape: DynamicShape, rng: np.random.Generator) -> int:
-    """One length drawn from a distribution, within its bounds."""
+def draw_length(shape: DynamicShape, rng: np.random.Generator) -> int:
+    """Draws a length from the distribution, within its bounds."""
     if shape.distribution == "choice":
         return int(rng.choice(shape.lengths))
     if shape.distribution == "uniform":
         return int(rng.integers(shape.low, shape.high, endpoint=True))
     middle = (np.log(shape.low) + np.log(shape.high)) / 2
-    spread = (np.log(shape.high) - np.log(shape.low)) / 4  # nineteen of twenty lie between the bounds
+    spread = (np.log(shape.high) - np.log(shape.low)) / 4  # 95 % lie within the bounds
     return int(np.clip(round(float(rng.lognormal(middle, spread))), shape.low, shape.high))
 
 
-def _one(example: Arrays, signature: Signature, load: Load, rng: np.random.Generator) -> Arrays:
+def _resized_sample(example: Arrays, signature: Signature, load: Load, rng: np.random.Generator) -> Arrays:
     lengths = _lengths(load, rng)
     resized = {}
     for spec in signature.inputs:
@@ -139,40 +137,43 @@ def _one(example: Arrays, signature: Signature, load: Load, rng: np.random.Gener
             if (spec.name, axis) in lengths:
                 array = np.take(array, np.arange(lengths[spec.name, axis]) % max(1, array.shape[axis]), axis=axis)
         resized[spec.name] = array
-    made = random_like(resized, signature.inputs, 1, seed=int(rng.integers(2**31)))
-    return {name: array[0] for name, array in made.items()}
+    batch = random_like(resized, signature.inputs, 1, seed=int(rng.integers(2**31)))
+    return {name: array[0] for name, array in batch.items()}
 
 
 def _lengths(load: Load, rng: np.random.Generator) -> dict[tuple[str, int], int]:
-    """A length by input and axis; the same distribution on the same axis is drawn once, for tokens and their mask."""
+    """A length by input and axis; equal distributions on one axis share a draw, as tokens and their mask must."""
     drawn: dict[DynamicShape, int] = {}
     for shape in load.shapes:
         alike = shape.model_copy(update={"input": ""})
-        drawn[shape] = drawn[alike] = drawn.get(alike) or length(shape, rng)
+        drawn[shape] = drawn[alike] = drawn.get(alike) or draw_length(shape, rng)
     return {(shape.input, shape.axis): drawn[shape] for shape in load.shapes}
 
 
 def _check_shape(shape: DynamicShape, signature: Signature) -> None:
-    spec = next((one for one in signature.inputs if one.name == shape.input), None)
+    spec = next((spec for spec in signature.inputs if spec.name == shape.input), None)
     if spec is None or shape.axis >= len(spec.shape) or spec.shape[shape.axis] != -1:
-        known = [f"{s.name} axis {at}" for s in signature.inputs for at, d in enumerate(s.shape) if at and d == -1]
+        dynamic = [
+            f"{spec.name} axis {axis}" for spec in signature.inputs for axis, size in enumerate(spec.shape)
+            if axis and size == -1
+        ]  # fmt: skip
         raise DataInvalid(
-            f"`load.shapes` gives lengths to {shape.input!r} axis {shape.axis}, which is no dynamic dimension",
-            do=f"The model's are: {', '.join(known) or 'none'}.",
+            f"`load.shapes` sets lengths of {shape.input!r} axis {shape.axis}, which is not a dynamic dimension",
+            do=f"The model's dynamic dimensions are: {', '.join(dynamic) or 'none'}.",
         )
 
 
 def _bodies(body: bytes, signature: Signature) -> Iterator[Arrays]:
     text = body.decode()
     try:
-        said = json.loads(text)
+        content = json.loads(text)
     except ValueError:
-        said = [json.loads(line) for line in text.splitlines() if line.strip()]
-    many = said.get("requests", [said]) if isinstance(said, dict) else said
-    kinds = {spec.name: spec for spec in signature.inputs}
-    for one in many:
-        batch = {given["name"]: _tensor(given["data"], kinds[given["name"]], given["shape"]) for given in one["inputs"]}
-        sequence = one.get("parameters", {}).get(_SEQUENCE)
+        content = [json.loads(line) for line in text.splitlines() if line.strip()]
+    requests = content.get("requests", [content]) if isinstance(content, dict) else content
+    specs = {spec.name: spec for spec in signature.inputs}
+    for request in requests:
+        batch = {item["name"]: _tensor(item["data"], specs[item["name"]], item["shape"]) for item in request["inputs"]}
+        sequence = request.get("parameters", {}).get(_SEQUENCE)
         yield (
             batch
             if sequence is None or _SEQUENCE in batch
@@ -183,9 +184,9 @@ def _bodies(body: bytes, signature: Signature) -> Iterator[Arrays]:
 def _tensor(data: Any, spec: TensorSpec, shape: list[int]) -> NDArray[Any]:
     if spec.datatype == "BYTES":
         flat = [base64.b64decode(item["b64"]) if isinstance(item, dict) else str(item) for item in _flat(data)]
-        made = np.empty(len(flat), dtype=object)
-        made[:] = flat
-        return made.reshape(shape)
+        elements = np.empty(len(flat), dtype=object)
+        elements[:] = flat
+        return elements.reshape(shape)
     dtype = numpy_type(spec.datatype)
     raw = [item for item in _flat(data) if isinstance(item, dict)]
     if raw:  # the tensor's own bytes, such as those of a JPEG that the model decodes
@@ -194,19 +195,20 @@ def _tensor(data: Any, spec: TensorSpec, shape: list[int]) -> NDArray[Any]:
 
 
 def _flat(data: Any) -> list[Any]:
-    return [one for item in data for one in _flat(item)] if isinstance(data, list) else [data]
+    return [leaf for item in data for leaf in _flat(item)] if isinstance(data, list) else [data]
 
 
 def _samples(batch: Arrays, signature: Signature) -> Iterator[tuple[Any, Arrays]]:
-    given: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for spec in signature.inputs:
         if spec.name not in batch:
-            raise ValueError(f"input {spec.name!r} is not there, but {', '.join(sorted(batch)) or 'nothing'}")
+            raise ValueError(f"input {spec.name!r} is missing; the request has {', '.join(sorted(batch)) or 'none'}")
         raw = batch[spec.name]
         array = raw if spec.datatype == "BYTES" and raw.dtype == object else as_input(raw, spec)
         if not fits(array, spec):
             raise ValueError(f"{spec.name!r} has shape {array.shape}, the model takes {spec.shape}")
-        given[spec.name] = array
-    sequences = None if _SEQUENCE in given else batch.get(_SEQUENCE)
-    for at in range(min(len(array) for array in given.values())):
-        yield None if sequences is None else sequences[at].item(), {key: array[at] for key, array in given.items()}
+        arrays[spec.name] = array
+    sequences = None if _SEQUENCE in arrays else batch.get(_SEQUENCE)
+    for index in range(min(len(array) for array in arrays.values())):
+        sequence = None if sequences is None else sequences[index].item()
+        yield sequence, {name: array[index] for name, array in arrays.items()}

@@ -1,1 +1,1 @@
-"""The search for a serving configuration: which points there are, what each is worth, and where it is measured."""
+"""The search for a serving configuration: the candidates, their utility, and where they are measured."""

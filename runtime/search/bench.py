@@ -1,7 +1,7 @@
-"""What a bench is: a server of one search's own, on which every point is loaded in turn and measured.
+"""The protocol of a bench: a server used by one search only, on which each point is loaded in turn and measured.
 
-Which kind there is depends on where the release runs and on the server that its target serves with. A new one is a
-class and a line in `start_bench`.
+Which kind of bench runs depends on where the release runs and on the target's server. To add a kind, write a class and
+add a line to `_BENCHES`.
 """
 
 from collections.abc import Callable
@@ -18,18 +18,18 @@ from shiplift.runtime.spec.serving import Serving
 
 
 class Bench(Protocol):
-    """A running server that nobody but one search uses."""
+    """A running server used by one search only."""
 
     @property
     def cores(self) -> int:
-        """How many cores its server may use."""
+        """The number of cores that the server may use."""
 
     @property
     def hardware(self) -> list[object]:
-        """What its measurements are true of, as JSON: the processor's features, its cores, a GPU."""
+        """The hardware that its measurements are valid for, as JSON: CPU features, cores, a GPU."""
 
     def serve(self, point: Point) -> str:
-        """Loads a point's package under its configuration; gives the name it answers to.
+        """Loads a point's package with its configuration and returns the name under which it is served.
 
         Raises:
             ServerFailed: the server can't load it.
@@ -39,10 +39,10 @@ class Bench(Protocol):
         """Where the server answers: `host:port`."""
 
     def memory_mb(self) -> float:
-        """What the server uses now, in MiB."""
+        """The memory that the server uses now, in MiB."""
 
     def tree(self, package: Package) -> Path:
-        """The package's files on this machine; whoever asks may change them."""
+        """The package's files on this machine; the caller may change them."""
 
 
 StartBench = Callable[[Site, tuple[Package, ...], Serving, Path], AbstractContextManager[Bench]]
@@ -51,18 +51,18 @@ StartBench = Callable[[Site, tuple[Package, ...], Serving, Path], AbstractContex
 def start_bench(
     site: Site, packages: tuple[Package, ...], serving: Serving, folder: Path
 ) -> AbstractContextManager[Bench]:
-    """The bench for packages of one target, which ends with the context; `folder` is for its files.
+    """Starts a bench for packages of one target; it ends with the context. `folder` is for its files.
 
     Raises:
         MissingTool: nothing here can run the target's server.
-        ServerFailed: the server did not come up; the message says why.
-        ClusterRefused: the cluster does not let this process start one.
+        ServerFailed: the server did not start; the message says why.
+        ClusterRefused: the cluster does not allow this process to start one.
     """
     start = _BENCHES.get((type(site.place), packages[0].server))
     if start is None:
         raise MissingTool(
-            f"target {packages[0].target} is for NVIDIA's Triton image, this machine has the bundled server",
-            do="Release it on a cluster, or use `server: bundled`.",
+            f"target {packages[0].target} needs NVIDIA's Triton image, this machine has the bundled server",
+            do="Release on a cluster, or use `server: bundled`.",
         )
     return start(site, packages, serving, folder)
 
@@ -83,7 +83,7 @@ def _pod_server(
     return pod_bench(site, packages, serving, folder)
 
 
-# On a cluster, the step's own pod runs on the target's nodes and has the bundled server; NVIDIA's needs another pod.
+# On a cluster, the step's own pod runs on the target's nodes and has the bundled server. NVIDIA's needs another pod.
 _BENCHES: dict[tuple[type[Machine | Cluster], ServerKind], StartBench] = {
     (Machine, "bundled"): _private_server,
     (Cluster, "bundled"): _private_server,

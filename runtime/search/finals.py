@@ -1,8 +1,8 @@
-"""Which of the best is best: finalists are measured again for long, in rounds.
+"""Finds the best of the best: finalists are measured again in long windows, in rounds.
 
-The better half goes on to the next round (successive halving: Jamieson and Talwalkar, AISTATS 2016), and the median of
-its measurements counts: where others use the machine too, one measurement errs by a tenth, and the best of many coarse
-ones is the luckiest.
+The better half advances to the next round (successive halving: Jamieson and Talwalkar, AISTATS 2016), and the median of
+a finalist's measurements counts. On a shared machine a single measurement is off by a tenth, so the best of many short
+ones is merely the luckiest.
 """
 
 import math
@@ -16,84 +16,88 @@ from shiplift.runtime.search.space import Point, Space
 
 FINALISTS = 4
 ROUNDS = 4
-_CLOSE = math.log(1.25)  # two coarse measurements of the same may differ by this much
-_DELAY_IS_WORTH = math.log(1.05)  # waiting for batches must give this much at the least
+_CLOSE = math.log(1.25)  # two short measurements of one point may differ by this much
+_MIN_DELAY_GAIN = math.log(1.05)  # a queue delay must gain at least this much
 Measured = tuple[Point, Trial]
 
 
-def best_of(among: Iterable[Measured], goal: Goal) -> Measured | None:
-    """The earliest that no other beats by more than noise; None: all failed."""
+def best_of(candidates: Iterable[Measured], goal: Goal) -> Measured | None:
+    """The earliest candidate that no other beats by more than noise; None: all failed."""
     best: Measured | None = None
-    for one in among:
-        if goal.beats(one[1], best and best[1]):
-            best = one
+    for candidate in candidates:
+        if goal.beats(candidate[1], best and best[1]):
+            best = candidate
     return best
 
 
 class Finals:
-    """Says whom to measure for long, is told the trials, and names the winner."""
+    """Asks for long measurements of the finalists, is told their trials, and picks the winner."""
 
     def __init__(self, space: Space, goal: Goal) -> None:
         self._goal = goal
         self._least_delay_us = min(space.queue_delay_us)
-        self._told: dict[tuple[str, ServingConfig], tuple[Point, list[Trial]]] = {}
+        self._trials: dict[tuple[str, ServingConfig], tuple[Point, list[Trial]]] = {}
 
     def next_round(self, measured: Iterable[Measured]) -> list[Point]:
-        """The points of the next round, best first; none: it was the last one, or one point alone is left.
+        """The points of the next round, best first; empty after the last round, or if only one point is left.
 
-        First those that coarse windows (`measured`) can't tell from the best; one that waits for its batches is held
-        against the same one that does not. Then the better half of the round before, two at the least.
+        The first round has the points that short windows (`measured`) can't distinguish from the best; each with a
+        queue delay is joined by the same one without. Later rounds have the better half of the previous, at least two.
         """
-        if not self._told:
+        if not self._trials:
             return self._first_round(measured)
-        left = sorted(self._furthest(), key=lambda one: -self._credit(one))
-        if len(left) == 1 or self._rounds() == ROUNDS:
+        ranked = sorted(self._remaining(), key=lambda candidate: -self._adjusted_utility(candidate))
+        if len(ranked) == 1 or self._rounds() == ROUNDS:
             return []
-        return [point for point, _ in left[: max(2, len(left) // 2)]]
+        return [point for point, _ in ranked[: max(2, len(ranked) // 2)]]
 
     def tell(self, point: Point, trial: Trial) -> None:
-        """Takes a long trial in, one more of its point."""
-        self._told.setdefault(point.key, (point, []))[1].append(trial)
+        """Records another long trial of a point."""
+        self._trials.setdefault(point.key, (point, []))[1].append(trial)
 
     def best(self) -> Measured | None:
-        """The winner with its middle trial; None: nothing was told, or what came furthest failed.
+        """The winner with its median trial; None: there were no finals, or every remaining finalist failed.
 
-        Load is at its highest here, where batches form by themselves; at any lower one a request pays the whole queue
-        delay. So of those about as good the one that delays least is best.
+        Load is at its peak here, where batches form without waiting; at any lower load each request pays the whole
+        queue delay. So among finalists that are about equal, the one with the shortest delay wins.
         """
-        left = self._furthest()
-        best = best_of(left, self._goal)
+        remaining = self._remaining()
+        best = best_of(remaining, self._goal)
         if best is None:
             return None
-        least = self._goal.worth(best[1]) - _DELAY_IS_WORTH
-        good = [one for one in left if self._goal.worth(one[1]) >= least]
-        delay = min(point.config.queue_delay_us for point, _ in good)
+        least = self._utility(best) - _MIN_DELAY_GAIN
+        close = [candidate for candidate in remaining if self._utility(candidate) >= least]
+        delay = min(point.config.queue_delay_us for point, _ in close)
         if delay == best[0].config.queue_delay_us:
             return best
-        return max((o for o in good if o[0].config.queue_delay_us == delay), key=lambda o: self._goal.worth(o[1]))
+        return max((c for c in close if c[0].config.queue_delay_us == delay), key=self._utility)
 
     def _first_round(self, measured: Iterable[Measured]) -> list[Point]:
-        able = [one for one in measured if math.isfinite(self._goal.worth(one[1]))]
-        ranked = sorted(able, key=lambda one: -self._goal.worth(one[1]))[:FINALISTS]
-        top = self._goal.worth(ranked[0][1]) if ranked else 0.0
-        near = [point for point, trial in ranked if self._goal.worth(trial) >= top - _CLOSE]
-        return list({one.key: one for point in near for one in (point, self._without_delay(point))}.values())
+        succeeded = [candidate for candidate in measured if math.isfinite(self._utility(candidate))]
+        ranked = sorted(succeeded, key=lambda candidate: -self._utility(candidate))[:FINALISTS]
+        top = self._utility(ranked[0]) if ranked else 0.0
+        close = [candidate[0] for candidate in ranked if self._utility(candidate) >= top - _CLOSE]
+        finalists = [finalist for point in close for finalist in (point, self._without_delay(point))]
+        return list({finalist.key: finalist for finalist in finalists}.values())
 
-    def _furthest(self) -> list[Measured]:
-        """Those measured most often, each with its middle trial."""
+    def _remaining(self) -> list[Measured]:
+        """The finalists of the latest round, each with its median trial."""
         rounds = self._rounds()
-        return [(point, self._middle(trials)) for point, trials in self._told.values() if len(trials) == rounds]
+        return [(point, self._median(trials)) for point, trials in self._trials.values() if len(trials) == rounds]
 
     def _rounds(self) -> int:
-        return max((len(trials) for _, trials in self._told.values()), default=0)
+        return max((len(trials) for _, trials in self._trials.values()), default=0)
 
-    def _middle(self, trials: list[Trial]) -> Trial:
-        worth = median_low(self._goal.worth(trial) for trial in trials)
-        return next(trial for trial in trials if self._goal.worth(trial) == worth)
+    def _median(self, trials: list[Trial]) -> Trial:
+        median = median_low(self._goal.utility(trial) for trial in trials)
+        return next(trial for trial in trials if self._goal.utility(trial) == median)
 
-    def _credit(self, one: Measured) -> float:
-        point, trial = one
-        return self._goal.worth(trial) - _DELAY_IS_WORTH * (point.config.queue_delay_us > self._least_delay_us)
+    def _utility(self, candidate: Measured) -> float:
+        return self._goal.utility(candidate[1])
+
+    def _adjusted_utility(self, candidate: Measured) -> float:
+        delayed = candidate[0].config.queue_delay_us > self._least_delay_us
+        return self._utility(candidate) - _MIN_DELAY_GAIN * delayed
 
     def _without_delay(self, point: Point) -> Point:
         return Point(point.package, point.config.model_copy(update={"queue_delay_us": self._least_delay_us}))

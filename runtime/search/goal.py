@@ -1,4 +1,4 @@
-"""What a measured configuration is worth: throughput, or the price of a million requests, within the budgets."""
+"""The objective of a search: throughput, or the price of a million requests, within the budgets."""
 
 import math
 from dataclasses import dataclass
@@ -7,26 +7,26 @@ from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.spec.measurement import LatencyTarget, SearchSpace
 
-_OUTSIDE = 20.0  # e-folds: any point within the budgets is worth more than any outside
-_NOISE = 1.02  # what is better by less is not better: the simpler, earlier configuration stays
+_PENALTY = 20.0  # e-folds: any trial within the budgets beats any outside
+_NOISE = 1.02  # a smaller gain is noise: the simpler, earlier configuration stays
 
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """The objective and the budgets of a search; `cores` is what the price is of, 1 where it can't be shared."""
+    """The objective and budgets of a search; the price buys `cores` cores, or 1 for a GPU, which can't be shared."""
 
     p99_ms: float | None = None
     memory_mb: float | None = None
     price_per_hour: float | None = None
     cores: int = 1
 
-    def keeps(self, p99_ms: float, memory_mb: float) -> bool:
+    def within_budgets(self, p99_ms: float, memory_mb: float) -> bool:
         """Whether a measurement is within the budgets."""
-        late = self.p99_ms is not None and not p99_ms <= self.p99_ms
-        large = self.memory_mb is not None and not memory_mb <= self.memory_mb
-        return not late and not large
+        too_slow = self.p99_ms is not None and not p99_ms <= self.p99_ms
+        too_large = self.memory_mb is not None and not memory_mb <= self.memory_mb
+        return not too_slow and not too_large
 
-    def per_million(self, trial: Trial) -> float | None:
+    def cost_per_million(self, trial: Trial) -> float | None:
         """The price of a million requests, for the share of the machine that the configuration can use."""
         if self.price_per_hour is None or trial.throughput_per_s <= 0:
             return None
@@ -37,30 +37,30 @@ class Goal:
         return min(1.0, config.instances * config.threads / self.cores)
 
     def beats(self, trial: Trial, other: Trial | None) -> bool:
-        """Whether a trial is better by more than noise; a failed one beats none, and any other one beats None."""
-        worth = self.worth(trial)
-        return math.isfinite(worth) and (other is None or worth > self.worth(other) + math.log(_NOISE))
+        """Whether a trial is better by more than noise; a failed trial beats nothing, any other beats None."""
+        utility = self.utility(trial)
+        return math.isfinite(utility) and (other is None or utility > self.utility(other) + math.log(_NOISE))
 
-    def worth(self, trial: Trial) -> float:
-        """A number that grows by 1 with every e-fold of throughput (or of requests for the same money).
+    def utility(self, trial: Trial) -> float:
+        """The logarithm of throughput, or of requests per unit of money.
 
-        Far lower outside the budgets, where less over them is better. Minus infinity for a failed trial.
+        Outside the budgets it is far lower, and falls with the excess. It is minus infinity for a failed trial.
         """
         if trial.error or trial.throughput_per_s <= 0:
             return -math.inf
-        price = self.per_million(trial)
+        price = self.cost_per_million(trial)
         if trial.within_slo:
             return math.log(trial.throughput_per_s) if price is None else -math.log(max(price, 1e-12))
-        over = max(
+        excess = max(
             trial.p99_ms / self.p99_ms if self.p99_ms else 0.0,
             trial.memory_mb / self.memory_mb if self.memory_mb else 0.0,
             1e-9,
         )
-        return -_OUTSIDE - math.log(over)
+        return -_PENALTY - math.log(excess)
 
 
 def goal_of(search_space: SearchSpace, latency_target: LatencyTarget, cores: int) -> Goal:
-    """The goal of a spec on a server of so many cores; 1: the price is that of a GPU, which is nobody else's."""
+    """The goal that a spec sets, on a server with this many cores; 1 if the price is that of a GPU."""
     return Goal(
         p99_ms=latency_target.p99_ms,
         memory_mb=search_space.memory_mb,

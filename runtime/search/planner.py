@@ -1,8 +1,8 @@
-"""Which point to measure next: rules first, then what was good before, then a cost model and TPE in turn.
+"""Decides which point to measure next: starting points, then rules, then a cost model and TPE in turn.
 
-Tree-structured Parzen estimators (Bergstra et al., NeurIPS 2011), by Optuna, look where good points have been; the cost
-model looks where throughput's own arithmetic points. All measurements, whoever asked for them, teach both. They are
-coarse; which of the best is best, the finals say (`runtime.search.finals`).
+Optuna's tree-structured Parzen estimators (TPE: Bergstra et al., NeurIPS 2011) look near good points; the cost model
+looks where the arithmetic of throughput points. Every measurement teaches both. These measurements are short; the
+finals (`runtime.search.finals`) decide which of the best is best.
 """
 
 import math
@@ -17,90 +17,92 @@ from shiplift.runtime.search.finals import FINALISTS, Finals, best_of
 from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.space import Point, Space
 
-_ASKS = 4
-_REMEMBERED = 3
-PATIENCE = 10
-_SHARE, _ENOUGH = 0.1, 24  # of a large space, and how many measurements are never too many
+_TPE_ATTEMPTS = 4
+_WARM_STARTS = 3
+PATIENCE = 10  # measurements without an improvement
+_MAX_SHARE, _MIN_POINTS = 0.1, 24  # at most this share of the space is measured, but always up to this many points
 
 
 class Search:
-    """Asks for points and is told trials; knows nothing of servers. The same answers give the same questions."""
+    """Asks for points and is told their trials, without knowing any server; deterministic in the trials it is told."""
 
-    def __init__(self, space: Space, goal: Goal, *, remembered: Iterable[tuple[str, ServingConfig]] = ()) -> None:
+    def __init__(self, space: Space, goal: Goal, *, warm_start: Iterable[tuple[str, ServingConfig]] = ()) -> None:
+        """`warm_start`: the best precisions and configurations of earlier versions, to be measured early."""
         self.space = space
         self.goal = goal
         self.trials: list[Trial] = []
         self._model = CostModel(space, goal)
         self._measured: dict[tuple[str, ServingConfig], tuple[Point, Trial]] = {}
         self._finals = Finals(space, goal)
-        self._remembered = list(remembered)[:_REMEMBERED]
+        self._warm_start = list(warm_start)[:_WARM_STARTS]
         self._starts = self._starting_points()
-        self._ruled: tuple[Point, ...] | None = None
+        self._rule_points: tuple[Point, ...] | None = None
         self._study = _study()
         self._turn = 0
-        self._since_better = 0
-        tenth = int(_SHARE * len(tuple(space.points())))
-        self._most = max(_ENOUGH, tenth) - FINALISTS
-        self._patience = max(PATIENCE, tenth * 2 // 3)  # where there is more to find, noise hides more of it
+        self._since_improvement = 0
+        share = int(_MAX_SHARE * len(tuple(space.points())))
+        self._max_points = max(_MIN_POINTS, share) - FINALISTS
+        self._patience = max(PATIENCE, share * 2 // 3)  # in a larger space, noise hides improvements for longer
 
     # --- asking ---
 
     def ask(self) -> Point | None:
-        """The next point for a coarse measurement; None: nothing better turned up, or enough of them were measured."""
+        """The next point for a short measurement; None: improvements have stopped, or enough were measured."""
         first = next((point for point in self._starts if point.key not in self._measured), None)
         first = first or next((point for point in self._rules() if point.key not in self._measured), None)
         if first:
             return first
-        if self._since_better >= self._patience or len(self._measured) >= self._most:
+        if self._since_improvement >= self._patience or len(self._measured) >= self._max_points:
             return None
-        unseen = [point for point in self.space.points() if point.key not in self._measured]
-        if not unseen:
+        unmeasured = [point for point in self.space.points() if point.key not in self._measured]
+        if not unmeasured:
             return None
         self._turn += 1
-        asked = self._model.best(self._measured.values(), unseen) if self._turn % 3 else None
-        return asked or self._by_tpe() or unseen[0]
+        proposed = self._model.propose(self._measured.values(), unmeasured) if self._turn % 3 else None
+        return proposed or self._by_tpe() or unmeasured[0]
 
     def finalists(self) -> list[Point]:
-        """What to measure for long in the next round of the finals, best first; none: they are over."""
+        """The points to measure in long windows in the next round of the finals, best first; empty: they are over."""
         return self._finals.next_round(self._measured.values())
 
-    def hopeless(self, trial: Trial) -> bool:
-        """Whether a trial over its limits can be cut short: a lower concurrency gives no more throughput than this."""
+    def should_prune(self, trial: Trial) -> bool:
+        """Whether to give up on a trial that is over its limits: lower concurrency won't raise its throughput."""
         best = self._best()
         return best is not None and best[1].within_slo and trial.throughput_per_s < best[1].throughput_per_s
 
     # --- telling ---
 
     def tell(self, point: Point, trial: Trial) -> None:
-        """Takes a coarse trial in."""
-        before = self._best()
+        """Records a short trial."""
+        previous = self._best()
         self.trials.append(trial)
         self._measured[point.key] = (point, trial)
-        better = self.goal.beats(trial, before and before[1])
-        self._since_better = 0 if better else self._since_better + 1
+        better = self.goal.beats(trial, previous and previous[1])
+        self._since_improvement = 0 if better else self._since_improvement + 1
         self._teach(point, trial)
 
     def tell_final(self, point: Point, trial: Trial) -> None:
-        """Takes a long trial of a finalist in, one more of it."""
+        """Records another long trial of a finalist."""
         self.trials.append(trial)
         self._finals.tell(point, trial)
 
     def best(self) -> tuple[Package, Trial]:
-        """The best package and trial: of the finalists that were measured most often, else of all.
+        """The best package and its trial: among the finalists of the latest round, or else among all points.
 
         Raises:
             MeasurementFailed: every trial failed.
         """
-        found = self._finals.best() or self._best()
-        if found is None:
+        best = self._finals.best() or self._best()
+        if best is None:
             last = self.trials[-1].error if self.trials else "nothing was tried"
             raise MeasurementFailed(f"no serving configuration could be measured: {last}", do="See the release's log.")
-        return found[0].package, found[1]
+        point, trial = best
+        return point.package, trial
 
     def best_trials(self, count: int) -> tuple[Trial, ...]:
-        """The best `count` trials, in the order they were made."""
-        order = sorted(range(len(self.trials)), key=lambda at: -self.goal.worth(self.trials[at]))
-        return tuple(self.trials[at] for at in sorted(order[:count]))
+        """The best `count` trials, in the order in which they were measured."""
+        order = sorted(range(len(self.trials)), key=lambda index: -self.goal.utility(self.trials[index]))
+        return tuple(self.trials[index] for index in sorted(order[:count]))
 
     def _best(self) -> tuple[Point, Trial] | None:
         return best_of(self._measured.values(), self.goal)
@@ -108,37 +110,36 @@ class Search:
     # --- where to begin ---
 
     def _starting_points(self) -> list[Point]:
-        """Each package as packaged (as Triton's documentation says to begin), and what was best before."""
-        given = [Point(package, package.config) for package in self.space.packages]
+        """Each package as packaged (where Triton's documentation says to start), and the warm start."""
+        packaged = [Point(package, package.config) for package in self.space.packages]
         by_precision = {package.precision: package for package in self.space.packages}
-        known = [Point(by_precision[p], config) for p, config in self._remembered if p in by_precision]
-        kept = [one for one in known if self.space.indices(one) is not None]
-        return list({one.key: one for one in (*given, *kept)}.values())
+        earlier = [Point(by_precision[p], config) for p, config in self._warm_start if p in by_precision]
+        valid = [point for point in earlier if self.space.indices(point) is not None]
+        return list({point.key: point for point in (*packaged, *valid)}.values())
 
     def _rules(self) -> tuple[Point, ...]:
-        """The two ways to fill a machine: a full batch on as many instances as cores, or on one with as many threads;
+        """The two ways to fill a machine with full batches: an instance per core, or one instance on all cores.
 
-        of the precision that was better by then.
+        Both use the precision that is best so far.
         """
-        if self._ruled is None:
+        if self._rule_points is None:
             space, best = self.space, self._best()
             package = space.packages.index(best[0].package) if best else 0
             full = min(space.cores, max(i * t for i, t in space.placements))
-            filling = [at for at, (i, t) in enumerate(space.placements) if i * t == full and 1 in (i, t)]
-            most_instances_first = sorted(filling, key=lambda at: -space.placements[at][0])[:2]
+            filling = [index for index, (i, t) in enumerate(space.placements) if i * t == full and 1 in (i, t)]
+            most_instances_first = sorted(filling, key=lambda index: -space.placements[index][0])[:2]
             largest = len(space.max_batch) - 1
-            self._ruled = tuple(space.point(package, largest, 0, at) for at in most_instances_first)
-        return self._ruled
+            self._rule_points = tuple(space.point(package, largest, 0, index) for index in most_instances_first)
+        return self._rule_points
 
     # --- Optuna ---
 
     def _by_tpe(self) -> Point | None:
-        for _ in range(_ASKS):
+        for _ in range(_TPE_ATTEMPTS):
             trial = self._study.ask(self._distributions())
             point = self.space.point(**trial.params)
-            seen = self._measured.get(point.key)
-            self._study.tell(trial, state=_state("FAIL"))  # what is measured is taught by `_teach`, seen or not
-            if seen is None:
+            self._study.tell(trial, state=_state("FAIL"))  # only a placeholder: `_teach` adds what is measured
+            if point.key not in self._measured:
                 return point
         return None
 
@@ -154,14 +155,14 @@ class Search:
     def _teach(self, point: Point, trial: Trial) -> None:
         from optuna.trial import create_trial  # noqa: PLC0415 - see `_study`
 
-        at, worth = self.space.indices(point), self.goal.worth(trial)
-        if at is None or not math.isfinite(worth):
+        indices, utility = self.space.indices(point), self.goal.utility(trial)
+        if indices is None or not math.isfinite(utility):
             return
-        self._study.add_trial(create_trial(params=at, distributions=self._distributions(), value=worth))
+        self._study.add_trial(create_trial(params=indices, distributions=self._distributions(), value=utility))
 
 
 def _study() -> Any:
-    import optuna  # noqa: PLC0415 - 0.4 s, where a search is made
+    import optuna  # noqa: PLC0415 - importing it takes 0.4 s, and only a search needs it
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     sampler = optuna.samplers.TPESampler(seed=0, n_startup_trials=4, multivariate=True)

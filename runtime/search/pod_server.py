@@ -1,8 +1,8 @@
-"""A pod as a bench: Triton in the target's own image and on its nodes, measured from here over the cluster's network.
+"""A pod as a bench: Triton in the target's own image on its nodes, measured from here over the cluster's network.
 
-The pod has every package, and each trial loads one with its configuration given in the request, so that nothing is ever
-written there. What is given is what `repository.reconfigure` writes into the final package, under another model name. A
-server that a configuration kills is started anew for the next one.
+The pod has every package. Each trial loads one of them with its configuration in the load request, so nothing is ever
+written in the pod. That configuration is what `repository.reconfigure` writes into the final package, except for the
+model's name. If a configuration kills the server, the next trial gets a fresh pod.
 """
 
 import contextlib
@@ -34,45 +34,45 @@ _METER_S = 10
 
 
 class Pod(Protocol):
-    """What this bench needs of a pod; see `runtime.serving.kubernetes.bench_pod.BenchPod`."""
+    """What this bench needs from a pod; see `runtime.serving.kubernetes.bench_pod.BenchPod`."""
 
     def start(self) -> Running:
-        """The pod, fresh and answering."""
+        """Starts a fresh pod and waits until it answers."""
 
     def why_ended(self) -> str:
-        """Why it does not answer."""
+        """Why the pod does not answer."""
 
 
 class PodServer:
     """A server in a pod of its own. See `runtime.search.bench.Bench`."""
 
     def __init__(self, pod: Pod, store: ArtifactStore, folder: Path) -> None:
-        """Starts the pod; whoever made it ends it."""
+        """Starts the pod; ending it is up to its owner."""
         self._pod = pod
         self._store = store
         self._folder = folder
         self._configs: dict[Precision, str] = {}
         self._loaded = ""
         self._connect()
-        told = self._told()
-        self._cores, self._hardware = int(told["cores"]), list(told["hardware"])
+        reading = self._read_meter()
+        self._cores, self._hardware = int(reading["cores"]), list(reading["hardware"])
 
     @property
     def cores(self) -> int:
-        """Those of the pod."""
+        """The cores of the pod."""
         return self._cores
 
     @property
     def hardware(self) -> list[object]:
-        """The pod's node."""
+        """The hardware of the pod's node."""
         return self._hardware
 
     def serve(self, point: Point) -> str:
-        """Loads a package after the one before is gone: two of them may not fit into a GPU's memory.
+        """Unloads the previous package and loads this one: a GPU's memory may not hold both.
 
         Raises:
-            ServerFailed: it can't be loaded, or the server died of it.
-            Temporary: the server died, and its pod can't be started again.
+            ServerFailed: the package can't be loaded, or it killed the server.
+            Temporary: the server had died, and its pod can't be restarted.
         """
         if not self._client.live():
             self._restart()
@@ -84,23 +84,23 @@ class PodServer:
             self._loaded = model
             self._client.load(model, parse(text))
         except Temporary as error:
-            raise ServerFailed(self._lost(error.what), do="Leave this configuration out of `search`.") from error
+            raise ServerFailed(self._explained(error.what), do="Leave this configuration out of `search`.") from error
         return model
 
     def address(self, protocol: WireProtocol) -> str:
-        """The pod's own address: nothing else leads to it."""
+        """The pod's own address, since no Service exposes it."""
         return f"{self._running.host}:{GRPC if protocol == 'grpc' else HTTP}"
 
     def memory_mb(self) -> float:
-        """The server's and its children's memory, as proportional set size, as the pod's meter tells it.
+        """The memory of the server and its children (proportional set size), as the pod's meter reports it.
 
         Raises:
             MeasurementFailed: the pod is gone.
         """
-        return float(self._told()["memory_mb"])
+        return float(self._read_meter()["memory_mb"])
 
     def tree(self, package: Package) -> Path:
-        """The package from the artifact store: the pod has a copy of its own."""
+        """The package, fetched from the artifact store; the pod has its own copy."""
         return self._store.fetch(package.repository, self._folder / package.precision)
 
     def close(self) -> None:
@@ -118,7 +118,7 @@ class PodServer:
             self._connect()
         except ServerFailed as error:
             raise Temporary(
-                f"the server to measure on ended, and can't be started again: {error.what}", do="Try again later."
+                f"the server to measure on ended and can't be restarted: {error.what}", do="Rerun the release later."
             ) from error
 
     def _config(self, package: Package) -> str:
@@ -128,22 +128,23 @@ class PodServer:
             self._configs[package.precision] = self._store.read_from_tree(package.repository, file).decode()
         return self._configs[package.precision]
 
-    def _told(self) -> dict[str, Any]:
+    def _read_meter(self) -> dict[str, Any]:
         try:
-            answer = _patiently(httpx.get, f"http://{self._running.host}:{METER}/", timeout=_METER_S, trust_env=False)
+            answer = _retrying(httpx.get, f"http://{self._running.host}:{METER}/", timeout=_METER_S, trust_env=False)
             return dict(answer.raise_for_status().json())
         except (httpx.HTTPError, ValueError) as error:
-            raise MeasurementFailed(self._lost(f"its meter does not answer: {error}"), do="See its events.") from error
+            message = self._explained(f"the meter of the pod to measure on does not answer: {error}")
+            raise MeasurementFailed(message, do="See the pod's events.") from error
 
-    def _lost(self, what: str) -> str:
-        """What happened, with what the cluster knows of it."""
+    def _explained(self, message: str) -> str:
+        """The message, with the cluster's reason if there is one."""
         why = ""
-        with contextlib.suppress(ShipliftError):  # it may not answer either
+        with contextlib.suppress(ShipliftError):  # the cluster may not answer either
             why = self._pod.why_ended()
-        return f"{what} ({why})" if why else what
+        return f"{message} ({why})" if why else message
 
 
-_patiently = tenacity.Retrying(
+_retrying = tenacity.Retrying(
     retry=tenacity.retry_if_exception_type(httpx.TransportError),
     wait=tenacity.wait_fixed(0.2),
     stop=tenacity.stop_after_delay(_METER_S),
@@ -153,19 +154,19 @@ _patiently = tenacity.Retrying(
 
 @contextmanager
 def pod_bench(site: Site, packages: tuple[Package, ...], _: Serving, folder: Path) -> Iterator[PodServer]:
-    """A pod for as long as the context lasts; what its server needs, its packages say.
+    """Runs a pod for as long as the context lasts; the packages say what its server needs.
 
     Raises:
-        ServerFailed: it did not come up; the message says why.
-        ClusterRefused: this process has no right to make it.
+        ServerFailed: it did not start; the message says why.
+        ClusterRefused: this process is not allowed to create it.
     """
     cluster = site.place
     if not isinstance(cluster, Cluster):
-        raise ClusterUnreachable("this site is no cluster", do="Release it on a cluster.")
+        raise ClusterUnreachable("this site is not on a cluster", do="Release on a cluster.")
     pod = BenchPod(KubernetesClient(cluster.serving_namespace), cluster, packages, site.artifacts_uri)
     try:
         with contextlib.closing(PodServer(pod, ArtifactStore(site.artifacts_uri), folder)) as server:
             yield server
     finally:
-        with contextlib.suppress(ShipliftError):  # a search that is done does not fail for this: `conclude` ends it too
+        with contextlib.suppress(ShipliftError):  # a finished search must not fail here: `conclude` ends the pod too
             pod.end()

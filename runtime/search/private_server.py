@@ -1,4 +1,4 @@
-"""The bundled server as a bench: a child of this process, with the packages' trees beside it."""
+"""The bundled server as a bench: a child process, with the packages' trees beside it."""
 
 import os
 from collections.abc import Iterator
@@ -32,12 +32,12 @@ class PrivateServer:
 
     @property
     def cores(self) -> int:
-        """Those of this process."""
+        """The cores of this process."""
         return len(os.sched_getaffinity(0))
 
     @property
     def hardware(self) -> list[object]:
-        """This processor."""
+        """This machine's processor."""
         return [sorted(cpu_flags()), os.cpu_count()]
 
     def serve(self, point: Point) -> str:
@@ -50,24 +50,24 @@ class PrivateServer:
         return name
 
     def address(self, protocol: WireProtocol) -> str:
-        """On the loopback."""
+        """Its address on the loopback interface."""
         return self.server.grpc if protocol == "grpc" else self.server.http
 
     def memory_mb(self) -> float:
-        """The server's and its children's memory, as proportional set size."""
+        """The memory of the server and its children (proportional set size)."""
         return memory_mb(self.server.process.pid)
 
     def tree(self, package: Package) -> Path:
-        """The package as the server has it, under the configuration served last."""
+        """The package, with the configuration that was last served."""
         return self.trees[package.precision]
 
 
 @contextmanager
 def private_bench(site: Site, packages: tuple[Package, ...], serving: Serving, folder: Path) -> Iterator[PrivateServer]:
-    """A private server for as long as the context lasts.
+    """Runs a private server for as long as the context lasts.
 
     Raises:
-        ServerFailed: it did not come up.
+        ServerFailed: it did not start.
     """
     store = ArtifactStore(site.artifacts_uri)
     trees = {package.precision: store.fetch(package.repository, folder / package.precision) for package in packages}

@@ -1,7 +1,7 @@
-"""The points of a search: every precision under every configuration that a machine of so many cores can use.
+"""The points of a search: every precision with every configuration that makes sense on the machine's cores.
 
-Instances and threads are one choice, since only their product matters to the cores: more than twice as many threads as
-cores only wait for each other.
+Instances and threads form one axis, since their product has a limit: beyond two threads per core they only wait for
+each other.
 """
 
 from collections.abc import Iterator
@@ -16,20 +16,20 @@ from shiplift.runtime.spec.serving import Serving
 
 @dataclass(frozen=True)
 class Point:
-    """One thing to measure: a package under a configuration."""
+    """A candidate to measure: a package with a configuration."""
 
     package: Package
     config: ServingConfig
 
     @property
     def key(self) -> tuple[str, ServingConfig]:
-        """What tells it from every other point."""
+        """Identifies the point."""
         return self.package.precision, self.config
 
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Every point, as axes."""
+    """All points, as the product of axes."""
 
     packages: tuple[Package, ...]
     max_batch: tuple[int, ...]
@@ -59,7 +59,7 @@ class Space:
         }
 
     def indices(self, point: Point) -> dict[str, int] | None:
-        """Where a point is; None: it is not in the space."""
+        """The indices of a point, by axis; None: it is not in the space."""
         config = point.config
         try:
             return {
@@ -73,12 +73,12 @@ class Space:
 
     def points(self) -> Iterator[Point]:
         """Every point."""
-        for at in product(*self.axes.values()):
-            yield self.point(*at)
+        for indices in product(*self.axes.values()):
+            yield self.point(*indices)
 
 
 def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: Serving, cores: int) -> Space:
-    """The space on a server of so many cores; a policed queue has at least the instances it needs."""
+    """The space on a server with this many cores; a queue policy has at least the instances that it needs."""
     least = least_instances(serving, packages[0].server)
     placements = {
         (max(instances, least), threads)
@@ -95,7 +95,7 @@ def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: 
 
 
 def first_config(space: SearchSpace, serving: Serving, server: ServerKind) -> ServingConfig:
-    """Where Triton's documentation says to start: dynamic batching without delay, one instance, one thread."""
+    """Where Triton's documentation says to start: dynamic batching without delay, the fewest instances and threads."""
     return ServingConfig(
         max_batch=sorted(space.max_batch)[len(space.max_batch) // 2],
         queue_delay_us=min(space.queue_delay_us),

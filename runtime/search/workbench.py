@@ -1,4 +1,4 @@
-"""Measuring points: a bench, a load generator, and the requests it sends."""
+"""Measures points: with a bench, a load generator, and the requests it sends."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +23,12 @@ from shiplift.runtime.spec.measurement import Load, SearchSpace
 from shiplift.runtime.spec.serving import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
-_ATTEMPTS = 1  # coarse: a trial that is off is one of many
+_ATTEMPTS = 1  # an unstable trial is only one of many
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workbench:
-    """Everything a trial needs."""
+    """Everything that a trial needs."""
 
     bench: Bench
     generator: LoadGenerator
@@ -39,24 +39,29 @@ class Workbench:
 
 
 @contextmanager
-def workbench(site: Site, packages: Packages, serving: Serving, space: SearchSpace, load: Load) -> Iterator[Workbench]:
-    """A bench for the packages, and the requests to send, for as long as the context lasts.
+def open_workbench(
+    site: Site, packages: Packages, serving: Serving, space: SearchSpace, load: Load
+) -> Iterator[Workbench]:
+    """Starts a bench for the packages and writes the requests to send; both last as long as the context.
 
     Raises:
-        MissingTool, ServerFailed, ClusterRefused: the bench can't be had; the message says why.
+        MissingTool, ServerFailed, ClusterRefused: the bench can't start; the message says why.
     """
     generator = load_generator(site, load.protocol)
     store, first = ArtifactStore(site.artifacts_uri), packages.packages[0]
     with TemporaryDirectory(prefix="shiplift-tune-", dir=site.home) as folder:
-        at = Path(folder)
-        with start_bench(site, packages.packages, serving, at) as bench:
+        work = Path(folder)
+        with start_bench(site, packages.packages, serving, work) as bench:
             golden = load_npz(store.read_from_tree(first.repository, GOLDEN))
-            file = requests.write(generator, at / "requests.json", first, golden, load)
-            yield Workbench(bench=bench, generator=generator, requests=file, work=at, space=space, load=load)
+            file = requests.write(generator, work / "requests.json", first, golden, load)
+            yield Workbench(bench=bench, generator=generator, requests=file, work=work, space=space, load=load)
 
 
 def measure_point(workbench: Workbench, search: Search, point: Point, window_ms: int) -> Trial:
-    """One configuration at the concurrency that fills it, then at lower ones while p99 is over the limit."""
+    """Measures a point at the concurrency that saturates it, then at lower ones while it is over its limits.
+
+    A failure is a trial with its error.
+    """
     config = point.config
     concurrency = min(workbench.space.max_concurrency, max(4, 2 * config.max_batch * config.instances))
     try:
@@ -65,7 +70,7 @@ def measure_point(workbench: Workbench, search: Search, point: Point, window_ms:
             trial = _trial(workbench, search.goal, point, model, concurrency, window_ms)
             if trial.within_slo or concurrency == 1:
                 return trial
-            if search.hopeless(trial):
+            if search.should_prune(trial):
                 return trial.model_copy(update={"pruned": True})
             concurrency //= 2
     except (ServerFailed, MeasurementFailed) as error:
@@ -98,16 +103,16 @@ def _trial(
         p50_ms=measured.p50_ms,
         p99_ms=measured.p99_ms,
         memory_mb=memory,
-        within_slo=goal.keeps(measured.p99_ms, memory),
+        within_slo=goal.within_budgets(measured.p99_ms, memory),
         queue_ms=measured.queue_ms,
         compute_ms=measured.compute_ms,
         window_ms=window_ms,
     )
-    return trial.model_copy(update={"cost_per_million": goal.per_million(trial)})
+    return trial.model_copy(update={"cost_per_million": goal.cost_per_million(trial)})
 
 
-def short(config: ServingConfig) -> str:
-    """A configuration in a few words."""
+def describe(config: ServingConfig) -> str:
+    """Describes a configuration in a few words; journals find their trials by this text."""
     return (
         f"batch {config.max_batch}, delay {config.queue_delay_us} us, "
         f"{config.instances} x {config.threads} thread{'s' if config.threads > 1 else ''}"

@@ -13,7 +13,7 @@ from shiplift.runtime.search.finals import FINALISTS
 from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.planner import PATIENCE, Search
 from shiplift.runtime.search.space import space_of
-from shiplift.runtime.search.workbench import short
+from shiplift.runtime.search.workbench import describe
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
 from shiplift.runtime.spec.serving import Queue, Serving
 from shiplift.steps.tune import _digest, _trial_key
@@ -28,45 +28,46 @@ CORES = 4
 
 def search(
     measure: Measure, space: SearchSpace = SPACE, serving: Serving | None = None, *packages: Package,
-    **given: Any,
+    **options: Any,
 ) -> tuple[Search, list[tuple[Package, ServingConfig]]]:  # fmt: skip
     """A finished search, and what it asked for."""
-    given.setdefault("goal", Goal())
-    found = Search(space_of(packages or (package(config=config(8)),), space, serving or Serving(), CORES), **given)
+    options.setdefault("goal", Goal())
+    finished = Search(space_of(packages or (package(config=config(8)),), space, serving or Serving(), CORES), **options)
     asked: list[tuple[Package, ServingConfig]] = []
-    while (point := found.ask()) is not None:
+    while (point := finished.ask()) is not None:
         asked.append((point.package, point.config))
-        found.tell(point, measure(point.package, point.config))
-    return found, asked
+        finished.tell(point, measure(point.package, point.config))
+    return finished, asked
 
 
-def made_of(throughput: Callable[[ServingConfig], float], limit: float | None = None) -> Measure:
+def machine(throughput: Callable[[ServingConfig], float], limit: float | None = None) -> Measure:
     """A machine whose p99 grows with the batch."""
 
-    def measure(one: Package, at: ServingConfig) -> Trial:
-        p99 = at.max_batch + at.queue_delay_us / 100
+    def measure(package: Package, config: ServingConfig) -> Trial:
+        p99 = config.max_batch + config.queue_delay_us / 100
         return trial(
-            precision=one.precision, config=at, throughput_per_s=throughput(at), p99_ms=p99,
+            precision=package.precision, config=config, throughput_per_s=throughput(config), p99_ms=p99,
             within_slo=limit is None or p99 <= limit,
         )  # fmt: skip
 
     return measure
 
 
-def grows(at: ServingConfig) -> float:
+def smooth(config: ServingConfig) -> float:
+    """A throughput that grows with every parameter."""
     return (
         100
-        * math.sqrt(at.max_batch)
-        * at.instances
-        * (1.2 if at.threads == 2 else 1)
-        * (1.1 if at.queue_delay_us else 1)
+        * math.sqrt(config.max_batch)
+        * config.instances
+        * (1.2 if config.threads == 2 else 1)
+        * (1.1 if config.queue_delay_us else 1)
     )
 
 
 def test_the_best_configuration_of_a_smooth_machine_is_found() -> None:
-    found, asked = search(made_of(grows))
-    assert found.best()[1].config == config(32, 500, 2, 2)
-    assert len(asked) < 24  # fewer than there are
+    tuner, asked = search(machine(smooth))
+    assert tuner.best()[1].config == config(32, 500, 2, 2)
+    assert len(asked) < 24  # fewer than the space has
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -79,169 +80,170 @@ def test_a_tenth_of_a_large_space_is_enough_to_come_within_a_twentieth_of_the_be
     best_batch, crowd, delay = rng.uniform(2, 5), rng.uniform(0.3, 0.7), rng.uniform(-0.1, 0.1)
     speed = {"fp32": 1.0, "int8": rng.uniform(0.8, 1.6)}
 
-    def rate(one: Package, at: ServingConfig) -> float:
+    def rate(package: Package, at: ServingConfig) -> float:
         used = min(at.instances * at.threads, 4) * crowd ** max(0.0, math.log2(at.instances * at.threads / 4))
         batch = 1 / (1 + ((math.log2(at.max_batch) - best_batch) / 3) ** 2)
-        return float(1000 * speed[one.precision] * used**0.8 * batch * (1 + delay * (at.queue_delay_us > 0)))
+        return float(1000 * speed[package.precision] * used**0.8 * batch * (1 + delay * (at.queue_delay_us > 0)))
 
-    def measure(one: Package, at: ServingConfig) -> Trial:
-        noisy = rate(one, at) * float(np.exp(rng.normal(0, 0.02)))
-        return trial(precision=one.precision, config=at, throughput_per_s=noisy)
+    def measure(package: Package, at: ServingConfig) -> Trial:
+        noisy = rate(package, at) * float(np.exp(rng.normal(0, 0.02)))
+        return trial(precision=package.precision, config=at, throughput_per_s=noisy)
 
     packages = (package(config=config(8)), package(precision="int8", config=config(8)))
     every = list(space_of(packages, space, Serving(), CORES).points())
-    found, asked = search(measure, space, None, *packages)
-    chosen = found.best()
-    assert len(asked) + FINALISTS <= len(every) // 10  # each final may need its like without a delay
-    assert rate(chosen[0], chosen[1].config) >= 0.95 * max(rate(one.package, one.config) for one in every)
+    finished, asked = search(measure, space, None, *packages)
+    chosen, best = finished.best()
+    assert len(asked) + FINALISTS <= len(every) // 10  # each finalist may be joined by the same one without a delay
+    assert rate(chosen, best.config) >= 0.95 * max(rate(point.package, point.config) for point in every)
 
 
 def test_the_best_within_the_latency_limit_is_found() -> None:
-    found, _ = search(made_of(grows, limit=10), goal=Goal(p99_ms=10))
-    assert found.best()[1].config == config(8, 0, 2, 2)
+    tuner, _ = search(machine(smooth, limit=10), goal=Goal(p99_ms=10))
+    assert tuner.best()[1].config == config(8, 0, 2, 2)
 
 
 def test_where_nothing_is_within_the_limit_the_lowest_latency_is_taken() -> None:
-    found, _ = search(made_of(grows, limit=0.5), goal=Goal(p99_ms=0.5))
-    best = found.best()[1]
+    tuner, _ = search(machine(smooth, limit=0.5), goal=Goal(p99_ms=0.5))
+    best = tuner.best()[1]
     assert (best.config.max_batch, best.config.queue_delay_us, best.within_slo) == (1, 0, False)
 
 
-def told(*trials: Trial, goal: Goal | None = None, final: bool = False) -> Search:
-    """A search that was told trials of configurations of its space, in order."""
-    found = Search(space_of((package(),), SPACE, Serving(), CORES), goal or Goal())
-    for point, one in zip(found.space.points(), trials, strict=False):
-        (found.tell_final if final else found.tell)(point, one.model_copy(update={"config": point.config}))
-    return found
+def search_told(*trials: Trial, goal: Goal | None = None) -> Search:
+    """A search that was told trials of its space's first points."""
+    running = Search(space_of((package(),), SPACE, Serving(), CORES), goal or Goal())
+    for point, measured in zip(running.space.points(), trials, strict=False):
+        running.tell(point, measured.model_copy(update={"config": point.config}))
+    return running
 
 
 def test_within_the_limit_beats_any_throughput_outside_it() -> None:
-    found = told(trial(throughput_per_s=9000, within_slo=False), trial(throughput_per_s=10), goal=Goal(p99_ms=1))
-    assert found.best()[1].throughput_per_s == 10
+    tuner = search_told(trial(throughput_per_s=9000, within_slo=False), trial(throughput_per_s=10), goal=Goal(p99_ms=1))
+    assert tuner.best()[1].throughput_per_s == 10
 
 
 def test_a_cheaper_million_beats_a_faster_machine() -> None:
     goal = Goal(price_per_hour=1.0, cores=4)
     small, large = trial(throughput_per_s=400, config=config(8)), trial(throughput_per_s=1000, config=config(8, 0, 4))
-    assert goal.per_million(small) == pytest.approx(1 / 4 / 3600 / 400 * 1e6)
-    assert goal.worth(small) > goal.worth(large)
-    assert Goal().worth(small) < Goal().worth(large)
+    assert goal.cost_per_million(small) == pytest.approx(1 / 4 / 3600 / 400 * 1e6)
+    assert goal.utility(small) > goal.utility(large)
+    assert Goal().utility(small) < Goal().utility(large)
 
 
 def test_memory_is_a_budget_like_latency() -> None:
-    assert not Goal(memory_mb=100).keeps(5, 101)
-    assert Goal(memory_mb=100, p99_ms=5).keeps(5, 100)
-    assert not Goal(p99_ms=5).keeps(math.nan, 1)
+    assert not Goal(memory_mb=100).within_budgets(5, 101)
+    assert Goal(memory_mb=100, p99_ms=5).within_budgets(5, 100)
+    assert not Goal(p99_ms=5).within_budgets(math.nan, 1)
 
 
 def test_nothing_is_measured_twice() -> None:
     space = SearchSpace(max_batch=(8, 8, 1), instances=(1, 1, 2), threads=(1,), queue_delay_us=(0,))
     for at in (SPACE, space):
-        _, asked = search(made_of(grows), at)
-        seen = [(one.precision, given) for one, given in asked]
-        assert len(seen) == len(set(seen))
+        _, asked = search(machine(smooth), at)
+        keys = [(package.precision, config) for package, config in asked]
+        assert len(keys) == len(set(keys))
 
 
 def test_the_configuration_that_was_packaged_is_measured_first_for_every_precision() -> None:
     fp32, int8 = package(config=config(8)), package(precision="int8", config=config(8))
-    _, asked = search(made_of(grows), SPACE, None, fp32, int8)
+    _, asked = search(machine(smooth), SPACE, None, fp32, int8)
     assert asked[:2] == [(fp32, config(8)), (int8, config(8))]
 
 
-def test_what_was_best_before_is_measured_next() -> None:
-    before = [("fp32", config(32, 500, 1, 2)), ("int8", config(1)), ("fp32", config(7))]
-    _, asked = search(made_of(grows), remembered=before)
+def test_what_was_best_for_earlier_versions_is_measured_next() -> None:
+    earlier = [("fp32", config(32, 500, 1, 2)), ("int8", config(1)), ("fp32", config(7))]
+    _, asked = search(machine(smooth), warm_start=earlier)
     assert [at for _, at in asked[:2]] == [config(8), config(32, 500, 1, 2)]
 
 
 def test_the_search_finds_the_faster_precision() -> None:
     fp32, int8 = package(config=config(8)), package(precision="int8", config=config(8))
 
-    def measure(one: Package, at: ServingConfig) -> Trial:
-        return trial(precision=one.precision, config=at, throughput_per_s=grows(at) * (2 if one is int8 else 1))
+    def measure(package: Package, at: ServingConfig) -> Trial:
+        factor = 2 if package is int8 else 1
+        return trial(precision=package.precision, config=at, throughput_per_s=smooth(at) * factor)
 
-    found, asked = search(measure, SPACE, None, fp32, int8)
-    assert found.best()[0] is int8
-    assert found.best()[1].config == config(32, 500, 2, 2)
+    tuner, asked = search(measure, SPACE, None, fp32, int8)
+    assert tuner.best()[0] is int8
+    assert tuner.best()[1].config == config(32, 500, 2, 2)
     assert len(asked) < 48
 
 
-def test_what_is_better_by_noise_alone_is_not_better() -> None:
+def test_a_gain_within_the_noise_is_not_better() -> None:
     rates = (1000.0, 1019.0)
-    assert told(*(trial(throughput_per_s=rate) for rate in rates)).best()[1].throughput_per_s == 1000
-    assert told(*(trial(throughput_per_s=rate) for rate in (*rates, 1021.0))).best()[1].throughput_per_s == 1021
+    assert search_told(*(trial(throughput_per_s=rate) for rate in rates)).best()[1].throughput_per_s == 1000
+    assert search_told(*(trial(throughput_per_s=rate) for rate in (*rates, 1021.0))).best()[1].throughput_per_s == 1021
 
 
 def test_finalists_are_those_that_short_windows_cannot_tell_apart() -> None:
-    found = told(*(trial(throughput_per_s=rate) for rate in (500.0, 1000.0, 950.0, 100.0)))
-    assert [point.config for point in found.finalists()] == [t.config for t in (found.trials[1], found.trials[2])]
+    tuner = search_told(*(trial(throughput_per_s=rate) for rate in (500.0, 1000.0, 950.0, 100.0)))
+    assert [point.config for point in tuner.finalists()] == [t.config for t in (tuner.trials[1], tuner.trials[2])]
 
 
 def test_a_long_measurement_outweighs_a_short_one() -> None:
-    found = told(*(trial(throughput_per_s=rate) for rate in (1000.0, 990.0)))
-    first, second = found.finalists()
-    found.tell_final(first, trial(config=first.config, throughput_per_s=900))
-    found.tell_final(second, trial(config=second.config, throughput_per_s=980))
-    assert found.best()[1].throughput_per_s == 980
-    assert len(found.trials) == 4
+    tuner = search_told(*(trial(throughput_per_s=rate) for rate in (1000.0, 990.0)))
+    first, second = tuner.finalists()
+    tuner.tell_final(first, trial(config=first.config, throughput_per_s=900))
+    tuner.tell_final(second, trial(config=second.config, throughput_per_s=980))
+    assert tuner.best()[1].throughput_per_s == 980
+    assert len(tuner.trials) == 4
 
 
 def test_the_better_half_of_the_finalists_goes_on_and_the_median_counts() -> None:
-    found = told(*[trial(throughput_per_s=1000)] * 4)
-    first = found.finalists()
+    tuner = search_told(*[trial(throughput_per_s=1000)] * 4)
+    first = tuner.finalists()
     for point, rate in zip(first, (1400.0, 900.0, 1010.0, 800.0), strict=True):
-        found.tell_final(point, trial(config=point.config, throughput_per_s=rate))
+        tuner.tell_final(point, trial(config=point.config, throughput_per_s=rate))
     lucky, better = first[0], first[2]
     for rates in ({lucky.key: 900.0, better.key: 1000.0}, {lucky.key: 910.0, better.key: 1005.0}):
-        now = found.finalists()
+        now = tuner.finalists()
         assert {point.key for point in now} == set(rates)
         for point in now:
-            found.tell_final(point, trial(config=point.config, throughput_per_s=rates[point.key]))
-    assert (found.best()[1].config, found.best()[1].throughput_per_s) == (better.config, 1005)
+            tuner.tell_final(point, trial(config=point.config, throughput_per_s=rates[point.key]))
+    assert (tuner.best()[1].config, tuner.best()[1].throughput_per_s) == (better.config, 1005)
 
 
-def test_the_finals_end_when_one_alone_is_left_or_none_was_in_them() -> None:
-    found = told(trial(throughput_per_s=1000), trial(throughput_per_s=10))
-    (only,) = found.finalists()
-    found.tell_final(only, trial(config=only.config, error="died"))
-    assert found.finalists() == []
-    assert found.best()[1].throughput_per_s == 1000  # as short as it was measured
-    assert told(trial(error="died")).finalists() == []
+def test_the_finals_end_when_one_finalist_is_left_or_there_was_none() -> None:
+    tuner = search_told(trial(throughput_per_s=1000), trial(throughput_per_s=10))
+    (only,) = tuner.finalists()
+    tuner.tell_final(only, trial(config=only.config, error="died"))
+    assert tuner.finalists() == []
+    assert tuner.best()[1].throughput_per_s == 1000  # its short measurement
+    assert search_told(trial(error="died")).finalists() == []
 
 
 @pytest.mark.parametrize(("delayed", "chosen"), [(1040.0, 0), (1100.0, 500)])
-def test_waiting_for_batches_has_to_be_worth_it(delayed: float, chosen: int) -> None:
-    """At full load it may seem a little better; at any other load each request pays for it."""
+def test_a_queue_delay_must_gain_enough(delayed: float, chosen: int) -> None:
+    """At full load it may seem slightly better; at any other load each request pays for it."""
     placements = len(space_of((package(),), SPACE, Serving(), CORES).placements)
-    found = told(*[trial(throughput_per_s=700)] * placements, trial(throughput_per_s=1000))
-    finalists = list(found.finalists())
+    tuner = search_told(*[trial(throughput_per_s=700)] * placements, trial(throughput_per_s=1000))
+    finalists = list(tuner.finalists())
     assert [point.config.queue_delay_us for point in finalists] == [500, 0]
     for point, rate in zip(finalists, (delayed, 1000.0), strict=True):
-        found.tell_final(point, trial(config=point.config, throughput_per_s=rate))
-    assert found.best()[1].config.queue_delay_us == chosen
+        tuner.tell_final(point, trial(config=point.config, throughput_per_s=rate))
+    assert tuner.best()[1].config.queue_delay_us == chosen
 
 
-def test_what_is_slower_already_and_over_its_limit_is_hopeless() -> None:
-    found = told(trial(throughput_per_s=1000), goal=Goal(p99_ms=10))
-    assert found.hopeless(trial(throughput_per_s=900, within_slo=False))
-    assert not found.hopeless(trial(throughput_per_s=1100, within_slo=False))
-    assert not told().hopeless(trial(throughput_per_s=900, within_slo=False))
+def test_a_trial_over_its_limit_and_already_slower_is_pruned() -> None:
+    tuner = search_told(trial(throughput_per_s=1000), goal=Goal(p99_ms=10))
+    assert tuner.should_prune(trial(throughput_per_s=900, within_slo=False))
+    assert not tuner.should_prune(trial(throughput_per_s=1100, within_slo=False))
+    assert not search_told().should_prune(trial(throughput_per_s=900, within_slo=False))
 
 
 def test_the_same_answers_give_the_same_questions() -> None:
-    assert search(made_of(grows))[1] == search(made_of(grows))[1]
+    assert search(machine(smooth))[1] == search(machine(smooth))[1]
 
 
 def test_no_more_threads_are_proposed_than_twice_the_cores() -> None:
     space = SearchSpace(instances=(1, 2, 4, 8, 16), threads=(1, 2, 4, 8, 16))
-    _, asked = search(made_of(lambda at: at.instances * at.threads), space)
+    _, asked = search(machine(lambda at: at.instances * at.threads), space)
     assert max(at.instances * at.threads for _, at in asked) == 8
 
 
 def test_a_policed_queue_is_never_proposed_fewer_instances_than_it_needs() -> None:
     policed = Serving(queue=Queue(max_size=10))
     _, asked = search(
-        made_of(lambda at: 100 / at.instances),
+        machine(lambda at: 100 / at.instances),
         SearchSpace(instances=(1, 2, 4)),
         policed,
         package(config=config(8, 0, 2)),
@@ -253,39 +255,43 @@ def test_configurations_that_fail_are_kept_and_never_chosen() -> None:
     def measure(_: Package, at: ServingConfig) -> Trial:
         if at.max_batch == 32:
             return trial(config=at, throughput_per_s=0, error="does not load")
-        return trial(config=at, throughput_per_s=grows(at))
+        return trial(config=at, throughput_per_s=smooth(at))
 
-    found, asked = search(measure)
-    assert len(found.trials) == len(asked)
-    assert {one.config.max_batch for one in found.trials if one.error} == {32}
-    assert found.best()[1].config == config(8, 500, 2, 2)
+    tuner, asked = search(measure)
+    assert len(tuner.trials) == len(asked)
+    assert {failed.config.max_batch for failed in tuner.trials if failed.error} == {32}
+    assert tuner.best()[1].config == config(8, 500, 2, 2)
 
 
 def test_a_search_in_which_everything_fails_ends_and_says_the_last_reason() -> None:
-    found, asked = search(lambda _, at: trial(config=at, error="perf_analyzer died"))
+    tuner, asked = search(lambda _, at: trial(config=at, error="perf_analyzer died"))
     assert len(asked) <= PATIENCE + 4
     with pytest.raises(MeasurementFailed, match="no serving configuration could be measured: perf_analyzer died"):
-        found.best()
+        tuner.best()
 
 
 def test_a_record_names_the_best_of_very_many_trials_in_the_order_they_were_made() -> None:
     space = SearchSpace(max_batch=tuple(range(1, 33)), queue_delay_us=(0, 500), instances=(1, 2), threads=(1,))
-    found = Search(space_of((package(),), space, Serving(), CORES), Goal())
-    for point in found.space.points():
-        found.tell(point, trial(config=point.config, throughput_per_s=grows(point.config)))
-    kept = found.best_trials(64)
-    assert (len(found.trials), len(kept)) == (128, 64)
-    assert list(kept) == [one for one in found.trials if one in kept]
-    worst = min(one.throughput_per_s for one in kept)
-    assert all(one in kept for one in found.trials if one.throughput_per_s > worst)
-    assert [one.error for one in told(trial(error="died"), trial()).best_trials(1)] == [""]
+    tuner = Search(space_of((package(),), space, Serving(), CORES), Goal())
+    for point in tuner.space.points():
+        tuner.tell(point, trial(config=point.config, throughput_per_s=smooth(point.config)))
+    reported = tuner.best_trials(64)
+    assert (len(tuner.trials), len(reported)) == (128, 64)
+    assert list(reported) == [trial for trial in tuner.trials if trial in reported]
+    worst = min(trial.throughput_per_s for trial in reported)
+    assert all(trial in reported for trial in tuner.trials if trial.throughput_per_s > worst)
+    assert [best.error for best in search_told(trial(error="died"), trial()).best_trials(1)] == [""]
 
 
 def test_a_trial_is_found_again_by_its_package_and_its_configuration() -> None:
-    one, other = package(), package(repository=artifact("9", kind="tree"))
-    keys = {_trial_key(a, at) for a in (one, other) for at in (config(1), config(8), config(8, 500), config(8, 0, 2))}
+    packages = package(), package(repository=artifact("9", kind="tree"))
+    keys = {
+        _trial_key(packaged, at)
+        for packaged in packages
+        for at in (config(1), config(8), config(8, 500), config(8, 0, 2))
+    }
     assert len(keys) == 8
-    assert short(config(8, 500, 2, 1)) == "batch 8, delay 500 us, 2 x 1 thread"
+    assert describe(config(8, 500, 2, 1)) == "batch 8, delay 500 us, 2 x 1 thread"
 
 
 @pytest.mark.parametrize(
@@ -302,17 +308,17 @@ def test_a_trial_is_found_again_by_its_package_and_its_configuration() -> None:
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_trials_measured_otherwise_are_not_taken_over(change: dict[str, Any]) -> None:
-    """What a trial says depends on all of these: at which concurrency it was taken, and whether it was in time."""
-    given: dict[str, Any] = {
+def test_trials_measured_differently_are_not_reused(change: dict[str, Any]) -> None:
+    """A trial depends on all of these: they decide its concurrency, and whether it was within the limits."""
+    arguments: dict[str, Any] = {
         "packages": Packages(target="t", packages=(package(),), checks=()), "load": Load(), "space": SearchSpace(),
         "latency_target": LatencyTarget(), "hardware": [["avx2"], 4],
     }  # fmt: skip
-    assert _digest(**given) == _digest(**given)
-    assert _digest(**given) != _digest(**given | change)
+    assert _digest(**arguments) == _digest(**arguments)
+    assert _digest(**arguments) != _digest(**arguments | change)
 
 
-def test_a_longer_search_takes_over_the_trials_of_a_shorter_one() -> None:
+def test_a_longer_search_reuses_the_trials_of_a_shorter_one() -> None:
     packages = Packages(target="t", packages=(package(),), checks=())
     digests = {
         _digest(packages, Load(), SearchSpace(time_budget_s=budget, threads=threads), LatencyTarget(), [])

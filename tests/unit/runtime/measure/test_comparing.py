@@ -14,14 +14,14 @@ TARGET = ComparisonTarget(p99_percent=50, throughput_percent=25)
 
 
 def machine(noise: float, ratio: float, order: list[str]) -> tuple[Callable[[], LoadPoint], Callable[[], LoadPoint]]:
-    """A champion of 1000/s, and a challenger `ratio` times as fast, on a noisy machine."""
+    """A champion at 1000/s and a challenger `ratio` times as fast, on a noisy machine."""
     rng = np.random.default_rng(4)
 
     def side(name: str, rate: float) -> Callable[[], LoadPoint]:
         def measure() -> LoadPoint:
             order.append(name)
-            found = rate * float(np.exp(rng.normal(0, noise)))
-            return point(throughput_per_s=found, p99_ms=10_000 / found)
+            measured = rate * float(np.exp(rng.normal(0, noise)))
+            return point(throughput_per_s=measured, p99_ms=10_000 / measured)
 
         return measure
 
@@ -33,44 +33,44 @@ def run(noise: float, ratio: float, *, rounds: int = 4, budget_s: float = 1e9) -
     return order, compare(*machine(noise, ratio, order), 7, 16, Plan(rounds=rounds, budget_s=budget_s, target=TARGET))
 
 
-def verdicts(found: Comparison) -> set[Outcome]:
-    return {check.verdict for check in comparison.speed_checks(found, TARGET)}
+def verdicts(result: Comparison) -> set[Outcome]:
+    return {check.verdict for check in comparison.speed_checks(result, TARGET)}
 
 
 @pytest.fixture(autouse=True)
-def a_second_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def one_second_per_round(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(1_000_000))
     monkeypatch.setattr("shiplift.runtime.measure.comparing.time.monotonic", lambda: float(next(ticks)))
 
 
 def test_the_champion_is_measured_against_itself_first_and_then_in_turn() -> None:
-    order, found = run(0.001, 1.0)
+    order, result = run(0.001, 1.0)
     assert order == list("AAAA" + "ABBA" * 2)
-    assert (found.version, found.concurrency, found.rounds) == (7, 16, 4)
-    assert len(found.noise_p99_ratios) == len(found.noise_throughput_ratios) == 2
+    assert (result.version, result.concurrency, result.rounds) == (7, 16, 4)
+    assert len(result.noise_p99_ratios) == len(result.noise_throughput_ratios) == 2
 
 
-def test_a_quiet_machine_needs_no_more_than_the_least_rounds() -> None:
+def test_a_quiet_machine_needs_only_the_minimum_of_rounds() -> None:
     assert run(0.01, 1.0)[1].rounds == 4
     assert verdicts(run(0.01, 1.0)[1]) == {Outcome.PASS}
     assert verdicts(run(0.01, 0.5)[1]) == {Outcome.FAIL}
 
 
-def test_a_noisy_one_goes_on_until_it_is_decided() -> None:
-    _, found = run(0.35, 1.0)
-    assert found.rounds > 4
-    assert verdicts(found) == {Outcome.PASS}
+def test_a_noisy_machine_takes_more_rounds_until_the_limits_are_decided() -> None:
+    _, result = run(0.35, 1.0)
+    assert result.rounds > 4
+    assert verdicts(result) == {Outcome.PASS}
 
 
-def test_the_time_ends_it_undecided_and_says_how_many_more_are_needed() -> None:
-    _, found = run(0.6, 0.9, rounds=2, budget_s=1)
-    assert found.rounds == 2
-    checks = list(comparison.speed_checks(found, TARGET))
+def test_when_time_runs_out_the_checks_say_how_many_more_rounds_are_needed() -> None:
+    _, result = run(0.6, 0.9, rounds=2, budget_s=1)
+    assert result.rounds == 2
+    checks = list(comparison.speed_checks(result, TARGET))
     assert Outcome.INCONCLUSIVE in {check.verdict for check in checks}
     assert any("would decide it" in check.reason for check in checks)
 
 
-def test_how_often_it_looks_is_known_before_the_first_round() -> None:
+def test_the_number_of_looks_is_fixed_before_the_first_round() -> None:
     plan = Plan(rounds=4, budget_s=40, target=TARGET)
     assert [looks_within(plan, seconds) for seconds in (100, 10, 5, 2.5, 1, 0)] == [1, 1, 2, 3, 4, 1]
 
@@ -78,14 +78,13 @@ def test_how_often_it_looks_is_known_before_the_first_round() -> None:
 def test_an_equal_challenger_is_seldom_refused_however_often_it_looks() -> None:
     rng = np.random.default_rng(5)
     target = ComparisonTarget(p99_percent=0, throughput_percent=0)
-    wrong = 0
+    refused = 0
     for _ in range(150):
 
         def side() -> LoadPoint:
-            found = 1000 * float(np.exp(rng.normal(0, 0.1)))
-            return point(throughput_per_s=found, p99_ms=10)
+            return point(throughput_per_s=1000 * float(np.exp(rng.normal(0, 0.1))), p99_ms=10)
 
-        found = compare(side, side, 1, 4, Plan(rounds=3, budget_s=60, target=target))
-        failed = [c for c in comparison.speed_checks(found, target) if c.name.startswith("throughput")]
-        wrong += failed[0].verdict is Outcome.FAIL
-    assert wrong / 150 <= 0.06
+        result = compare(side, side, 1, 4, Plan(rounds=3, budget_s=60, target=target))
+        failed = [c for c in comparison.speed_checks(result, target) if c.name.startswith("throughput")]
+        refused += failed[0].verdict is Outcome.FAIL
+    assert refused / 150 <= 0.06

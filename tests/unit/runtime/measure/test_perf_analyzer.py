@@ -27,9 +27,8 @@ ROW = {
 FOUR = Demand(concurrency=4)
 
 
-def requests(folder: Path, tensors: Signature, **kept: Any) -> list[dict[str, Any]]:
-    limit = kept.pop("limit", 32)
-    written = write_requests(folder / "requests.json", tensors, split(kept, limit=limit))
+def requests(folder: Path, tensors: Signature, limit: int = 32, **samples: Any) -> list[dict[str, Any]]:
+    written = write_requests(folder / "requests.json", tensors, split(samples, limit=limit))
     assert written == folder / "requests.json"
     data: list[dict[str, Any]] = json.loads(written.read_text())["data"]
     return data
@@ -37,9 +36,11 @@ def requests(folder: Path, tensors: Signature, **kept: Any) -> list[dict[str, An
 
 def test_each_sample_is_a_request_with_its_raw_bytes(tmp_path: Path) -> None:
     samples = np.arange(8, dtype=np.float32).reshape(2, 4)
-    found = requests(tmp_path, signature(), input=samples)
-    assert [one["input"]["shape"] for one in found] == [[4], [4]]
-    assert [base64.b64decode(one["input"]["content"]["b64"]) for one in found] == [row.tobytes() for row in samples]
+    written = requests(tmp_path, signature(), input=samples)
+    assert [request["input"]["shape"] for request in written] == [[4], [4]]
+    assert [base64.b64decode(request["input"]["content"]["b64"]) for request in written] == [
+        row.tobytes() for row in samples
+    ]
 
 
 def test_no_more_requests_are_written_than_asked_for(tmp_path: Path) -> None:
@@ -51,16 +52,16 @@ def test_no_more_requests_are_written_than_asked_for(tmp_path: Path) -> None:
 
 def test_text_is_written_as_text(tmp_path: Path) -> None:
     tensors = Signature(inputs=(tensor("text", -1, 2, datatype="BYTES"),), outputs=())
-    (one,) = requests(tmp_path, tensors, text=np.array([["ä", "b"]], dtype=object))
-    assert one == {"text": {"content": ["ä", "b"], "shape": [2]}}
+    (request,) = requests(tmp_path, tensors, text=np.array([["ä", "b"]], dtype=object))
+    assert request == {"text": {"content": ["ä", "b"], "shape": [2]}}
 
 
-def test_a_single_number_a_sample_has_the_shape_of_one(tmp_path: Path) -> None:
+def test_a_scalar_per_sample_has_shape_one(tmp_path: Path) -> None:
     tensors = Signature(inputs=(tensor("x", -1, datatype="INT64"), tensor("t", -1, datatype="BYTES")), outputs=())
-    found = requests(tmp_path, tensors, x=np.array([7, 8]), t=np.array(["a", "b"], dtype=object))
-    assert [one["x"]["shape"] for one in found] == [[1], [1]]
-    assert base64.b64decode(found[1]["x"]["content"]["b64"]) == np.int64(8).tobytes()
-    assert found[1]["t"] == {"content": ["b"], "shape": [1]}
+    written = requests(tmp_path, tensors, x=np.array([7, 8]), t=np.array(["a", "b"], dtype=object))
+    assert [request["x"]["shape"] for request in written] == [[1], [1]]
+    assert base64.b64decode(written[1]["x"]["content"]["b64"]) == np.int64(8).tobytes()
+    assert written[1]["t"] == {"content": ["b"], "shape": [1]}
 
 
 @pytest.mark.parametrize("dtype", ["BOOL", "UINT8", "INT32", "FP16", "FP64"])
@@ -69,24 +70,24 @@ def test_every_type_is_written_in_its_own_width(tmp_path: Path, dtype: Any) -> N
 
     tensors = Signature(inputs=(tensor("x", -1, 2, datatype=dtype),), outputs=())
     sample = np.ones((1, 2), numpy_type(dtype))
-    (one,) = requests(tmp_path, tensors, x=sample.T.copy().T)
-    assert base64.b64decode(one["x"]["content"]["b64"]) == sample.tobytes()
+    (request,) = requests(tmp_path, tensors, x=sample.T.copy().T)
+    assert base64.b64decode(request["x"]["content"]["b64"]) == sample.tobytes()
 
 
 def run(row: Any = None, **changes: Any) -> Run:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "row": ROW if row is None else row, "windows": ((1000.0, 2.0), (1000.0, 2.0), (1000.0, 2.0)),
         "sent_per_s": 0.0, "late_percent": 0.0, "overhead_percent": 1.0, "client_cores": 0.2, "seconds": 1.0,
     }  # fmt: skip
-    return Run(**given | changes)
+    return Run(**fields | changes)
 
 
-def pointed(row: Any = None, demand: Demand = Demand(concurrency=4), **changes: Any) -> LoadPoint:  # noqa: B008
+def point_of(row: Any = None, demand: Demand = Demand(concurrency=4), **changes: Any) -> LoadPoint:  # noqa: B008
     return perf_analyzer._point(run(row, **changes), demand, Window(window_ms=100, stability_percent=10))
 
 
 def test_a_row_of_perf_analyzer_is_a_point_in_milliseconds() -> None:
-    point = pointed(windows=((1000.0, 1.0), (1031.4, 1.0), (968.6, 1.0)))
+    point = point_of(windows=((1000.0, 1.0), (1031.4, 1.0), (968.6, 1.0)))
     assert (point.concurrency, point.throughput_per_s) == (4, 1282.5)
     assert (point.p50_ms, point.p90_ms, point.p95_ms, point.p99_ms) == (0.7, 0.9, 1.1, 2.3)
     assert (point.queue_ms, point.compute_ms) == (0.25, 0.625)
@@ -95,13 +96,13 @@ def test_a_row_of_perf_analyzer_is_a_point_in_milliseconds() -> None:
 
 def test_server_times_may_be_missing() -> None:
     row = {name: value for name, value in ROW.items() if not name.startswith("Server")}
-    assert (pointed(row).queue_ms, pointed(row).compute_ms) == (0, 0)
+    assert (point_of(row).queue_ms, point_of(row).compute_ms) == (0, 0)
 
 
 def test_windows_that_differ_are_marked() -> None:
-    point = pointed(windows=((1000.0, 1.0), (800.0, 1.0), (1200.0, 1.0)))
+    point = point_of(windows=((1000.0, 1.0), (800.0, 1.0), (1200.0, 1.0)))
     assert (point.stable, point.spread_percent) == (False, 20.0)
-    assert not pointed(windows=()).stable
+    assert not point_of(windows=()).stable
 
 
 @pytest.mark.parametrize(
@@ -115,10 +116,9 @@ def test_windows_that_differ_are_marked() -> None:
         ({"sent_per_s": 930.0}, False),
     ],
 )
-def test_a_client_that_was_the_limit_is_marked(changes: dict[str, Any], saturated: bool) -> None:
+def test_a_client_that_was_the_bottleneck_is_marked(changes: dict[str, Any], saturated: bool) -> None:
     demand = Demand(rate_per_s=1000)
-    found = run(**{"sent_per_s": 1000.0} | changes).saturated(demand, 1000)
-    assert found is saturated
+    assert run(**{"sent_per_s": 1000.0} | changes).saturated(demand, 1000) is saturated
 
 
 def test_chance_alone_does_not_make_a_client_slow() -> None:
@@ -137,31 +137,31 @@ def test_arrivals_do_not_wait_for_answers() -> None:
 def test_requests_of_several_lengths_are_written_each_with_its_own(tmp_path: Path) -> None:
     tensors = Signature(inputs=(tensor("x", -1, -1, datatype="INT64"),), outputs=())
     written = write_requests(tmp_path / "r.json", tensors, [{"x": np.arange(n)} for n in (3, 7)])
-    assert [one["x"]["shape"] for one in json.loads(written.read_text())["data"]] == [[3], [7]]
+    assert [request["x"]["shape"] for request in json.loads(written.read_text())["data"]] == [[3], [7]]
 
 
-def test_bytes_that_are_no_text_travel_as_they_are(tmp_path: Path) -> None:
+def test_bytes_that_are_not_text_are_sent_unchanged(tmp_path: Path) -> None:
     tensors = Signature(inputs=(tensor("jpeg", -1, 1, datatype="BYTES"),), outputs=())
     image = b"\xff\xd8\xff\x00"
     written = write_requests(tmp_path / "r.json", tensors, [{"jpeg": np.array([image], dtype=object)}])
-    (one,) = json.loads(written.read_text())["data"]
-    assert base64.b64decode(one["jpeg"]["content"]["b64"]) == b"\x04\x00\x00\x00" + image
+    (request,) = json.loads(written.read_text())["data"]
+    assert base64.b64decode(request["jpeg"]["content"]["b64"]) == b"\x04\x00\x00\x00" + image
 
 
 @pytest.mark.parametrize("name", ["Inferences/Second", "p50 latency", "p90 latency", "p95 latency", "p99 latency"])
 @pytest.mark.parametrize("value", [None, "", "-nan", "n/a"])
 def test_a_missing_number_is_never_zero(name: str, value: str | None) -> None:
     """A latency of 0 ms would be within every limit."""
-    row: dict[str, str] = {key: one for key, one in ROW.items() if key != name} | (
+    row: dict[str, str] = {column: text for column, text in ROW.items() if column != name} | (
         {name: value} if value is not None else {}
     )
     with pytest.raises(MeasurementFailed, match=name):
-        pointed(row)
+        point_of(row)
 
 
 def test_nothing_answered_is_no_measurement() -> None:
     with pytest.raises(MeasurementFailed, match="no request was answered at concurrency 4"):
-        pointed(ROW | {"Inferences/Second": "0"})
+        point_of(ROW | {"Inferences/Second": "0"})
 
 
 @pytest.mark.parametrize(("text", "row"), [("", None), ("a,b\n", None), ("a,b\n1,2\n3,4\n", {"a": "3", "b": "4"})])
@@ -180,24 +180,24 @@ def test_without_perf_analyzer_the_error_says_how_to_get_it(tmp_path: Path) -> N
 
 @pytest.fixture
 def environment(tmp_path: Path) -> ServerEnvironment:
-    """An environment whose perf_analyzer is a program that dies with a last word."""
-    found = ServerEnvironment(tmp_path / "environment")
-    found.perf_analyzer.parent.mkdir(parents=True)
-    found.perf_analyzer.write_text("#!/bin/sh\necho loading; echo failed: connection refused >&2; exit 99\n")
-    found.perf_analyzer.chmod(0o755)
-    return found
+    """An environment whose perf_analyzer is a program that prints an error and dies."""
+    failing = ServerEnvironment(tmp_path / "environment")
+    failing.perf_analyzer.parent.mkdir(parents=True)
+    failing.perf_analyzer.write_text("#!/bin/sh\necho loading; echo failed: connection refused >&2; exit 99\n")
+    failing.perf_analyzer.chmod(0o755)
+    return failing
 
 
-def test_a_measurement_that_dies_says_where_and_with_which_words(
+def test_the_error_of_a_dead_measurement_has_its_demand_and_last_lines(
     environment: ServerEnvironment, tmp_path: Path
 ) -> None:
     target = LoadTarget(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
-    (tmp_path / "digits-4-0.csv").write_text("Inferences/Second\n99\n")  # of an earlier run: must not be taken for this
+    (tmp_path / "digits-4-0.csv").write_text("Inferences/Second\n99\n")  # from an earlier run: to be ignored
     with pytest.raises(MeasurementFailed, match="ended with 99 at concurrency 4: loading / failed: connection refused"):
         PerfAnalyzer(environment).measure(target, FOUR, Window(window_ms=100), tmp_path)
 
 
-def test_a_crash_of_the_client_is_forgiven_twice_and_no_more(environment: ServerEnvironment, tmp_path: Path) -> None:
+def test_the_client_may_crash_twice_and_no_more(environment: ServerEnvironment, tmp_path: Path) -> None:
     count, row = tmp_path / "count", ",".join(ROW) + "\\n" + ",".join(ROW.values())
     environment.perf_analyzer.write_text(
         f"#!/bin/sh\necho x >> {count}\n[ $(wc -l < {count}) -gt $CRASHES ] || kill -ABRT $$\n"
@@ -224,7 +224,7 @@ def test_every_protocol_of_a_spec_has_a_generator_that_speaks_it(tmp_path: Path)
         assert load_generator(at, protocol) == PerfAnalyzer(ServerEnvironment(Path(at.server_environment)))
 
 
-def test_a_measurement_keeps_every_run_and_the_percentile_it_was_asked_for(
+def test_a_measurement_keeps_every_run_and_the_requested_percentile(
     environment: ServerEnvironment, tmp_path: Path
 ) -> None:
     row = ",".join(ROW) + "\\n" + ",".join(ROW.values())

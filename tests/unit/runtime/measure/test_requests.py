@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.measure.requests import length, recorded, synthetic
+from shiplift.runtime.measure.requests import draw_length, recorded, synthetic
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.measurement import DynamicShape, Load
@@ -22,8 +22,8 @@ def kserve(data: Any, shape: list[int], name: str = "input") -> dict[str, Any]:
 
 def test_requests_of_an_npz_are_its_rows() -> None:
     rows = np.arange(12, dtype=np.float32).reshape(3, 4)
-    found = recorded(dump_npz({"input": rows}), "r.npz", signature())
-    assert [one["input"].tolist() for one in found] == rows.tolist()
+    samples = recorded(dump_npz({"input": rows}), "r.npz", signature())
+    assert [sample["input"].tolist() for sample in samples] == rows.tolist()
 
 
 @pytest.mark.parametrize("form", ["one", "list", "lines", "wrapped"])
@@ -35,26 +35,26 @@ def test_requests_of_a_log_are_its_bodies(form: str) -> None:
         "lines": "\n".join(map(json.dumps, bodies)),
         "wrapped": json.dumps({"requests": bodies}),
     }[form]
-    found = recorded(text.encode(), "requests.json", signature())
-    assert len(found) == (1 if form == "one" else 3)
-    assert found[-1]["input"].tolist() == ([1, 2, 3, 4] if form == "one" else [5, 6, 7, 8])
+    samples = recorded(text.encode(), "requests.json", signature())
+    assert len(samples) == (1 if form == "one" else 3)
+    assert samples[-1]["input"].tolist() == ([1, 2, 3, 4] if form == "one" else [5, 6, 7, 8])
 
 
 def test_bytes_in_a_log_are_bytes() -> None:
     tensors = Signature(inputs=(tensor("jpeg", -1, 1, datatype="BYTES"),), outputs=())
     body = {"inputs": [{"name": "jpeg", "shape": [1, 1], "datatype": "BYTES", "data": [{"b64": "/9j/AA=="}]}]}
-    (one,) = recorded(json.dumps(body).encode(), "r.json", tensors)
-    assert one["jpeg"].tolist() == [b"\xff\xd8\xff\x00"]
+    (sample,) = recorded(json.dumps(body).encode(), "r.json", tensors)
+    assert sample["jpeg"].tolist() == [b"\xff\xd8\xff\x00"]
 
 
 def test_a_file_s_bytes_may_be_a_tensor_of_bytes() -> None:
-    """As a model that decodes images itself takes them in ONNX, whose strings are text."""
+    """ONNX models that decode images take them this way, since ONNX strings are text."""
     tensors = Signature(inputs=(tensor("jpeg", -1, -1, datatype="UINT8"),), outputs=())
     body = {"inputs": [{"name": "jpeg", "shape": [1, 4], "datatype": "UINT8", "data": {"b64": "/9j/AA=="}}]}
-    (one,) = recorded(json.dumps(body).encode(), "r.json", tensors)
-    assert one["jpeg"].tolist() == list(b"\xff\xd8\xff\x00")
+    (sample,) = recorded(json.dumps(body).encode(), "r.json", tensors)
+    assert sample["jpeg"].tolist() == list(b"\xff\xd8\xff\x00")
     body["inputs"][0]["data"] = [{"b64": "/9j/AA=="}]
-    assert recorded(json.dumps(body).encode(), "r.json", tensors)[0]["jpeg"].tolist() == one["jpeg"].tolist()
+    assert recorded(json.dumps(body).encode(), "r.json", tensors)[0]["jpeg"].tolist() == sample["jpeg"].tolist()
 
 
 @pytest.mark.parametrize(
@@ -67,44 +67,43 @@ def test_requests_that_do_not_fit_say_so(body: bytes) -> None:
         recorded(body, "requests.json", signature())
 
 
-def test_made_requests_look_like_the_example() -> None:
+def test_generated_requests_look_like_the_example() -> None:
     example = {"input": np.array([[0.0, 1, 2, 3], [4, 5, 6, 7]], np.float32)}
-    found = synthetic(example, signature(), Load())
-    assert {one["input"].shape for one in found} == {(4,)}
-    assert all(one["input"].min() >= 0 and one["input"].max() <= 7 for one in found)
+    samples = synthetic(example, signature(), Load())
+    assert {sample["input"].shape for sample in samples} == {(4,)}
+    assert all(sample["input"].min() >= 0 and sample["input"].max() <= 7 for sample in samples)
     again = synthetic(example, signature(), Load())
-    assert [one["input"].tolist() for one in found] == [one["input"].tolist() for one in again]
+    assert [sample["input"].tolist() for sample in samples] == [sample["input"].tolist() for sample in again]
 
 
 def test_lengths_follow_their_distribution_and_agree_where_it_is_the_same() -> None:
-    """A text's tokens and their mask are as long as each other, in every request."""
+    """In every request, a text's tokens and their mask have the same length."""
     example = {name: np.ones((2, 16), np.int64) for name in ("ids", "mask")}
     shapes = tuple(DynamicShape(input=name, distribution="choice", lengths=(8, 64)) for name in ("ids", "mask"))
-    found = synthetic(example, TEXT, Load(shapes=shapes))
-    assert {one["ids"].shape for one in found} == {(8,), (64,)}
-    assert all(one["ids"].shape == one["mask"].shape for one in found)
+    samples = synthetic(example, TEXT, Load(shapes=shapes))
+    assert {sample["ids"].shape for sample in samples} == {(8,), (64,)}
+    assert all(sample["ids"].shape == sample["mask"].shape for sample in samples)
 
 
 def test_lengths_of_different_distributions_or_axes_are_drawn_apart() -> None:
     example = {"ids": np.ones((2, 16), np.int64), "mask": np.ones((2, 16), np.int64)}
     apart = (DynamicShape(input="ids", low=1, high=99), DynamicShape(input="mask", low=1, high=98))
-    found = synthetic(example, TEXT, Load(shapes=apart))
-    assert any(one["ids"].shape != one["mask"].shape for one in found)
+    samples = synthetic(example, TEXT, Load(shapes=apart))
+    assert any(sample["ids"].shape != sample["mask"].shape for sample in samples)
     image = Signature(inputs=(tensor("image", -1, -1, -1),), outputs=())
     both = tuple(DynamicShape(input="image", axis=axis, low=1, high=99) for axis in (1, 2))
-    sizes = [
-        one["image"].shape for one in synthetic({"image": np.ones((1, 4, 4), np.float32)}, image, Load(shapes=both))
-    ]
+    samples = synthetic({"image": np.ones((1, 4, 4), np.float32)}, image, Load(shapes=both))
+    sizes = [sample["image"].shape for sample in samples]
     assert any(height != width for height, width in sizes)
 
 
 @pytest.mark.parametrize("shape", [DynamicShape(input="nothing"), DynamicShape(input="input", axis=1)])
 def test_only_a_dynamic_dimension_has_lengths(shape: DynamicShape) -> None:
-    with pytest.raises(DataInvalid, match="no dynamic dimension"):
+    with pytest.raises(DataInvalid, match="not a dynamic dimension"):
         synthetic({"input": np.ones((1, 4), np.float32)}, signature(), Load(shapes=(shape,)))
 
 
 @given(st.integers(1, 500), st.integers(0, 500), st.sampled_from(["uniform", "lognormal"]), st.integers(0, 9))
 def test_a_length_is_within_its_bounds(low: int, more: int, distribution: Any, seed: int) -> None:
     shape = DynamicShape(input="x", low=low, high=low + more, distribution=distribution)
-    assert low <= length(shape, np.random.default_rng(seed)) <= low + more
+    assert low <= draw_length(shape, np.random.default_rng(seed)) <= low + more

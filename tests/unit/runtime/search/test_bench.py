@@ -1,4 +1,4 @@
-"""Which bench a search gets, and what a trial asks of one, whatever it is; real ones are in tests/integration."""
+"""Which bench a search gets, and what a trial asks of it; tests/integration has the real benches."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,18 +39,18 @@ def test_place_and_server_choose_the_bench(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], server: ServerKind, kind: str
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(private_server, "private_bench", lambda *given: asked.append(("private", *given)))
-    monkeypatch.setattr(pod_server, "pod_bench", lambda *given: asked.append(("pod", *given)))
-    given: Any = (site(tmp_path, **changes), (package(server=server),), Serving(), tmp_path)
+    monkeypatch.setattr(private_server, "private_bench", lambda *arguments: asked.append(("private", *arguments)))
+    monkeypatch.setattr(pod_server, "pod_bench", lambda *arguments: asked.append(("pod", *arguments)))
+    arguments: Any = (site(tmp_path, **changes), (package(server=server),), Serving(), tmp_path)
     if kind:
-        benches.start_bench(*given)
-        assert asked == [(kind, *given)]
+        benches.start_bench(*arguments)
+        assert asked == [(kind, *arguments)]
     else:
-        with pytest.raises(MissingTool, match="is for NVIDIA's Triton image"):
-            benches.start_bench(*given)
+        with pytest.raises(MissingTool, match="needs NVIDIA's Triton image"):
+            benches.start_bench(*arguments)
 
 
-def test_every_server_that_a_place_has_can_be_searched_there() -> None:
+def test_every_server_that_a_place_supports_has_a_bench() -> None:
     assert set(benches._BENCHES) == {(place, server) for place in (Machine, Cluster) for server in place.servers}
 
 
@@ -71,16 +71,16 @@ class Generator:
 
 @dataclass
 class Bench:
-    """Serves what it is told, or raises."""
+    """Serves any point, or raises."""
 
     error: Exception | None = None
     served: list[Point] = field(default_factory=list)
     cores: int = 2
 
-    def serve(self, at: Point) -> str:
+    def serve(self, point: Point) -> str:
         if self.error:
             raise self.error
-        self.served.append(at)
+        self.served.append(point)
         return "digits--fp32"
 
     def address(self, protocol: str) -> str:
@@ -95,10 +95,10 @@ def measured(
     tmp_path: Path, bench: Bench, answers: list[Any], goal: Goal, load: Load | None = None
 ) -> Iterator[tuple[Trial, Generator]]:
     generator, space = Generator(answers), SearchSpace()
-    given: Any = {"bench": bench, "generator": generator}
-    table = Workbench(**given, requests=tmp_path / "r.json", work=tmp_path, space=space, load=load or Load())
+    fakes: Any = {"bench": bench, "generator": generator}
+    workbench = Workbench(**fakes, requests=tmp_path / "r.json", work=tmp_path, space=space, load=load or Load())
     search = Search(space_of((package(),), space, Serving(), bench.cores), goal)
-    yield measure_point(table, search, Point(package(sequences=True), config(8)), 200), generator
+    yield measure_point(workbench, search, Point(package(sequences=True), config(8)), 200), generator
 
 
 def test_a_trial_is_measured_where_its_bench_serves_it(tmp_path: Path) -> None:
@@ -111,22 +111,22 @@ def test_a_trial_is_measured_where_its_bench_serves_it(tmp_path: Path) -> None:
     assert (trial.config, trial.p99_ms, trial.memory_mb, trial.within_slo) == (config(8), 5.0, 300.0, True)
 
 
-def test_fewer_clients_are_tried_until_the_limit_is_kept(tmp_path: Path) -> None:
+def test_fewer_clients_are_tried_until_the_limit_is_met(tmp_path: Path) -> None:
     with measured(tmp_path, Bench(), [40.0, 20.0, 9.0], Goal(p99_ms=10)) as (trial, generator):
         assert [demand.concurrency for _, demand, _ in generator.asked] == [16, 8, 4]
     assert (trial.concurrency, trial.within_slo) == (4, True)
 
 
 @pytest.mark.parametrize(
-    ("bench", "answers", "said"),
+    ("bench", "answers", "error"),
     [
         (Bench(error=ServerFailed("out of memory", do="")), [], "out of memory"),
         (Bench(), [MeasurementFailed("a request failed", do="")], "a request failed"),
     ],
 )
-def test_what_fails_is_a_trial_with_its_reason(tmp_path: Path, bench: Bench, answers: list[Any], said: str) -> None:
+def test_a_failure_is_a_trial_with_its_error(tmp_path: Path, bench: Bench, answers: list[Any], error: str) -> None:
     with measured(tmp_path, bench, answers, Goal()) as (trial, _):
-        assert (trial.error, trial.within_slo, trial.window_ms) == (said, False, 200)
+        assert (trial.error, trial.within_slo, trial.window_ms) == (error, False, 200)
 
 
 def test_a_gpu_is_paid_for_whole() -> None:
