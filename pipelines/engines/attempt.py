@@ -148,4 +148,4 @@ def failure_of(error: BaseException) -> Failure:
 
 def _outcome(record: Record) -> tuple[StageOutcome, str]:
     objection = record.objection()
-    return (objection.outcome.word, "; ".join(objection.reasons)) if objection else ("ok", record.remark())
+    return (objection.outcome.stage_outcome, "; ".join(objection.reasons)) if objection else ("ok", record.remark())

@@ -11,10 +11,10 @@ from shiplift.runtime.base.errors import DataInvalid, UsageError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.serving.triton.client import Answering, one_by_one
+from shiplift.runtime.serving.triton.client import InferenceClient, infer_one_by_one
 
 
-class Server(Answering, Protocol):
+class Server(InferenceClient, Protocol):
     """A server that tells what it serves."""
 
     def signature(self, model: str) -> Signature:
@@ -36,9 +36,9 @@ def ask(server: Server, model: str, file: Path, *, sequence: bool) -> Answer:
     signature = server.signature(name)
     inputs = matched(request_arrays(file), [spec.name for spec in signature.inputs], file)
     if sequence:
-        outputs = one_by_one(server, name, signature, inputs, sequence=True)
+        outputs = infer_one_by_one(server, name, signature, inputs, sequence=True)
     else:
-        outputs = server.ask(name, signature, inputs)
+        outputs = server.infer(name, signature, inputs)
     return Answer(
         model=model,
         version=server.versions(name)[0],

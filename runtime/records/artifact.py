@@ -1,4 +1,4 @@
-"""Bytes by their digest."""
+"""Files and trees of files, named by their digest."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from shiplift.runtime.records.base import Record, volatile
 
 
 class Artifact(Record):
-    """A file, or a tree of files, named by its SHA-256. A tree's digest is that of its manifest."""
+    """A file or a tree of files, named by its SHA-256; a tree's digest is that of its manifest."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
     size_bytes: int = Field(ge=0)

@@ -1,7 +1,7 @@
-"""The base of everything that crosses a step: frozen, small JSON with units in its field names.
+"""The base class of every record: frozen, small JSON with units in its field names.
 
-Bytes never travel in a record, only digests. A record's *identity* is what a cached result depends on. Fields marked
-`volatile` (where something runs, how long it took, who asked) are left out of it, so the same work is found again from
+Bytes never travel in a record, only their digests. A record's *identity* is what a cached result depends on. Fields
+marked `volatile` (where something ran, how long it took, who asked) are not part of it, so a result is found again from
 another machine, port or trigger.
 """
 
@@ -17,43 +17,43 @@ if TYPE_CHECKING:
 
 
 def volatile(default: Any = ...) -> Any:
-    """A field that never decides whether a cached result is still right."""
+    """A field that never decides whether a cached result is still valid."""
     return Field(default, json_schema_extra={"volatile": True})
 
 
 class Record(BaseModel):
-    """The base of everything that crosses a step."""
+    """The base class of everything that is passed between steps."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, ser_json_inf_nan="strings")
 
     @classmethod
     def parameter(cls) -> str:
-        """The one name of this record as a parameter, on every engine: `LoadReport` is `load_report`."""
+        """The name of this record as a step's parameter, on every engine: `LoadReport` is `load_report`."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     def objection(self) -> "Verdict | None":
-        """The verdict that ends a pipeline here, where this record carries one that is not a pass."""
+        """The verdict that ends the pipeline here, if this record carries one that is not a pass."""
         return None
 
     def remark(self) -> str:
-        """What people should know once it is there, though it ends nothing: engines show it with the stage."""
+        """A note for people that does not end the pipeline; engines show it with the stage."""
         return ""
 
 
 class Sections(Record):
-    """A record whose fields are edges of their own: a later step takes `slo`, not the whole spec."""
+    """A record whose fields later steps take one by one: `slo`, not the whole spec."""
 
     @classmethod
     def parts(cls) -> Mapping[str, type[Record]]:
-        """The parts by label, as `{"slo": Slo}`."""
+        """The type of each section by its name, such as `{"slo": Slo}`."""
         kinds = {name: field.annotation for name, field in cls.model_fields.items()}
         return {name: kind for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, Record)}
 
 
 def identity(value: Any) -> Any:
-    """What a cached result depends on, as plain JSON: a record without its volatile fields."""
+    """What a cached result depends on, as plain JSON: records lose their volatile fields."""
     if isinstance(value, Record):
-        return {name: identity(getattr(value, name)) for name in _lasting(type(value))}
+        return {name: identity(getattr(value, name)) for name in _identity_fields(type(value))}
     if isinstance(value, tuple | list):
         return [identity(item) for item in value]
     if isinstance(value, Mapping):
@@ -61,7 +61,7 @@ def identity(value: Any) -> Any:
     return to_jsonable_python(value, inf_nan_mode="strings")
 
 
-def _lasting(kind: type[Record]) -> Iterator[str]:
+def _identity_fields(kind: type[Record]) -> Iterator[str]:
     for name, field in kind.model_fields.items():
         extra = field.json_schema_extra
         if not (isinstance(extra, dict) and extra.get("volatile")):

@@ -1,15 +1,15 @@
-"""An error as a record: what ended a stage, apart from the release it ended, since the sandbox sends one too."""
+"""An error as a record: what ended a stage. Apart from the release's records, because the sandbox sends one too."""
 
 from typing import Literal, Self
 
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, by_exit_code
 from shiplift.runtime.records.base import Record
 
-_MAX_BUG = 1000  # characters: a record passes through a Workflow's status, and an exception's text has no limit
+_MAX_BUG_CHARACTERS = 1000  # a record passes through a Workflow's status, and an exception's text has no limit
 
 
 class Failure(Record):
-    """The error that ended a stage, and its release: an error of ours, or a bug by the name of its exception."""
+    """The error that ended a stage and its release: one of ours, or a bug named after its exception."""
 
     kind: str
     exit_code: int
@@ -18,29 +18,29 @@ class Failure(Record):
 
     @classmethod
     def of(cls, error: BaseException) -> Self:
-        """An exception as a record; any that is not ours is a bug."""
+        """Turns an exception into a record; any that is not ours is a bug."""
         kind = type(error).__name__
         if isinstance(error, ShipliftError):
             return cls(kind=kind, exit_code=error.exit_code, what=error.what, do=error.do)
         what = " ".join(f"a bug in Shiplift: {kind}: {error}".split())
         do = "Report it with the traceback from the release's log."
-        return cls(kind=kind, exit_code=ShipliftError.exit_code, what=what[:_MAX_BUG], do=do)
+        return cls(kind=kind, exit_code=ShipliftError.exit_code, what=what[:_MAX_BUG_CHARACTERS], do=do)
 
     def error(self) -> ShipliftError:
-        """The record as an exception again; a bug comes back as a `ShipliftError`."""
+        """The exception this record stands for; a bug comes back as a `ShipliftError`."""
         return by_exit_code(self.exit_code)(self.what, do=self.do)
 
     @property
     def message(self) -> str:
-        """What happened and what to do, as the exception says it."""
+        """What happened and what to do, in the exception's words."""
         return str(self.error())
 
     @property
     def about_model(self) -> bool:
-        """Whether it says something of the model itself, which trying again won't change."""
+        """Whether the model itself is at fault, so that trying again won't help."""
         return by_exit_code(self.exit_code).about_model
 
     @property
     def outcome(self) -> Literal["cancelled", "failed"]:
-        """The outcome of a stage that ends with it."""
+        """The outcome of a stage that ends with this failure."""
         return "cancelled" if self.exit_code == Cancelled.exit_code else "failed"

@@ -9,9 +9,10 @@ from shiplift.runtime.records.serving import Package, ServingConfig
 
 
 class Trial(Record):
-    """One measured serving configuration. `window_ms` is how long a window was: coarse ones choose finalists.
+    """One measured serving configuration.
 
-    `pruned`: it was over its limits and already slower than the best, so no lower concurrency was tried.
+    `window_ms` is the length of a measurement window: short ones only select the finalists. `pruned`: it exceeded its
+    limits and was already slower than the best, so no lower concurrency was tried.
     """
 
     precision: Precision
@@ -31,9 +32,10 @@ class Trial(Record):
 
 
 class Tuned(Record):
-    """The package with the best configuration found, and trials on the way: all of them, or the best few of many.
+    """The package with the best configuration found, and the trials measured: all of them, or the best few of many.
 
-    `configurations` is how many different ones were measured, `raw` every trial: gzipped JSON lines.
+    `configurations` is how many distinct ones were measured. `raw` holds every trial as gzipped JSON lines.
+    `exhausted`: the search finished before its time ran out.
     """
 
     target: str
@@ -46,13 +48,14 @@ class Tuned(Record):
 
 
 class LoadPoint(Record):
-    """One concurrency, or one rate, of a load test. Latencies are per request, at the client; queue and compute at
+    """One point of a load test: a concurrency or an arrival rate.
 
-    the server. `spread_percent` is how far a window's throughput was from their mean, at most.
+    Latencies are per request, measured at the client; queue and compute times are the server's. `spread_percent` is
+    how far any window's throughput was from the mean of all, at most.
 
-    Closed loop: `concurrency` requests are always under way. Open loop: `rate_per_s` is asked for (0: closed loop),
-    whatever is still under way, and `concurrency` is 0. `sent_per_s` is what the client managed to send, and
-    `client_cores` what it needed for that. `client_saturated`: the client, not the server, was the limit.
+    Closed loop: `concurrency` requests are always in flight. Open loop: requests arrive at `rate_per_s` (0: closed
+    loop), however many are in flight, and `concurrency` is 0. `sent_per_s` is the rate the client achieved, and
+    `client_cores` how many cores it used. `client_saturated`: the client, not the server, was the bottleneck.
     """
 
     concurrency: int
@@ -72,10 +75,11 @@ class LoadPoint(Record):
 
 
 class Comparison(Record):
-    """Champion and challenger measured in alternation on one server. Ratios are challenger over champion, one a round.
+    """Champion and challenger, measured in alternation on one server.
 
-    The `noise_` ratios are of the champion over itself, measured first: what the machine alone makes of no difference.
-    `looks` is how often the test may have looked at its rounds before it stopped; its intervals allow for that.
+    Ratios are challenger over champion, one per round. The `noise_` ratios are the champion over itself, measured
+    first: how much the machine varies when nothing differs. `looks` is the number of interim looks that the test may
+    have taken at its rounds before it stopped; its intervals allow for them.
     """
 
     version: int
@@ -88,17 +92,17 @@ class Comparison(Record):
 
     @property
     def rounds(self) -> int:
-        """How many rounds there were."""
+        """The number of rounds."""
         return len(self.throughput_ratios)
 
 
 class LoadReport(Record):
-    """What the staging server did under load; `failures` are requests it refused or answered with an error.
+    """How the staging server performed under load; `failures` counts requests it refused or answered with an error.
 
-    `points` are the challenger's closed loop, `champion_points` the champion's, `open_points` the challenger under
-    arrivals that do not wait for answers. `knee` is the concurrency beyond which latency buys no more throughput.
-    `max_rate_per_s` is the highest arrival rate found within the p99 limit (None: not searched for, or no limit).
-    `uncompared` is why there is no `comparison`. `raw` is every window as measured: gzipped JSON lines.
+    `points` are the challenger's in closed loop, `champion_points` the champion's, `open_points` the challenger's in
+    open loop. `knee` is the concurrency beyond which more latency buys no more throughput. `max_rate_per_s` is the
+    highest arrival rate found within the p99 limit (None: not searched for, or no limit). `uncompared` says why there
+    is no `comparison`. `raw` holds every measurement window as gzipped JSON lines.
     """
 
     points: tuple[LoadPoint, ...]

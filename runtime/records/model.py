@@ -1,4 +1,4 @@
-"""A version on its way in: what was admitted, scanned and exported."""
+"""A model version on its way in: what was admitted, scanned and exported."""
 
 from typing import Literal
 
@@ -8,7 +8,7 @@ from shiplift.runtime.records.tensor import Signature
 
 
 class ModelVersion(Record):
-    """An admitted version: its digest covers every file of the model; `run_id` is where its story is kept."""
+    """An admitted model version: `digest` covers every file of the model, `run_id` is the MLflow run that logged it."""
 
     name: str
     version: int
@@ -20,7 +20,7 @@ class ModelVersion(Record):
 
 
 class Contract(Record):
-    """What the author promised: the logged signature, and the input example as an NPZ of arrays by input name.
+    """What the author declared: the logged signature, and the input example as an NPZ of arrays by input name.
 
     `tabular`: the inputs are the columns of a data frame.
     """
@@ -31,7 +31,7 @@ class Contract(Record):
 
 
 class Datasets(Record):
-    """The logged data, still as logged (NPZ, CSV or Parquet); None where nothing was logged."""
+    """The datasets, exactly as logged (NPZ, CSV or Parquet); None where nothing was logged."""
 
     validation: Artifact | None = None
     validation_name: str = ""
@@ -40,14 +40,14 @@ class Datasets(Record):
 
 
 class RecordedRequests(Record):
-    """Real requests logged for the load test, still as logged (NPZ or JSON); None where there are none."""
+    """Real requests for the load test, exactly as logged (NPZ or JSON); None where nothing was logged."""
 
     file: Artifact | None = None
     name: str = ""
 
 
 class Finding(Record):
-    """One thing the scanner found in a model file."""
+    """A finding of the scanner in a model file."""
 
     severity: Literal["critical", "warning", "info"]
     file: str
@@ -56,7 +56,7 @@ class Finding(Record):
 
 
 class Scan(Record):
-    """What was scanned, by what, and what it found."""
+    """The result of a scan: which scanner, how many files, and its findings."""
 
     scanner: str
     files: int
@@ -65,7 +65,7 @@ class Scan(Record):
 
 
 class Isolation(Record):
-    """What the kernel let the sandbox have: a promise is only as good as the machine it ran on."""
+    """The isolation that the sandbox had, which depends on what the machine's kernel offers."""
 
     network: Literal["namespace", "landlock", "none"]
     files: Literal["landlock", "none"]
@@ -75,9 +75,9 @@ class Isolation(Record):
 
 
 class ParityCase(Record):
-    """The largest differences between the original's and the ONNX model's outputs on one input set.
+    """The largest differences between the outputs of the original and of the ONNX model on one set of inputs.
 
-    `problem` says where there is nothing to compare: NaN, or another shape.
+    `problem` says why they can't be compared: NaN, or a different shape.
     """
 
     inputs: str
@@ -88,10 +88,10 @@ class ParityCase(Record):
 
 
 class Exported(Record):
-    """The ONNX model (a tree holding `model.onnx`), proven against the original.
+    """The ONNX model (a tree holding `model.onnx`), verified against the original.
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`.
-    `torchscript` is the original itself (a tree holding `model.pt`), where the spec asks for it.
+    `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it.
     """
 
     model: Artifact

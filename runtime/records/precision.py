@@ -1,4 +1,4 @@
-"""Precisions of a model, and how each scores."""
+"""The precisions of a model, and how each one scores."""
 
 from typing import Literal
 
@@ -10,7 +10,7 @@ Metric = Literal["accuracy", "f1", "mae", "cosine"]
 
 
 class Slice(Record):
-    """The task metric, and its standard error, on a part of the validation set, such as `label=3`."""
+    """The task metric and its standard error on a slice of the validation set, such as `label=3`."""
 
     name: str
     score: float
@@ -19,10 +19,10 @@ class Slice(Record):
 
 
 class Evaluation(Record):
-    """What a model answers on the validation set: the task metric overall and per slice (None: nothing to score).
+    """How a model does on the validation set: the task metric overall and per slice (None: nothing to score).
 
-    `relative_error` is the L2 norm of its outputs' difference from fp32's over that of fp32's, on a few samples.
-    `problem` says why its answers are no numbers to go by.
+    `relative_error` is the L2 norm of the difference between its outputs and fp32's, over the norm of fp32's, on a few
+    samples. `problem` says why its outputs can't be scored.
     """
 
     score: float | None = None
@@ -36,10 +36,11 @@ class Evaluation(Record):
 class Candidate(Record):
     """One precision of the model on one target; `dropped` says why it is no longer considered (empty: it is).
 
-    `method` says how it was built, `float_layers` which layers were left in float. One without a `model` could not be
+    `method` says how it was built, `float_layers` which layers stayed in float. Without a `model` it could not be
     built. `score` is the task metric on the validation set (None: no data), `score_error` its standard error.
-    `latency_ms` is the median of one batch of `latency_batch` samples, in process, with one thread; `memory_mb` what
-    its session takes; `build_seconds` and `build_peak_mb` what making it took, beyond Python, libraries and samples.
+    `latency_ms` is the median time for a batch of `latency_batch` samples, in process, on one thread; `memory_mb` is
+    what its session uses; `build_seconds` and `build_peak_mb` are what building it took, beyond Python, libraries and
+    samples.
     """
 
     precision: Precision
@@ -61,7 +62,7 @@ class Candidate(Record):
 
 
 class Candidates(Record):
-    """Every precision built for a target, best first among those kept."""
+    """Every precision built for a target; those still considered come best first."""
 
     target: str
     metric: Metric | None

@@ -1,4 +1,4 @@
-"""How a release went: its events, its stages, its ending, its report."""
+"""How a release went: its events, stages, ending and report."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ StageOutcome = Literal["ok", "refused", "inconclusive", "failed", "cancelled", "
 
 
 class Event(Record):
-    """One thing an engine tells while it works; `done` is the part finished, from 0 to 1."""
+    """One thing that an engine reports while it works; `done` is the fraction finished, from 0 to 1."""
 
     stage: str
     target: str = ""
@@ -25,7 +25,7 @@ class Event(Record):
 
 
 class StageRun(Record):
-    """One stage of one release, as it went."""
+    """How one stage of a release went."""
 
     name: str
     target: str = ""
@@ -38,7 +38,7 @@ class StageRun(Record):
 
 
 class Ending(Record):
-    """How a pipeline ended: its stages, its verdict where one was reached, its error where one was raised.
+    """How a pipeline ended: its stages, the verdict if one was reached, the error if one was raised.
 
     `givers` names the stage that gives each record, by the record's name as a parameter.
     """
@@ -53,7 +53,7 @@ class Ending(Record):
 
 
 class ReleaseReport(Record):
-    """A finished release, as users and machines read it. The first seven fields are the public JSON form.
+    """A finished release, for people and programs. The first seven fields are the public JSON form.
 
     `serving_target` is the target that was deployed and judged (empty: none was), `not_served` are the others.
     """
@@ -80,15 +80,15 @@ class ReleaseReport(Record):
 
     @property
     def targets_note(self) -> str:
-        """Which of several targets serves, for people; empty where there was one."""
+        """Which of several targets serves, for people; empty if there was only one."""
         return which_target_serves(self.serving_target, self.not_served)
 
     @property
     def outcome(self) -> Literal["promoted", "refused", "inconclusive", "not admitted", "cancelled", "failed"]:
-        """One word for people."""
+        """The outcome in a word or two, for people."""
         if self.alias:
             return "promoted"
         if self.failure:
             return "not admitted" if self.failure.exit_code == NotAdmitted.exit_code else self.failure.outcome
-        word = self.verdict.word
-        return "inconclusive" if word == "ok" else word
+        outcome = self.verdict.stage_outcome
+        return "inconclusive" if outcome == "ok" else outcome

@@ -1,4 +1,4 @@
-"""What starts a release: which version, by which spec, and who asked."""
+"""What starts a release: which model version, with which spec, and who asked."""
 
 from typing import Literal
 
@@ -6,7 +6,7 @@ from shiplift.runtime.records.base import Record, volatile
 
 
 class Request(Record):
-    """Which model version to release, and the spec given by hand (YAML text; empty means: as logged, or defaults)."""
+    """The model version to release, and the spec passed by hand (YAML text; empty: the logged one, or defaults)."""
 
     model: str
     version: int
@@ -14,7 +14,7 @@ class Request(Record):
 
 
 class Trigger(Record):
-    """Who asked, for lineage. `allow_older` lets a version older than the champion be promoted."""
+    """Who asked for a release, for lineage; `allow_older` allows promoting a version older than the champion."""
 
     kind: Literal["webhook", "sweep", "manual", "git"] = volatile("manual")
     delivery: str = volatile("")

@@ -1,4 +1,4 @@
-"""What is served, where, and by which configuration."""
+"""What is served, where, and with which configuration."""
 
 from collections.abc import Iterable
 from typing import Annotated, Literal
@@ -23,7 +23,7 @@ class ServingConfig(Record):
 
 
 class Nodes(Record):
-    """Which nodes of a cluster may serve a package: as its target says, in Kubernetes' own terms."""
+    """Which nodes of a cluster may serve a package: its target's choice, in Kubernetes' own terms."""
 
     selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[dict[str, str], ...] = ()
@@ -32,16 +32,16 @@ class Nodes(Record):
 
 
 class ServerNeeds(Record):
-    """What a server must be started with for a package's configuration to mean what it says."""
+    """What a server must be started with for a package's configuration to take effect."""
 
     rate_limiter: bool = False
     flags: tuple[str, ...] = ()
 
 
 class Package(Record):
-    """A Triton model repository (a tree) of one model version in one precision, with its golden requests beside it.
+    """A Triton model repository (a tree) with one model version in one precision, and its golden requests.
 
-    `sequences`: it remembers, so that a request belongs to a sequence, and the golden ones are the steps of one.
+    `sequences`: the model is stateful, so each request belongs to a sequence; the golden ones are the steps of one.
     """
 
     target: str
@@ -63,28 +63,28 @@ class Package(Record):
 
 
 class Endpoint(Record):
-    """Where a model answers: the HTTP URL of the model and the gRPC `host:port`."""
+    """Where a model answers: its HTTP URL and the gRPC `host:port`."""
 
     http: str
     grpc: str
 
 
 class Process(Record):
-    """A process by pid and start time (seconds since the epoch): a reused pid is not mistaken for it."""
+    """A process by pid and start time (seconds since the epoch), so a reused pid is not mistaken for it."""
 
     pid: int
     started_at: float
 
 
 class Champion(Record):
-    """The version a challenger is compared with; version 0: none yet."""
+    """The version that a challenger is compared with; version 0: there is none yet."""
 
     version: int = 0
     package: Package | None = None
 
 
 class ServerProcess(Record):
-    """A staging server on one machine: its process, and the folder of its model repository."""
+    """A staging server on one machine: its process and the folder of its model repository."""
 
     kind: Literal["process"] = "process"
     process: Process
@@ -92,7 +92,7 @@ class ServerProcess(Record):
 
 
 class ServerPods(Record):
-    """Staging servers on a cluster: their Deployment's name, and what one server used in MiB when it was tuned."""
+    """Staging servers on a cluster: the Deployment's name, and the MiB that one server used when it was tuned."""
 
     kind: Literal["pods"] = "pods"
     name: str
@@ -100,9 +100,9 @@ class ServerPods(Record):
 
 
 class Deployment(Record):
-    """A package loaded on a staging server, warmed and answering its golden requests right.
+    """A package loaded on a staging server, warmed up, and answering its golden requests correctly.
 
-    `workload` is what runs the server: it depends on the place. `metrics` is a URL.
+    `workload` is what runs the server, which depends on the place. `metrics` is a URL.
     """
 
     package: Package
@@ -113,14 +113,14 @@ class Deployment(Record):
 
 
 class Staged(Record):
-    """A model on a staging server: the name it is loaded under, and where."""
+    """A model on a staging server: the name it is loaded under, and its endpoint."""
 
     model: str
     endpoint: Endpoint
 
 
 class Promotion(Record):
-    """The champion after a promotion or a rollback, kept with the version so that it can be compared and restored."""
+    """The champion after a promotion or a rollback, stored with its version so that it can be compared and restored."""
 
     model: str
     version: int
@@ -132,9 +132,9 @@ class Promotion(Record):
 
 
 def which_target_serves(serving: str, not_served: Iterable[str]) -> str:
-    """A sentence for a release with several targets: which one is deployed and judged, and why the others are not.
+    """A sentence on which of several targets is deployed and judged, and why the others are not.
 
-    Empty where there are no others.
+    Empty if there are no others.
     """
     others = tuple(not_served)
     if not others:

@@ -1,4 +1,4 @@
-"""Where a release runs: a machine or a cluster, with the folders and addresses that both need; never a secret."""
+"""Where a release runs: a machine or a cluster, with the folders and addresses that both need. Never a secret."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -9,7 +9,7 @@ from shiplift.runtime.records.serving import ServerKind
 
 
 class Machine(Record):
-    """One machine as a place to serve: where its production server listens, and what that was started with.
+    """A single machine as a place to serve: where its production server listens, and how that was started.
 
     `http` and `grpc` are `host:port`, `metrics` is a URL.
     """
@@ -33,11 +33,11 @@ class GatewayRef(Record):
 class Cluster(Record):
     """A Kubernetes cluster as a place to serve: names only; credentials come from the pod or the kubeconfig.
 
-    `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, traffic moves by Service.
+    `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, a Service moves the traffic.
     """
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled", "nvidia")
-    rate_limiter: ClassVar[bool] = True  # each package has servers of its own, started with what it needs
+    rate_limiter: ClassVar[bool] = True  # each package has its own servers, started with what it needs
 
     kind: Literal["cluster"] = "cluster"
     namespace: str
@@ -51,10 +51,10 @@ class Cluster(Record):
 
 
 class Site(Record):
-    """Where a release runs: what every place has, and the `place` that serves. Steps ask the place, never its type.
+    """Where a release runs: what every site has, and the `place` that serves. Steps never ask for the place's type.
 
-    `modelopt` is the Python of the environment that has NVIDIA's modelopt, where there is one.
-    All of it is volatile: the same work elsewhere is a hit.
+    `modelopt` is the Python interpreter of the environment that has NVIDIA's modelopt, if there is one. Every field is
+    volatile: the same work on another site is a cache hit.
     """
 
     home: str = volatile()

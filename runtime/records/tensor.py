@@ -10,7 +10,7 @@ Datatype = Literal[
 
 
 class TensorSpec(Record):
-    """One tensor: its name, Triton datatype and shape. -1 is a dynamic dimension; the first one is the batch."""
+    """A tensor's name, Triton datatype and shape; -1 is a dynamic dimension, the first dimension is the batch."""
 
     name: str
     datatype: Datatype
@@ -18,7 +18,7 @@ class TensorSpec(Record):
 
 
 class Signature(Record):
-    """The tensors a model takes and gives."""
+    """The tensors a model takes and returns."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]

@@ -1,4 +1,4 @@
-"""Judgement: checks, the evidence they rest on, and the verdict they add up to."""
+"""Verdicts: checks, the evidence they rest on, and the outcome they add up to."""
 
 from enum import StrEnum
 from typing import Literal, Self
@@ -12,7 +12,7 @@ from shiplift.runtime.records.serving import Package
 
 
 class Packages(Record):
-    """One package per kept precision; `checks` are the quality gates, judged so that hopeless models stop early."""
+    """One package per kept precision; `checks` are the quality gates, judged early to stop hopeless models."""
 
     target: str
     packages: tuple[Package, ...]
@@ -20,12 +20,11 @@ class Packages(Record):
 
     def objection(self) -> "Verdict | None":
         """A failed or undecided quality check ends the release before anything is measured."""
-        given = Verdict.of(self.checks)
-        return given if given.outcome is not Outcome.PASS else None
+        return Verdict.of(self.checks).objection()
 
 
 class Outcome(StrEnum):
-    """Three values: an undecided gate is never a pass."""
+    """The three outcomes of a gate: an undecided one is never a pass."""
 
     PASS = "pass"  # noqa: S105 - a verdict, not a password
     FAIL = "fail"
@@ -33,22 +32,22 @@ class Outcome(StrEnum):
 
     @property
     def exit_code(self) -> int:
-        """What a process exits with that ends with this verdict."""
+        """The exit code of a process that ends with this outcome."""
         return {Outcome.PASS: 0, Outcome.FAIL: Refused.exit_code, Outcome.INCONCLUSIVE: Inconclusive.exit_code}[self]
 
     @property
-    def word(self) -> Literal["ok", "refused", "inconclusive"]:
+    def stage_outcome(self) -> Literal["ok", "refused", "inconclusive"]:
         """The outcome of a stage that ends with this verdict."""
-        words: dict[Outcome, Literal["ok", "refused", "inconclusive"]] = {
+        outcomes: dict[Outcome, Literal["ok", "refused", "inconclusive"]] = {
             Outcome.PASS: "ok", Outcome.FAIL: "refused", Outcome.INCONCLUSIVE: "inconclusive"
         }  # fmt: skip
-        return words[self]
+        return outcomes[self]
 
 
 class Check(Record):
-    """One gate: what was measured against which limit. `reason` explains it to the model's author.
+    """One gate: what was measured, against which limit. `reason` explains the outcome to the model's author.
 
-    One with the severity `warn` is told and does not decide.
+    A check of severity `warn` is reported but does not decide.
     """
 
     name: str
@@ -61,7 +60,7 @@ class Check(Record):
 
 
 class Scored(Record):
-    """What is known of a version's answers: its task metric, on which samples, and on which parts of them."""
+    """How a version's outputs scored: the task metric, overall and per slice, and on which samples."""
 
     version: int
     target: str
@@ -73,9 +72,9 @@ class Scored(Record):
 
 
 class Evidence(Record):
-    """Everything a verdict rests on, kept beside it, so that it can be judged again under another policy.
+    """Everything a verdict rests on, stored with it so that it can be judged again under another policy.
 
-    `not_served` are the release's other targets: nothing of them was measured under load.
+    `not_served` are the release's other targets, which were not measured under load.
     """
 
     parity: tuple[ParityCase, ...]
@@ -86,7 +85,7 @@ class Evidence(Record):
 
 
 class Verdict(Record):
-    """All gates together: the worst one decides. `evidence` is what they judged; only the last gate keeps it."""
+    """The verdict of all gates: the worst one decides. `evidence` is what they judged; only the last gate stores it."""
 
     outcome: Outcome
     checks: tuple[Check, ...]
@@ -94,17 +93,17 @@ class Verdict(Record):
 
     @classmethod
     def of(cls, checks: tuple[Check, ...]) -> Self:
-        """A failure outweighs an undecided check, which outweighs a pass; warnings weigh nothing."""
-        given = {check.verdict for check in checks if check.severity == "block"}
-        worst = next((o for o in (Outcome.FAIL, Outcome.INCONCLUSIVE) if o in given), Outcome.PASS)
+        """A failed check outweighs an undecided one, which outweighs a pass; warnings don't count."""
+        outcomes = {check.verdict for check in checks if check.severity == "block"}
+        worst = next((o for o in (Outcome.FAIL, Outcome.INCONCLUSIVE) if o in outcomes), Outcome.PASS)
         return cls(outcome=worst, checks=checks)
 
     def objection(self) -> "Verdict | None":
-        """Itself, unless it is a pass."""
+        """This verdict, unless it is a pass."""
         return None if self.outcome is Outcome.PASS else self
 
     def require_pass(self) -> None:
-        """The last line of defence before traffic moves.
+        """The last check before traffic moves.
 
         Raises:
             Refused, Inconclusive: this is not a pass.
@@ -116,6 +115,6 @@ class Verdict(Record):
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Why it is not a pass, one sentence a check."""
+        """Why it is not a pass, one sentence per check."""
         failing = (c for c in self.checks if c.verdict is not Outcome.PASS and c.severity == "block")
         return tuple(f"{check.name}: {check.reason}" for check in failing)

@@ -1,1 +1,1 @@
-"""Where models are served: the protocols of a place, Triton on one machine, Kubernetes."""
+"""Where models are served: the protocols of a place, Triton on one machine, and Kubernetes."""

@@ -1,8 +1,8 @@
-"""What answers the users' requests, whatever the place: what promotion and rollback may ask of it.
+"""What answers users' requests, whatever the place: the protocol that promotion and rollback rely on.
 
-A site's place is one machine or a cluster; a step never knows which. Every place keeps the same promises, and each
-method can be killed at any line and called again. Another place is a type in `records.site` and a case in the function
-at the end; mypy reports a case that is missing.
+A site's place is one machine or a cluster, and a step never knows which. Every place makes the same guarantees, and
+each method can be killed at any line and called again. A new place is a type in `records.site` and a case in the
+function at the end; mypy reports a missing case.
 """
 
 from contextlib import AbstractContextManager
@@ -14,13 +14,13 @@ from shiplift.runtime.spec.serving import Rollout
 
 
 class Production(Protocol):
-    """What answers the users' requests."""
+    """What answers users' requests."""
 
     def lock(self, model: str) -> AbstractContextManager[None]:
-        """One promotion or rollback of a model at a time; freed if its holder dies.
+        """A lock for one promotion or rollback of a model at a time; released if its holder dies.
 
         Raises:
-            Temporary: another holds it for too long.
+            Temporary: another holder kept it for too long.
         """
 
     def endpoint(self, model: str) -> Endpoint:
@@ -30,21 +30,21 @@ class Production(Protocol):
         """Whether exactly this package answers every request under its name."""
 
     def move(self, package: Package, rollout: Rollout) -> None:
-        """Makes a package the one that answers under its name.
+        """Makes this package answer every request under its name.
 
         Raises:
-            GoldenMismatch: it answers wrongly; what answered before still does.
-            ServerFailed: Triton can't serve it; what answered before still does.
-            CanaryFailed: it failed requests of its share of the traffic; what answered before has all of it again.
+            GoldenMismatch: it answers wrongly; the previous package still serves.
+            ServerFailed: Triton can't serve it; the previous package still serves.
+            CanaryFailed: it failed requests during the rollout; the previous package has all the traffic again.
         """
 
     def retire(self, model: str) -> None:
-        """Ends what no longer serves, after its last request."""
+        """Stops what no longer serves, after its last request."""
 
 
 def production(site: Site) -> Production:
     """The production of a site."""
-    match site.place:  # the imports are inside: a client of another place is slow to import
+    match site.place:  # imported here, because the other place's client is slow to import
         case Machine() as machine:
             from shiplift.runtime.serving.triton.production import LocalProduction  # noqa: PLC0415
 

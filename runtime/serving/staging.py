@@ -1,9 +1,9 @@
-"""Where one model version is tried, whatever the place: what `deploy` and `load_test` may ask of it.
+"""Where a model version is tried out, whatever the place: the protocol that `deploy` and `load_test` rely on.
 
-A site's place is one machine or a cluster; a step never knows which. Every place keeps the same promises, and each
-method can be killed at any line and called again. Another place is a type in `records.site` and a case in the function
-at the end; mypy reports a case that is missing. Production is a module of its own: a change of how traffic moves
-measures nothing again.
+A site's place is one machine or a cluster, and a step never knows which. Every place makes the same guarantees, and
+each method can be killed at any line and called again. A new place is a type in `records.site` and a case in the
+function at the end; mypy reports a missing case. Production is a separate module, so that a change in how traffic moves
+does not invalidate measurements.
 """
 
 from typing import Protocol
@@ -15,10 +15,10 @@ from shiplift.runtime.spec.serving import Serving
 
 
 class Staging(Protocol):
-    """Where one model version is tried, apart from production traffic."""
+    """Where a model version is tried out, apart from production traffic."""
 
     def start(self, tuned: Tuned, serving: Serving) -> Deployment:
-        """Serves a tuned package: loaded, warmed, answering its golden requests right.
+        """Serves a tuned package: loaded, warmed up, and answering its golden requests correctly.
 
         Raises:
             ServerFailed: Triton can't start or load it.
@@ -33,19 +33,19 @@ class Staging(Protocol):
         """
 
     def memory_mb(self, deployment: Deployment) -> float | None:
-        """What the staged server uses, in MiB; None where nobody measures it.
+        """The memory that the staging server uses, in MiB; None where nothing measures it.
 
         Raises:
-            ServerFailed: the server is gone, or it is another place's.
+            ServerFailed: the server is gone, or belongs to another place.
         """
 
     def end(self) -> None:
-        """Ends whatever was started here and does not serve production; nothing there is no error."""
+        """Stops whatever was started here and does not serve production; nothing running is no error."""
 
 
 def staging(site: Site, model: str, version: int) -> Staging:
     """The staging place of a model version."""
-    match site.place:  # the imports are inside: a client of another place is slow to import
+    match site.place:  # imported here, because the other place's client is slow to import
         case Machine():
             from shiplift.runtime.serving.triton.staging import LocalStaging  # noqa: PLC0415
 

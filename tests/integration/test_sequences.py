@@ -106,7 +106,7 @@ def test_each_sequence_is_answered_from_its_own_state(lab: Lab, tally: Tally) ->
         assert [spec.name for spec in (*signature.inputs, *signature.outputs)] == ["amount", "scores"]
         steps = [steps_of(7) for _ in rows]
         got = [
-            [client.ask(name, signature, {"amount": row[at : at + 1]}, step=plan[at])["scores"][0] for row, plan in
+            [client.infer(name, signature, {"amount": row[at : at + 1]}, step=plan[at])["scores"][0] for row, plan in
              zip(rows, steps, strict=True)]
             for at in range(7)
         ]  # fmt: skip
@@ -119,9 +119,9 @@ def test_a_sequence_that_was_not_started_is_refused(lab: Lab, tally: Tally) -> N
         name = serving_name("tally")
         signature, amount = client.signature(name), {"amount": np.ones((1, 1), np.float32)}
         with pytest.raises(ServerFailed, match="correlation ID"):
-            client.ask(name, signature, amount)
+            client.infer(name, signature, amount)
         with pytest.raises(ServerFailed, match="START"):
-            client.ask(name, signature, amount, step=Step(sequence_id=77))
+            client.infer(name, signature, amount, step=Step(sequence_id=77))
 
 
 def test_the_command_line_sends_a_file_as_a_sequence(lab: Lab, tally: Tally, tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def _compare(running: stack.Stack, answers: Arrays) -> float:
     with TritonClient(f"{stack.HOST}:{running.grpc_port}") as client:
         signature = client.signature(MODEL)
         got = [
-            client.ask(MODEL, signature, {signature.inputs[0].name: image[None]})[signature.outputs[0].name]
+            client.infer(MODEL, signature, {signature.inputs[0].name: image[None]})[signature.outputs[0].name]
             for image in answers["image"]
         ]
     return float(np.abs(np.concatenate(got) - answers["logits"]).max())

@@ -92,7 +92,7 @@ class Front:
         address, authority = self.address()
         with TritonClient(address, authority=authority) as client:
             row = {spec.name: golden[f"input/{spec.name}"][:1] for spec in package.signature.inputs}
-            answers = [client.answered_by(package, row) for _ in range(_PROBES)]
+            answers = [client.answering_version(package, row) for _ in range(_PROBES)]
         return answers.count(package.version)
 
     def address(self) -> tuple[str, str]:

@@ -1,9 +1,9 @@
 """config.pbtxt for the bundled server and for NVIDIA's image, from one description of a model.
 
-Written through Triton's own protobuf, so an unknown field or a wrong type can't be written. What only differs between
-the two servers is in `_backend`; the meaning of each field is in Triton's model_configuration.md. The bundled server
-runs ONNX models in a backend of the same name and parameters as NVIDIA's (`backends/onnxruntime`), and those that it
-does not take, with text or with states, in Python's.
+It is written through Triton's own protobuf, so an unknown field or a wrong type is impossible. The differences between
+the two servers are in `_backend`; Triton's model_configuration.md explains each field. The bundled server runs ONNX
+models in a backend with the same name and parameters as NVIDIA's (`backends/onnxruntime`), and the models that this
+does not support, those with text or states, in the Python backend.
 """
 
 import json
@@ -30,7 +30,7 @@ _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Gra
 
 @dataclass(frozen=True, kw_only=True)
 class Warmup:
-    """A warm-up request: its batch size and, per input, the file with its raw bytes and the shape without batch."""
+    """A warm-up request: its batch size and, per input, the file with its raw bytes and its shape without the batch."""
 
     batch: int
     files: dict[str, str] = field(default_factory=dict)
@@ -39,9 +39,9 @@ class Warmup:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelDescription:
-    """All that a configuration says about a model, whichever server runs it.
+    """Everything a configuration says about a model, whichever server runs it.
 
-    `signature` is what clients see; `states` are the tensors that it hides, by the input that takes each.
+    `signature` is what clients see; `states` are the tensors hidden from them, by the input that takes each.
     """
 
     name: str
@@ -83,14 +83,14 @@ def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
 
 
 def in_python(model: ModelDescription, server: ServerKind) -> bool:
-    """Whether a server runs the model in its Python backend, and the package needs a `model.py`."""
+    """Whether a server runs the model in its Python backend, so that the package needs a `model.py`."""
     tensors = (*model.signature.inputs, *model.signature.outputs)
     special = model.serving.sequence_batching is not None or any(spec.datatype == "BYTES" for spec in tensors)
     return server == "bundled" and special
 
 
 def render(config: pb.ModelConfig) -> str:
-    """The configuration as text, the same text for the same configuration."""
+    """The configuration as text; equal configurations give equal text."""
     return str(text_format.MessageToString(config))
 
 
@@ -100,19 +100,19 @@ def parse(text: str) -> pb.ModelConfig:
 
 
 def renamed(text: str, name: str) -> str:
-    """The same configuration under another model name."""
+    """The same configuration with another model name."""
     config = parse(text)
     config.name = name
     return render(config)
 
 
 def retuned(text: str, config: ServingConfig) -> str:
-    """The same model under another serving configuration: what tuning varies, and nothing else."""
+    """The same model with another serving configuration: only what tuning varies is changed."""
     model = parse(text)
     model.max_batch_size = config.max_batch
     _batcher(model).max_queue_delay_microseconds = config.queue_delay_us
     model.instance_group[0].count = config.instances
-    if model.backend in _THREADS:  # TensorRT has no threads to give
+    if model.backend in _THREADS:  # TensorRT has no such setting
         model.parameters[_THREADS[model.backend]].string_value = str(config.threads)
     for warmup in model.model_warmup[1:]:
         warmup.batch_size = config.max_batch
@@ -121,28 +121,28 @@ def retuned(text: str, config: ServingConfig) -> str:
 
 
 def positional(signature: Signature) -> tuple[Signature, dict[str, str]]:
-    """The signature as PyTorch's backend addresses tensors, by position, and the new names by the old ones."""
-    names = {spec.name: f"INPUT__{at}" for at, spec in enumerate(signature.inputs)}
+    """The signature with tensors named by position, as PyTorch's backend needs, and the new names by the old ones."""
+    inputs = {spec.name: f"INPUT__{at}" for at, spec in enumerate(signature.inputs)}
     outputs = {spec.name: f"OUTPUT__{at}" for at, spec in enumerate(signature.outputs)}
 
-    def renamed_(specs: tuple[TensorSpec, ...], new: Mapping[str, str]) -> tuple[TensorSpec, ...]:
-        return tuple(spec.model_copy(update={"name": new[spec.name]}) for spec in specs)
+    def with_names(specs: tuple[TensorSpec, ...], names: Mapping[str, str]) -> tuple[TensorSpec, ...]:
+        return tuple(spec.model_copy(update={"name": names[spec.name]}) for spec in specs)
 
-    made = Signature(inputs=renamed_(signature.inputs, names), outputs=renamed_(signature.outputs, outputs))
-    return made, {f"input/{old}": f"input/{new}" for old, new in names.items()} | {
+    by_position = Signature(inputs=with_names(signature.inputs, inputs), outputs=with_names(signature.outputs, outputs))
+    return by_position, {f"input/{old}": f"input/{new}" for old, new in inputs.items()} | {
         f"output/{old}": f"output/{new}" for old, new in outputs.items()
     }
 
 
 def datatype_value(name: str) -> int:
-    """The protobuf's number of a Triton datatype."""
+    """The number of a Triton datatype in the protobuf."""
     return int(pb.DataType.Value("TYPE_STRING" if name == "BYTES" else f"TYPE_{name}"))
 
 
 def _tensor(entry: Any, spec: TensorSpec, *, reshaped: bool) -> None:
-    """Shapes without the batch; a rank-1 tensor is one number per sample, which Triton writes as [1].
+    """Writes a tensor; shapes are without the batch, and a rank-1 tensor, one number per sample, is [1] in Triton.
 
-    Unless the backend does it itself, Triton has to take that dimension away again (`reshaped`).
+    Triton has to remove that dimension again (`reshaped`), unless the backend does so itself.
     """
     entry.name = spec.name
     entry.data_type = datatype_value(spec.datatype)
@@ -167,14 +167,14 @@ def _instances(config: pb.ModelConfig, model: ModelDescription, server: ServerKi
 
 
 def least_instances(serving: Serving, server: ServerKind) -> int:
-    """How many instances a model needs for its batcher to be woken in time.
+    """The minimum number of instances for a model's batcher to wake up in time.
 
-    With priorities or a queue policy Triton hands a batch over only when an instance is idle, and a request that comes
-    while the only one finishes is not noticed for up to 500 ms (dynamic_batch_scheduler.cc, seen in 2.51 on one
-    instance, not on two). NVIDIA's backends return to idle faster, and keep what the spec says.
+    With priorities or a queue policy, Triton hands over a batch only when an instance is idle. A request that arrives
+    while the only instance finishes goes unnoticed for up to 500 ms (dynamic_batch_scheduler.cc; seen in 2.51 with one
+    instance, not with two). NVIDIA's backends return to idle faster, so there the spec's number stands.
     """
-    policed = serving.priorities or serving.queue.max_size or serving.queue.timeout_ms
-    return 2 if policed and server == "bundled" else 1
+    has_policy = serving.priorities or serving.queue.max_size or serving.queue.timeout_ms
+    return 2 if has_policy and server == "bundled" else 1
 
 
 def host_policy_name(serving: Serving) -> str:
@@ -188,16 +188,16 @@ def host_policy_name(serving: Serving) -> str:
 
 
 def server_needs(serving: Serving, server: ServerKind) -> ServerNeeds:
-    """What a server must be started with for a model's configuration to mean what it says.
+    """What a server must be started with for a model's configuration to take effect.
 
-    The bundled server's backends pin their instances themselves.
+    The bundled server needs no host policy: its backends pin their instances themselves.
     """
     flags = host_policy_flags(serving) if server == "nvidia" else []
     return ServerNeeds(rate_limiter=serving.rate_limiter is not None, flags=tuple(flags))
 
 
 def host_policy_flags(serving: Serving) -> list[str]:
-    """What NVIDIA's server must be started with for the host policy to mean anything."""
+    """The flags that NVIDIA's server needs for the host policy to take effect."""
     host = serving.host_policy
     if host is None:
         return []
@@ -207,7 +207,7 @@ def host_policy_flags(serving: Serving) -> list[str]:
 
 
 def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
-    """Dynamic batching with its delay, priorities and queue policy; no preferred sizes, as Triton's docs advise."""
+    """Writes dynamic batching: delay, priorities and queue policy; no preferred sizes, as Triton's docs advise."""
     serving = model.serving
     if serving.sequence_batching:
         _sequences(config, model, serving.sequence_batching)
@@ -226,22 +226,22 @@ def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
         policy.timeout_action = pb.ModelQueuePolicy.TimeoutAction.Value(serving.queue.on_timeout.upper())
 
 
-def _sequences(config: pb.ModelConfig, model: ModelDescription, how: SequenceBatching) -> None:
+def _sequences(config: pb.ModelConfig, model: ModelDescription, sequences: SequenceBatching) -> None:
     """Oldest first, so that requests of different sequences form a batch (Triton's model_configuration.md)."""
     batching = config.sequence_batching
-    batching.max_sequence_idle_microseconds = int(how.max_sequence_idle_s * _US_PER_S)
-    batching.oldest.max_candidate_sequences = how.max_candidate_sequences
+    batching.max_sequence_idle_microseconds = int(sequences.max_sequence_idle_s * _US_PER_S)
+    batching.oldest.max_candidate_sequences = sequences.max_candidate_sequences
     batching.oldest.max_queue_delay_microseconds = model.config.queue_delay_us
 
 
 def _batcher(config: pb.ModelConfig) -> Any:
-    """Where a configuration says how long its batcher waits."""
+    """The part of a configuration that says how long its batcher waits."""
     sequences = config.WhichOneof("scheduling_choice") == "sequence_batching"
     return config.sequence_batching.oldest if sequences else config.dynamic_batching
 
 
 def _implicit_states(config: pb.ModelConfig, model: ModelDescription) -> None:
-    """NVIDIA's backends keep states themselves, and begin each sequence with zeros."""
+    """NVIDIA's backends keep the states themselves, and start each sequence with zeros."""
     for name, spec in model.states.items():
         state = config.sequence_batching.state.add(input_name=name, output_name=spec.name)
         state.data_type = datatype_value(spec.datatype)
@@ -254,14 +254,14 @@ def _implicit_states(config: pb.ModelConfig, model: ModelDescription) -> None:
 def _warmup(config: pb.ModelConfig, warmup: Warmup, inputs: tuple[TensorSpec, ...]) -> None:
     entry = config.model_warmup.add(name=f"example-batch-{warmup.batch}", batch_size=warmup.batch)
     for spec in inputs:
-        given = entry.inputs[spec.name]
-        given.data_type = datatype_value(spec.datatype)
-        given.dims.extend(warmup.shapes[spec.name])
-        given.input_data_file = warmup.files[spec.name]
+        tensor = entry.inputs[spec.name]
+        tensor.data_type = datatype_value(spec.datatype)
+        tensor.dims.extend(warmup.shapes[spec.name])
+        tensor.input_data_file = warmup.files[spec.name]
 
 
 def _accelerate(config: pb.ModelConfig, model: ModelDescription) -> None:
-    """TensorRT inside ONNX Runtime: engines and kernel timings are kept, so that only the first load builds them."""
+    """TensorRT inside ONNX Runtime; engines and kernel timings are cached, so only the first load builds them."""
     entry = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
     values = {
         "precision_mode": _MODES[model.precision],
@@ -300,15 +300,15 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
 
 
 def _python_backend(config: pb.ModelConfig, serving: Serving) -> None:
-    """What our model.py reads."""
+    """The parameters that our model.py reads."""
     config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
     config.parameters["graph_optimization"].string_value = serving.graph_optimization
-    if how := serving.sequence_batching:
-        config.parameters["sequence_states"].string_value = json.dumps(how.states, sort_keys=True)
+    if sequences := serving.sequence_batching:
+        config.parameters["sequence_states"].string_value = json.dumps(sequences.states, sort_keys=True)
 
 
 def _pinning(config: pb.ModelConfig, serving: Serving) -> None:
-    """What the bundled server's backends read instead of a host policy, which needs flags of the server."""
+    """The parameters that the bundled server's backends read instead of a host policy, which needs server flags."""
     host = serving.host_policy
     if host and host.cpu_cores:
         config.parameters["cpu_cores"].string_value = host.cpu_cores

@@ -1,8 +1,8 @@
-"""The bundled server's environment: a venv of its own, made on first use and found by the digest of what makes it.
+"""The bundled server's environment: a venv of its own, made on first use and named by the digest of its sources.
 
-nvidia-pytriton carries a real tritonserver with its Python backend; tritonclient's wheel carries perf_analyzer. Both
-run outside a container once their libraries can be found, which this module arranges; the backend for ONNX models is
-built beside Python's.
+nvidia-pytriton contains a real tritonserver with its Python backend, and tritonclient's wheel contains perf_analyzer.
+Both run outside a container once their libraries can be found, which this module arranges. The backend for ONNX models
+is built next to Python's.
 """
 
 import ctypes.util
@@ -33,53 +33,53 @@ class ServerEnvironment:
 
     @property
     def site(self) -> Path:
-        """Its packages; a `model.py` adds this folder to its own path."""
+        """The folder of its packages; a `model.py` adds it to its own path."""
         return self.root / "lib" / f"python{PYTHON}" / "site-packages"
 
     @property
     def tritonserver(self) -> Path:
-        """The server's program."""
+        """The server's executable."""
         return self.site / "pytriton" / "tritonserver" / "bin" / "tritonserver"
 
     @property
     def backends(self) -> Path:
-        """The folder with the backends: ONNX Runtime's, and Python's with its stub for this Python."""
+        """The folder of the backends: ONNX Runtime's, and Python's with its stub for this version of Python."""
         return self.root / "backends"
 
     @property
     def caches(self) -> Path:
-        """The folder with the response cache."""
+        """The folder of the response cache's implementation."""
         return self.site / "pytriton" / "tritonserver" / "caches"
 
     @property
     def perf_analyzer(self) -> Path:
-        """The load generator's program."""
+        """The load generator's executable."""
         return self.root / "bin" / "perf_analyzer"
 
     @property
     def library_path(self) -> str:
-        """LD_LIBRARY_PATH for both programs."""
+        """LD_LIBRARY_PATH for both executables."""
         return os.pathsep.join([str(self.root / "libraries"), str(self.site / "nvidia_pytriton.libs")])
 
     @property
     def ready(self) -> bool:
-        """Whether it was finished: its stamp is written last."""
+        """Whether it is complete: its stamp is written last."""
         return (self.root / "stamp").is_file()
 
 
 def default_root() -> Path:
-    """Inside the pipeline's own environment: shared by every stack of this install, and removed with it."""
-    made_of = [file.read_bytes() for file in (REQUIREMENTS, *sorted(native.SOURCE.iterdir()))]
-    made_by = " ".join((native.COMPILER, *native.FLAGS, PYTHON)).encode()
-    digest = hashlib.sha256(b"".join(made_of) + made_by).hexdigest()[:12]
+    """Inside the pipeline's own environment: shared by every stack of this installation, and removed with it."""
+    sources = [file.read_bytes() for file in (REQUIREMENTS, *sorted(native.SOURCE.iterdir()))]
+    tools = " ".join((native.COMPILER, *native.FLAGS, PYTHON)).encode()
+    digest = hashlib.sha256(b"".join(sources) + tools).hexdigest()[:12]
     return Path(sys.prefix) / "share" / "shiplift" / f"server-{digest}"
 
 
 def ensure(root: Path, tell: Callable[[str], None] = lambda _: None) -> ServerEnvironment:
-    """The environment at `root`, made if it isn't there (about 15 s and 400 MB).
+    """The environment at `root`, which is made first if it isn't there (about 15 s and 400 MB).
 
     Raises:
-        MissingTool: this machine can't have it; the message says what is missing.
+        MissingTool: this machine can't have one; the message says what is missing.
     """
     environment = ServerEnvironment(root)
     if environment.ready:
@@ -96,7 +96,7 @@ def ensure(root: Path, tell: Callable[[str], None] = lambda _: None) -> ServerEn
 
 
 def unsupported() -> str:
-    """Why the bundled server can't run on this machine; empty: it can."""
+    """Why the bundled server can't run on this machine; empty if it can."""
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return f"the bundled Triton exists for Linux x86-64, this is {platform.system()} {platform.machine()}"
     libc, version = platform.libc_ver()
@@ -108,11 +108,11 @@ def unsupported() -> str:
 
 
 def libpython() -> Path | None:
-    """The shared library of this Python, which Triton's stub is linked against."""
+    """The shared library of this Python, against which Triton's stub is linked."""
     folders = [sysconfig.get_config_var("LIBDIR") or "", f"{sys.base_prefix}/lib", "/usr/lib/x86_64-linux-gnu"]
     for folder in (*folders, "/usr/lib64", "/usr/local/lib"):
-        if (found := Path(folder) / _LIBPYTHON).is_file():
-            return found
+        if (library := Path(folder) / _LIBPYTHON).is_file():
+            return library
     return Path(_LIBPYTHON) if ctypes.util.find_library(f"python{PYTHON}") else None
 
 
@@ -137,7 +137,7 @@ def _make(environment: ServerEnvironment) -> None:
 
 
 def _link_libraries(environment: ServerEnvironment) -> None:
-    """perf_analyzer wants libraries by their plain names; the wheel carries them under names with a hash."""
+    """perf_analyzer looks for libraries by their plain names; the wheel has them under names with a hash."""
     at = environment.root / "libraries"
     at.mkdir()
     bundled = environment.site / "nvidia_pytriton.libs"

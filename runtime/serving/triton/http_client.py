@@ -1,6 +1,6 @@
-"""Triton over HTTP, for where gRPC does not reach: through the API server's proxy, say.
+"""Triton over HTTP, for where gRPC does not reach, such as through the API server's proxy.
 
-Tensors travel in KServe v2's binary form, so every type arrives as it was sent, FP16 and BYTES too.
+Tensors travel in KServe v2's binary form, so every type arrives as it was sent, including FP16 and BYTES.
 """
 
 import json
@@ -20,16 +20,16 @@ _HEADER_LENGTH = "Inference-Header-Content-Length"
 
 
 class TritonHttpClient:
-    """A client of one server; `http` knows its address and how to get there.
+    """A client of one server; `http` knows its address and how to reach it.
 
-    Every method raises `ServerFailed` where Triton refuses, and `Temporary` where nobody answers.
+    Every method raises `ServerFailed` if Triton refuses, and `Temporary` if nothing answers.
     """
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
 
     def signature(self, model: str) -> Signature:
-        """A model's tensors, as the server tells them.
+        """A model's tensors, according to the server.
 
         Raises:
             NotFound: it does not serve the model.
@@ -45,24 +45,24 @@ class TritonHttpClient:
         """
         return [int(version) for version in self._metadata(model).get("versions", [])]
 
-    def ask(
+    def infer(
         self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
     ) -> Arrays:
         """The outputs of one request, by name."""
         tensors = [(spec, as_tensor(spec.datatype, inputs[spec.name])) for spec in signature.inputs]
-        pieces = [_packed(spec.datatype, array) for spec, array in tensors]
+        contents = [_raw(spec.datatype, array) for spec, array in tensors]
         header = json.dumps({
             "inputs": [
                 {"name": spec.name, "datatype": spec.datatype, "shape": list(array.shape),
-                 "parameters": {"binary_data_size": len(piece)}}
-                for (spec, array), piece in zip(tensors, pieces, strict=True)
+                 "parameters": {"binary_data_size": len(content)}}
+                for (spec, array), content in zip(tensors, contents, strict=True)
             ],
             "outputs": [{"name": spec.name, "parameters": {"binary_data": True}} for spec in signature.outputs],
             **({"parameters": vars(step)} if step.sequence_id else {}),
         }).encode()  # fmt: skip
         answer = self._send(
             "POST", f"/v2/models/{model}{f'/versions/{version}' if version else ''}/infer", model,
-            content=header + b"".join(pieces),
+            content=header + b"".join(contents),
             headers={_HEADER_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"},
         )  # fmt: skip
         return dict(_outputs(answer))
@@ -71,18 +71,18 @@ class TritonHttpClient:
         metadata: dict[str, Any] = self._send("GET", f"/v2/models/{model}", model).json()
         return metadata
 
-    def _send(self, method: str, path: str, model: str, **how: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, model: str, **content: Any) -> httpx.Response:
         try:
-            answer = self._http.request(method, path, **how)
+            answer = self._http.request(method, path, **content)
         except httpx.HTTPError as error:
             raise Temporary(
                 f"Triton at {self._http.base_url} does not answer: {error}", do="Check `shiplift status`."
             ) from error
-        why = " ".join(answer.text.split())[:600] if answer.is_error else ""
-        if answer.status_code == 404 or "unknown model" in why:
+        message = " ".join(answer.text.split())[:600] if answer.is_error else ""
+        if answer.status_code == 404 or "unknown model" in message:
             raise NotFound(f"the server does not serve {model!r}", do="See `shiplift status`.")
         if answer.is_error:
-            raise ServerFailed(f"Triton refused {model!r}: {why}", do="See the server's log.")
+            raise ServerFailed(f"Triton refused {model!r}: {message}", do="See the server's log.")
         return answer
 
 
@@ -92,7 +92,7 @@ def _specs(tensors: list[Mapping[str, Any]]) -> tuple[TensorSpec, ...]:
     )
 
 
-def _packed(datatype: str, array: Any) -> bytes:
+def _raw(datatype: str, array: Any) -> bytes:
     if datatype == "BYTES":
         return bytes(serialize_byte_tensor(array).item()) if array.size else b""
     return bytes(array.tobytes())
@@ -106,11 +106,12 @@ def _outputs(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
         if size is None:
             yield output["name"], np.array(output["data"]).reshape(output["shape"])
         else:
-            yield output["name"], _unpacked(output["datatype"], answer.content[at : at + size]).reshape(output["shape"])
+            content = answer.content[at : at + size]
+            yield output["name"], _array(output["datatype"], content).reshape(output["shape"])
             at += size
 
 
-def _unpacked(datatype: str, piece: bytes) -> Any:
+def _array(datatype: str, content: bytes) -> Any:
     if datatype == "BYTES":
-        return deserialize_bytes_tensor(piece)
-    return np.frombuffer(piece, dtype=triton_to_np_dtype(datatype))
+        return deserialize_bytes_tensor(content)
+    return np.frombuffer(content, dtype=triton_to_np_dtype(datatype))

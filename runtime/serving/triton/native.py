@@ -1,7 +1,7 @@
-"""Builds the bundled server's own backend, once, where its environment is made: no wheel carries one.
+"""Builds the bundled server's own backend, once, when its environment is made, because no wheel contains one.
 
-The source is C against libc alone, so any C compiler will do: the machine's, or where there is none the one that the
-`ziglang` wheel brings from PyPI.
+The source is C and needs libc alone, so any C compiler will do: the machine's, or if there is none, the one in the
+`ziglang` wheel from PyPI.
 """
 
 import os
@@ -21,10 +21,12 @@ FLAGS = ("-std=gnu17", "-O2", "-fPIC", "-shared", "-Wall", "-Wno-deprecated-non-
 
 
 def build(to: Path, onnxruntime: Path) -> Path:
-    """Triton's backend folder `to` for ONNX models, with the library `onnxruntime` (its C API) linked beside it.
+    """Builds Triton's backend for ONNX models in the new folder `to`; returns its library.
+
+    `onnxruntime` is the library with ONNX Runtime's C API, which is linked beside it.
 
     Raises:
-        MissingTool: it can't be compiled; the message says what the compiler said.
+        MissingTool: it can't be compiled; the message quotes the compiler.
     """
     to.mkdir(parents=True)
     (to / "libonnxruntime.so").symlink_to(os.path.relpath(onnxruntime, to))  # the environment may be moved
@@ -49,7 +51,7 @@ def _compile(compiler: list[str | Path], sources: list[Path], to: Path) -> None:
     run(
         [*compiler, *FLAGS, "-o", to, *sources, "-ldl", "-lpthread"],
         failed=f"{_FAILED}: {Path(compiler[0]).name}",
-        do="Check that this compiler builds a shared library from C; without one on the PATH another is fetched.",
+        do="Check that this compiler can build a shared library from C; with none on the PATH, one is downloaded.",
     )
 
 
@@ -57,8 +59,8 @@ def run(command: Sequence[str | Path], *, failed: str, do: str) -> None:
     """Runs a command that makes a part of the environment.
 
     Raises:
-        MissingTool: it failed; the message is `failed` and the end of what it said.
+        MissingTool: it failed; the message is `failed` and the end of its standard error.
     """
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise MissingTool(f"{failed}: {' '.join(done.stderr.split())[-500:]}", do=do)
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise MissingTool(f"{failed}: {' '.join(result.stderr.split())[-500:]}", do=do)

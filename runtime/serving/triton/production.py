@@ -1,8 +1,8 @@
-"""Production on one machine: one Triton in explicit mode, one model folder per served name, moved without a gap.
+"""Production on one machine: one Triton in explicit mode, with one model folder per served name, and no downtime.
 
-A version is first loaded beside the one that serves, under a name of its own, and answers its golden requests there.
-Then the served name is reloaded in place: Triton warms the new version while the old one answers, switches in one
-step, and goes on with the old one if that fails. No router stands in between, so nothing is paid per request.
+A version is first loaded next to the serving one, under a name of its own, where it must answer its golden requests.
+Then the served name is reloaded in place: Triton warms up the new version while the old one answers, switches
+atomically, and stays with the old one if that fails. There is no router in between, so requests pay nothing for it.
 Every method can be killed at any line and called again.
 """
 
@@ -30,7 +30,7 @@ _BESIDE = "--next"
 
 
 class Served(Record):
-    """What a served name is, as last moved: written after the move, read to see whether one is needed."""
+    """What a name serves since the last move: written after a move, read to see whether another is needed."""
 
     version: int
     package: str
@@ -47,7 +47,7 @@ class LocalProduction:
 
     @contextmanager
     def lock(self, model: str) -> Iterator[None]:
-        """One promotion or rollback of a model at a time, on this machine; freed by the kernel if its holder dies."""
+        """A lock for one promotion or rollback of a model at a time; the kernel releases it if its holder dies."""
         file = self._home / "locks" / serving_name(model)
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("w") as handle:
@@ -67,11 +67,11 @@ class LocalProduction:
             return client.versions(name) == [package.version]
 
     def move(self, package: Package, rollout: Rollout) -> None:  # noqa: ARG002 - one server has nothing to roll out
-        """Makes a package the one that answers under its name, in one step.
+        """Makes this package answer every request under its name, atomically.
 
         Raises:
-            GoldenMismatch: it answers wrongly; what answered before still does.
-            ServerFailed: Triton can't load it; what answered before still does.
+            GoldenMismatch: it answers wrongly; the previous package still serves.
+            ServerFailed: Triton can't load it; the previous package still serves.
         """
         name = serving_name(package.model)
         store = ArtifactStore(self._site.artifacts_uri)
@@ -87,7 +87,7 @@ class LocalProduction:
         )
 
     def retire(self, model: str) -> None:
-        """Unloads what was only there for the move, and removes files of versions that no longer serve."""
+        """Unloads what was only needed for the move, and removes the files of versions that no longer serve."""
         name = serving_name(model)
         with TritonClient(self._machine.grpc) as client:
             client.unload(name + _BESIDE)
@@ -121,7 +121,7 @@ class LocalProduction:
             raise
 
     def _restore(self, client: TritonClient, name: str, before: str) -> None:
-        """The configuration from before: in the repository for a restart, and in the server if it got that far."""
+        """Puts the previous configuration back, into the repository for a restart and into the server."""
         if before:
             write_atomically(self.repository / name / "config.pbtxt", before)
             client.load(name)

@@ -1,8 +1,8 @@
-"""A Triton model repository on disk: the one place that knows what differs between the bundled and NVIDIA's server.
+"""A Triton model repository on disk: the only place that knows how the bundled server's differs from NVIDIA's.
 
-A package is a tree `NAME/config.pbtxt`, `NAME/VERSION/model.onnx` (and `model.py` where the bundled server runs it in
-Python), with warm-up data and labels under names that carry the version, so that two versions can lie in one model
-folder during a switch. Beside it lies `golden.npz`: requests with the answers they must get.
+A package is a tree `NAME/config.pbtxt`, `NAME/VERSION/model.onnx` (and `model.py` if the bundled server runs it in
+Python). The names of its warm-up data and labels contain the version, so that two versions fit in one model folder
+during a switch. Next to the model is `golden.npz`: requests and the answers they must get.
 """
 
 import shutil
@@ -36,10 +36,10 @@ GOLDEN = "golden.npz"
 def write_package(
     to: Path, model: ModelDescription, onnx_folder: Path, server: ServerKind, *, example: Arrays, golden: Arrays
 ) -> Path:
-    """Writes the repository of one model into the empty folder `to`, and gives that folder.
+    """Writes the repository of one model into the empty folder `to`, and returns that folder.
 
-    `onnx_folder` holds `model.onnx` and its external data; `example` are inputs by name for the warm-up; `golden` is
-    what `golden_arrays` gives.
+    `onnx_folder` holds `model.onnx` and its external data; `example` has inputs by name for the warm-up; `golden` comes
+    from `golden_arrays`.
 
     Raises:
         StorageFull: no space is left.
@@ -55,7 +55,7 @@ def write_package(
         name = f"labels.{model.version}.txt"
         (folder / name).write_text("\n".join(model.serving.labels) + "\n")
         model = replace(model, labels_file=name)
-    if model.serving.warmup and not model.serving.sequence_batching:  # Triton warms no sequences: golden requests do
+    if model.serving.warmup and not model.serving.sequence_batching:  # Triton can't warm up sequences
         model = replace(model, warmups=_write_warmups(folder, model, example))
     (folder / "config.pbtxt").write_text(render(model_config(model, server)))
     (to / GOLDEN).write_bytes(dump_npz(golden))
@@ -73,17 +73,17 @@ def _write_backend(version: Path, model: ModelDescription) -> None:
 def install(package: Path, repository: Path, *, source: str, name: str) -> None:
     """Puts the model `source` of a fetched package into a server's repository as `name`.
 
-    Other versions' files stay where they are: a server that still runs one can be restarted from them. The
-    configuration is replaced last and in one step, so a kill leaves the old model or the new one.
+    The files of other versions stay, so a server that still runs one can be restarted from them. The configuration is
+    replaced last and atomically, so a kill leaves either the old model or the new one.
     """
     model, to = package / source, repository / name
     to.mkdir(parents=True, exist_ok=True)
     for entry in sorted(model.iterdir()):
         if entry.name != "config.pbtxt":
             _replace(entry, to / entry.name)
-    written = to / ".config.pbtxt.new"
-    written.write_text(renamed((model / "config.pbtxt").read_text(), name))
-    written.replace(to / "config.pbtxt")
+    partial = to / ".config.pbtxt.new"
+    partial.write_text(renamed((model / "config.pbtxt").read_text(), name))
+    partial.replace(to / "config.pbtxt")
 
 
 def reconfigure(package: Path, model: str, config: ServingConfig) -> None:
@@ -97,13 +97,13 @@ def retire(repository: Path, name: str) -> None:
     folder = repository / name
     if not (folder / "config.pbtxt").is_file():
         return
-    kept = {str(v) for v in parse((folder / "config.pbtxt").read_text()).version_policy.specific.versions}
+    current = {str(v) for v in parse((folder / "config.pbtxt").read_text()).version_policy.specific.versions}
     for entry in folder.iterdir():
         versions = set(entry.name.split(".")) if entry.is_file() else {entry.name}
-        if entry.name not in ("config.pbtxt", "warmup") and not versions & kept:
+        if entry.name not in ("config.pbtxt", "warmup") and not versions & current:
             shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
     for entry in (folder / "warmup").glob("*"):
-        if entry.name.split("-", 1)[0] not in kept:
+        if entry.name.split("-", 1)[0] not in current:
             entry.unlink()
 
 
@@ -124,30 +124,30 @@ def _replace(entry: Path, to: Path) -> None:
 
 
 def _same(left: Path, right: Path) -> bool:
-    """Whether two folders hold the same files: a version already in place is not touched."""
+    """Whether two folders hold the same files, because a version already in place is not touched."""
     names = [sorted(p.relative_to(side).as_posix() for p in side.rglob("*") if p.is_file()) for side in (left, right)]
     names[1] = [name for name in names[1] if "__pycache__" not in name]
     return names[0] == names[1] and all(digest(left / name) == digest(right / name) for name in names[0])
 
 
 def _write_warmups(folder: Path, model: ModelDescription, example: Arrays) -> tuple[Warmup, ...]:
-    """One request of a single sample, and one of a full batch: both paths are compiled and allocated before traffic."""
+    """Writes a request of one sample and one of a full batch, so both paths are allocated before traffic comes."""
     at = folder / "warmup"
     at.mkdir()
     warmups = []
     for batch in (1, model.config.max_batch):
-        one = batch_of(example, 1)
+        sample = batch_of(example, 1)
         files: dict[str, str] = {}
-        for index, (name, array) in enumerate(one.items()):
+        for index, (name, array) in enumerate(sample.items()):
             files[name] = f"{model.version}-input-{index}"
             (at / files[name]).write_bytes(raw_bytes(array[:1]))
-        shapes = {name: tuple(array.shape[1:]) or (1,) for name, array in one.items()}
+        shapes = {name: tuple(array.shape[1:]) or (1,) for name, array in sample.items()}
         warmups.append(Warmup(batch=batch, files=files, shapes=shapes))
     return tuple(warmups)
 
 
 def raw_bytes(array: NDArray[Any]) -> bytes:
-    """An array as Triton's raw tensor content; text is length-prefixed, little-endian."""
+    """An array as Triton's raw tensor content; texts are prefixed with their length, little-endian."""
     if array.dtype.kind in "OSU":
         texts = [item if isinstance(item, bytes) else str(item).encode() for item in array.reshape(-1)]
         return b"".join(struct.pack("<I", len(text)) + text for text in texts)
@@ -155,7 +155,7 @@ def raw_bytes(array: NDArray[Any]) -> bytes:
 
 
 def golden_arrays(inputs: Arrays, outputs: Arrays) -> Arrays:
-    """Requests and their right answers, as one set of arrays."""
+    """Requests and their correct answers as one set of arrays."""
     return {
         **{f"input/{name}": array for name, array in inputs.items()},
         **{f"output/{name}": array for name, array in outputs.items()},

@@ -1,4 +1,4 @@
-"""What the bundled server's environment installs, by name and version: a file that pip reads, and others ask."""
+"""The packages of the bundled server's environment with their versions: a file for pip, and a lookup for the rest."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,6 @@ REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
 def pinned(package: str) -> str:
-    """The version of a package in the environment; empty: it has none."""
+    """The version of a package in the environment; empty if the environment lacks it."""
     match = re.search(rf"^{re.escape(package)}==(\S+)$", REQUIREMENTS.read_text(), re.MULTILINE)
     return match.group(1) if match else ""

@@ -1,8 +1,8 @@
 """Starting and stopping the bundled Triton: production as a daemon, staging and tuning as children of their step.
 
-In explicit model control (a pod's server, whose models never change, needs none), with complete configurations (no
-auto-complete: a model then loads in 0.15 s instead of 1.4 s) and with strict readiness. On a machine it listens on
-loopback. The shared-memory API is closed with a key nobody keeps.
+It runs with explicit model control (except in a pod, where the models never change), strict readiness and complete
+configurations: without auto-complete a model loads in 0.15 s instead of 1.4 s. On a machine it listens on loopback. The
+shared-memory API is closed with a key that nobody keeps.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment
 _START_S = 30
 _EXIT_S = 20
 HTTP_THREADS = 8  # Triton's default
-_ATTEMPTS = 3  # a free port may be taken between being found and being bound
+_ATTEMPTS = 3  # another process may take a free port before the server binds it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,10 +74,10 @@ class Server:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """What a server is started with beyond its models. The rate limiter costs about a tenth of the throughput.
+    """What a server is started with besides its models. The rate limiter costs about a tenth of the throughput.
 
-    `http_threads` is how many threads read and answer HTTP; 0: one a core, at most Triton's own 8. On two cores eight
-    of them cost the server a quarter more CPU time a request at 64 connections than two.
+    `http_threads` is the number of threads that read and answer HTTP; 0 means one per core, up to Triton's default of
+    8. On two cores with 64 connections, eight of them cost a quarter more CPU time per request than two.
     """
 
     cache_mb: int = 16
@@ -91,8 +91,8 @@ def command(
 ) -> list[str | Path]:  # fmt: skip
     """The bundled server's command line.
 
-    With `control` "none" it serves all of its repository, and nobody can change that. With a `repository_key` only who
-    has it can.
+    With `control` "none" it serves all of its repository, and nobody can change that. With a `repository_key`, only
+    holders of the key can load and unload models.
     """
     apis = "model-repository,shared-memory" if repository_key else "shared-memory"
     closed = f"{apis}:shiplift={repository_key or secrets.token_hex(16)}"
@@ -109,9 +109,9 @@ def command(
 
 
 def nvidia_command(repository: Path, ports: Ports, needs: ServerNeeds, *, load: Sequence[str]) -> list[str]:
-    """The command line of the server in NVIDIA's image: these models, loaded explicitly, and none that comes later.
+    """The command line of the server in NVIDIA's image: it loads these models, and none that are added later.
 
-    `runtime.serving.kubernetes.guard` starts it, and closes what would let others load one.
+    `runtime.serving.kubernetes.guard` starts it, and closes the APIs with which others could load one.
     """
     features = Features(rate_limiter=needs.rate_limiter)
     loaded = [f"--load-model={model}" for model in load]
@@ -119,11 +119,11 @@ def nvidia_command(repository: Path, ports: Ports, needs: ServerNeeds, *, load: 
 
 
 def _flags(repository: Path, ports: Ports, features: Features, control: str) -> list[str]:
-    """What both servers are started with."""
-    words = [
+    """The flags that both servers are started with."""
+    flags = [
         f"--model-repository={repository}",
         f"--model-control-mode={control}",
-        "--disable-auto-complete-config",  # what --strict-model-config was called before
+        "--disable-auto-complete-config",  # formerly --strict-model-config
         "--strict-readiness=true",
         f"--exit-timeout-secs={_EXIT_S}",
         f"--http-address={ports.host}",
@@ -134,7 +134,7 @@ def _flags(repository: Path, ports: Ports, features: Features, control: str) -> 
         f"--metrics-port={ports.metrics}",
         f"--rate-limit={'execution_count' if features.rate_limiter else 'off'}",
     ]
-    return [*words, f"--cache-config=local,size={features.cache_mb << 20}"] if features.cache_mb else words
+    return [*flags, f"--cache-config=local,size={features.cache_mb << 20}"] if features.cache_mb else flags
 
 
 def variables(environment: ServerEnvironment) -> dict[str, str]:
@@ -150,14 +150,14 @@ def variables(environment: ServerEnvironment) -> dict[str, str]:
 def start_production(
     environment: ServerEnvironment, repository: Path, ports: Ports, features: Features, *, log: Path
 ) -> Server:
-    """The production server, as a daemon that outlives its starter; serving every model of its repository.
+    """Starts the production server as a daemon that outlives its starter and serves every model of its repository.
 
     Raises:
         ServerFailed: it did not come up.
     """
-    words = command(environment, repository, ports, features)
+    arguments = command(environment, repository, ports, features)
     models = [f"--load-model={folder.name}" for folder in sorted(repository.iterdir()) if folder.is_dir()]
-    process = start_daemon([*words, *models], environment=variables(environment), log=log)
+    process = start_daemon([*arguments, *models], environment=variables(environment), log=log)
     server = Server(process=process, ports=ports, repository=repository)
     try:
         _wait_live(server, log)
@@ -184,12 +184,12 @@ def private_server(
 
 
 def start_private(environment: ServerEnvironment, repository: Path, features: Features, *, log: Path) -> Server:
-    """Like `private_server`, for who stops it elsewhere."""
+    """Like `private_server`, for callers that stop it elsewhere."""
     repository.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, _ATTEMPTS + 1):
         ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
-        words = command(environment, repository, ports, features)
-        child = start_child(words, environment=variables(environment), log=log)
+        arguments = command(environment, repository, ports, features)
+        child = start_child(arguments, environment=variables(environment), log=log)
         server = Server(process=identify(child.pid), ports=ports, repository=repository)
         try:
             _wait_live(server, log, child)
@@ -222,17 +222,20 @@ def _wait_live(server: Server, log: Path, child: "subprocess.Popen[bytes] | None
                 return
             time.sleep(0.02)
     raise ServerFailed(
-        f"Triton did not come up on port {server.ports.grpc}: {_complaint(log)}", do=f"Its log is {log.name}."
+        f"Triton did not come up on port {server.ports.grpc}: {_last_error(log)}", do=f"Its log is {log.name}."
     )
 
 
 def _listening(ports: Ports) -> bool:
-    """All of them: Triton opens gRPC first. Asked before gRPC is, whose refused channel waits a second to try again."""
+    """Whether all ports are open; Triton opens gRPC first.
+
+    This is checked before gRPC is tried, because a refused gRPC channel waits a second before it retries.
+    """
     return all(listening(ports.host, port) for port in (ports.grpc, ports.http, ports.metrics))
 
 
-def _complaint(log: Path) -> str:
-    """The server's last error line."""
+def _last_error(log: Path) -> str:
+    """The last line of the log that looks like an error, or else its last line."""
     lines = log.read_text(errors="replace").splitlines()[-200:] if log.is_file() else []
     errors = [line for line in lines if line.startswith("E") or "failed" in line.lower()]
-    return (errors or lines or ["it said nothing"])[-1][:400]
+    return (errors or lines or ["its log is empty"])[-1][:400]

@@ -1,7 +1,7 @@
-"""Staging on one machine: the bundled server of one release, started by `deploy`, used by `load_test`, ended with it.
+"""Staging on one machine: a release's own bundled server, started by `deploy` and used by `load_test`.
 
-It is a child of the release's process and dies with it. Its folder also says who it was, so that the release's last
-stage can end it, and clear the folder, whatever happened before.
+It is a child of the release's process and dies with it. Its folder also records the process, so that the release's last
+stage can stop it and clear the folder, whatever happened before.
 """
 
 import shutil
@@ -36,7 +36,7 @@ class LocalStaging:
         self._state = self.folder / "process.json"
 
     def start(self, tuned: Tuned, serving: Serving) -> Deployment:
-        """A fresh server with one model; one from before is ended first. See `runtime.serving.staging.Staging`."""
+        """Starts a fresh server with one model, after stopping any old one. See `runtime.serving.staging.Staging`."""
         self.end()
         package = tuned.package
         progress("starting the staging server")
@@ -64,7 +64,7 @@ class LocalStaging:
         )
 
     def beside(self, deployment: Deployment, package: Package) -> Staged:
-        """Another package on the same server, under a name of its own."""
+        """Serves another package on the same server, under a name of its own."""
         name = serving_name(package.model)
         tree = self._store.fetch(package.repository, self.folder / "beside")
         install(tree, Path(_server(deployment).repository), source=name, name=name + _BESIDE)
@@ -73,7 +73,7 @@ class LocalStaging:
         return Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
 
     def memory_mb(self, deployment: Deployment) -> float | None:
-        """The server's and its children's memory, as proportional set size.
+        """The memory of the server and its children in MiB, as proportional set size.
 
         Raises:
             ServerFailed: the server is gone.
@@ -81,7 +81,7 @@ class LocalStaging:
         return memory_mb(_server(deployment).process.pid)
 
     def end(self) -> None:
-        """Ends the server, if there is one, and removes its folder."""
+        """Stops the server, if there is one, and removes its folder."""
         if self._state.is_file():
             kill(Process.model_validate_json(self._state.read_text()))
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -89,5 +89,5 @@ class LocalStaging:
 
 def _server(deployment: Deployment) -> ServerProcess:
     if not isinstance(deployment.workload, ServerProcess):
-        raise ServerFailed("the staging server has no process here", do="Rerun the release.")
+        raise ServerFailed("the staging server has no process on this machine", do="Rerun the release.")
     return deployment.workload

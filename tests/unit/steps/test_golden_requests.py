@@ -22,7 +22,7 @@ class Answers:
         self.rows: list[Arrays] = []
         self.steps: list[Step] = []
 
-    def ask(
+    def infer(
         self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
     ) -> Arrays:
         self.rows.append(inputs)
@@ -57,7 +57,7 @@ def test_a_difference_is_judged_against_the_largest_value(off: float, right: boo
     if right:
         assert checked(ROWS, got).rows
     else:
-        with pytest.raises(GoldenMismatch, match=r"'y' is .* off, not 0\.001"):
+        with pytest.raises(GoldenMismatch, match=r"'y' is off by .*, more than the 0\.001 allowed"):
             checked(ROWS, got)
 
 

@@ -1,8 +1,8 @@
-"""Runs an ONNX model inside Triton's Python backend: one process an instance, one ONNX Runtime session a process.
+"""Runs an ONNX model inside Triton's Python backend: one process per instance, one ONNX Runtime session per process.
 
-For what the backend in C leaves: tensors of text, and states (`sequence_model`). Copied into those packages as
-`model.py`, so it may import nothing of Shiplift. Inputs are views of Triton's shared memory and are not copied for a
-single request; a batch costs one concatenation per input.
+It serves what the C backend does not support: text tensors, and states (`sequence_model`). It is copied into those
+packages as `model.py`, so it can't import anything from Shiplift. Inputs are views of Triton's shared memory and are
+not copied for a single request; a batch costs one concatenation per input.
 """
 
 import gc
@@ -37,7 +37,7 @@ class TritonPythonModel:
         options.intra_op_num_threads = int(values.get("intra_op_threads", "1"))
         options.inter_op_num_threads = 1
         options.graph_optimization_level = _GRAPH[values.get("graph_optimization", "all")]
-        # Idle instances must not spin on the cores that the others need.
+        # Idle instances must not spin on cores that the others need.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         folder = os.path.join(args["model_repository"], args["model_version"])
         self.session = ort.InferenceSession(
@@ -48,23 +48,23 @@ class TritonPythonModel:
         self.outputs = [node.name for node in outputs]
         self.text = {node.name for node in outputs if node.type == "tensor(string)"}
         self.flat = {node.name for node in outputs if len(node.shape) == 1}
-        # One input as it comes, outputs as they leave: then a request needs no more Python than one expression.
+        # The only input, if it needs no conversion: then reading a request takes one expression.
         self.only = self.inputs[0][0] if len(inputs) == 1 and self.inputs[0][1] != 1 and not self.inputs[0][2] else None
         self.plain = not self.text and not self.flat
-        # What is alive now stays: the collector need not look at it in the middle of a request.
+        # Everything alive now stays alive, so the collector need not scan it in the middle of a request.
         gc.collect()
         gc.freeze()
 
     def execute(self, requests):
-        given = self._given(requests)
+        inputs = self._read(requests)
         if len(requests) == 1:
-            return [self._response(self._run([arrays[0] for arrays in given]))]
-        outputs = self._run([np.concatenate(arrays) for arrays in given])
-        ends = list(accumulate(map(len, given[0])))
+            return [self._response(self._run([arrays[0] for arrays in inputs]))]
+        outputs = self._run([np.concatenate(arrays) for arrays in inputs])
+        ends = list(accumulate(map(len, inputs[0])))
         return [self._response([array[start:end] for array in outputs]) for start, end in zip(chain((0,), ends), ends)]
 
-    def _given(self, requests):
-        """Each input's arrays, one a request."""
+    def _read(self, requests):
+        """The arrays of each input, one per request."""
         if self.only is not None:
             return [[request.inputs()[0].as_numpy() for request in requests]]
         return [[self._input(request, *entry) for request in requests] for entry in self.inputs]

@@ -1,14 +1,15 @@
-"""Runs an ONNX model that remembers inside Triton's Python backend: `onnx_model`, and each sequence's states.
+"""Runs a stateful ONNX model inside Triton's Python backend: `onnx_model` plus the states of each sequence.
 
-Copied into the bundled package as `model.py`, beside `onnx_model.py`. Triton's sequence batcher sends all requests of a
-sequence to one instance, in order and never two in one batch, so states need no lock and no other place to lie.
+It is copied into the bundled package as `model.py`, next to `onnx_model.py`. Triton's sequence batcher sends all
+requests of a sequence to one instance, in order and never two in one batch, so the instance can hold the states without
+a lock.
 """
 
 import json
 from collections import OrderedDict
 from itertools import accumulate, chain
 
-from onnx_model import TritonPythonModel as OnnxModel  # isort: skip - first: it says where numpy is to be found
+from onnx_model import TritonPythonModel as OnnxModel  # isort: skip - first, because it adds numpy's folder to the path
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
@@ -21,31 +22,33 @@ class TritonPythonModel(OnnxModel):
         next_of = json.loads(config["parameters"]["sequence_states"]["string_value"])
         nodes = {node.name: node for node in self.session.get_inputs()}
         zeros = {name: np.zeros((1, *nodes[name].shape[1:]), _TYPES[nodes[name].type]) for name in next_of}
-        self.states = [(name, self.outputs.index(given), zeros[name]) for name, given in next_of.items()]
-        self.asked = [(at, name) for at, name in enumerate(self.outputs) if name not in next_of.values()]
+        self.states = [(name, self.outputs.index(output), zeros[name]) for name, output in next_of.items()]
+        self.visible = [(at, name) for at, name in enumerate(self.outputs) if name not in next_of.values()]
         self.inputs = [entry for entry in self.inputs if entry[0] not in next_of]
         self.only = None
-        self.most = int(config["sequence_batching"]["oldest"]["max_candidate_sequences"])
-        self.kept = OrderedDict()  # least recently used first: what Triton has given up goes before what it has not
+        self.max_sequences = int(config["sequence_batching"]["oldest"]["max_candidate_sequences"])
+        # The least recently used comes first, so a sequence that Triton gave up is evicted before a live one.
+        self.states_of = OrderedDict()
 
     def execute(self, requests):
-        lost = [self._lost(request) for request in requests]
-        known = [request for request, error in zip(requests, lost) if error is None]
+        errors = [self._error(request) for request in requests]
+        known = [request for request, error in zip(requests, errors) if error is None]
         answers = iter(self._answers(known) if known else ())
-        return [next(answers) if error is None else error for error in lost]
+        return [next(answers) if error is None else error for error in errors]
 
-    def _lost(self, request):
-        """The answer to a request whose sequence began elsewhere; None where it did not."""
-        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START or request.correlation_id() in self.kept:
+    def _error(self, request):
+        """The answer to a request whose sequence has no state here; None if it has one, or starts now."""
+        sequence = request.correlation_id()
+        if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START or sequence in self.states_of:
             return None
-        said = f"the state of sequence {request.correlation_id()} is not here: start it again"
-        return pb_utils.InferenceResponse([], pb_utils.TritonError(said))
+        message = f"the state of sequence {sequence} is not here: start it again"
+        return pb_utils.InferenceResponse([], pb_utils.TritonError(message))
 
     def _answers(self, requests):
-        given = self._given(requests)
-        sizes = list(map(len, given[0]))
+        inputs = self._read(requests)
+        sizes = list(map(len, inputs[0]))
         before = [self._before(request, size) for request, size in zip(requests, sizes)]
-        feed = {entry[0]: np.concatenate(arrays) for entry, arrays in zip(self.inputs, given)}
+        feed = {entry[0]: np.concatenate(arrays) for entry, arrays in zip(self.inputs, inputs)}
         feed |= {name: np.concatenate(arrays) for (name, _, _), arrays in zip(self.states, zip(*before))}
         outputs = self.session.run(self.outputs, feed)
         ends = list(accumulate(sizes))
@@ -53,19 +56,19 @@ class TritonPythonModel(OnnxModel):
         return [self._answer(request, part) for request, part in zip(requests, parts)]
 
     def _before(self, request, size):
-        """The states that a request begins with: zeros, where it begins its sequence."""
+        """The states that a request starts from: zeros if it is the first of its sequence."""
         if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START:
             return [np.repeat(zeros, size, axis=0) for _, _, zeros in self.states]
-        return self.kept[request.correlation_id()]
+        return self.states_of[request.correlation_id()]
 
     def _answer(self, request, arrays):
-        self.kept.pop(request.correlation_id(), None)
+        self.states_of.pop(request.correlation_id(), None)
         if not request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_END:
-            self.kept[request.correlation_id()] = [arrays[at].copy() for _, at, _ in self.states]
-            if len(self.kept) > self.most:
-                self.kept.popitem(last=False)
-        asked = [pb_utils.Tensor(name, self._output(name, arrays[at])) for at, name in self.asked]
-        return pb_utils.InferenceResponse(asked)
+            self.states_of[request.correlation_id()] = [arrays[at].copy() for _, at, _ in self.states]
+            if len(self.states_of) > self.max_sequences:
+                self.states_of.popitem(last=False)
+        outputs = [pb_utils.Tensor(name, self._output(name, arrays[at])) for at, name in self.visible]
+        return pb_utils.InferenceResponse(outputs)
 
 
 _TYPES = {

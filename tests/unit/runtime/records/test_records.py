@@ -57,7 +57,7 @@ def test_a_record_has_one_name_as_a_parameter(kind: type[Record], name: str) -> 
     assert kind.parameter() == name
 
 
-def test_a_bundle_tells_its_records_and_leaves_out_its_other_fields() -> None:
+def test_sections_list_their_records_and_leave_out_other_fields() -> None:
     assert Tree.parts() == {"leaf": Leaf, "slo": Slo}
 
 
@@ -89,10 +89,10 @@ def test_a_site_read_back_is_the_same_kind_of_place(tmp_path: Any, place: Machin
 
 
 def test_a_place_has_the_fields_of_its_kind_and_no_others(tmp_path: Any) -> None:
-    given = site(tmp_path).model_dump()
-    for place in ({"kind": "moon"}, {"kind": "machine", "namespace": "x"}, {**given["place"], "kind": "cluster"}):
+    fields = site(tmp_path).model_dump()
+    for place in ({"kind": "moon"}, {"kind": "machine", "namespace": "x"}, {**fields["place"], "kind": "cluster"}):
         with pytest.raises(ValidationError, match="place"):
-            Site(**given | {"place": place})
+            Site(**fields | {"place": place})
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ _numbers = st.none() | st.integers(1, 10**6) | st.floats(min_value=1e-9, max_val
 @settings(deadline=None, max_examples=100)
 @given(p99=_numbers, throughput=_numbers, failures=st.integers(0, 100), memory=_numbers)
 def test_numbers_given_as_int_or_float_have_one_identity(p99: Any, throughput: Any, failures: int, memory: Any) -> None:
-    given_ = Slo(p99_ms=p99, throughput_per_s=throughput, failures=failures, memory_mb=memory)
-    assert identity(Slo.model_validate_json(given_.model_dump_json())) == identity(given_)
+    slo = Slo(p99_ms=p99, throughput_per_s=throughput, failures=failures, memory_mb=memory)
+    assert identity(Slo.model_validate_json(slo.model_dump_json())) == identity(slo)
 
 
 @settings(deadline=None, max_examples=100)
@@ -153,7 +153,7 @@ def test_an_identity_is_plain_json_and_its_own_identity(value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given_", "outcome"),
+    ("outcomes", "worst"),
     [
         ((), Outcome.PASS),
         ((Outcome.PASS, Outcome.PASS), Outcome.PASS),
@@ -162,8 +162,8 @@ def test_an_identity_is_plain_json_and_its_own_identity(value: Any) -> None:
         ((Outcome.FAIL, Outcome.PASS), Outcome.FAIL),
     ],
 )
-def test_the_worst_check_decides_a_verdict(given_: tuple[Outcome, ...], outcome: Outcome) -> None:
-    assert Verdict.of(tuple(check(one) for one in given_)).outcome is outcome
+def test_the_worst_check_decides_a_verdict(outcomes: tuple[Outcome, ...], worst: Outcome) -> None:
+    assert Verdict.of(tuple(check(outcome) for outcome in outcomes)).outcome is worst
 
 
 def test_a_verdict_gives_its_reasons_and_leaves_out_what_passed() -> None:
@@ -209,12 +209,12 @@ def test_a_bug_is_recorded_by_its_type_and_message_in_one_line_of_bounded_length
 
 
 @pytest.mark.parametrize(
-    ("outcome", "code", "word"),
+    ("outcome", "code", "stage_outcome"),
     [
         (Outcome.PASS, 0, "ok"),
         (Outcome.FAIL, Refused.exit_code, "refused"),
         (Outcome.INCONCLUSIVE, Inconclusive.exit_code, "inconclusive"),
     ],
 )
-def test_a_verdict_has_an_exit_code_and_a_word_for_its_stage(outcome: Outcome, code: int, word: str) -> None:
-    assert (outcome.exit_code, outcome.word) == (code, word)
+def test_an_outcome_has_an_exit_code_and_a_stage_outcome(outcome: Outcome, code: int, stage_outcome: str) -> None:
+    assert (outcome.exit_code, outcome.stage_outcome) == (code, stage_outcome)

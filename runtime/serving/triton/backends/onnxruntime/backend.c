@@ -1,8 +1,8 @@
-/* Triton's `onnxruntime` backend for the bundled server, which comes with none but Python's: the same name and the same
- * parameters in config.pbtxt as NVIDIA's backend, so that a package says the same on both servers. A request costs no
- * other process and no Python: inputs of a single request are read where Triton holds them, a batch costs one copy of
- * each input, and instances of one thread share a session, so its weights lie in memory once. Tensors of text are left
- * to the Python backend. */
+/* Triton's `onnxruntime` backend for the bundled server, which comes with the Python backend alone. It has the same
+ * name and the same parameters in config.pbtxt as NVIDIA's, so a package means the same on both servers. A request
+ * needs no other process and no Python: the inputs of a single request are read where Triton holds them, a batch costs
+ * one copy of each input, and single-threaded instances share a session, so its weights are in memory once. Text
+ * tensors are left to the Python backend. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -18,7 +18,7 @@
 #include "errors.h"
 #include "interfaces.h"
 
-/* --- what is kept ------------------------------------------------------------------------------------------------ */
+/* --- state ------------------------------------------------------------------------------------------------------- */
 
 typedef struct { void *library, *environment, *memory; } Backend;
 
@@ -33,7 +33,7 @@ typedef struct {
   int threads, graph;
   cpu_set_t cores;
   bool pinned, taken;
-  void *session; /* shared by instances of one thread; else of the one that took it */
+  void *session; /* shared by single-threaded instances; otherwise used by the first instance that takes it */
   Tensors inputs, outputs;
 } Model;
 
@@ -43,16 +43,16 @@ typedef struct {
   Model *model;
   void *session;
   bool own, took, placed;
-  Buffer *buffers; /* a batch of each input */
-  Value **given, **made;
+  Buffer *buffers; /* one per input, for a batch */
+  Value **input_values, **output_values;
   Response **responses;
-  int64_t *rows; /* of each request */
+  int64_t *rows; /* one count per request */
   uint32_t capacity;
 } Instance;
 
 /* --- a model ----------------------------------------------------------------------------------------------------- */
 
-static Error *configured_options(Model *model, void *options) {
+static Error *configure_options(Model *model, void *options) {
   TRY_ORT(ORT(ORT_SET_INTRA_OP_THREADS, options, model->threads));
   TRY_ORT(ORT(ORT_SET_INTER_OP_THREADS, options, 1));
   TRY_ORT(ORT(ORT_SET_GRAPH_LEVEL, options, model->graph));
@@ -60,12 +60,12 @@ static Error *configured_options(Model *model, void *options) {
   return from_ort(ORT(ORT_ADD_CONFIG, options, "session.intra_op.allow_spinning", "0"));
 }
 
-/* A session; its threads keep to the model's cores, because they are begun by a thread that does. */
+/* Makes a session. Its threads stay on the model's cores, because they inherit the affinity of the starting thread. */
 static Error *new_session(Model *model, void **session) {
   void *options = NULL;
   cpu_set_t before;
   TRY_ORT(ORT(ORT_CREATE_SESSION_OPTIONS, &options));
-  Error *error = configured_options(model, options);
+  Error *error = configure_options(model, options);
   bool moved = !error && model->pinned && !sched_getaffinity(0, sizeof before, &before) &&
                !sched_setaffinity(0, sizeof model->cores, &model->cores);
   if (!error) error = from_ort(ORT(ORT_CREATE_SESSION, model->backend->environment, model->path, options, session));
@@ -74,7 +74,7 @@ static Error *new_session(Model *model, void **session) {
   return error;
 }
 
-static Error *described(void *session, bool inputs, size_t at, Tensor *tensor) {
+static Error *describe_tensor(void *session, bool inputs, size_t at, Tensor *tensor) {
   void *allocator, *type = NULL;
   const void *info = NULL;
   TRY_ORT(ORT(ORT_DEFAULT_ALLOCATOR, &allocator));
@@ -84,9 +84,9 @@ static Error *described(void *session, bool inputs, size_t at, Tensor *tensor) {
   if (!error && info) error = from_ort(ORT(ORT_ELEMENT_TYPE, info, &tensor->type));
   ORT_VOID(ORT_RELEASE_TYPE, type);
   if (error) return error;
-  if (!info) return fault(ERROR_UNSUPPORTED, "'%s' is not a tensor", tensor->name);
+  if (!info) return error_with(ERROR_UNSUPPORTED, "'%s' is not a tensor", tensor->name);
   if (tensor->type < 0 || tensor->type >= TYPES_KNOWN || !TYPES[tensor->type].triton)
-    return fault(ERROR_UNSUPPORTED, "the data type of '%s' is served by the Python backend alone", tensor->name);
+    return error_with(ERROR_UNSUPPORTED, "only the Python backend serves the data type of '%s'", tensor->name);
   return NULL;
 }
 
@@ -96,22 +96,22 @@ static Error *read_tensors(void *session, bool inputs, Tensors *to) {
   to->names = calloc(to->count + 1, sizeof *to->names);
   if (!to->all || !to->names) return no_memory();
   for (size_t at = 0; at < to->count; at++) {
-    TRY(described(session, inputs, at, &to->all[at]));
+    TRY(describe_tensor(session, inputs, at, &to->all[at]));
     to->names[at] = to->all[at].name;
   }
   return NULL;
 }
 
 static Error *read_config(Model *model, const char *config) {
-  char said[64];
+  char text[64];
   int64_t level = number(member(member(member(config, "optimization"), "graph"), "level"), 0);
   model->max_batch = number(member(config, "max_batch_size"), 0);
-  model->threads = parameter(config, "intra_op_thread_count", said, sizeof said) ? atoi(said) : 1;
+  model->threads = parameter(config, "intra_op_thread_count", text, sizeof text) ? atoi(text) : 1;
   model->graph = level < 0 ? GRAPH_OFF : level == 1 ? GRAPH_BASIC : GRAPH_ALL;
   return read_cores(config, &model->cores, &model->pinned);
 }
 
-static Error *opened(Model *model, void *triton) {
+static Error *open_model(Model *model, void *triton) {
   Message *message;
   const char *json, *folder;
   size_t size;
@@ -149,13 +149,13 @@ static void close_model(Model *model) {
   free_tensors(&model->inputs);
   free_tensors(&model->outputs);
   free(model);
-  malloc_trim(0); /* else a model that is gone still counts as memory of the server */
+  malloc_trim(0); /* otherwise the memory of an unloaded model still counts as the server's */
 }
 
 Error *TRITONBACKEND_ModelInitialize(void *triton) {
   Model *model = calloc(1, sizeof *model);
   if (!model) return no_memory();
-  Error *error = opened(model, triton);
+  Error *error = open_model(model, triton);
   if (!error) error = TRITONBACKEND_ModelSetState(triton, model);
   if (error) close_model(model);
   return error;
@@ -175,19 +175,19 @@ static void close_instance(Instance *instance) {
   if (instance->took) __atomic_store_n(&instance->model->taken, false, __ATOMIC_RELEASE);
   for (size_t at = 0; instance->buffers && at < instance->model->inputs.count; at++) free(instance->buffers[at].bytes);
   free(instance->buffers);
-  free(instance->given);
-  free(instance->made);
+  free(instance->input_values);
+  free(instance->output_values);
   free(instance->responses);
   free(instance->rows);
   free(instance);
 }
 
-static Error *begun(Instance *instance) {
+static Error *open_instance(Instance *instance) {
   Model *model = instance->model;
   instance->buffers = calloc(model->inputs.count + 1, sizeof *instance->buffers);
-  instance->given = calloc(model->inputs.count + 1, sizeof *instance->given);
-  instance->made = calloc(model->outputs.count + 1, sizeof *instance->made);
-  if (!instance->buffers || !instance->given || !instance->made) return no_memory();
+  instance->input_values = calloc(model->inputs.count + 1, sizeof *instance->input_values);
+  instance->output_values = calloc(model->outputs.count + 1, sizeof *instance->output_values);
+  if (!instance->buffers || !instance->input_values || !instance->output_values) return no_memory();
   instance->took = model->threads != 1 && !__atomic_exchange_n(&model->taken, true, __ATOMIC_ACQ_REL);
   instance->own = model->threads != 1 && !instance->took;
   instance->session = instance->own ? NULL : model->session;
@@ -201,7 +201,7 @@ Error *TRITONBACKEND_ModelInstanceInitialize(void *triton) {
   Instance *instance = calloc(1, sizeof *instance);
   if (!instance) return no_memory();
   instance->model = state;
-  Error *error = begun(instance);
+  Error *error = open_instance(instance);
   if (!error) error = TRITONBACKEND_ModelInstanceSetState(triton, instance);
   if (error) close_instance(instance);
   return error;
@@ -214,7 +214,7 @@ Error *TRITONBACKEND_ModelInstanceFinalize(void *triton) {
   return NULL;
 }
 
-static Error *room_for(Instance *instance, uint32_t count) {
+static Error *reserve(Instance *instance, uint32_t count) {
   if (count <= instance->capacity) return NULL;
   Response **responses = realloc(instance->responses, count * sizeof *responses);
   if (responses) instance->responses = responses;
@@ -227,7 +227,7 @@ static Error *room_for(Instance *instance, uint32_t count) {
 
 /* --- inputs ------------------------------------------------------------------------------------------------------ */
 
-static Error *grown(Buffer *buffer, size_t size) {
+static Error *grow(Buffer *buffer, size_t size) {
   if (size <= buffer->capacity) return NULL;
   size_t capacity = (size + size / 2 + ALIGNED - 1) / ALIGNED * ALIGNED;
   char *bytes = aligned_alloc(ALIGNED, capacity);
@@ -237,14 +237,14 @@ static Error *grown(Buffer *buffer, size_t size) {
   return NULL;
 }
 
-static Error *copied(Input *input, uint32_t parts, char *to, size_t room) {
+static Error *copy_input(Input *input, uint32_t parts, char *to, size_t room) {
   for (uint32_t part = 0; part < parts; part++) {
     const void *from;
     uint64_t size;
     int memory = 0;
     int64_t id = 0;
     TRY(TRITONBACKEND_InputBuffer(input, part, &from, &size, &memory, &id));
-    if (memory == MEMORY_GPU) return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "an input lies in a GPU's memory");
+    if (memory == MEMORY_GPU) return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "an input is in GPU memory");
     if (size > room) return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "an input is longer than its shape says");
     memcpy(to, from, size);
     to += size, room -= size;
@@ -252,10 +252,10 @@ static Error *copied(Input *input, uint32_t parts, char *to, size_t room) {
   return NULL;
 }
 
-/* One input of all requests, as one tensor: its shape, and its size in bytes. `last` is the last request's, in parts. */
+/* One input of all requests as one tensor, with its size in bytes. `last` is the last request's input, in `parts`. */
 typedef struct { int64_t shape[RANK_MOST]; uint32_t rank, parts; uint64_t size; Input *last; } Batch;
 
-/* The bytes of the only request's input where Triton holds them; NULL: they must be copied. */
+/* The bytes of the only request's input where Triton holds them, or NULL if they must be copied. */
 static const void *in_place(const Batch *batch) {
   const void *bytes = NULL;
   uint64_t size;
@@ -267,8 +267,8 @@ static const void *in_place(const Batch *batch) {
   return error || memory == MEMORY_GPU || (uintptr_t) bytes % ENOUGH ? NULL : bytes;
 }
 
-/* What the requests give for an input; `instance->rows` says how much of it is each one's. */
-static Error *looked_at(Instance *instance, size_t at, Request **requests, uint32_t count, Batch *batch) {
+/* Reads the shape and size of an input over all requests, and writes each request's share to `instance->rows`. */
+static Error *inspect_input(Instance *instance, size_t at, Request **requests, uint32_t count, Batch *batch) {
   Tensor *tensor = &instance->model->inputs.all[at];
   int64_t rows = 0;
   for (uint32_t each = 0; each < count; each++) {
@@ -279,11 +279,11 @@ static Error *looked_at(Instance *instance, size_t at, Request **requests, uint3
     TRY(TRITONBACKEND_RequestInput(requests[each], tensor->name, &batch->last));
     TRY(TRITONBACKEND_InputProperties(batch->last, &name, &type, &dims, &batch->rank, &size, &batch->parts));
     if (type != TYPES[tensor->type].triton)
-      return fault(ERROR_INVALID_ARG, "input '%s' has another data type than the model's", name);
-    if (batch->rank > RANK_MOST) return fault(ERROR_INVALID_ARG, "input '%s' has too many dimensions", name);
+      return error_with(ERROR_INVALID_ARG, "input '%s' has a different data type than the model's", name);
+    if (batch->rank > RANK_MOST) return error_with(ERROR_INVALID_ARG, "input '%s' has too many dimensions", name);
     if (!each) memcpy(batch->shape, dims, batch->rank * sizeof *dims);
     else if (batch->rank && memcmp(batch->shape + 1, dims + 1, (batch->rank - 1) * sizeof *dims))
-      return fault(ERROR_INVALID_ARG, "requests of one batch differ in the shape of '%s'", name);
+      return error_with(ERROR_INVALID_ARG, "requests of one batch differ in the shape of '%s'", name);
     int64_t own = batch->rank ? dims[0] : 1;
     if (!at) instance->rows[each] = own;
     rows += own;
@@ -293,9 +293,9 @@ static Error *looked_at(Instance *instance, size_t at, Request **requests, uint3
   return NULL;
 }
 
-static Error *copied_together(Buffer *buffer, const char *name, Request **requests, uint32_t count, uint64_t total) {
+static Error *copy_batch(Buffer *buffer, const char *name, Request **requests, uint32_t count, uint64_t total) {
   uint64_t filled = 0;
-  TRY(grown(buffer, total));
+  TRY(grow(buffer, total));
   for (uint32_t each = 0; each < count; each++) {
     Input *input;
     const int64_t *dims;
@@ -304,70 +304,70 @@ static Error *copied_together(Buffer *buffer, const char *name, Request **reques
     uint64_t size;
     TRY(TRITONBACKEND_RequestInput(requests[each], name, &input));
     TRY(TRITONBACKEND_InputProperties(input, &name, &type, &dims, &rank, &size, &parts));
-    TRY(copied(input, parts, buffer->bytes + filled, size));
+    TRY(copy_input(input, parts, buffer->bytes + filled, size));
     filled += size;
   }
   return NULL;
 }
 
-static Error *gathered(Instance *instance, size_t at, Request **requests, uint32_t count) {
+static Error *gather_input(Instance *instance, size_t at, Request **requests, uint32_t count) {
   Tensor *tensor = &instance->model->inputs.all[at];
   Buffer *buffer = &instance->buffers[at];
   Batch batch = {0};
-  TRY(looked_at(instance, at, requests, count, &batch));
+  TRY(inspect_input(instance, at, requests, count, &batch));
   const void *bytes = count == 1 ? in_place(&batch) : NULL;
   if (!bytes) {
-    TRY(copied_together(buffer, tensor->name, requests, count, batch.size));
+    TRY(copy_batch(buffer, tensor->name, requests, count, batch.size));
     bytes = buffer->bytes;
   }
   return from_ort(ORT(
       ORT_TENSOR_OF_DATA, instance->model->backend->memory, bytes, (size_t) batch.size, batch.shape,
-      (size_t) batch.rank, tensor->type, &instance->given[at]));
+      (size_t) batch.rank, tensor->type, &instance->input_values[at]));
 }
 
 /* --- outputs ----------------------------------------------------------------------------------------------------- */
 
-/* An output of all requests; one that is not batched is a single row. */
+/* One output of all requests; `row` is the size of a row in bytes, and without batching it is a single row. */
 typedef struct { char *bytes; int64_t shape[RANK_MOST]; size_t rank, row; int type; bool batched; } Answer;
 
 static Error *read_shape(void *info, Answer *answer, const char *name) {
   TRY_ORT(ORT(ORT_ELEMENT_TYPE, info, &answer->type));
   TRY_ORT(ORT(ORT_RANK, info, &answer->rank));
-  if (answer->rank > RANK_MOST) return fault(ERROR_UNSUPPORTED, "output '%s' has too many dimensions", name);
+  if (answer->rank > RANK_MOST) return error_with(ERROR_UNSUPPORTED, "output '%s' has too many dimensions", name);
   return from_ort(ORT(ORT_SHAPE, info, answer->shape, answer->rank));
 }
 
-/* An output with the bytes of a row; `rows` it must have, unless the model is not batched. */
+/* Reads an output and the size of its rows; with batching it must have as many `rows` as the inputs. */
 static Error *read_answer(Instance *instance, size_t at, int64_t rows, Answer *answer) {
   const char *name = instance->model->outputs.all[at].name;
   void *info = NULL;
-  TRY_ORT(ORT(ORT_TENSOR_DATA, instance->made[at], &answer->bytes));
-  TRY_ORT(ORT(ORT_TYPE_AND_SHAPE, instance->made[at], &info));
+  TRY_ORT(ORT(ORT_TENSOR_DATA, instance->output_values[at], &answer->bytes));
+  TRY_ORT(ORT(ORT_TYPE_AND_SHAPE, instance->output_values[at], &info));
   Error *error = read_shape(info, answer, name);
   ORT_VOID(ORT_RELEASE_SHAPE, info);
   if (error) return error;
   answer->batched = instance->model->max_batch > 0;
   if (answer->batched && (!answer->rank || answer->shape[0] != rows))
-    return fault(ERROR_INTERNAL, "output '%s' has another batch size than the inputs", name);
+    return error_with(ERROR_INTERNAL, "output '%s' has a different batch size than the inputs", name);
   answer->row = (size_t) TYPES[answer->type].size;
   for (size_t dim = answer->batched; dim < answer->rank; dim++) answer->row *= (size_t) answer->shape[dim];
   return NULL;
 }
 
-static bool wanted(Request *request, const char *name, size_t outputs) {
+static bool is_requested(Request *request, const char *name, size_t outputs) {
   uint32_t count = 0;
-  const char *asked;
+  const char *requested;
   Error *error = TRITONBACKEND_RequestOutputCount(request, &count);
   if (error) TRITONSERVER_ErrorDelete(error);
   if (error || count == outputs) return true;
   for (uint32_t at = 0; at < count; at++)
-    if (!(error = TRITONBACKEND_RequestOutputName(request, at, &asked))) {
-      if (!strcmp(asked, name)) return true;
+    if (!(error = TRITONBACKEND_RequestOutputName(request, at, &requested))) {
+      if (!strcmp(requested, name)) return true;
     } else TRITONSERVER_ErrorDelete(error);
   return false;
 }
 
-static Error *written(Response *response, const char *name, Answer *answer, int64_t from, int64_t rows) {
+static Error *write_output(Response *response, const char *name, Answer *answer, int64_t from, int64_t rows) {
   Output *output;
   void *to;
   int memory = 0;
@@ -378,7 +378,7 @@ static Error *written(Response *response, const char *name, Answer *answer, int6
   TRY(TRITONBACKEND_ResponseOutput(
       response, &output, name, TYPES[answer->type].triton, shape, (uint32_t) answer->rank));
   TRY(TRITONBACKEND_OutputBuffer(output, &to, size, &memory, &id));
-  if (memory == MEMORY_GPU) return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "an output is wanted in a GPU's memory");
+  if (memory == MEMORY_GPU) return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "an output is requested in GPU memory");
   memcpy(to, answer->bytes + answer->row * (size_t) from, size);
   return NULL;
 }
@@ -391,18 +391,18 @@ static uint64_t nanoseconds(void) {
   return (uint64_t) now.tv_sec * 1000000000u + (uint64_t) now.tv_nsec;
 }
 
-static Error *computed(Instance *instance, Request **requests, uint32_t count, uint64_t *began, uint64_t *ended) {
+static Error *compute(Instance *instance, Request **requests, uint32_t count, uint64_t *began, uint64_t *ended) {
   Model *model = instance->model;
-  for (size_t at = 0; at < model->inputs.count; at++) TRY(gathered(instance, at, requests, count));
+  for (size_t at = 0; at < model->inputs.count; at++) TRY(gather_input(instance, at, requests, count));
   *began = nanoseconds();
   Error *error = from_ort(ORT(
-      ORT_RUN, instance->session, NULL, model->inputs.names, instance->given, model->inputs.count, model->outputs.names,
-      model->outputs.count, instance->made));
+      ORT_RUN, instance->session, NULL, model->inputs.names, instance->input_values, model->inputs.count,
+      model->outputs.names, model->outputs.count, instance->output_values));
   *ended = nanoseconds();
   return error;
 }
 
-static Error *answered(Instance *instance, Request **requests, uint32_t count, int64_t rows) {
+static Error *write_answers(Instance *instance, Request **requests, uint32_t count, int64_t rows) {
   Tensors *outputs = &instance->model->outputs;
   for (size_t at = 0; at < outputs->count; at++) {
     const char *name = outputs->all[at].name;
@@ -411,79 +411,81 @@ static Error *answered(Instance *instance, Request **requests, uint32_t count, i
     TRY(read_answer(instance, at, rows, &answer));
     for (uint32_t each = 0; each < count; each++) {
       int64_t own = answer.batched ? instance->rows[each] : 1;
-      if (instance->responses[each] && wanted(requests[each], name, outputs->count))
-        TRY(written(instance->responses[each], name, &answer, from, own));
+      if (instance->responses[each] && is_requested(requests[each], name, outputs->count))
+        TRY(write_output(instance->responses[each], name, &answer, from, own));
       from += own;
     }
   }
   return NULL;
 }
 
-static void let_go(Value **values, size_t count) {
+static void release_values(Value **values, size_t count) {
   for (size_t at = 0; at < count; at++) {
     if (values[at]) ORT_VOID(ORT_RELEASE_VALUE, values[at]);
     values[at] = NULL;
   }
 }
 
-static void sent(void *triton, Instance *instance, Request **requests, uint32_t count, Error *error, uint64_t *times) {
+static void send_responses(
+    void *triton, Instance *instance, Request **requests, uint32_t count, Error *error, uint64_t *times) {
   for (uint32_t each = 0; each < count; each++) {
     Error *own = error ? TRITONSERVER_ErrorNew(ERROR_INTERNAL, TRITONSERVER_ErrorMessage(error)) : NULL;
-    if (instance->responses[each]) logged(TRITONBACKEND_ResponseSend(instance->responses[each], RESPONSE_FINAL, own));
+    if (instance->responses[each])
+      log_error(TRITONBACKEND_ResponseSend(instance->responses[each], RESPONSE_FINAL, own));
     if (own) TRITONSERVER_ErrorDelete(own);
-    logged(TRITONBACKEND_ModelInstanceReportStatistics(
+    log_error(TRITONBACKEND_ModelInstanceReportStatistics(
         triton, requests[each], !error, times[0], times[1], times[2], nanoseconds()));
-    logged(TRITONBACKEND_RequestRelease(requests[each], RELEASE_ALL));
+    log_error(TRITONBACKEND_RequestRelease(requests[each], RELEASE_ALL));
   }
 }
 
 static Error *serve(void *triton, Instance *instance, Request **requests, uint32_t count) {
   uint64_t times[3];
   int64_t rows = 0;
-  TRY(room_for(instance, count));
+  TRY(reserve(instance, count));
   times[0] = times[1] = times[2] = nanoseconds();
   for (uint32_t each = 0; each < count; each++) {
     instance->responses[each] = NULL;
     instance->rows[each] = 1;
-    logged(TRITONBACKEND_ResponseNew(&instance->responses[each], requests[each]));
+    log_error(TRITONBACKEND_ResponseNew(&instance->responses[each], requests[each]));
   }
-  Error *error = computed(instance, requests, count, &times[1], &times[2]);
+  Error *error = compute(instance, requests, count, &times[1], &times[2]);
   for (uint32_t each = 0; each < count; each++) rows += instance->rows[each];
-  if (!error) error = answered(instance, requests, count, rows);
-  let_go(instance->given, instance->model->inputs.count);
-  let_go(instance->made, instance->model->outputs.count);
-  sent(triton, instance, requests, count, error, times);
+  if (!error) error = write_answers(instance, requests, count, rows);
+  release_values(instance->input_values, instance->model->inputs.count);
+  release_values(instance->output_values, instance->model->outputs.count);
+  send_responses(triton, instance, requests, count, error, times);
   if (error) TRITONSERVER_ErrorDelete(error);
   else
-    logged(TRITONBACKEND_ModelInstanceReportBatchStatistics(
+    log_error(TRITONBACKEND_ModelInstanceReportBatchStatistics(
         triton, (uint64_t) rows, times[0], times[1], times[2], nanoseconds()));
   return NULL;
 }
 
-/* An error that is returned leaves the requests to Triton; after that each is answered here, whatever happens. */
+/* Until `serve` starts, a returned error leaves the requests to Triton; after that, each is answered here anyway. */
 Error *TRITONBACKEND_ModelInstanceExecute(void *triton, Request **requests, uint32_t count) {
   void *state;
   TRY(TRITONBACKEND_ModelInstanceState(triton, &state));
   Instance *instance = state;
-  if (!instance->placed && instance->model->pinned) /* here, because only now it is the instance's own thread */
+  if (!instance->placed && instance->model->pinned) /* not earlier: only this is the instance's own thread */
     sched_setaffinity(0, sizeof instance->model->cores, &instance->model->cores);
   instance->placed = true;
   if (instance->model->max_batch > 0) return serve(triton, instance, requests, count);
-  TRY(room_for(instance, 1));
-  for (uint32_t each = 0; each < count; each++) logged(serve(triton, instance, requests + each, 1));
+  TRY(reserve(instance, 1));
+  for (uint32_t each = 0; each < count; each++) log_error(serve(triton, instance, requests + each, 1));
   return NULL;
 }
 
 /* --- the backend ------------------------------------------------------------------------------------------------- */
 
-static Error *loaded(Backend *backend, const char *folder) {
+static Error *load_library(Backend *backend, const char *folder) {
   char path[4096];
   snprintf(path, sizeof path, "%s/libonnxruntime.so", folder);
   backend->library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-  if (!backend->library) return fault(ERROR_INTERNAL, "ONNX Runtime can't be loaded: %s", dlerror());
+  if (!backend->library) return error_with(ERROR_INTERNAL, "ONNX Runtime can't be loaded: %s", dlerror());
   const ApiBase *(*base)(void) = (const ApiBase *(*)(void)) dlsym(backend->library, "OrtGetApiBase");
   if (!base || !(ort = base()->api(ORT_API_VERSION)))
-    return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "libonnxruntime.so is too old, or is something else");
+    return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "libonnxruntime.so is too old, or is not ONNX Runtime");
   TRY_ORT(ORT(ORT_CREATE_ENV, ORT_WARNING, "onnxruntime", &backend->environment));
   return from_ort(ORT(ORT_CPU_MEMORY, ORT_DEVICE_ALLOCATOR, ORT_MEMORY_DEFAULT, &backend->memory));
 }
@@ -498,7 +500,7 @@ Error *TRITONBACKEND_Initialize(void *triton) {
   TRY(TRITONBACKEND_BackendArtifacts(triton, &kind, &folder));
   Backend *backend = calloc(1, sizeof *backend);
   if (!backend) return no_memory();
-  Error *error = loaded(backend, folder);
+  Error *error = load_library(backend, folder);
   if (error) {
     free(backend);
     return error;
@@ -506,7 +508,7 @@ Error *TRITONBACKEND_Initialize(void *triton) {
   return TRITONBACKEND_BackendSetState(triton, backend);
 }
 
-/* ONNX Runtime stays loaded: its threads may still be ending, and Triton calls this as its process ends. */
+/* ONNX Runtime stays loaded: its threads may still be ending, and Triton calls this as the process exits. */
 Error *TRITONBACKEND_Finalize(void *triton) {
   void *state;
   TRY(TRITONBACKEND_BackendState(triton, &state));

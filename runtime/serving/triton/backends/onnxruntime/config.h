@@ -1,4 +1,4 @@
-/* Reading a model's configuration, which Triton gives as JSON: the few values that the backend heeds. */
+/* Reads the few values that the backend needs from a model's configuration, which Triton passes as JSON. */
 
 #pragma once
 #include <stdlib.h>
@@ -33,10 +33,10 @@ static const char *member(const char *at, const char *key) {
   if (!at || *(at = space(at)) != '{') return NULL;
   for (at = space(at + 1); *at == '"'; at = space(at)) {
     size_t length = strlen(key);
-    bool found = !strncmp(at + 1, key, length) && at[1 + length] == '"';
+    bool matches = !strncmp(at + 1, key, length) && at[1 + length] == '"';
     at = space(past_text(at));
     at = space(*at == ':' ? at + 1 : at);
-    if (found) return at;
+    if (matches) return at;
     at = space(past_value(at));
     if (*at == ',') at = space(at + 1);
   }
@@ -55,5 +55,5 @@ static bool parameter(const char *config, const char *key, char *into, size_t si
 
 static int64_t number(const char *at, int64_t otherwise) {
   if (!at) return otherwise;
-  return strtoll(*at == '"' ? at + 1 : at, NULL, 10); /* 64-bit numbers come as text */
+  return strtoll(*at == '"' ? at + 1 : at, NULL, 10); /* 64-bit numbers are strings in protobuf's JSON */
 }

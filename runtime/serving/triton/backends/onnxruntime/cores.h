@@ -1,4 +1,4 @@
-/* Which cores a model's instances may run on: those that its configuration names, of those that the server has. */
+/* The cores that a model's instances may run on: those that its configuration names, out of those the server has. */
 
 #pragma once
 #include <sched.h>
@@ -19,24 +19,24 @@ static void add_cores(const char *text, cpu_set_t *to) {
 }
 
 static Error *node_cores(const char *node, cpu_set_t *to) {
-  char path[320], listed[1024];
+  char path[320], list[1024];
   snprintf(path, sizeof path, "/sys/devices/system/node/node%s/cpulist", node);
   FILE *file = fopen(path, "r");
-  bool read = file && fgets(listed, sizeof listed, file);
+  bool read = file && fgets(list, sizeof list, file);
   if (file) fclose(file);
-  if (!read) return fault(ERROR_INVALID_ARG, "%s can't be read: this machine has no such NUMA node", path);
-  add_cores(listed, to);
+  if (!read) return error_with(ERROR_INVALID_ARG, "%s can't be read: this machine has no such NUMA node", path);
+  add_cores(list, to);
   return NULL;
 }
 
 static Error *read_cores(const char *config, cpu_set_t *cores, bool *pinned) {
-  char said[256];
+  char text[256];
   cpu_set_t allowed;
   CPU_ZERO(cores);
-  if (parameter(config, "numa_node", said, sizeof said)) TRY(node_cores(said, cores));
-  if (parameter(config, "cpu_cores", said, sizeof said)) {
+  if (parameter(config, "numa_node", text, sizeof text)) TRY(node_cores(text, cores));
+  if (parameter(config, "cpu_cores", text, sizeof text)) {
     CPU_ZERO(cores);
-    add_cores(said, cores);
+    add_cores(text, cores);
   }
   if (sched_getaffinity(0, sizeof allowed, &allowed)) return NULL;
   CPU_AND(cores, cores, &allowed);

@@ -1,4 +1,4 @@
-/* Errors of both interfaces as Triton's, which are returned, or logged where nobody is left to be told. */
+/* The errors of both interfaces as Triton's, which are returned, or logged if nobody is left to return them to. */
 
 #pragma once
 #include <stdio.h>
@@ -15,16 +15,16 @@ static Error *from_ort(Status *status) {
   return error;
 }
 
-static Error *fault(int code, const char *format, const char *what) {
+static Error *error_with(int code, const char *format, const char *what) {
   char text[1024];
   snprintf(text, sizeof text, format, what);
   return TRITONSERVER_ErrorNew(code, text);
 }
 
-static void logged(Error *error) {
+static void log_error(Error *error) {
   if (!error) return;
   TRITONSERVER_LogMessage(LOG_ERROR, __FILE__, __LINE__, TRITONSERVER_ErrorMessage(error));
   TRITONSERVER_ErrorDelete(error);
 }
 
-static Error *no_memory(void) { return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "no memory is left for the request"); }
+static Error *no_memory(void) { return TRITONSERVER_ErrorNew(ERROR_INTERNAL, "out of memory"); }

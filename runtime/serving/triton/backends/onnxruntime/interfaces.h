@@ -1,4 +1,4 @@
-/* What the backend needs of two stable C interfaces, declared here so that it compiles against no headers but libc's:
+/* What the backend uses of two stable C interfaces, declared here so that it compiles with no headers but libc's:
  * Triton's (tritonbackend.h, API 1) and ONNX Runtime's (onnxruntime_c_api.h, a table that only ever grows). */
 
 #pragma once
@@ -62,7 +62,7 @@ Error *TRITONBACKEND_ResponseSend(Response *, uint32_t flags, Error *);
 typedef struct Status Status;
 typedef struct Value Value;
 
-/* The places of its functions in the table, which stay the same in every version. */
+/* The positions of its functions in the table, which stay the same in every version. */
 enum {
   ORT_GET_ERROR_MESSAGE = 2, ORT_CREATE_ENV = 3, ORT_CREATE_SESSION = 7, ORT_RUN = 9, ORT_CREATE_SESSION_OPTIONS = 10,
   ORT_SET_GRAPH_LEVEL = 23, ORT_SET_INTRA_OP_THREADS = 24, ORT_SET_INTER_OP_THREADS = 25, ORT_INPUT_COUNT = 30,
@@ -82,11 +82,11 @@ typedef struct {
 
 static const void *const *ort; /* the table */
 
-/* Called without prototypes: every argument is a pointer, an int or a size_t, which promotion leaves as they are. */
+/* Calls without prototypes: every argument is a pointer, an int or a size_t, which promotion leaves unchanged. */
 #define ORT(at, ...) ((Status * (*)()) ort[at])(__VA_ARGS__)
 #define ORT_VOID(at, ...) ((void (*)()) ort[at])(__VA_ARGS__)
 
-/* By ONNX Runtime's number of an element type: Triton's number of it, and its size in bytes; 0: not served here. */
+/* By ONNX Runtime's number of an element type: Triton's number and the size in bytes; 0: not served here. */
 static const struct { int triton, size; } TYPES[] = {
   [1] = {11, 4}, [2] = {2, 1}, [3] = {6, 1}, [4] = {3, 2}, [5] = {7, 2}, [6] = {8, 4}, [7] = {9, 8}, [9] = {1, 1},
   [10] = {10, 2}, [11] = {12, 8}, [12] = {4, 4}, [13] = {5, 8}, [16] = {14, 2},

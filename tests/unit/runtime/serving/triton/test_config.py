@@ -43,14 +43,14 @@ EVERYTHING = Serving(
 
 
 def description(**changes: Any) -> ModelDescription:
-    given_: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "name": "digits", "version": 3, "signature": IMAGE, "config": config(8), "serving": Serving(),
         "warmups": (
             Warmup(batch=1, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
             Warmup(batch=8, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
         ),
     }  # fmt: skip
-    return ModelDescription(**given_ | changes)
+    return ModelDescription(**fields | changes)
 
 
 def everything() -> ModelDescription:
@@ -80,19 +80,20 @@ def test_a_model_with_everything_is_configured_as_promised(server: ServerKind, g
 @pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime-tensorrt", "tensorrt", "pytorch"])
 def test_a_gpu_model_is_configured_as_promised(engine: Any, golden: Golden) -> None:
     profiles = {"image": Profile(min=(1, 3, 224, 224), opt=(8, 3, 224, 224), max=(32, 3, 224, 224))}
-    made = description(gpu=True, engine=engine, precision="fp16", profiles=profiles)
+    model = description(gpu=True, engine=engine, precision="fp16", profiles=profiles)
     if engine == "pytorch":
         both = Signature(inputs=(*IMAGE.inputs, MIXED.inputs[1]), outputs=MIXED.outputs)
-        made = description(gpu=True, engine=engine, warmups=(), signature=positional(both)[0])
-    text = render(model_config(made, "nvidia"))
+        model = description(gpu=True, engine=engine, warmups=(), signature=positional(both)[0])
+    text = render(model_config(model, "nvidia"))
     golden(f"gpu.{engine}.config.pbtxt", text)
     assert "max_batch_size: 4" in retuned(text, config(4, 100, 2, 1))
 
 
 def test_pytorch_addresses_tensors_by_their_position() -> None:
-    made, names = positional(MIXED)
-    assert [spec.name for spec in (*made.inputs, *made.outputs)] == ["INPUT__0", "INPUT__1", "OUTPUT__0", "OUTPUT__1"]
-    assert [spec.shape for spec in made.inputs] == [spec.shape for spec in MIXED.inputs]
+    by_position, names = positional(MIXED)
+    tensors = (*by_position.inputs, *by_position.outputs)
+    assert [spec.name for spec in tensors] == ["INPUT__0", "INPUT__1", "OUTPUT__0", "OUTPUT__1"]
+    assert [spec.shape for spec in by_position.inputs] == [spec.shape for spec in MIXED.inputs]
     assert names["input/ids"] == "input/INPUT__1"
     assert names["output/scores"] == "output/OUTPUT__1"
 
@@ -145,10 +146,10 @@ _configs = st.builds(
 def test_whatever_the_spec_allows_can_be_written_and_read_back(
     signature: Signature, serving: Serving, at: ServingConfig, server: ServerKind
 ) -> None:
-    given_ = description(signature=signature, serving=serving, config=at, warmups=())
-    made = model_config(given_, server)
-    assert parse(render(made)) == made
-    assert render(parse(render(made))) == render(made)
+    model = description(signature=signature, serving=serving, config=at, warmups=())
+    written = model_config(model, server)
+    assert parse(render(written)) == written
+    assert render(parse(render(written))) == render(written)
 
 
 def test_an_unknown_field_cannot_be_read() -> None:
@@ -160,23 +161,23 @@ def test_an_unknown_field_cannot_be_read() -> None:
 @given(_configs, st.sampled_from(SERVERS))
 def test_tuning_changes_what_it_varies_and_nothing_else(at: ServingConfig, server: ServerKind) -> None:
     """A package tuned to a configuration is the package made with it."""
-    made = render(model_config(description(), server))
+    text = render(model_config(description(), server))
     warmups = (
         description().warmups[0],
         Warmup(batch=at.max_batch, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
     )
-    wanted = render(model_config(description(config=at, warmups=warmups), server))
-    assert retuned(made, at) == wanted
-    assert retuned(retuned(made, at), config(8)) == made
+    expected = render(model_config(description(config=at, warmups=warmups), server))
+    assert retuned(text, at) == expected
+    assert retuned(retuned(text, at), config(8)) == text
 
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_renamed_model_is_the_same_under_another_name(server: ServerKind) -> None:
-    made = render(model_config(everything(), server))
-    moved = parse(renamed(made, "digits--next"))
+    text = render(model_config(everything(), server))
+    moved = parse(renamed(text, "digits--next"))
     assert moved.name == "digits--next"
     moved.name = everything().name
-    assert render(moved) == made
+    assert render(moved) == text
 
 
 @pytest.mark.parametrize(
@@ -190,20 +191,20 @@ def test_a_renamed_model_is_the_same_under_another_name(server: ServerKind) -> N
         (Serving(queue=Queue(timeout_ms=0.1)), 2),
     ],
 )
-def test_the_bundled_server_needs_two_instances_for_a_policed_queue(serving: Serving, bundled: int) -> None:
+def test_the_bundled_server_needs_two_instances_for_a_queue_with_a_policy(serving: Serving, bundled: int) -> None:
     assert (least_instances(serving, "bundled"), least_instances(serving, "nvidia")) == (bundled, 1)
 
 
-def test_a_policed_model_with_too_few_instances_is_not_written() -> None:
-    policed = description(serving=Serving(queue=Queue(max_size=5)), config=config(8, 0, 1))
+def test_a_queue_policy_with_too_few_instances_is_not_written() -> None:
+    queued = description(serving=Serving(queue=Queue(max_size=5)), config=config(8, 0, 1))
     with pytest.raises(ValueError, match="has 1 instance, its queue policy needs 2"):
-        model_config(policed, "bundled")
-    assert model_config(policed, "nvidia").instance_group[0].count == 1
+        model_config(queued, "bundled")
+    assert model_config(queued, "nvidia").instance_group[0].count == 1
 
 
 def test_what_the_spec_does_not_ask_for_is_not_written() -> None:
-    made = model_config(description(warmups=()), "bundled")
-    text = render(made)
+    written = model_config(description(warmups=()), "bundled")
+    text = render(written)
     absent = (
         "priority_levels",
         "default_queue_policy",
@@ -214,8 +215,8 @@ def test_what_the_spec_does_not_ask_for_is_not_written() -> None:
         "label",
     )
     assert [word for word in absent if word in text] == []
-    assert made.HasField("dynamic_batching")
-    assert list(made.dynamic_batching.preferred_batch_size) == []
+    assert written.HasField("dynamic_batching")
+    assert list(written.dynamic_batching.preferred_batch_size) == []
 
 
 @pytest.mark.parametrize(

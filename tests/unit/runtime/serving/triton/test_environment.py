@@ -11,21 +11,21 @@ from shiplift.runtime.serving.triton.requirements import REQUIREMENTS, pinned
 
 
 def test_an_environment_is_ready_once_its_stamp_is_there(tmp_path: Path) -> None:
-    found = ServerEnvironment(tmp_path)
-    assert not found.ready
+    server = ServerEnvironment(tmp_path)
+    assert not server.ready
     (tmp_path / "stamp").touch()
-    assert found.ready
-    assert ensure(tmp_path) == found
+    assert server.ready
+    assert ensure(tmp_path) == server
 
 
 def test_everything_of_an_environment_lies_below_its_root(tmp_path: Path) -> None:
-    found = ServerEnvironment(tmp_path)
-    for path in (found.site, found.tritonserver, found.backends, found.caches, found.perf_analyzer):
+    server = ServerEnvironment(tmp_path)
+    for path in (server.site, server.tritonserver, server.backends, server.caches, server.perf_analyzer):
         assert path.is_relative_to(tmp_path)
-    assert all(part.startswith(str(tmp_path)) for part in found.library_path.split(":"))
+    assert all(part.startswith(str(tmp_path)) for part in server.library_path.split(":"))
 
 
-def test_the_default_one_belongs_to_this_install_and_to_its_requirements(
+def test_the_default_environment_belongs_to_this_installation_and_its_requirements(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     before = default_root()
@@ -43,7 +43,7 @@ def test_another_way_to_compile_the_backend_is_another_environment(monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("machine", "libc", "said"),
+    ("machine", "libc", "reason"),
     [
         ("aarch64", ("glibc", "2.36"), "exists for Linux x86-64, this is Linux aarch64"),
         ("x86_64", ("glibc", "2.31"), "needs glibc 2.35 or newer, this is glibc 2.31"),
@@ -51,12 +51,12 @@ def test_another_way_to_compile_the_backend_is_another_environment(monkeypatch: 
     ],
 )
 def test_a_machine_that_cannot_run_the_server_is_told_why(
-    machine: str, libc: tuple[str, str], said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    machine: str, libc: tuple[str, str], reason: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(platform, "machine", lambda: machine)
     monkeypatch.setattr(platform, "libc_ver", lambda: libc)
-    assert said in unsupported()
-    with pytest.raises(MissingTool, match=said):
+    assert reason in unsupported()
+    with pytest.raises(MissingTool, match=reason):
         ensure(tmp_path / "server")
     assert not (tmp_path / "server").exists()
 

@@ -1,4 +1,4 @@
-"""Every type of tensor over HTTP: packed as KServe v2 says, and read back as it was."""
+"""Every type of tensor over HTTP: written in KServe v2's binary form, and read back unchanged."""
 
 import json
 from collections.abc import Callable
@@ -22,14 +22,14 @@ def client(handler: Handler) -> TritonHttpClient:
 
 
 def echo(request: httpx.Request) -> httpx.Response:
-    """Gives each input back as the output beside it, as bytes."""
+    """Returns each input as the output at its position, as bytes."""
     length = int(request.headers[LENGTH])
     header = json.loads(request.content[:length])
     outputs = [
-        {**given, "name": wanted["name"]} for given, wanted in zip(header["inputs"], header["outputs"], strict=True)
+        {**sent, "name": requested["name"]} for sent, requested in zip(header["inputs"], header["outputs"], strict=True)
     ]
-    told = json.dumps({"model_name": "m", "model_version": "1", "outputs": outputs}).encode()
-    return httpx.Response(200, content=told + request.content[length:], headers={LENGTH: str(len(told))})
+    answer = json.dumps({"model_name": "m", "model_version": "1", "outputs": outputs}).encode()
+    return httpx.Response(200, content=answer + request.content[length:], headers={LENGTH: str(len(answer))})
 
 
 @pytest.mark.parametrize(
@@ -52,17 +52,17 @@ def test_a_tensor_comes_back_as_it_was_sent(datatype: Datatype, array: np.ndarra
         outputs=(tensor("y", -1, -1, datatype=datatype), tensor("m", -1, -1, datatype="INT32")),
     )
     other = np.arange(4, dtype=np.int32).reshape(2, 2)
-    got = client(echo).ask("m", signature, {"x": array, "n": other})
-    np.testing.assert_array_equal(got["y"], array)
-    np.testing.assert_array_equal(got["m"], other)
-    assert got["y"].dtype == array.dtype
+    outputs = client(echo).infer("m", signature, {"x": array, "n": other})
+    np.testing.assert_array_equal(outputs["y"], array)
+    np.testing.assert_array_equal(outputs["m"], other)
+    assert outputs["y"].dtype == array.dtype
 
 
 def test_a_server_that_answers_in_json_is_understood() -> None:
     outputs = [{"name": "y", "datatype": "FP32", "shape": [2, 1], "data": [1.0, 2.0]}]
     signature = Signature(inputs=(tensor("x", -1, 1),), outputs=(tensor("y", -1, 1),))
-    asked = client(lambda _: httpx.Response(200, json={"outputs": outputs}))
-    assert asked.ask("m", signature, {"x": np.zeros((2, 1))})["y"].tolist() == [[1.0], [2.0]]
+    json_server = client(lambda _: httpx.Response(200, json={"outputs": outputs}))
+    assert json_server.infer("m", signature, {"x": np.zeros((2, 1))})["y"].tolist() == [[1.0], [2.0]]
 
 
 def test_a_step_says_its_sequence_and_a_version_is_in_the_path() -> None:
@@ -74,7 +74,7 @@ def test_a_step_says_its_sequence_and_a_version_is_in_the_path() -> None:
         return echo(request)
 
     step = Step(sequence_id=7, sequence_start=True)
-    client(note).ask("m", signature, {"x": np.zeros((1, 1))}, version=3, step=step)
+    client(note).infer("m", signature, {"x": np.zeros((1, 1))}, version=3, step=step)
     header = json.loads(requests[0].content[: int(requests[0].headers[LENGTH])])
     assert header["parameters"] == {"sequence_id": 7, "sequence_start": True, "sequence_end": False}
     assert requests[0].url.path == "/v2/models/m/versions/3/infer"
@@ -84,7 +84,7 @@ def test_what_a_server_refuses_is_told_in_its_words() -> None:
     signature = Signature(inputs=(tensor("x", -1, 1),), outputs=(tensor("y", -1, 1),))
     refused = client(lambda _: httpx.Response(400, json={"error": "unexpected shape for input 'x'"}))
     with pytest.raises(ServerFailed, match="unexpected shape for input 'x'"):
-        refused.ask("m", signature, {"x": np.zeros((1, 1))})
+        refused.infer("m", signature, {"x": np.zeros((1, 1))})
     unknown = client(lambda _: httpx.Response(400, json={"error": "Request for unknown model: 'm' is not found"}))
     with pytest.raises(NotFound, match="does not serve 'm'"):
         unknown.signature("m")

@@ -65,9 +65,9 @@ def test_a_package_holds_the_model_its_labels_its_warm_up_and_its_golden_request
 
 def test_the_configuration_names_the_files_beside_it(tmp_path: Path) -> None:
     folder = make(tmp_path / "package", 3) / "digits"
-    made = parse((folder / "config.pbtxt").read_text())
-    assert made.output[0].label_filename == "labels.3.txt"
-    assert [(one.batch_size, one.inputs["input"].input_data_file) for one in made.model_warmup] == [
+    written = parse((folder / "config.pbtxt").read_text())
+    assert written.output[0].label_filename == "labels.3.txt"
+    assert [(warmup.batch_size, warmup.inputs["input"].input_data_file) for warmup in written.model_warmup] == [
         (1, "3-input-0"), (8, "3-input-0"),
     ]  # fmt: skip
     assert (folder / "warmup" / "3-input-0").read_bytes() == EXAMPLE["input"][0].tobytes()
@@ -93,9 +93,9 @@ def test_a_package_without_labels_and_warm_up_has_neither(tmp_path: Path) -> Non
 
 
 def test_the_same_description_gives_the_same_bytes(tmp_path: Path) -> None:
-    one, two = make(tmp_path / "one"), make(tmp_path / "two")
-    assert files(one) == files(two)
-    assert all((one / name).read_bytes() == (two / name).read_bytes() for name in files(one))
+    left, right = make(tmp_path / "left"), make(tmp_path / "right")
+    assert files(left) == files(right)
+    assert all((left / name).read_bytes() == (right / name).read_bytes() for name in files(left))
 
 
 def test_inputs_of_text_and_of_a_single_number_are_warmed_up_too(tmp_path: Path) -> None:
@@ -113,13 +113,13 @@ def test_inputs_of_text_and_of_a_single_number_are_warmed_up_too(tmp_path: Path)
     assert (warmup / "1-input-1").read_bytes() == struct.pack("<f", 1.5)
     assert (warmup / "1-input-2").read_bytes() == struct.pack("<I", 1) + b"x" + struct.pack("<I", 2) + b"yz"
     entry = parse((package / "digits" / "config.pbtxt").read_text()).model_warmup[0]
-    assert {name: list(one.dims) for name, one in entry.inputs.items()} == {"a": [1], "b": [1], "c": [2]}
+    assert {name: list(tensor_.dims) for name, tensor_ in entry.inputs.items()} == {"a": [1], "b": [1], "c": [2]}
 
 
 def test_text_is_written_with_its_length_before_it() -> None:
-    wanted = struct.pack("<I", 3) + b"abc" + struct.pack("<I", 0) + struct.pack("<I", 2) + "ß".encode()
+    expected = struct.pack("<I", 3) + b"abc" + struct.pack("<I", 0) + struct.pack("<I", 2) + "ß".encode()
     for array in (np.array(["abc", "", "ß"]), np.array(["abc", b"", "ß"], dtype=object)):
-        assert raw_bytes(array) == wanted
+        assert raw_bytes(array) == expected
 
 
 def test_numbers_are_written_as_they_lie_in_memory() -> None:
@@ -198,11 +198,11 @@ def killed_after(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     left = [calls]
 
     def counting(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*words: Any, **named: Any) -> Any:
+        def call(*arguments: Any, **keywords: Any) -> Any:
             if left[0] == 0:
                 raise Killed
             left[0] -= 1
-            return real(*words, **named)
+            return real(*arguments, **keywords)
 
         return call
 
@@ -269,9 +269,9 @@ def serves(folder: Path, version: int) -> None:
 def test_a_fetched_package_takes_another_configuration(tmp_path: Path) -> None:
     package = make(tmp_path / "package", 3)
     reconfigure(package, "digits", config(32, 500, 2, 4))
-    made = parse((package / "digits" / "config.pbtxt").read_text())
-    assert (made.max_batch_size, made.dynamic_batching.max_queue_delay_microseconds) == (32, 500)
-    assert (made.instance_group[0].count, made.parameters["intra_op_thread_count"].string_value) == (2, "4")
+    changed = parse((package / "digits" / "config.pbtxt").read_text())
+    assert (changed.max_batch_size, changed.dynamic_batching.max_queue_delay_microseconds) == (32, 500)
+    assert (changed.instance_group[0].count, changed.parameters["intra_op_thread_count"].string_value) == (2, "4")
 
 
 def test_golden_requests_and_their_answers_are_told_apart() -> None:

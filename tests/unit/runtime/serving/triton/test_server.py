@@ -12,29 +12,29 @@ from shiplift.runtime.serving.triton.server import Features, Ports, command, sta
 PORTS = Ports(http=1, grpc=2, metrics=3)
 
 
-def words(tmp_path: Path, **features: object) -> list[str]:
-    given = Features(**features)  # type: ignore[arg-type]
-    return [str(word) for word in command(ServerEnvironment(tmp_path), tmp_path / "models", PORTS, given)]
+def arguments(tmp_path: Path, **features: object) -> list[str]:
+    chosen = Features(**features)  # type: ignore[arg-type]
+    return [str(argument) for argument in command(ServerEnvironment(tmp_path), tmp_path / "models", PORTS, chosen)]
 
 
 def test_the_server_listens_on_the_loopback_and_takes_models_by_order_alone(tmp_path: Path) -> None:
-    said = words(tmp_path)
+    flags = arguments(tmp_path)
     for flag in (
         "--model-control-mode=explicit", "--disable-auto-complete-config", "--strict-readiness=true",
         "--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1", "--http-port=1",
         "--grpc-port=2", "--metrics-port=3",
     ):  # fmt: skip
-        assert flag in said
+        assert flag in flags
 
 
 def test_shared_memory_is_closed_with_a_key_that_nobody_keeps(tmp_path: Path) -> None:
-    closed = [[w for w in words(tmp_path) if "restricted" in w] for _ in range(2)]
+    closed = [[flag for flag in arguments(tmp_path) if "restricted" in flag] for _ in range(2)]
     assert all(len(flags) == 2 and all("shared-memory" in flag for flag in flags) for flags in closed)
     assert closed[0] != closed[1]
 
 
 @pytest.mark.parametrize(
-    ("features", "flag", "there"),
+    ("features", "flag", "present"),
     [
         ({"cache_mb": 64}, "--cache-config=local,size=67108864", True),
         ({"cache_mb": 0}, "--cache-config=local,size=0", False),
@@ -44,15 +44,15 @@ def test_shared_memory_is_closed_with_a_key_that_nobody_keeps(tmp_path: Path) ->
         ({"rate_limiter": False}, "--rate-limit=off", True),
     ],
 )
-def test_features_are_flags(tmp_path: Path, features: dict[str, object], flag: str, there: bool) -> None:
-    assert (flag in words(tmp_path, **features)) is there
+def test_features_are_flags(tmp_path: Path, features: dict[str, object], flag: str, present: bool) -> None:
+    assert (flag in arguments(tmp_path, **features)) is present
 
 
 def test_the_server_inherits_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    given = variables(ServerEnvironment(tmp_path))
-    assert "secret" not in given.values()
-    assert given["SHIPLIFT_SERVER_SITE"] == str(ServerEnvironment(tmp_path).site)
+    environment = variables(ServerEnvironment(tmp_path))
+    assert "secret" not in environment.values()
+    assert environment["SHIPLIFT_SERVER_SITE"] == str(ServerEnvironment(tmp_path).site)
 
 
 def test_a_server_that_dies_at_once_says_its_last_error(tmp_path: Path) -> None:
