@@ -1,6 +1,6 @@
-"""Services of a cluster, asked from outside it: HTTP through the API server's proxy, for which a kubeconfig is enough.
+"""HTTP to a cluster's Services from outside, through the API server's proxy: a kubeconfig is all it needs.
 
-It is a transport of httpx, so whoever speaks HTTP to a Service inside speaks it from anywhere.
+It is an httpx transport, so code that speaks HTTP to a Service inside the cluster works from anywhere.
 """
 
 import json
@@ -10,53 +10,53 @@ import httpx
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Answer
 
-_SECONDS = 30.0
-# The proxy sets or takes these itself; `authorization` would be told to the API server, in place of our own.
-_OF_THE_CONNECTION = {"host", "connection", "content-length", "accept-encoding", "authorization"}
-_OF_THE_TRANSFER = {"connection", "content-length", "content-encoding", "transfer-encoding"}  # the body is read by now
+_TIMEOUT_S = 30.0
+# The proxy sets or removes these itself; `authorization` would reach the API server in place of our own.
+_REQUEST_HEADERS = {"host", "connection", "content-length", "accept-encoding", "authorization"}
+_RESPONSE_HEADERS = {"connection", "content-length", "content-encoding", "transfer-encoding"}  # the body is read by now
 
 
 class ServiceProxy(httpx.BaseTransport):
-    """Sends what is asked of `http://SERVICE.NAMESPACE[.svc...]:PORT` through the API server.
+    """Sends requests for `http://SERVICE.NAMESPACE[.svc...]:PORT` through the API server.
 
-    It raises what the client does: the API server's own refusals are errors, the Service's answers are answers.
+    Refusals by the API server itself raise the client's errors; the Service's own errors are responses.
     """
 
     def __init__(self, api: KubernetesClient) -> None:
         self._api = api
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """One request, and its whole answer."""
+        """Sends a request and reads its whole response."""
         name, _, rest = request.url.host.partition(".")
         service = f"/api/v1/namespaces/{rest.split('.')[0]}/services/{name}:{request.url.port or 80}"
-        headers = {key: value for key, value in request.headers.items() if key not in _OF_THE_CONNECTION}
+        headers = {key: value for key, value in request.headers.items() if key not in _REQUEST_HEADERS}
         path, _, query = request.url.raw_path.decode().partition("?")
         pairs = list(httpx.QueryParams(query).multi_items())
-        status, told, content = self._api.pass_on(
+        status, sent, content = self._api.forward(
             request.method, f"{service}/proxy{path}", body=request.read() or None, headers=headers, query=pairs
         )
         if status >= 400:
-            _require_of_service(status, f"asking service {name}", content)
-        kept = [(key, value) for key, value in told if key.lower() not in _OF_THE_TRANSFER]
-        return httpx.Response(status, headers=kept, content=content, request=request)
+            _raise_api_server_error(status, f"asking service {name}", content)
+        passed = [(key, value) for key, value in sent if key.lower() not in _RESPONSE_HEADERS]
+        return httpx.Response(status, headers=passed, content=content, request=request)
 
 
 def client_of(api: KubernetesClient, uri: str) -> httpx.Client:
-    """An HTTP client of a Service of `api`'s namespace, or of any other address, which is then asked directly."""
-    return httpx.Client(base_url=uri, timeout=_SECONDS, trust_env=False, transport=transport_to(api, uri))
+    """An HTTP client for a Service of `api`'s namespace, or for any other address, which it connects to directly."""
+    return httpx.Client(base_url=uri, timeout=_TIMEOUT_S, trust_env=False, transport=transport_to(api, uri))
 
 
 def transport_to(api: KubernetesClient, uri: str) -> httpx.BaseTransport | None:
-    """How to reach an address: through the API server where it is a Service of `api`'s namespace; None: directly."""
+    """How to reach an address: through the API server if it is a Service of `api`'s namespace; None: directly."""
     _, _, rest = httpx.URL(uri).host.partition(".")
     return ServiceProxy(api) if rest.split(".")[0] == api.namespace else None
 
 
-def _require_of_service(status: int, doing: str, content: bytes) -> None:
-    """Nothing, if it was the Service that refused.
+def _raise_api_server_error(status: int, doing: str, content: bytes) -> None:
+    """Raises an error if the API server refused, and not the Service.
 
     Raises:
-        ClusterRefused, Temporary: it was the API server: no such Service, no right to ask it, nobody behind it.
+        ClusterRefused, Temporary: there is no such Service, no permission to use it, or no pod behind it.
     """
     try:
         body = json.loads(content)

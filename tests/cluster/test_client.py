@@ -167,7 +167,7 @@ def _with(
     ("pod", "container", "prospect", "sentence"),
     [
         ({}, {}, Prospect.RETRY, "image localhost/nobody-has-this:1 of container main can't be pulled"),
-        ({}, {"image": "UPPER//case"}, Prospect.NOTHING, "has no valid name (InvalidImageName)"),
+        ({}, {"image": "UPPER//case"}, Prospect.NOTHING, "has an invalid name (InvalidImageName)"),
         ({}, {"imagePullPolicy": "Never"}, Prospect.NOTHING, "must not be pulled (ErrImageNeverPull)"),
         ({"nodeSelector": {"no": "such"}}, {}, Prospect.NODE, "the pod asks for a node with no=such: "),
         ({}, {"resources": {"requests": {"cpu": "9999"}}}, Prospect.ROOM, "Insufficient cpu"),

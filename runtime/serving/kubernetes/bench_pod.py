@@ -1,7 +1,7 @@
-"""The life of a bench's pod: made fresh, waited for, ended whatever happens.
+"""The life cycle of a bench's pod: created fresh, waited for, and deleted whatever happens.
 
-Its name follows from what is searched, so a killed search that runs again clears what it left. For one that never runs
-again `ClusterStaging.end` does, and in the end the pod's own deadline.
+Its name depends only on what is searched, so a killed search that runs again deletes the pod it left. If it never runs
+again, `ClusterStaging.end` does that, or in the end the pod's own deadline.
 """
 
 import secrets
@@ -21,25 +21,25 @@ from shiplift.runtime.serving.kubernetes.objects.bench import bench_name, bench_
 
 _POLL_S = 0.5
 _GONE_S = 120
-# Its containers are never started again; the others: as long as a pod may take to get ready.
+# Its containers are never restarted. For the other prospects, the limit for a pod to get ready applies.
 _PATIENCE_S = {Prospect.NOTHING: 0.0, Prospect.RESTART: 0.0, Prospect.RETRY: 20.0}
 
 
 @dataclass(frozen=True)
 class Running:
-    """A bench's pod that answers: its address without a port, and the key to its repository."""
+    """A bench's pod that is ready: its address without a port, and the key to its repository."""
 
     host: str
     key: str
 
 
 class BenchPod:
-    """The pod of one search, which measures these packages of one target."""
+    """The pod of a search, which measures these packages of one target."""
 
     def __init__(
         self, client: KubernetesClient, cluster: Cluster, packages: tuple[Package, ...], artifacts_uri: str
     ) -> None:
-        """`client` is that of the cluster's serving namespace."""
+        """`client` must be for the cluster's serving namespace."""
         self.name = bench_name(packages)
         self._client = client
         self._cluster = cluster
@@ -47,12 +47,12 @@ class BenchPod:
         self._artifacts_uri = artifacts_uri
 
     def start(self) -> Running:
-        """The pod, fresh and answering; one of that name is ended first.
+        """Creates the pod, after deleting any of the same name, and waits until it is ready.
 
         Raises:
             ServerFailed: it can't be scheduled, fetched or started; the message says why.
-            ClusterRefused: this process has no right to make pods there.
-            Temporary: the one of that name does not go away.
+            ClusterRefused: this process may not create pods there.
+            Temporary: the old pod does not go away.
         """
         self._clear()
         key = secrets.token_hex(16)
@@ -60,7 +60,9 @@ class BenchPod:
         try:
             self._client.create(body)
         except Conflict as error:
-            raise Temporary(f"another search has just made pod {self.name}", do="Wait until it is through.") from error
+            raise Temporary(
+                f"another search has just created pod {self.name}", do="Wait until it is done, then try again."
+            ) from error
         return Running(self._ready(), key)
 
     def end(self) -> None:
@@ -68,7 +70,7 @@ class BenchPod:
         self._client.delete(POD, self.name)
 
     def why_ended(self) -> str:
-        """Why it does not answer, as the cluster knows it; empty: it says nothing."""
+        """Why it no longer answers, according to the cluster; empty if the cluster gives no reason."""
         pod = self._client.get(POD, self.name)
         why = diagnosis.of_pod(pod) if pod else None
         return why.sentence if why else "" if pod else "the pod is gone"
@@ -77,7 +79,9 @@ class BenchPod:
         deadline = time.monotonic() + _GONE_S
         while self._client.delete(POD, self.name):
             if time.monotonic() > deadline:
-                raise Temporary(f"pod {self.name} of a search before does not end", do="Look at its node.")
+                raise Temporary(
+                    f"pod {self.name} of an earlier search has not ended after {_GONE_S} s", do="Check its node."
+                )
             time.sleep(_POLL_S)
 
     def _ready(self) -> str:
@@ -87,11 +91,12 @@ class BenchPod:
             if pod is not None and diagnosis.is_ready(pod):
                 address = str(pod["status"]["podIP"])
                 return f"[{address}]" if ":" in address else address
-            self._give_up(pod, time.monotonic() - started)
+            self._check_patience(pod, time.monotonic() - started)
             progress(f"waiting for pod {self.name}, on which configurations are measured")
             time.sleep(_POLL_S)
 
-    def _give_up(self, pod: Object | None, waited: float) -> None:
+    def _check_patience(self, pod: Object | None, waited: float) -> None:
+        """Raises `ServerFailed` if the pod is not worth waiting for any longer."""
         limit = float(self._cluster.ready_timeout_s)
         why = diagnosis.of_pod(pod) if pod else None
         patience = min(_PATIENCE_S.get(why.prospect, limit), limit) if why else limit
@@ -99,6 +104,6 @@ class BenchPod:
             return
         sentence = why.sentence if why else "it gives no reason" if pod else "somebody deleted it"
         raise ServerFailed(
-            f"pod {self.name}, to measure configurations on, did not become ready in {waited:.0f} s: {sentence}",
+            f"pod {self.name}, for measuring configurations, did not become ready in {waited:.0f} s: {sentence}",
             do=f"{why.do if why else 'See `kubectl describe pod`.'} Then rerun the release; what serves still does.",
         )

@@ -1,6 +1,6 @@
-"""The one client of the Kubernetes API: objects go in and come out as dictionaries, as in YAML; errors are ours.
+"""The only client of the Kubernetes API: objects are dictionaries with the structure of their YAML; errors are ours.
 
-Applying is server-side under one field manager, so it is idempotent and leaves what others own alone.
+Objects are applied server-side under one field manager, so applying is idempotent and leaves others' fields alone.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,10 +25,10 @@ MANAGER = "shiplift"
 
 @dataclass(frozen=True)
 class KubernetesClient:
-    """One cluster; `namespace` is meant wherever neither the call nor the object names one.
+    """A client of one cluster; `namespace` is the default where neither the call nor the object names one.
 
-    Every method raises `Temporary` where the API server fails, throttles or breaks off, `ClusterUnreachable` where
-    there is no configuration or a kubeconfig leads to no API server, and `ClusterRefused` where the cluster forbids
+    Every method raises `Temporary` if the API server fails, throttles or drops the connection, `ClusterUnreachable` if
+    there is no configuration or a kubeconfig leads to no API server, and `ClusterRefused` if the cluster forbids
     something, finds an object invalid, or does not know its kind or namespace.
     """
 
@@ -39,7 +39,7 @@ class KubernetesClient:
     # --- reading ---
 
     def get(self, kind: Kind, name: str, namespace: str = "") -> Object | None:
-        """An object; None where there is none."""
+        """An object; None if there is none."""
         return self._send("GET", kind, name, namespace).or_none()
 
     def find(self, kind: Kind, selector: str = "", namespace: str = "") -> list[Object]:
@@ -47,11 +47,11 @@ class KubernetesClient:
         return list(self.each(kind, selector, namespace, page=500))
 
     def each(self, kind: Kind, selector: str = "", namespace: str = "", *, page: int = 50) -> Iterator[Object]:
-        """The same, one page at a time: where all of them would be much memory."""
+        """Like `find`, but one page at a time, for when all objects at once would take much memory."""
         query = {"limit": str(page)} | ({"labelSelector": selector} if selector else {})
         while True:
             answer = self._send("GET", kind, "", namespace, query=query).checked()
-            # A list does not repeat in its items what all of them are.
+            # The items of a list lack the apiVersion and kind that they share.
             yield from ({**item, "apiVersion": kind.version, "kind": kind.name} for item in answer.get("items", []))
             if not answer.get("metadata", {}).get("continue"):
                 return
@@ -60,53 +60,53 @@ class KubernetesClient:
     # --- writing ---
 
     def create(self, body: Object) -> Object:
-        """A new object.
+        """Creates an object.
 
         Raises:
-            Conflict: there is one of that name.
+            Conflict: an object of that name exists.
         """
         kind, _, namespace = self.locate(body)
         return self._send("POST", kind, "", namespace, body=body).checked()
 
     def apply(self, body: Object, *, dry_run: bool = False) -> Object:
-        """Makes an object what `body` says, whether or not it is there; with `dry_run` the cluster only checks it."""
+        """Creates or changes an object to match `body`; with `dry_run` the cluster only validates it."""
         query = {"fieldManager": MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
         content = "application/apply-patch+yaml"
         return self._send("PATCH", *self.locate(body), body=body, query=query, content=content).checked()
 
     def replace(self, body: Object) -> Object:
-        """Writes an object back, if nobody has written it since it was read.
+        """Writes an object back, unless somebody else has written it since it was read.
 
         Raises:
-            Conflict: somebody has.
+            Conflict: somebody else has written it.
         """
         return self._send("PUT", *self.locate(body), body=body).checked()
 
     def merge(self, kind: Kind, name: str, body: Object, namespace: str = "") -> Object | None:
-        """Merges fields into an object (JSON merge patch, RFC 7396); None where there is none.
+        """Merges fields into an object (JSON merge patch, RFC 7396); None if there is no such object.
 
         Raises:
-            Conflict: `body` names a `resourceVersion`, and the object has another by now.
+            Conflict: `body` names a `resourceVersion` that the object no longer has.
         """
         return self._send("PATCH", kind, name, namespace, body=body, content="application/merge-patch+json").or_none()
 
     def delete(self, kind: Kind, name: str, namespace: str = "", *, uid: str = "") -> bool:
-        """Deletes an object and, in the background, what it owns; gives whether there was one.
+        """Deletes an object and, in the background, what it owns; returns whether there was one.
 
         Raises:
-            Conflict: a `uid` is given, and the object of that name is another one.
+            Conflict: the object of that name has a different `uid`.
         """
         body = {"propagationPolicy": "Background"} | ({"preconditions": {"uid": uid}} if uid else {})
         return self._send("DELETE", kind, name, namespace, body=body).or_none() is not None
 
-    # --- what kinds there are ---
+    # --- kinds ---
 
     def serves(self, kind: Kind) -> bool:
-        """Whether the cluster knows a kind at all."""
+        """Whether the cluster knows a kind."""
         return self._discover(kind.version, kind.name) is not None
 
     def locate(self, body: Object) -> tuple[Kind, str, str]:
-        """The kind, the name and the namespace of an object: what `get` and `delete` take."""
+        """The kind, name and namespace of an object, which are the arguments of `get` and `delete`."""
         version, name, meta = body["apiVersion"], body["kind"], body["metadata"]
         kind = KNOWN.get((version, name)) or self._discover(version, name)
         if kind is None:
@@ -114,32 +114,32 @@ class KubernetesClient:
         return kind, meta.get("name", ""), meta.get("namespace", "")
 
     def _discover(self, version: str, name: str) -> Kind | None:
-        """A kind as the cluster describes it; None where it has none of that name."""
+        """A kind as the cluster describes it; None if it has none of that name."""
         if (version, name) not in self._discovered:
             what = f"the kinds of {version}"
             answer = send(self._transport, "GET", group_path(version), what=what).or_none() or {}
             for item in answer.get("resources", []):
-                if "/" not in item["name"]:  # else it is a part of an object, such as its status
+                if "/" not in item["name"]:  # otherwise it is a subresource, such as an object's status
                     self._discovered[version, item["kind"]] = Kind(
                         name=item["kind"], version=version, plural=item["name"], namespaced=item["namespaced"]
                     )
         return self._discovered.get((version, name))
 
-    # --- what is neither an object nor JSON ---
+    # --- requests for what is neither an object nor JSON ---
 
     def log(self, pod: str, container: str, *, lines: int, follow: bool = False) -> Iterator[str]:
-        """The last lines of a container's log; with `follow` also those to come, until it ends.
+        """The last lines of a container's log, and with `follow` also those to come, until it ends.
 
-        Nothing where the pod is gone, or its container has not started.
+        There are none if the pod is gone, or its container has not started.
         """
         path = f"{POD.path(self.namespace, pod)}/log"
         query = [("container", container), ("tailLines", str(lines)), *([("follow", "true")] if follow else [])]
         return read_lines(self._transport, path, what=f"the log of {pod}", query=query, endless=follow)
 
-    def pass_on(
+    def forward(
         self, method: str, path: str, *, query: list[tuple[str, str]], headers: dict[str, str], body: bytes | None
     ) -> tuple[int, list[tuple[str, str]], bytes]:
-        """A plain request to the API server; gives status, headers and body, whatever they are."""
+        """Sends a plain HTTP request to the API server; returns status, headers and body, whatever they are."""
         return send_bytes(self._transport, method, path, query=query, headers=headers, body=body)
 
     @cached_property
@@ -154,7 +154,7 @@ class KubernetesClient:
 
 
 def name_of(body: Object) -> str:
-    """How an object is called in messages: `Deployment shiplift/mlflow`."""
+    """An object's name in messages, such as `Deployment shiplift/mlflow`."""
     meta = body["metadata"]
     where = f"{meta['namespace']}/" if meta.get("namespace") else ""
     return f"{body['kind']} {where}{meta['name']}"

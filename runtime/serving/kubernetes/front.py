@@ -1,7 +1,7 @@
-"""How a model's traffic is shared out: weights of Gateway API routes, or, without a gateway, a Service's selector.
+"""How a model's traffic is split: by the weights of Gateway API routes, or without a gateway, by a Service's selector.
 
-What is set is not what is done until the data plane does it. So a share counts as given when requests sent through the
-front were answered by both sides as it says.
+Setting weights does not mean that the data plane follows. So a share counts as reached once the answers to requests
+through the front are split accordingly.
 """
 
 import time
@@ -33,22 +33,22 @@ class Front:
         self._api = KubernetesClient(cluster.serving_namespace)
 
     def weights(self) -> dict[str, int]:
-        """The share of each package by name, in percent; empty where the model was never served."""
+        """The traffic share of each package by name, in percent; empty if the model was never served."""
         if self._cluster.gateway is None:
             front = self._api.get(SERVICE, dns_name(self._model))
-            marks = (front or {}).get("metadata", {}).get("annotations", {})
-            serves, before = marks.get(f"{LABEL}serves", ""), marks.get(f"{LABEL}before", "")
+            annotations = (front or {}).get("metadata", {}).get("annotations", {})
+            serves, before = annotations.get(f"{LABEL}serves", ""), annotations.get(f"{LABEL}before", "")
             return {**({before: 0} if before else {}), **({serves: 100} if serves else {})}
         route = self._api.get(GRPC_ROUTE, dns_name(self._model))
-        backends = [one for rule in (route or {}).get("spec", {}).get("rules", []) for one in rule["backendRefs"]]
-        return {one["name"]: int(one.get("weight", 1)) for one in backends}
+        rules = (route or {}).get("spec", {}).get("rules", [])
+        return {backend["name"]: int(backend.get("weight", 1)) for rule in rules for backend in rule["backendRefs"]}
 
     def names(self) -> set[str]:
-        """Every package the front refers to, whatever its share."""
+        """The names of all packages that the front refers to, whatever their shares."""
         return set(self.weights())
 
     def set(self, weights: dict[str, int]) -> None:
-        """Shares the traffic out. Without a gateway only all of it can move, and what had it is remembered as 0."""
+        """Splits the traffic; without a gateway, only all of it can move, and the package before is recorded with 0."""
         gateway = self._cluster.gateway
         if gateway is None:
             (serves,) = [name for name, weight in weights.items() if weight]
@@ -57,38 +57,40 @@ class Front:
             return
         for route in routes(self._model, self._cluster, gateway, weights):
             self._api.apply(route)
-        for part in front_of_gateway(self._model, self._gateway_address()):
-            self._api.apply(part)
+        for body in front_of_gateway(self._model, self._gateway_address()):
+            self._api.apply(body)
 
     def wait_share(self, package: Package, golden: Arrays, percent: int) -> None:
-        """Returns when requests through the front are answered by a package's version as often as its share says.
+        """Waits until the package's version answers requests through the front according to its share.
+
+        That is all of them at 100 percent, and some but not all of them below.
 
         Raises:
             CanaryFailed: requests failed.
             Temporary: the data plane did not follow in time.
         """
         deadline = time.monotonic() + _SETTLE_S
-        seen = -1
+        answered = -1
         while time.monotonic() < deadline:
             try:
-                seen = self._answered(package, golden)
+                answered = self._count_answers(package, golden)
             except InferenceServerException as error:
                 if not _starting(error):
                     raise CanaryFailed(
                         f"a request through the front of {self._model!r} failed: {' '.join(str(error).split())[:300]}",
                         do="What served before has the traffic again; see the pods' logs, then rerun the release.",
                     ) from error
-            if seen == _PROBES if percent == 100 else 0 < seen < _PROBES:
+            if answered == _PROBES if percent == 100 else 0 < answered < _PROBES:
                 return
             time.sleep(_POLL_S)
         raise Temporary(
-            f"the gateway was told to give {percent} % to {self._model!r} version {package.version}, but it answered "
-            f"{'no request' if seen < 0 else f'{seen} of {_PROBES} requests'} after {_SETTLE_S:.0f} s",
-            do="Look at the routes' status, then try again.",
+            f"{self._model!r} version {package.version} should get {percent} % of the traffic, but after "
+            f"{_SETTLE_S:.0f} s it answered {'no request' if answered < 0 else f'{answered} of {_PROBES} requests'}",
+            do="Check the routes' status, then try again.",
         )
 
-    def _answered(self, package: Package, golden: Arrays) -> int:
-        """How many of the probes a package's version answered."""
+    def _count_answers(self, package: Package, golden: Arrays) -> int:
+        """How many of the probe requests a package's version answered."""
         address, authority = self.address()
         with TritonClient(address, authority=authority) as client:
             row = {spec.name: golden[f"input/{spec.name}"][:1] for spec in package.signature.inputs}
@@ -96,7 +98,7 @@ class Front:
         return answers.count(package.version)
 
     def address(self) -> tuple[str, str]:
-        """Where the front answers gRPC, and the authority to name there."""
+        """The front's gRPC address, and the authority to send there."""
         host = hostnames(self._model, self._cluster)[2]
         if self._cluster.gateway is None:
             return f"{host}:{GRPC}", ""
@@ -106,8 +108,8 @@ class Front:
         gateway = self._cluster.gateway
         if gateway is None:
             raise Temporary("there is no gateway", do="Set `gateway` in the values.")
-        found = self._api.get(GATEWAY, gateway.name, gateway.namespace)
-        addresses = (found or {}).get("status", {}).get("addresses", [])
+        body = self._api.get(GATEWAY, gateway.name, gateway.namespace)
+        addresses = (body or {}).get("status", {}).get("addresses", [])
         if not addresses:
             raise Temporary(
                 f"gateway {gateway.namespace}/{gateway.name} has no address yet", do="Check the gateway's controller."
@@ -116,5 +118,5 @@ class Front:
 
 
 def _starting(error: InferenceServerException) -> bool:
-    """Whether the front does not know the model yet: a new route takes a moment to reach the proxies."""
+    """Whether the front may not know the model yet, because a new route takes a moment to reach the proxies."""
     return error.status() in ("StatusCode.UNIMPLEMENTED", "StatusCode.UNAVAILABLE", "StatusCode.NOT_FOUND")

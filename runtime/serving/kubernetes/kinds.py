@@ -1,6 +1,6 @@
-"""The kinds of Kubernetes objects that Shiplift works with, as data: what the API server calls them, and where.
+"""The kinds of Kubernetes objects that Shiplift works with, as data: their names and paths in the API.
 
-A kind that is not here can still be applied, read and deleted: the cluster is then asked for its names.
+A kind that is not here can still be applied, read and deleted: its names are then looked up in the cluster.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One kind. `version` is its apiVersion (`apps/v1`), `origin` what must be installed for a cluster to know it."""
+    """A kind: `version` is its apiVersion (`apps/v1`), `origin` what must be installed for a cluster to know it."""
 
     name: str
     version: str
@@ -17,10 +17,10 @@ class Kind:
     origin: str = "what defines it"
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """The path of an object, or, without a name, of all of them in a namespace.
+        """The path of an object, or without a name, of all of them in a namespace.
 
         Raises:
-            ValueError: objects of this kind are in namespaces, and none is given.
+            ValueError: this kind is namespaced, and no namespace was passed.
         """
         if self.namespaced and not namespace:
             raise ValueError(f"a {self.name} is in a namespace: name it")
@@ -29,12 +29,12 @@ class Kind:
 
 
 def group_path(version: str) -> str:
-    """Where the API server has the kinds of an apiVersion: `/api/v1`, `/apis/apps/v1`."""
+    """The API server's path for the kinds of an apiVersion, such as `/api/v1` or `/apis/apps/v1`."""
     return f"/apis/{version}" if "/" in version else f"/api/{version}"
 
 
 _ARGO = "Argo Workflows 4.0 or newer"
-_GATEWAY_API = "the Gateway API and an implementation of it (or leave `gateway` out of the values)"
+_GATEWAY_API = "the Gateway API and an implementation of it (or remove `gateway` from the values)"
 
 NAMESPACE = Kind(name="Namespace", version="v1", plural="namespaces", namespaced=False)
 NODE = Kind(name="Node", version="v1", plural="nodes", namespaced=False)

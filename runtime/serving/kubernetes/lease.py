@@ -1,6 +1,6 @@
-"""A lock that any pod can hold and none can keep for ever: a Lease per model (coordination.k8s.io/v1).
+"""A lock that any pod can hold and none can hold forever: a Lease per model (coordination.k8s.io/v1).
 
-Its holder renews it from a thread; a holder that dies stops doing so, and the next one takes it over when it is stale.
+Its holder renews it from a thread. A holder that dies stops renewing, and the next one takes it over once it is stale.
 """
 
 import threading
@@ -16,7 +16,7 @@ from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.kubernetes.kinds import LEASE
 
-_LASTS_S = 30
+_DURATION_S = 30
 _POLL_S = 1.0
 
 
@@ -25,13 +25,15 @@ def held(api: KubernetesClient, name: str, *, wait_s: float = 600) -> Iterator[N
     """Holds the Lease `name` for as long as the context lasts.
 
     Raises:
-        Temporary: another holder kept it for longer than `wait_s`.
+        Temporary: another holder kept it for more than `wait_s` seconds.
     """
     me = uuid.uuid4().hex
     deadline = time.monotonic() + wait_s
     while not _take(api, name, me):
         if time.monotonic() > deadline:
-            raise Temporary(f"another promotion holds {name} for {wait_s:.0f} s", do="Wait until it is through.")
+            raise Temporary(
+                f"another promotion has held {name} for {wait_s:.0f} s", do="Wait until it is done, then try again."
+            )
         progress("waiting for another promotion of this model")
         time.sleep(_POLL_S)
     done = threading.Event()
@@ -42,8 +44,8 @@ def held(api: KubernetesClient, name: str, *, wait_s: float = 600) -> Iterator[N
     finally:
         done.set()
         renewing.join()
-        with suppress(Conflict, ShipliftError):  # it goes stale by itself
-            _give_back(api, name, me)
+        with suppress(Conflict, ShipliftError):  # otherwise it goes stale by itself
+            _release(api, name, me)
 
 
 def _take(api: KubernetesClient, name: str, me: str) -> bool:
@@ -62,14 +64,14 @@ def _take(api: KubernetesClient, name: str, me: str) -> bool:
 
 
 def _renew(api: KubernetesClient, name: str, me: str, done: threading.Event) -> None:
-    while not done.wait(_LASTS_S / 4):
-        with suppress(ShipliftError, Conflict):  # the next round tries again
+    while not done.wait(_DURATION_S / 4):
+        with suppress(ShipliftError, Conflict):  # the next iteration tries again
             lease = api.get(LEASE, name)
             if lease is not None and lease["spec"].get("holderIdentity") == me:
                 api.replace({**lease, "spec": _body(name, me)["spec"]})
 
 
-def _give_back(api: KubernetesClient, name: str, me: str) -> None:
+def _release(api: KubernetesClient, name: str, me: str) -> None:
     lease = api.get(LEASE, name)
     if lease is not None and lease["spec"].get("holderIdentity") == me:
         api.replace({**lease, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
@@ -77,7 +79,7 @@ def _give_back(api: KubernetesClient, name: str, me: str) -> None:
 
 def _body(name: str, me: str) -> Object:
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    spec = {"holderIdentity": me, "leaseDurationSeconds": _LASTS_S, "renewTime": now}
+    spec = {"holderIdentity": me, "leaseDurationSeconds": _DURATION_S, "renewTime": now}
     return {"metadata": {"name": name}, "spec": spec}
 
 

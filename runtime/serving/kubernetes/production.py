@@ -1,8 +1,8 @@
-"""Production on a cluster: a promoted package gets its share of the traffic step by step, and all of it in the end.
+"""Production on a cluster: a promoted package gets a growing share of the traffic, and in the end all of it.
 
-Every share is verified on the data plane and held while the servers' own counters are watched; the first failure gives
-all traffic back to what served before. The old pods end after their last request. Every method can be killed at any
-line and called again: what is true of the traffic stands in the routes, nowhere else.
+Every share is verified on the data plane and held while the servers' own counters are watched. The first failure gives
+all traffic back to what served before. Old pods end after their last request. Every method can be killed at any line
+and called again, because the state of the traffic is in the routes and nowhere else.
 """
 
 import time
@@ -39,30 +39,30 @@ class ClusterProduction:
 
     @contextmanager
     def lock(self, model: str) -> Iterator[None]:
-        """One promotion or rollback of a model at a time, in the whole cluster."""
+        """A lock for one promotion or rollback of a model at a time, in the whole cluster."""
         with held(self._workloads.api, f"shiplift-{dns_name(model)}"):
             yield
 
     def endpoint(self, model: str) -> Endpoint:
-        """Where a model answers, by its name in the cluster's DNS."""
+        """Where a model answers, with its name in the cluster's DNS."""
         host = hostnames(model, self._cluster)[1]
         return Endpoint(http=f"http://{host}:{HTTP}/v2/models/{serving_name(model)}", grpc=f"{host}:{GRPC}")
 
     def serves(self, package: Package) -> bool:
-        """Whether exactly this package has all the traffic, and pods to take it."""
+        """Whether this package has all the traffic, and pods to serve it."""
         name = package_name(package)
         return Front(self._cluster, package.model).weights().get(name) == 100 and bool(self._workloads.pods(name))
 
     def move(self, package: Package, rollout: Rollout) -> None:
-        """Gives a package the traffic, share by share."""
+        """Moves the traffic to a package, share by share."""
         golden = golden_of(self._site, package)
         name = self._workloads.run(package, replicas=rollout.replicas)
         self._workloads.check(package, name, golden)
         front = Front(self._cluster, package.model)
-        before = next((one for one, weight in front.weights().items() if weight and one != name), "")
-        # A sequence's requests would be spread over both versions, and the state is in one of them alone.
-        apart = before and self._cluster.gateway and not package.sequences
-        shares = rollout.canary_percent if apart else ()
+        before = next((other for other, weight in front.weights().items() if weight and other != name), "")
+        # A sequence's requests would be spread over both versions, but only one of them has its state.
+        can_split = before and self._cluster.gateway and not package.sequences
+        shares = rollout.canary_percent if can_split else ()
         try:
             for percent in (*shares, 100):
                 progress(f"giving {percent} % of the traffic to version {package.version}", percent / 100)
@@ -76,24 +76,24 @@ class ClusterProduction:
             raise
 
     def retire(self, model: str) -> None:
-        """Ends what has no traffic any more, after its last request."""
+        """Stops what no longer has traffic, after its last request."""
         front = Front(self._cluster, model)
         weights = front.weights()
-        for name in [one for one, weight in weights.items() if not weight]:
-            progress(f"waiting for the last requests of {name}")
-            self._wait_quiet(name, model)
-            front.set({one: weight for one, weight in weights.items() if weight})
-            self._workloads.remove(name)
+        for idle in [name for name, weight in weights.items() if not weight]:
+            progress(f"waiting for the last requests of {idle}")
+            self._wait_quiet(idle, model)
+            front.set({name: weight for name, weight in weights.items() if weight})
+            self._workloads.remove(idle)
 
     def _hold(self, package: Package, name: str, before: str, seconds: float) -> None:
         """Watches both sides' counters for a while.
 
         Raises:
-            CanaryFailed: the new side failed a larger part of its requests than the old one, or lost its pods.
+            CanaryFailed: the new side failed a larger share of its requests than the old one, or lost its pods.
         """
         model = serving_name(package.model)
         first_new, first_old = self._counts(name, model), self._counts(before, model)
-        until = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds
         while True:
             new = self._counts(name, model).since(first_new)
             old = self._counts(before, model).since(first_old)
@@ -106,26 +106,30 @@ class ClusterProduction:
                 raise CanaryFailed(
                     f"version {package.version} lost its pods", do="What served before has the traffic again."
                 )
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 return
             time.sleep(_POLL_S)
 
     def _verify_moved(self, package: Package, name: str, before: str, front: Front, golden: Arrays) -> None:
-        """Requests sent now are counted by the new side's servers, and by none of the old side's."""
+        """Checks that the new side's servers count the requests sent now, and the old side's don't.
+
+        Raises:
+            CanaryFailed: the old side still gets requests, or the new side gets none.
+        """
         model = serving_name(package.model)
         for last_time in (False, True):
             new, old = self._counts(name, model), self._counts(before, model)
             front.wait_share(package, golden, 100)
-            came = self._counts(name, model).since(new).total
-            still = self._counts(before, model).since(old).total
-            if came and not still:
+            new_total = self._counts(name, model).since(new).total
+            old_total = self._counts(before, model).since(old).total
+            if new_total and not old_total:
                 return
             if last_time:
                 raise CanaryFailed(
-                    f"after all traffic was moved, {before or 'the old side'} still counted {still} requests and "
-                    f"{name} {came}", do="Look at the gateway's status.",
+                    f"after all traffic was moved, {before or 'the old side'} still counted {old_total} requests and "
+                    f"{name} {new_total}", do="Check the gateway's status.",
                 )  # fmt: skip
-            time.sleep(_POLL_S)  # a proxy may still have had an old request under way
+            time.sleep(_POLL_S)  # a proxy may still have had an old request in flight
 
     def _wait_quiet(self, name: str, model: str) -> None:
         deadline = time.monotonic() + _DRAIN_S
@@ -136,7 +140,7 @@ class ClusterProduction:
                 return
 
     def _counts(self, name: str, model: str) -> Counts:
-        """What a package's servers counted since they started, all pods together."""
+        """The counters of a package's servers since they started, summed over all pods."""
         if not name:
             return Counts()
         with self._workloads.clients(name) as clients:

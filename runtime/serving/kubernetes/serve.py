@@ -1,10 +1,10 @@
 """What a serving pod runs: Triton itself, with every model of its repository and no way to load another.
 
-The pod of a bench loads none by itself: its search does, with the key that the variable SHIPLIFT_REPOSITORY_KEY holds.
+In the pod of a bench nothing is loaded at the start: the search does that, with the key in SHIPLIFT_REPOSITORY_KEY.
 
     python -m shiplift.runtime.serving.kubernetes.serve --repository /models --model digits
 
-This process becomes the server (execve(2)), so it is Triton that gets the pod's SIGTERM and drains.
+This process becomes the server (execve(2)), so that Triton gets the pod's SIGTERM and drains.
 """
 
 import argparse
@@ -20,23 +20,23 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.server import Features, Ports, command, variables
 
 ENVIRONMENT = "/opt/triton"
-PORTS = Ports(http=8000, grpc=8001, metrics=8002, host="0.0.0.0")  # noqa: S104 - a pod's address is for others
+PORTS = Ports(http=8000, grpc=8001, metrics=8002, host="0.0.0.0")  # noqa: S104 - other pods must reach it
 
 
-def words(
+def command_line(
     repository: Path, models: list[str], features: Features, environment: ServerEnvironment, *, repository_key: str = ""
 ) -> list[str]:
-    """The server's command line; with a key, that of a bench.
+    """The server's command line; a key makes it the server of a bench.
 
     Raises:
-        NotFound: the repository lacks one of the models; a server without it would call itself ready.
+        NotFound: the repository lacks one of the models; without it the server would still report ready.
     """
     missing = [model for model in models if not (repository / model / "config.pbtxt").is_file()]
     if missing:
         raise NotFound(f"{repository} has no model {', '.join(missing)}", do="See the log of the container `fetch`.")
     control: Literal["explicit", "none"] = "explicit" if repository_key else "none"
-    line = command(environment, repository, PORTS, features, control=control, repository_key=repository_key)
-    return [str(word) for word in line]
+    arguments = command(environment, repository, PORTS, features, control=control, repository_key=repository_key)
+    return [str(argument) for argument in arguments]
 
 
 def main() -> None:
@@ -47,23 +47,23 @@ def main() -> None:
     parser.add_argument("--environment", type=Path, default=Path(ENVIRONMENT), help="The bundled server's environment.")
     parser.add_argument("--cache-mb", type=int, default=16)
     parser.add_argument("--rate-limiter", action="store_true")
-    parser.add_argument("--meter", default="", help="ADDRESS:PORT where a bench tells what is used.")
-    given = parser.parse_args()
-    environment = ServerEnvironment(given.environment)
+    parser.add_argument("--meter", default="", help="ADDRESS:PORT where a bench reports resource usage.")
+    options = parser.parse_args()
+    environment = ServerEnvironment(options.environment)
     try:
-        line = words(
-            given.repository,
-            given.model,
-            Features(cache_mb=given.cache_mb, rate_limiter=given.rate_limiter),
+        arguments = command_line(
+            options.repository,
+            options.model,
+            Features(cache_mb=options.cache_mb, rate_limiter=options.rate_limiter),
             environment,
             repository_key=os.environ.pop(KEY, ""),
         )
     except ShipliftError as error:
         print(f"{error.title}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    if given.meter:
-        subprocess.Popen([sys.executable, "-m", "shiplift.runtime.host.meter", given.meter])
-    os.execve(line[0], line, variables(environment))  # noqa: S606 - no shell is wanted
+    if options.meter:
+        subprocess.Popen([sys.executable, "-m", "shiplift.runtime.host.meter", options.meter])
+    os.execve(arguments[0], arguments, variables(environment))  # noqa: S606 - no shell is needed
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Staging on a cluster: the challenger's own Deployment and Service, beside the champion's and without traffic.
+"""Staging on a cluster: the challenger's own Deployment and Service, next to the champion's and without traffic.
 
-What passes its gates is not deployed again: production gives the same pods their share of the traffic.
+A challenger that passes its gates is not deployed again: production moves traffic to the same pods.
 """
 
 import time
@@ -17,7 +17,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import BENCH, HTTP, LABEL
 from shiplift.runtime.serving.kubernetes.workloads import Workloads, golden_of
 from shiplift.runtime.spec.serving import Serving
 
-_OF = f"{LABEL}compared-with"
+_COMPARED_WITH = f"{LABEL}compared-with"
 _UNITS = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024, "": 1 / 1024**2}
 
 
@@ -32,7 +32,7 @@ class ClusterStaging:
         self._workloads = Workloads(site, cluster)
 
     def start(self, tuned: Tuned, serving: Serving) -> Deployment:  # noqa: ARG002 - the package says it all
-        """The challenger's pods, ready, answering their golden requests right."""
+        """Starts the challenger's pods and waits until they answer their golden requests correctly."""
         started, package = time.monotonic(), tuned.package
         progress("starting the challenger's pods")
         try:
@@ -52,31 +52,31 @@ class ClusterStaging:
         )
 
     def beside(self, deployment: Deployment, package: Package) -> Staged:  # noqa: ARG002 - it needs pods of its own
-        """The champion's package on pods of its own: production's have users, so they would be no equal terms."""
-        extra = {_OF: f"{dns_name(self._model)}-{self._version}"}
+        """Serves the champion's package on extra pods, because production's have users, which would be unfair to it."""
+        extra = {_COMPARED_WITH: f"{dns_name(self._model)}-{self._version}"}
         name = self._workloads.run(package, name=f"{package_name(package)}-twin", extra=extra)
         return Staged(model=serving_name(package.model), endpoint=self._endpoint(name, package.model))
 
     def memory_mb(self, deployment: Deployment) -> float | None:
-        """What the metrics API says of the pods, where there is one; else what the server used when it was tuned."""
+        """The memory of a server in MiB: from the metrics API if there is one, else as measured in tuning."""
         servers = deployment.workload
         if not isinstance(servers, ServerPods):
-            raise ServerFailed("the staging server has no pods here", do="Rerun the release.")
+            raise ServerFailed("the staging server has no pods on this cluster", do="Rerun the release.")
         if not self._workloads.api.serves(POD_METRICS):
             return servers.tuned_memory_mb or None
-        found = self._workloads.api.find(POD_METRICS, f"{LABEL}package={servers.name}")
-        used = [_mib(one["usage"]["memory"]) for pod in found for one in pod["containers"]]
-        return sum(used) / len(found) if used else servers.tuned_memory_mb or None
+        pods = self._workloads.api.find(POD_METRICS, f"{LABEL}package={servers.name}")
+        used = [_mib(container["usage"]["memory"]) for pod in pods for container in pod["containers"]]
+        return sum(used) / len(pods) if used else servers.tuned_memory_mb or None
 
     def end(self) -> None:
-        """Removes this version's pods, unless production needs them, what they were compared with, and its benches."""
-        api, kept = self._workloads.api, Front(self._cluster, self._model).names()
-        mine = f"{LABEL}model={dns_name(self._model)},{LABEL}version={self._version},!{_OF}"
-        twins = f"{_OF}={dns_name(self._model)}-{self._version}"
-        for selector in (mine, twins):
-            for found in api.find(DEPLOYMENT, selector):
-                if found["metadata"]["name"] not in kept:
-                    self._workloads.remove(found["metadata"]["name"])
+        """Removes this version's pods unless production needs them, the champion's extra pods, and its benches."""
+        api, in_production = self._workloads.api, Front(self._cluster, self._model).names()
+        own = f"{LABEL}model={dns_name(self._model)},{LABEL}version={self._version},!{_COMPARED_WITH}"
+        twins = f"{_COMPARED_WITH}={dns_name(self._model)}-{self._version}"
+        for selector in (own, twins):
+            for body in api.find(DEPLOYMENT, selector):
+                if body["metadata"]["name"] not in in_production:
+                    self._workloads.remove(body["metadata"]["name"])
         for pod in api.find(POD, f"{BENCH}={bench_label(self._model, self._version)}"):
             api.delete(POD, pod["metadata"]["name"])
 

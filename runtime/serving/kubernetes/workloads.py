@@ -1,7 +1,7 @@
-"""Running a package as pods: applied, waited for, and explained when it does not come up.
+"""Runs packages as pods: applies them, waits for them, and explains why they don't become ready.
 
-Why pods don't run is asked while they are waited for, so that a release ends with the reason, and at once where no
-waiting helps, instead of with "timed out".
+The pods are diagnosed during the wait, so a release fails with the reason instead of "timed out", and fails at once
+where waiting can't help.
 """
 
 import time
@@ -26,8 +26,8 @@ from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _POLL_S = 0.5
-_PATIENCE_S = {Prospect.NOTHING: 0.0, Prospect.RETRY: 20.0}  # the others: as long as a pod may take to get ready
-_LOOK = "See `kubectl describe pods`."
+_PATIENCE_S = {Prospect.NOTHING: 0.0, Prospect.RETRY: 20.0}  # for the others, the limit for a pod to get ready
+_DESCRIBE = "See `kubectl describe pods`."
 
 
 class Workloads:
@@ -39,34 +39,34 @@ class Workloads:
         self._artifacts_uri = site.artifacts_uri
 
     def run(self, package: Package, *, name: str = "", replicas: int = 1, extra: dict[str, str] | None = None) -> str:
-        """Makes a package run with at least so many replicas, and waits until they are ready; gives its name.
+        """Runs a package with at least this many replicas, and waits until they are ready; returns its name.
 
         Raises:
             ServerFailed: it can't be scheduled, fetched or loaded; the message says why.
         """
         name = name or package_name(package)
-        there = self.api.get(DEPLOYMENT, name)
-        replicas = max(replicas, int(there["spec"].get("replicas") or 0) if there else 0)
-        more = extra or {}
+        current = self.api.get(DEPLOYMENT, name)
+        replicas = max(replicas, int(current["spec"].get("replicas") or 0) if current else 0)
+        labels = extra or {}
         self.api.apply(
             deployment(
-                self._cluster, package, self._artifacts_uri, name=name, replicas=replicas, extra=more
+                self._cluster, package, self._artifacts_uri, name=name, replicas=replicas, extra=labels
             )
         )  # fmt: skip
-        self.api.apply(service(package, name=name, extra=more))
-        if not more:
+        self.api.apply(service(package, name=name, extra=labels))
+        if not labels:
             self.api.apply(disruption_budget(package, name=name))
         self._wait(name, replicas)
         return name
 
     def remove(self, name: str) -> None:
-        """Ends a package's pods; nothing there is no error."""
+        """Removes a package's pods; nothing there is no error."""
         self.api.delete(POD_DISRUPTION_BUDGET, name)
         self.api.delete(SERVICE, name)
         self.api.delete(DEPLOYMENT, name)
 
     def address(self, name: str) -> str:
-        """A package's own gRPC address, whatever share of the traffic it has."""
+        """A package's own gRPC address, whatever its share of the traffic."""
         return f"{name}.{self._cluster.serving_namespace}.svc:{GRPC}"
 
     def check(self, package: Package, name: str, golden: Arrays) -> None:
@@ -84,7 +84,7 @@ class Workloads:
 
     @contextmanager
     def clients(self, name: str) -> Iterator[list[TritonClient]]:
-        """A client per ready pod: counters are each server's own."""
+        """One client per ready pod, because each server has its own counters."""
         clients = [TritonClient(f"{pod['status']['podIP']}:{GRPC}") for pod in self.pods(name)]
         try:
             yield clients
@@ -106,13 +106,13 @@ class Workloads:
                 raise ServerFailed(
                     f"{name} did not become ready in {waited:.0f} s: "
                     + (f"{where}{why.sentence}" if why else "its pods give no reason"),
-                    do=f"{why.do if why else _LOOK} Then rerun the release; what served before still does.",
+                    do=f"{why.do if why else _DESCRIBE} Then rerun the release; what served before still does.",
                 )
             progress(f"waiting for {status.get('availableReplicas', 0)}/{replicas} pods of {name}")
             time.sleep(_POLL_S)
 
     def _problem(self, name: str, body: Object | None) -> tuple[str, Diagnosis | None]:
-        """The worst reason why it is not ready, and the pod that has it."""
+        """The pod with the worst problem, as a prefix for a message, and why it is not ready."""
         if refused := diagnosis.of_deployment(body or {}):
             return "", refused
         pods = self.api.find(POD, f"{LABEL}package={name}")
@@ -120,7 +120,7 @@ class Workloads:
         return min(reasons, key=lambda reason: reason[1].prospect, default=("", None))
 
     def _patience(self, why: Diagnosis | None) -> float:
-        """How many seconds to wait for pods with that problem."""
+        """How many seconds to wait for pods with this problem."""
         limit = float(self._cluster.ready_timeout_s)
         return min(_PATIENCE_S.get(why.prospect, limit), limit) if why else limit
 

@@ -1,7 +1,7 @@
-"""The pod of a bench, with every package of one search and no traffic.
+"""The pod of a bench, with every package of a search and no traffic.
 
-A Pod and nothing else: no Service names it, no route can lead to it, and its labels are none that production's objects
-select. Triton loads nothing by itself, and its model-repository API is closed with a key that only the search has.
+It is a Pod and nothing else: no Service or route leads to it, and production's objects don't select its labels. Triton
+loads nothing by itself, and its model-repository API is closed with a key that only the search has.
 """
 
 import hashlib
@@ -14,21 +14,21 @@ from shiplift.runtime.serving.kubernetes.objects.names import BENCH, Object, ben
 from shiplift.runtime.serving.kubernetes.objects.pods import confined, fetch_container, probe, triton_container, volumes
 
 METER = 8003
-_GRACE_S = 2  # nobody's requests are lost
-_LASTS_S = 3 * 3600  # longer than a search may take: the stage's deadline is two hours
+_GRACE_S = 2  # it has no users whose requests could be lost
+_DEADLINE_S = 3 * 3600  # more than a search may take: the stage's deadline is two hours
 
 
 def bench_name(packages: tuple[Package, ...]) -> str:
-    """The one name of the pod for a search over these packages."""
+    """The name of the pod for a search over these packages; always the same for the same packages."""
     first = packages[0]
-    seen = hashlib.sha256(first.target.encode())
+    digest = hashlib.sha256(first.target.encode())
     for package in packages:
-        seen.update(package.repository.sha256.encode())
-    return f"bench-{dns_name(first.model)}-{first.version}-{seen.hexdigest()[:8]}"
+        digest.update(package.repository.sha256.encode())
+    return f"bench-{dns_name(first.model)}-{first.version}-{digest.hexdigest()[:8]}"
 
 
 def served_as(package: Package) -> str:
-    """The name of a package in a bench's repository, where every precision of the model lies."""
+    """The name of a package in a bench's repository, which holds every precision of the model."""
     return f"{serving_name(package.model)}--{package.precision}"
 
 
@@ -38,13 +38,13 @@ def bench_pod(
     """The Pod: an init container fetches each package, then Triton has all of them in its repository.
 
     Raises:
-        SpecInvalid: the packages are for NVIDIA's server, and their target names no image of it.
+        SpecInvalid: the packages are for NVIDIA's server, and their target has no image.
     """
     from shiplift.runtime.serving.kubernetes.serve import PORTS  # noqa: PLC0415 - it imports gRPC
 
     first, models = packages[0], [served_as(package) for package in packages]
-    watched = {"readinessProbe": probe("/v2/health/live", periodSeconds=1, failureThreshold=3)}
-    triton = triton_container(cluster, first, models, load=(), watched=watched, meter=f"{PORTS.host}:{METER}")
+    probes = {"readinessProbe": probe("/v2/health/live", periodSeconds=1, failureThreshold=3)}
+    triton = triton_container(cluster, first, models, load=(), probes=probes, meter=f"{PORTS.host}:{METER}")
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -59,11 +59,13 @@ def bench_pod(
         "spec": {
             **confined(first),
             "restartPolicy": "Never",
-            "activeDeadlineSeconds": _LASTS_S,
+            "activeDeadlineSeconds": _DEADLINE_S,
             "terminationGracePeriodSeconds": _GRACE_S,
             "initContainers": [
-                fetch_container(cluster, one, artifacts_uri, name=f"fetch-{one.precision}", served_as=served_as(one))
-                for one in packages
+                fetch_container(
+                    cluster, package, artifacts_uri, name=f"fetch-{package.precision}", served_as=served_as(package)
+                )
+                for package in packages
             ],
             "containers": [{**triton, "env": [*triton.get("env", []), {"name": KEY, "value": key}]}],
             "volumes": volumes(first),

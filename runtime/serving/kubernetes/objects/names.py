@@ -1,4 +1,4 @@
-"""What objects are called and found by, and the ports and the user of every pod with a model."""
+"""The names and labels of objects, and the ports and user of every pod with a model."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def package_name(package: Package) -> str:
 
 
 def labels(package: Package, name: str) -> dict[str, str]:
-    """What a package's objects are found by."""
+    """The labels by which a package's objects are selected."""
     return {
         "app.kubernetes.io/name": "triton",
         "app.kubernetes.io/managed-by": "shiplift",
@@ -29,5 +29,5 @@ def labels(package: Package, name: str) -> dict[str, str]:
 
 
 def bench_label(model: str, version: int) -> str:
-    """What the pods of a version's searches have as the label `BENCH`."""
+    """The value of the label `BENCH` on the pods of a version's searches."""
     return f"{dns_name(model)}-{version}"

@@ -1,6 +1,6 @@
-"""What every pod with packages is made of: containers that fetch them by digest, and Triton.
+"""The parts of every pod with packages: containers that fetch them by digest, and Triton.
 
-The pods that serve a package and those that measure configurations on are made of the same parts.
+Pods that serve a package and pods for measuring configurations are made of the same parts.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - in the container
 
 
 def confined(package: Package) -> Object:
-    """What holds of every pod with a package: no rights, no token, and the nodes that its target says."""
+    """What every pod with a package has in common: no privileges, no token, and its target's nodes."""
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -31,7 +31,7 @@ def confined(package: Package) -> Object:
 
 
 def volumes(package: Package) -> list[Object]:
-    """The volumes that the containers of such a pod mount."""
+    """The volumes that the containers of a pod with this package mount."""
     nvidia = package.server == "nvidia"
     return [
         {"name": "models", "emptyDir": {}},
@@ -63,12 +63,12 @@ def fetch_container(
 
 
 def triton_container(
-    cluster: Cluster, package: Package, models: Sequence[str], *, load: Sequence[str], watched: Object, meter: str = ""
+    cluster: Cluster, package: Package, models: Sequence[str], *, load: Sequence[str], probes: Object, meter: str = ""
 ) -> Object:
-    """The package's server with a repository of these models; those to `load` are there from its start.
+    """The package's server with a repository of these models; it loads those in `load` when it starts.
 
-    `watched` are its probes, and what it does before it ends. With a `meter` it is the server of a bench, and tells
-    there what it uses.
+    `probes` are its probes and lifecycle hooks. With a `meter` it is the server of a bench, and reports its resource
+    usage at that address.
     """
     gpus = {"nvidia.com/gpu": str(package.nodes.gpus)} if package.nodes.gpus else {}
     server = _nvidia_server if package.server == "nvidia" else _bundled_server
@@ -80,7 +80,7 @@ def triton_container(
             {"name": "grpc", "containerPort": GRPC},
             {"name": "metrics", "containerPort": METRICS},
         ],
-        **watched,
+        **probes,
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {
             "requests": {"cpu": cluster.server_cpu_request, "memory": "256Mi"},
@@ -92,13 +92,13 @@ def triton_container(
 def _bundled_server(
     cluster: Cluster, package: Package, models: Sequence[str], _: Sequence[str], meter: list[str]
 ) -> Object:
-    """The Triton of our own image, which loads all that it has, or in a bench nothing."""
+    """The Triton of our own image, which loads its whole repository, or nothing in a bench."""
     limiter = ["--rate-limiter"] if package.needs.rate_limiter else []
-    there = [word for model in models for word in ("--model", model)]
+    required = [word for model in models for word in ("--model", model)]
     return {
         **_image(cluster, cluster.server_image),
         "command": ["python", "-m", "shiplift.runtime.serving.kubernetes.serve"],
-        "args": ["--repository", _MODELS, *there, *limiter, *meter],
+        "args": ["--repository", _MODELS, *required, *limiter, *meter],
         "volumeMounts": _mounts({"models": _MODELS, "tmp": _TMP, "shm": _SHM}),
     }
 
@@ -106,24 +106,24 @@ def _bundled_server(
 def _nvidia_server(
     cluster: Cluster, package: Package, models: Sequence[str], load: Sequence[str], meter: list[str]
 ) -> Object:
-    """The target's own image, through `runtime.serving.kubernetes.guard`."""
+    """The Triton of the target's own image, started by `runtime.serving.kubernetes.guard`."""
     from shiplift.runtime.serving.kubernetes.serve import PORTS  # noqa: PLC0415 - these import gRPC
     from shiplift.runtime.serving.triton.config import TENSORRT_CACHE  # noqa: PLC0415
     from shiplift.runtime.serving.triton.server import nvidia_command  # noqa: PLC0415
 
     if not package.nodes.image:
         raise SpecInvalid(
-            f"target {package.target} has `server: nvidia` and names no `image` to run on a cluster",
-            do="Give the target its Triton image, such as your mirror of NVIDIA's.",
+            f"target {package.target} has `server: nvidia` but no `image` to run on a cluster",
+            do="Set the target's `image` to a Triton image, such as your mirror of NVIDIA's.",
         )
-    home = [{"name": "HOME", "value": _TMP}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}]
+    environment = [{"name": "HOME", "value": _TMP}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}]
     folders = {"models": _MODELS, "tmp": _TMP, "shm": _SHM, "guard": _GUARD, "engines": TENSORRT_CACHE}
     checked = [word for model in models for word in ("--model", f"{_MODELS}/{model}")]
     return {
         **_image(cluster, package.nodes.image),
         "command": ["python3", f"{_GUARD}/guard.py", *checked, *meter, "--"],
         "args": nvidia_command(Path(_MODELS), PORTS, package.needs, load=load),
-        "env": home,
+        "env": environment,
         "volumeMounts": _mounts(folders),
     }
 

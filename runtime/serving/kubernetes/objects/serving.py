@@ -1,7 +1,7 @@
 """The objects that serve a package.
 
-One Deployment and Service per package (version and digest), so champion and challenger stand side by side and nothing
-is ever changed under traffic.
+There is one Deployment and Service per package (version and digest), so champion and challenger run side by side and
+nothing is ever changed under traffic.
 """
 
 from shiplift.runtime.base.names import serving_name
@@ -10,19 +10,21 @@ from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, LABEL, METRICS, Object, labels
 from shiplift.runtime.serving.kubernetes.objects.pods import confined, fetch_container, probe, triton_container, volumes
 
-DRAIN_S = 8  # between a pod's end being announced and its server being told: proxies then know
+DRAIN_S = 8  # from the announcement of a pod's end to SIGTERM for its server, so that proxies learn of it first
 _GRACE_S = 45
 
 
 def deployment(
     cluster: Cluster, package: Package, artifacts_uri: str, *, name: str, replicas: int, extra: dict[str, str]
 ) -> Object:
-    """Triton with one model, fetched by digest before it starts; replaced without a gap, drained before it ends.
+    """Triton with one model, fetched by digest before it starts; replaced without downtime, drained before it ends.
+
+    `extra` are more labels of the Deployment.
 
     Raises:
-        SpecInvalid: the package is for NVIDIA's server, and its target names no image of it.
+        SpecInvalid: the package is for NVIDIA's server, and its target has no image.
     """
-    marks = labels(package, name)
+    pod_labels = labels(package, name)
     pod = {
         **confined(package),
         "terminationGracePeriodSeconds": _GRACE_S,
@@ -40,30 +42,30 @@ def deployment(
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name, "labels": marks | extra, "annotations": {f"{LABEL}model-name": package.model}},
+        "metadata": {"name": name, "labels": pod_labels | extra, "annotations": {f"{LABEL}model-name": package.model}},
         "spec": {
             "replicas": replicas,
             "revisionHistoryLimit": 1,
             "selector": {"matchLabels": {f"{LABEL}package": name}},
             "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": {"labels": marks, "annotations": scrape}, "spec": pod},
+            "template": {"metadata": {"labels": pod_labels, "annotations": scrape}, "spec": pod},
         },
     }
 
 
 def _serving_triton(cluster: Cluster, package: Package) -> Object:
     model = serving_name(package.model)
-    watched = {
+    probes = {
         "startupProbe": probe("/v2/health/ready", periodSeconds=1, failureThreshold=cluster.ready_timeout_s),
         "livenessProbe": probe("/v2/health/live", periodSeconds=10, failureThreshold=3),
         "readinessProbe": probe(f"/v2/models/{model}/ready", periodSeconds=2, failureThreshold=3),
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}},
     }
-    return triton_container(cluster, package, [model], load=[model], watched=watched)
+    return triton_container(cluster, package, [model], load=[model], probes=probes)
 
 
 def service(package: Package, *, name: str, extra: dict[str, str]) -> Object:
-    """The address of one package: for tests before it takes traffic, and for routes."""
+    """The Service of one package, for checks before it takes traffic and for routes."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -82,7 +84,7 @@ def ports() -> list[Object]:
 
 
 def disruption_budget(package: Package, *, name: str) -> Object:
-    """One pod at a time may be taken by a node's maintenance."""
+    """Lets a node's maintenance evict one pod at a time."""
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

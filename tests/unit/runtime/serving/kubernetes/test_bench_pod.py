@@ -1,4 +1,4 @@
-"""The pod that a search measures on: what it is, and how it comes and goes. Real ones are in tests/cluster."""
+"""The pod that a search measures on: what it is made of, and its life cycle. Real ones are in tests/cluster."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,9 +27,9 @@ PACKAGES = (on_gpu(), on_gpu(precision="fp16", repository=artifact("b", kind="tr
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    with running() as found:
-        found.created = lambda pod: pod.update(status=ready("10.0.0.7"))
-        yield found
+    with running() as api_server:
+        api_server.created = lambda pod: pod.update(status=ready("10.0.0.7"))
+        yield api_server
 
 
 @pytest.fixture(autouse=True)
@@ -135,10 +135,10 @@ def test_a_pod_that_does_not_come_up_says_why(server: ApiServer, status: Any, wh
     server.created = lambda body: body.update(status=status)
     with pytest.raises(ServerFailed, match=why) as error:
         pod(server).start()
-    assert "to measure configurations on" in error.value.what
+    assert "for measuring configurations" in error.value.what
 
 
-def test_a_cluster_that_gives_no_right_to_it_says_which(server: ApiServer) -> None:
+def test_a_cluster_that_forbids_pods_names_the_missing_right(server: ApiServer) -> None:
     server.faults = [404, 403]
     with pytest.raises(ClusterRefused, match="the cluster forbids creating pods in models"):
         pod(server).start()
@@ -146,7 +146,7 @@ def test_a_cluster_that_gives_no_right_to_it_says_which(server: ApiServer) -> No
 
 def test_two_searches_of_the_same_at_once_do_not_share_a_pod(server: ApiServer) -> None:
     server.faults = [404, 409]
-    with pytest.raises(Temporary, match="another search has just made pod bench-digits-2-"):
+    with pytest.raises(Temporary, match="another search has just created pod bench-digits-2-"):
         pod(server).start()
 
 

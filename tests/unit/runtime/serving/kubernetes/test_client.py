@@ -1,4 +1,4 @@
-"""The client against an API server that fails when it is told to; on a real one it is tested in tests/cluster."""
+"""The client against an API server that fails on demand; tests/cluster has its tests on a real one."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,8 +30,8 @@ SAMPLE: dict[str, Any] = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name"
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    with running() as made:
-        yield made
+    with running() as api_server:
+        yield api_server
 
 
 @pytest.fixture
@@ -86,9 +86,9 @@ def test_a_list_is_read_page_by_page_and_its_items_say_what_they_are(
         server.objects["pods"][f"p{number}"] = {"metadata": {"name": f"p{number}", "labels": labels}}
     assert [pod["metadata"]["name"] for pod in client.each(POD, page=3)] == [f"p{number}" for number in range(7)]
     assert len(server.asked) == 3
-    found = client.find(POD, "even=yes")
-    assert [name_of(pod) for pod in found] == ["Pod p0", "Pod p2", "Pod p4", "Pod p6"]
-    assert {pod["apiVersion"] for pod in found} == {"v1"}
+    even = client.find(POD, "even=yes")
+    assert [name_of(pod) for pod in even] == ["Pod p0", "Pod p2", "Pod p4", "Pod p6"]
+    assert {pod["apiVersion"] for pod in even} == {"v1"}
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_what_only_a_person_can_change_is_refused(
     assert error.value.what == what
 
 
-@pytest.mark.parametrize(("in_pod", "do"), [(False, "Use a kubeconfig"), (True, "Grant the right")])
+@pytest.mark.parametrize(("in_pod", "do"), [(False, "Use a kubeconfig"), (True, "Run `shiplift install`")])
 def test_who_is_forbidden_something_is_told_what_helps_there(
     client: KubernetesClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch, in_pod: bool, do: str
 ) -> None:

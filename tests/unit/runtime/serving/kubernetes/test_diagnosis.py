@@ -1,4 +1,4 @@
-"""Why pods don't run: recorded pods, one of each kind, and everyone who waits for pods."""
+"""Why pods don't run: a recorded pod for each reason, and all code that waits for pods."""
 
 import time
 from collections.abc import Iterator
@@ -29,57 +29,58 @@ DEPLOYMENTS: dict[str, Any] = {body["metadata"]["name"]: body for body in RECORD
 WELL = ("runs", "succeeded")
 # By pod: what could still make it run, how the sentence begins, and what to do.
 EXPECTED: dict[str, tuple[Prospect, str, str]] = {
-    "image-missing": (Prospect.RETRY, "image localhost/nobody-has-this:1 of container main can't be pulled", "Correct"),
-    "image-name-invalid": (Prospect.NOTHING, "image UPPER//case of container main has no valid name", "Correct"),
+    "image-missing": (Prospect.RETRY, "image localhost/nobody-has-this:1 of container main can't be pulled", "Fix"),
+    "image-name-invalid": (Prospect.NOTHING, "image UPPER//case of container main has an invalid name", "Fix"),
     "image-never-pulled": (
         Prospect.NOTHING, "image localhost/nobody-has-this:1 of container main is not on the node", "Load it",
     ),
     "secret-missing": (
         Prospect.NOTHING, 'container main can\'t be configured (CreateContainerConfigError): secret "nowhere"',
-        "Make that Secret",
+        "Create that Secret",
     ),
-    "config-map-missing": (Prospect.NOTHING, "container main can't be configured", "Make that ConfigMap"),
-    "key-missing": (Prospect.NOTHING, "container main can't be configured", "Correct what"),
-    "root-image": (Prospect.NOTHING, "container main can't be configured", "Correct what"),
-    "command-missing": (Prospect.NOTHING, "container main can't be started (StartError)", "Correct what"),
-    "command-missing-once": (Prospect.RESTART, "container main can't be started (StartError)", "Correct what"),
-    "volume-secret-missing": (Prospect.TIME, "container main waits for its image, volumes and network", "See `kubectl"),
+    "config-map-missing": (Prospect.NOTHING, "container main can't be configured", "Create that ConfigMap"),
+    "key-missing": (Prospect.NOTHING, "container main can't be configured", "Fix what"),
+    "root-image": (Prospect.NOTHING, "container main can't be configured", "Fix what"),
+    "command-missing": (Prospect.NOTHING, "container main can't be started (StartError)", "Fix what"),
+    "command-missing-once": (Prospect.RESTART, "container main can't be started (StartError)", "Fix what"),
+    "volume-secret-missing": (Prospect.TIME, "container main is waiting for its image, volumes", "See `kubectl"),
     "claim-missing": (
-        Prospect.NODE, "no node takes the pod (Unschedulable): 0/1 nodes are available: persistentvolumeclaim",
-        "Make the volume",
+        Prospect.NODE, "no node can take the pod (Unschedulable): 0/1 nodes are available: persistentvolumeclaim",
+        "Create the volume",
     ),
     "selector": (
-        Prospect.NODE, "no node takes the pod (Unschedulable): the pod asks for a node with shiplift.dev/none=such: ",
+        Prospect.NODE,
+        "no node can take the pod (Unschedulable): the pod asks for a node with shiplift.dev/none=such: ",
         "Label or add a node",
     ),
-    "too-large": (Prospect.ROOM, "no node takes the pod (Unschedulable)", "Wait for room"),
-    "no-gpu": (Prospect.ROOM, "no node takes the pod (Unschedulable)", "Wait for room"),
+    "too-large": (Prospect.ROOM, "no node can take the pod (Unschedulable)", "Wait for room"),
+    "no-gpu": (Prospect.ROOM, "no node can take the pod (Unschedulable)", "Wait for room"),
     "gated": (Prospect.TIME, "the pod is held back by its scheduling gates", "See who"),
     "crash": (Prospect.NOTHING, "main ended with exit code 3: model digits is broken", "See the container's log"),
     "guard": (Prospect.NOTHING, "main ended with exit code 40: digits: the plan was built", "See the container's log"),
     "init-crash": (Prospect.NOTHING, "fetch ended with exit code 35: artifact corrupt", "See the container's log"),
-    "init-running": (Prospect.TIME, "container fetch runs, and is not ready", "See the container's log"),
+    "init-running": (Prospect.TIME, "container fetch is running but not ready", "See the container's log"),
     "out-of-memory": (Prospect.NOTHING, "main was killed at its memory limit, 32Mi (OOMKilled)", "Raise its memory"),
-    "ends-well": (Prospect.NOTHING, "container main ends again and again (CrashLoopBackOff)", "See the"),
-    "not-ready": (Prospect.TIME, "container main runs, and is not ready", "See the container's log"),
-    "deadline": (Prospect.RESTART, "the pod took longer than its deadline", "Raise the deadline"),
-    "wrong-node": (Prospect.RESTART, "the pod's node is not one that it asks for", "Label a node"),
-    "out-of-cpu": (Prospect.RESTART, "the pod's node could not give it what it asks for (OutOfcpu)", "If it happens"),
-    "evicted": (Prospect.RESTART, "the pod's node ran out of something and evicted it", "If it happens"),
+    "ends-well": (Prospect.NOTHING, "container main keeps exiting (CrashLoopBackOff)", "See the"),
+    "not-ready": (Prospect.TIME, "container main is running but not ready", "See the container's log"),
+    "deadline": (Prospect.RESTART, "the pod exceeded its deadline", "Raise the deadline"),
+    "wrong-node": (Prospect.RESTART, "the pod's node does not match its node selector", "Label a node"),
+    "out-of-cpu": (Prospect.RESTART, "the pod's node could not provide what it requests (OutOfcpu)", "If it happens"),
+    "evicted": (Prospect.RESTART, "the pod's node ran out of a resource and evicted it", "If it happens"),
 }  # fmt: skip
 
 
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
-    with running() as made:
-        yield made
+    with running() as api_server:
+        yield api_server
 
 
 @pytest.fixture
 def workloads(server: ApiServer, tmp_path: Path) -> Workloads:
-    made = Workloads(site(tmp_path, place=CLUSTER), CLUSTER)
-    made.api = server.api(CLUSTER.serving_namespace)
-    return made
+    workloads = Workloads(site(tmp_path, place=CLUSTER), CLUSTER)
+    workloads.api = server.api(CLUSTER.serving_namespace)
+    return workloads
 
 
 def test_every_recorded_pod_is_in_the_table() -> None:
@@ -143,12 +144,12 @@ def test_a_deployment_whose_pods_may_not_be_made_says_so(name: str, prospect: Pr
     why = diagnosis.of_deployment(DEPLOYMENTS[name])
     assert why is not None
     assert why.prospect is prospect
-    assert why.sentence.startswith("no pod may be made (FailedCreate): pods ")
+    assert why.sentence.startswith("its pods can't be created (FailedCreate): pods ")
     assert why.do.startswith(do)
     assert diagnosis.of_deployment({"status": {"conditions": DEPLOYMENTS[name]["status"]["conditions"][:1]}}) is None
 
 
-# --- everyone who waits knows every reason ---
+# --- all code that waits knows every reason ---
 
 
 _OF_SCHEDULING = ("Unschedulable", "SchedulerError", "SchedulingGated")
@@ -183,7 +184,7 @@ DEPLOYMENT = {
 
 
 @pytest.mark.parametrize("reason", [reason for reason in REASONS if reason != "FailedCreate"])
-def test_a_reason_that_somebody_knows_is_known_to_all(workloads: Workloads, server: ApiServer, reason: str) -> None:
+def test_every_reason_is_known_to_all_code_that_waits(workloads: Workloads, server: ApiServer, reason: str) -> None:
     pod = pod_with(reason)
     server.objects["pods"]["x-1"] = pod
     why = diagnosis.of_pod(pod)
@@ -191,11 +192,11 @@ def test_a_reason_that_somebody_knows_is_known_to_all(workloads: Workloads, serv
     assert why.reason == reason
     assert workloads._problem("x", None) == ("pod x-1: ", why)
     assert why.sentence in readiness._reasons(server.api(), DEPLOYMENT)
-    kept = stuck.of_pod(pod)
-    assert (kept.why if kept else None) == (why if why.prospect < Prospect.RESTART else None)
+    found = stuck.of_pod(pod)
+    assert (found.why if found else None) == (why if why.prospect < Prospect.RESTART else None)
 
 
-def test_that_no_pod_may_be_made_is_known_to_all(workloads: Workloads, server: ApiServer) -> None:
+def test_a_refused_creation_is_known_to_all_code_that_waits(workloads: Workloads, server: ApiServer) -> None:
     body = {**DEPLOYMENT, **DEPLOYMENTS["quota"], "metadata": DEPLOYMENT["metadata"]}
     _, why = workloads._problem("x", body)
     assert why is not None
@@ -234,7 +235,7 @@ def test_staging_ends_at_once_where_no_waiting_helps(workloads: Workloads, serve
         "x did not become ready in 0 s: pod x-1: container main can't be configured (CreateContainerConfigError): "
         'secret "nowhere" not found'
     )
-    assert error.value.do.startswith("Make that Secret in the pod's namespace. Then rerun the release")
+    assert error.value.do.startswith("Create that Secret in the pod's namespace. Then rerun the release")
 
 
 def test_a_stage_that_ended_is_never_stuck_whatever_its_exit_code() -> None:

@@ -1,4 +1,4 @@
-"""What NVIDIA's server is started through: plans against the GPU and the TensorRT that are really there.
+"""The guard that starts NVIDIA's server: plans are checked against the GPU and the TensorRT that are really there.
 
 There is neither on a machine without a GPU: `nvidia-smi` is a script here, and the library a file with its name.
 """
@@ -19,7 +19,7 @@ BUILT = {"tensorrt": "10.9.0.34", "compute_capability": "9.0"}
 
 
 @pytest.mark.parametrize(
-    ("version", "pair", "why"),
+    ("version", "capability", "reason"),
     [
         ("10.9.0", "9.0", ""),
         ("", "", ""),
@@ -27,14 +27,14 @@ BUILT = {"tensorrt": "10.9.0.34", "compute_capability": "9.0"}
         ("10.9.0", "8.6", "the plan was built for compute capability 9.0, this node's GPU has 8.6"),
     ],
 )
-def test_a_plan_is_held_against_what_is_there(version: str, pair: str, why: str) -> None:
-    assert guard.refusal([BUILT], tensorrt=version, compute_capability=pair) == why
-    assert guard.refusal([], tensorrt=version, compute_capability=pair) == ""
+def test_a_plan_is_held_against_what_is_there(version: str, capability: str, reason: str) -> None:
+    assert guard.refusal([BUILT], tensorrt=version, compute_capability=capability) == reason
+    assert guard.refusal([], tensorrt=version, compute_capability=capability) == ""
 
 
 @pytest.mark.parametrize(("number", "text"), [(100900, "10.9.0"), (101303, "10.13.3"), (8601, "8.6.1")])
 def test_the_library_s_number_is_a_version(number: int, text: str) -> None:
-    assert guard.decoded(number) == text
+    assert guard.version_text(number) == text
 
 
 @pytest.fixture
@@ -127,13 +127,13 @@ def test_a_driver_that_does_not_answer_is_nothing_to_compare_with(
     assert guard.compute_capability() == ""
 
 
-def test_the_release_ends_at_once_with_what_the_guard_said() -> None:
-    said = "digits: the plan was built for compute capability 9.0, this node's GPU has 8.6."
-    ended = {"exitCode": guard.MISMATCH, "message": said}
+def test_the_release_ends_at_once_with_the_guard_s_message() -> None:
+    message = "digits: the plan was built for compute capability 9.0, this node's GPU has 8.6."
+    ended = {"exitCode": guard.MISMATCH, "message": message}
     pod: Any = {"status": {"containerStatuses": [{"name": "triton", "state": {"terminated": ended}}]}}
     why = diagnosis.of_pod(pod)
     assert why is not None
-    assert (why.sentence, why.prospect) == (f"triton ended with exit code 40: {said}", diagnosis.Prospect.NOTHING)
+    assert (why.sentence, why.prospect) == (f"triton ended with exit code 40: {message}", diagnosis.Prospect.NOTHING)
     other: Any = {"status": {"containerStatuses": [{"name": "triton", "state": {"terminated": {"exitCode": 1}}}]}}
     why = diagnosis.of_pod(other)
     assert why is not None

@@ -1,4 +1,4 @@
-"""The Kubernetes objects of a served model: golden files, and what holds of every server's pods."""
+"""The Kubernetes objects of a served model: golden files, and what holds for every server's pods."""
 
 from pathlib import Path
 from typing import Any
@@ -31,22 +31,26 @@ PINNED = Serving(host_policy=HostPolicy(numa_node=0, cpu_cores="0-3"), rate_limi
 
 
 def on_gpu(**changes: Any) -> Package:
-    given = {"target": "h200", "server": "nvidia", "nodes": H200.nodes, "needs": server_needs(PINNED, "nvidia")}
-    return package(**given | changes)
+    fields = {"target": "h200", "server": "nvidia", "nodes": H200.nodes, "needs": server_needs(PINNED, "nvidia")}
+    return package(**fields | changes)
 
 
-def deployed(what: Package) -> Any:
-    return serving.deployment(CLUSTER, what, "s3://bucket/x", name=names.package_name(what), replicas=1, extra={})
+def deployed(served: Package) -> Any:
+    return serving.deployment(CLUSTER, served, "s3://bucket/x", name=names.package_name(served), replicas=1, extra={})
 
 
-def pod_of(what: Package) -> Any:
-    return deployed(what)["spec"]["template"]["spec"]
+def pod_of(served: Package) -> Any:
+    return deployed(served)["spec"]["template"]["spec"]
 
 
-@pytest.mark.parametrize(("name", "what"), [("bundled", package()), ("nvidia", on_gpu())])
-def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, what: Package) -> None:
-    made = [deployed(what), serving.service(what, name="x", extra={}), serving.disruption_budget(what, name="x")]
-    golden(f"serving.{name}.yaml", yaml.safe_dump_all(made, sort_keys=False, width=120))
+@pytest.mark.parametrize(("name", "served"), [("bundled", package()), ("nvidia", on_gpu())])
+def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, served: Package) -> None:
+    bodies = [
+        deployed(served),
+        serving.service(served, name="x", extra={}),
+        serving.disruption_budget(served, name="x"),
+    ]
+    golden(f"serving.{name}.yaml", yaml.safe_dump_all(bodies, sort_keys=False, width=120))
 
 
 def test_a_gpu_target_is_served_by_its_own_image_where_its_target_says() -> None:
@@ -62,16 +66,16 @@ def test_a_gpu_target_is_served_by_its_own_image_where_its_target_says() -> None
         assert flag in triton["args"]
 
 
-@pytest.mark.parametrize("what", [package(), on_gpu()])
-def test_every_serving_pod_meets_the_restricted_standard_and_mounts_what_it_writes(what: Package) -> None:
-    pod = pod_of(what)
+@pytest.mark.parametrize("served", [package(), on_gpu()])
+def test_every_serving_pod_meets_the_restricted_standard_and_mounts_what_it_writes(served: Package) -> None:
+    pod = pod_of(served)
     assert pod["securityContext"]["runAsNonRoot"]
-    volumes = {one["name"] for one in pod["volumes"]}
-    for one in (*pod["initContainers"], *pod["containers"]):
-        assert one["securityContext"] == {
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    for container in (*pod["initContainers"], *pod["containers"]):
+        assert container["securityContext"] == {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
         }  # fmt: skip
-        assert {mount["name"] for mount in one["volumeMounts"]} <= volumes
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
 
 
 def test_the_same_package_gives_the_same_pod_so_applying_it_again_restarts_nothing() -> None:
@@ -87,7 +91,7 @@ def test_a_rate_limited_model_gets_a_server_that_limits() -> None:
 
 def test_a_target_without_an_image_is_refused_at_the_start_and_at_the_latest_when_deployed(tmp_path: Path) -> None:
     bare = H200.model_copy(update={"image": ""})
-    with pytest.raises(SpecInvalid, match="target h200 has `server: nvidia` and names no `image`"):
+    with pytest.raises(SpecInvalid, match="target h200 has `server: nvidia` but no `image`"):
         deployed(on_gpu(nodes=bare.nodes))
 
     with pytest.raises(SpecInvalid, match="targets: h200 has `server: nvidia` but no `image`"):
@@ -96,10 +100,10 @@ def test_a_target_without_an_image_is_refused_at_the_start_and_at_the_latest_whe
 
 
 def test_without_a_server_to_search_on_the_release_says_where_there_is_one(tmp_path: Path) -> None:
-    given = Packages(target="h200", packages=(on_gpu(), on_gpu(precision="fp16")), checks=())
+    packages = Packages(target="h200", packages=(on_gpu(), on_gpu(precision="fp16")), checks=())
     rest: Any = (SearchSpace(), LatencyTarget(), Load(), Serving())
     with pytest.raises(MissingTool, match="target h200 is for NVIDIA's Triton image"):
-        tune(site(tmp_path), H200, given, *rest)
+        tune(site(tmp_path), H200, packages, *rest)
 
 
 def test_what_the_modules_share_agrees() -> None:

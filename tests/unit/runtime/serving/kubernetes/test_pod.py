@@ -1,4 +1,4 @@
-"""What a serving pod runs: its package fetched by digest, and Triton in its place."""
+"""What a serving pod runs: it fetches its package by digest, then becomes Triton."""
 
 import os
 import subprocess
@@ -38,16 +38,16 @@ def test_a_package_is_fetched_by_its_digest_and_installed_twice_without_harm(tmp
 def test_bytes_that_differ_from_their_digest_are_never_served(tmp_path: Path, package: Path) -> None:
     uri = (tmp_path / "store").as_uri()
     digest = ArtifactStore(uri).put_tree(package).sha256
-    (blob,) = (one for one in (tmp_path / "store").rglob("*") if one.is_file() and one.read_bytes() == b"onnx")
+    (blob,) = (file for file in (tmp_path / "store").rglob("*") if file.is_file() and file.read_bytes() == b"onnx")
     blob.write_bytes(b"evil")
     with pytest.raises(ArtifactCorrupt):
         fetch(uri, digest, tmp_path / "models", "digits")
     assert not (tmp_path / "models").exists()
 
 
-def test_a_package_without_that_model_is_told(tmp_path: Path, package: Path) -> None:
+def test_a_package_without_that_model_is_refused(tmp_path: Path, package: Path) -> None:
     uri = (tmp_path / "store").as_uri()
-    with pytest.raises(ArtifactCorrupt, match="holds no model 'other'"):
+    with pytest.raises(ArtifactCorrupt, match="has no model 'other'"):
         fetch(uri, ArtifactStore(uri).put_tree(package).sha256, tmp_path / "models", "other")
 
 
@@ -65,7 +65,7 @@ def test_a_store_that_is_away_for_a_moment_is_waited_for(
         return real(store, artifact, to)  # type: ignore[arg-type]
 
     monkeypatch.setattr(ArtifactStore, "fetch", fetched)
-    monkeypatch.setattr(fetching._patiently, "wait", lambda _: 0)
+    monkeypatch.setattr(fetching._with_retries, "wait", lambda _: 0)
     fetch(uri, digest, tmp_path / "models", "digits")
     assert (tmp_path / "models" / "digits" / "config.pbtxt").is_file()
 
@@ -83,15 +83,15 @@ def test_the_init_container_ends_with_the_error_s_code_and_says_why(tmp_path: Pa
 def test_the_server_serves_its_whole_repository_and_nobody_can_change_it(tmp_path: Path) -> None:
     (tmp_path / "digits").mkdir()
     (tmp_path / "digits" / "config.pbtxt").touch()
-    said = serve.words(tmp_path, ["digits"], Features(), ServerEnvironment(Path("/opt/triton")))
+    arguments = serve.command_line(tmp_path, ["digits"], Features(), ServerEnvironment(Path("/opt/triton")))
     for flag in ("--model-control-mode=none", "--http-address=0.0.0.0", "--grpc-port=8001", "--strict-readiness=true"):
-        assert flag in said
-    assert not any("load-model" in word for word in said)
+        assert flag in arguments
+    assert not any("load-model" in argument for argument in arguments)
 
 
 def test_a_repository_without_its_model_is_not_called_ready(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="has no model digits"):
-        serve.words(tmp_path, ["digits"], Features(), ServerEnvironment(tmp_path))
+        serve.command_line(tmp_path, ["digits"], Features(), ServerEnvironment(tmp_path))
 
 
 def test_the_process_becomes_the_server_and_gets_its_signals(tmp_path: Path) -> None:
