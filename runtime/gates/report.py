@@ -1,6 +1,6 @@
-"""The HTML pages: a release, two of them side by side, all models; each self-contained, for phone, dark and paper.
+"""The HTML pages: a release, two releases side by side, all models. They suit phones, dark mode and printing.
 
-Charts are inline SVG whose ink is the page's own text colour; nothing is loaded from anywhere.
+Each page is self-contained: charts are inline SVG in the page's own text colour, and nothing is loaded from elsewhere.
 """
 
 import difflib
@@ -23,7 +23,7 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.spec.admitted import Admitted
 
 _TREND = 12  # versions
-# Each is told from both papers, the light and the dark one, by a contrast of at least 3; a test keeps it so.
+# Each has a contrast of at least 3 against both backgrounds, light and dark; a test checks it.
 _INK, _ACCENT, _SECOND, _FAINT, _LIMIT = "#010203", "#3b82f6", "#d97706", "#64748b", "#ef4444"
 _COLOURS: dict[Precision, str] = {
     "fp32": _FAINT, "fp16": "#059669", "bf16": "#0d9488", "int8": _SECOND, "fp8": "#a855f7",
@@ -32,9 +32,9 @@ _COLOURS: dict[Precision, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What is known of a release beside its report; None where it did not get that far.
+    """What is known of a release besides its report; None for stages that it did not reach.
 
-    `deployed` is the target of the package that was deployed; empty: none was.
+    `deployed` is the target of the deployed package; empty if none was deployed.
     """
 
     admitted: Admitted | None = None
@@ -50,7 +50,7 @@ class Story:
 
 @dataclass(frozen=True, kw_only=True)
 class Standing:
-    """One model on the index page: its champion (0: none), its limits in words, and its releases, oldest first."""
+    """A model on the index page: its champion (0: none), its limits in words, and its releases, oldest first."""
 
     model: str
     champion: int
@@ -62,7 +62,7 @@ def render(report: ReleaseReport, story: Story) -> str:
     """The page of a release."""
     slo = story.admitted.slo if story.admitted else None
     confidence = slo.regression.confidence_percent if slo else 95
-    sliced = [one for one in story.candidates.candidates if one.slices] if story.candidates else []
+    sliced = [candidate for candidate in story.candidates.candidates if candidate.slices] if story.candidates else []
     return _page(
         "report.html.j2",
         report=report,
@@ -83,7 +83,7 @@ def render_comparison(left: tuple[ReleaseReport, Story], right: tuple[ReleaseRep
     names = [f"{report.model} {report.version}" for report, _ in (left, right)]
     charts = []
     reports = [(name, story.load_report) for name, (_, story) in zip(names, (left, right), strict=True)]
-    measured = [(name, one.points) for name, one in reports if one]
+    measured = [(name, load_report.points) for name, load_report in reports if load_report]
     if measured:
         charts.append(("p99 by concurrency", _svg(lambda axes: _sides(axes, measured, "p99_ms", "ms"))))
         charts.append(
@@ -95,18 +95,21 @@ def render_comparison(left: tuple[ReleaseReport, Story], right: tuple[ReleaseRep
         sides=(left, right),
         names=names,
         charts=charts,
-        checks=[(name, *(one.get(name) for one in checks)) for name in dict.fromkeys([*checks[0], *checks[1]])],
+        checks=[(name, *(side.get(name) for side in checks)) for name in dict.fromkeys([*checks[0], *checks[1]])],
         changes=config_changes(left[1].config, right[1].config),
     )
 
 
 def render_index(standings: tuple[Standing, ...]) -> str:
     """The page of all models."""
-    return _page("index.html.j2", standings=[(one, _trend(one)) for one in standings])
+    return _page("index.html.j2", standings=[(standing, _trend(standing)) for standing in standings])
 
 
 def config_changes(before: str, after: str) -> list[tuple[str, str]]:
-    """The lines of a unified difference, each with what it is: `added`, `removed` or `same`; empty where nothing is."""
+    """The lines of a unified diff, each with its CSS class: `added`, `removed`, `soft` or `same`.
+
+    It is empty if nothing differs, or if there is nothing to compare.
+    """
     if not before or not after or before == after:
         return []
     kinds = {"+": "added", "-": "removed", "@": "soft"}
@@ -123,28 +126,29 @@ def pareto(trials: Iterable[Trial]) -> list[Trial]:
     return front[::-1]
 
 
-def _page(template: str, **given: Any) -> str:
+def _page(template: str, **variables: Any) -> str:
     loader = PackageLoader("shiplift.templates", ".")
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
     )
     environment.filters.update(number=_number, ms=lambda value: f"{value:.2f}", short=lambda digest: digest[:12])
-    return environment.get_template(template).render(when=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"), **given)
+    now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return environment.get_template(template).render(when=now, **variables)
 
 
 def _timeline(report: ReleaseReport) -> list[tuple[StageRun, float, float]]:
-    """Each stage with where its bar begins and how wide it is, in percent of all stages' time."""
-    whole = sum(stage.seconds for stage in report.stages) or 1.0
-    bars, passed = [], 0.0
+    """Each stage with the start and the width of its bar, in percent of all stages' time."""
+    total = sum(stage.seconds for stage in report.stages) or 1.0
+    bars, elapsed = [], 0.0
     for stage in report.stages:
-        bars.append((stage, round(100 * passed / whole, 2), round(100 * stage.seconds / whole, 2)))
-        passed += stage.seconds
+        bars.append((stage, round(100 * elapsed / total, 2), round(100 * stage.seconds / total, 2)))
+        elapsed += stage.seconds
     return bars
 
 
 def _slices(candidates: list[Candidate]) -> list[tuple[str, int, list[Slice | None]]]:
-    """Each part of the data with its samples, and how each candidate does on it (None: it was not looked at)."""
-    by_name = [{part.name: part for part in one.slices} for one in candidates]
+    """Each slice with its number of samples, and how each candidate scores on it (None: it was not evaluated)."""
+    by_name = [{part.name: part for part in candidate.slices} for candidate in candidates]
     names = dict.fromkeys(name for parts in by_name for name in parts)
     return [
         (name, next(parts[name].samples for parts in by_name if name in parts), [parts.get(name) for parts in by_name])
@@ -153,7 +157,7 @@ def _slices(candidates: list[Candidate]) -> list[tuple[str, int, list[Slice | No
 
 
 def _ranking(tuned: Tuned | None) -> list[Trial]:
-    """The ten best trials: within the budgets first, then by price or throughput; long windows stand for short ones."""
+    """The ten best trials: those within limits first, then by price or throughput; long windows replace short ones."""
     if tuned is None:
         return []
     latest = {(trial.precision, trial.config): trial for trial in tuned.trials if not trial.error}
@@ -167,26 +171,26 @@ def _ranking(tuned: Tuned | None) -> list[Trial]:
 
 
 def _trend(standing: Standing) -> str:
-    """The p99 of a model's releases from 0 up, as a line, and the last one in words.
+    """The p99 of a model's releases as a line above 0, and the last value as text.
 
-    Drawn here, since an index may have a thousand of them and a figure takes 50 ms.
+    It is drawn by hand, because an index may have a thousand of them and a matplotlib figure takes 50 ms.
     """
-    found = [
+    history = [
         (report.version, check.measured)
         for report in standing.releases
         for check in report.checks
         if check.name == "p99" and check.measured is not None
     ][-_TREND:]
-    if len(found) < 2:
+    if len(history) < 2:
         return ""
-    step, most = 100 / (len(found) - 1), max(p99 for _, p99 in found) or 1
-    line = " ".join(f"{at * step:.1f},{28 - 26 * p99 / most:.1f}" for at, (_, p99) in enumerate(found))
-    told = ", ".join(f"version {version}: {_number(p99)} ms" for version, p99 in found)
+    step, highest = 100 / (len(history) - 1), max(p99 for _, p99 in history) or 1
+    line = " ".join(f"{at * step:.1f},{28 - 26 * p99 / highest:.1f}" for at, (_, p99) in enumerate(history))
+    title = ", ".join(f"version {version}: {_number(p99)} ms" for version, p99 in history)
     x, y = line.rsplit(" ", 1)[1].split(",")
     return (
-        f'<svg role="img" viewBox="-3 -1 106 32"><title>{told}</title>'
+        f'<svg role="img" viewBox="-3 -1 106 32"><title>{title}</title>'
         f'<polyline points="{line}" fill="none" stroke="{_ACCENT}" stroke-width="2"/>'
-        f'<circle cx="{x}" cy="{y}" r="3" fill="{_ACCENT}"/></svg>{_number(found[-1][1])}'
+        f'<circle cx="{x}" cy="{y}" r="3" fill="{_ACCENT}"/></svg>{_number(history[-1][1])}'
     )
 
 
@@ -201,18 +205,20 @@ def _number(value: float | None) -> str:
 
 
 def _charts(story: Story, p99_ms: float | None) -> list[tuple[str, str]]:
-    """Captions and inline SVG."""
-    found: list[tuple[str, str]] = []
+    """The charts of a release, each with its caption, as inline SVG."""
+    charts: list[tuple[str, str]] = []
     load = story.load_report
     if load:
-        found.append(("Latency by concurrency", _svg(lambda axes: _latency(axes, load, p99_ms))))
-        found.append(("Throughput by concurrency", _svg(lambda axes: _throughput(axes, load))))
+        charts.append(("Latency by concurrency", _svg(lambda axes: _latency(axes, load, p99_ms))))
+        charts.append(("Throughput by concurrency", _svg(lambda axes: _throughput(axes, load))))
     if load and load.open_points:
-        found.append(("Latency by arrival rate (Poisson)", _svg(lambda axes: _rates(axes, load, p99_ms))))
+        charts.append(("Latency by arrival rate (Poisson)", _svg(lambda axes: _rates(axes, load, p99_ms))))
     if story.tuned and story.tuned.trials:
         tuned = story.tuned
-        found.append(("The best configurations tried, and the Pareto front", _svg(lambda a: _trials(a, tuned, p99_ms))))
-    return found
+        charts.append(
+            ("The best configurations tried, and the Pareto front", _svg(lambda a: _trials(a, tuned, p99_ms)))
+        )
+    return charts
 
 
 def _latency(axes: Any, load: LoadReport, p99_ms: float | None) -> None:
@@ -220,8 +226,8 @@ def _latency(axes: Any, load: LoadReport, p99_ms: float | None) -> None:
     for name, colour in (("p50_ms", _FAINT), ("p95_ms", _SECOND), ("p99_ms", _ACCENT)):
         axes.plot(levels, [getattr(p, name) for p in load.points], marker="o", color=colour, label=name[:3])
         if load.champion_points:
-            theirs = [getattr(p, name) for p in load.champion_points]
-            axes.plot([p.concurrency for p in load.champion_points], theirs, color=colour, linestyle=":")
+            champion = [getattr(p, name) for p in load.champion_points]
+            axes.plot([p.concurrency for p in load.champion_points], champion, color=colour, linestyle=":")
     if load.champion_points:
         axes.plot([], [], color=_INK, linestyle=":", label="champion")
     _limit(axes, p99_ms)
@@ -235,8 +241,8 @@ def _throughput(axes: Any, load: LoadReport) -> None:
         label="challenger",
     )  # fmt: skip
     if load.champion_points:
-        theirs = [p.throughput_per_s for p in load.champion_points]
-        axes.plot([p.concurrency for p in load.champion_points], theirs, color=_FAINT, marker="o", label="champion")
+        champion = [p.throughput_per_s for p in load.champion_points]
+        axes.plot([p.concurrency for p in load.champion_points], champion, color=_FAINT, marker="o", label="champion")
     if load.knee:
         axes.axvline(load.knee, color=_SECOND, linestyle="--", label="knee")
     axes.set(xlabel="concurrent requests", ylabel="inferences per second", ylim=(0, None))
@@ -285,7 +291,7 @@ def _limit(axes: Any, p99_ms: float | None) -> None:
 
 
 def _svg(draw: Callable[[Any], None]) -> str:
-    import matplotlib as mpl  # noqa: PLC0415 - 0.4 s, once a release
+    import matplotlib as mpl  # noqa: PLC0415 - takes 0.4 s, once per release
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     ink = {
@@ -303,6 +309,6 @@ def _svg(draw: Callable[[Any], None]) -> str:
         draw(axes)
         page = io.StringIO()
         figure.savefig(page, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    drawn = page.getvalue()
-    drawn = drawn[drawn.index("<svg") :].replace(_INK, "currentColor")
-    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'role="img"', drawn, count=1)
+    svg = page.getvalue()
+    svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
+    return re.sub(r'width="[\d.]+pt" height="[\d.]+pt"', 'role="img"', svg, count=1)

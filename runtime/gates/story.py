@@ -1,4 +1,4 @@
-"""A release's records as the story that its page tells."""
+"""Collects a release's records into the story that its page tells."""
 
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.measurement import LoadReport, Tuned
@@ -10,7 +10,7 @@ from shiplift.runtime.store.history import History
 
 
 def story_of(history: History, *, config: str = "", champion_config: str = "") -> Story:
-    """What is still known of a release; the configurations are config.pbtxt of its package and of the champion's."""
+    """What is still known of a release; the configurations are the config.pbtxt of its package and the champion's."""
     deployment = history.last(Deployment)
     return Story(
         admitted=history.last(Admitted),

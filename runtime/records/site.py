@@ -33,7 +33,7 @@ class GatewayRef(Record):
 class Cluster(Record):
     """A Kubernetes cluster as a place to serve: names only; credentials come from the pod or the kubeconfig.
 
-    `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, a Service moves the traffic.
+    `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, Services move the traffic.
     """
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled", "nvidia")

@@ -47,7 +47,7 @@ ESCAPED = "&lt;script&gt;alert("
 
 
 def report(**changes: Any) -> ReleaseReport:
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "model": "digits", "version": 3, "verdict": Outcome.PASS, "alias": "champion",
         "endpoint": Endpoint(http="http://127.0.0.1:8000/v2/models/digits", grpc="127.0.0.1:8001"),
         "stages": (StageRun(name="admit", seconds=1.5), StageRun(name="tune", target="local-cpu", cached=True)),
@@ -55,7 +55,7 @@ def report(**changes: Any) -> ReleaseReport:
         "reason": "every check passed", "exit_code": 0, "seconds": 12.3, "since_request_seconds": 14.0,
         "overhead_seconds": 2.0, "trigger": "webhook",
     }  # fmt: skip
-    return ReleaseReport(**given | changes)
+    return ReleaseReport(**fields | changes)
 
 
 def admitted(name: str = "digits", **slo: Any) -> Admitted:
@@ -77,7 +77,7 @@ def whole_story(**changes: Any) -> Story:
         Candidate(precision="fp32", model=artifact(), score=0.95, score_error=0.01, samples=500, latency_ms=1.2),
         Candidate(precision="int8", model=artifact(), dropped="it is slower"),
     )
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "admitted": admitted(p99_ms=40),
         "exported": exported(case(), case(math.inf, math.inf, "random-7", 7)),
         "candidates": Candidates(target="t", metric="accuracy", candidates=candidates, notes=("a note on data",)),
@@ -89,7 +89,7 @@ def whole_story(**changes: Any) -> Story:
         ),
         "config": 'name: "digits"',
     }  # fmt: skip
-    return Story(**given | changes)
+    return Story(**fields | changes)
 
 
 def test_a_report_tells_the_whole_story() -> None:
@@ -197,7 +197,7 @@ def test_a_page_shows_whatever_was_measured() -> None:
     page = render(report(checks=checks), everything())
     for words in (
         "Latency by arrival rate", "Pareto front", "Highest arrival rate within the p99 limit: 500", "warning",
-        "the client was the limit", "north &lt;b&gt;", '<span class="removed">-b: 7</span>',
+        "the client was the bottleneck", "north &lt;b&gt;", '<span class="removed">-b: 7</span>',
         '<span class="added">+b: 2</span>', "cost per million", "95 % interval",
         "9" * 64, "shiplift gate digits/3 --policy",
     ):  # fmt: skip
@@ -205,18 +205,18 @@ def test_a_page_shows_whatever_was_measured() -> None:
     assert page.count("<svg") == 4
 
 
-def test_a_part_of_the_data_is_one_line_with_every_precision_beside_it() -> None:
+def test_a_slice_is_one_line_with_every_precision_beside_it() -> None:
     def scored(precision: Any, **scores: float) -> Candidate:
         parts = tuple(Slice(name=name, score=score, error=0.01, samples=200) for name, score in scores.items())
         return Candidate(precision=precision, model=artifact(), score=0.9, samples=400, slices=parts)
 
-    given = (
+    candidates = (
         scored("fp32", north=0.91, south=0.92),
         Candidate(precision="fp16", model=artifact(), dropped="x"),
         scored("int8", north=0.81),
     )
-    candidates = Candidates(target="t", metric="accuracy", candidates=given)
-    page = render(report(), whole_story(candidates=candidates))
+    scores = Candidates(target="t", metric="accuracy", candidates=candidates)
+    page = render(report(), whole_story(candidates=scores))
     table = next(part for part in page.split("<table>") if "<th>slice</th>" in part).split("</table>")[0]
     rows = [re.sub(r"<[^>]+>", " ", row).split() for row in table.split("</tr>")[:-1]]
     assert rows == [
@@ -232,8 +232,8 @@ def test_the_whole_configuration_is_folded_away_beside_its_changes() -> None:
 
 
 def test_the_pareto_front_is_what_nothing_beats_in_both() -> None:
-    given = [(100, 5), (200, 9), (150, 9), (300, 20), (50, 4), (60, 6)]
-    trials = [trial(throughput_per_s=float(rate), p99_ms=float(p99)) for rate, p99 in given]
+    points = [(100, 5), (200, 9), (150, 9), (300, 20), (50, 4), (60, 6)]
+    trials = [trial(throughput_per_s=float(rate), p99_ms=float(p99)) for rate, p99 in points]
     assert [(t.throughput_per_s, t.p99_ms) for t in pareto([*trials, trial(error="died", throughput_per_s=1e9)])] == [
         (50, 4), (100, 5), (200, 9), (300, 20),
     ]  # fmt: skip

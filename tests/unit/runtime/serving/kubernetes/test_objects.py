@@ -45,12 +45,8 @@ def pod_of(served: Package) -> Any:
 
 @pytest.mark.parametrize(("name", "served"), [("bundled", package()), ("nvidia", on_gpu())])
 def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, served: Package) -> None:
-    bodies = [
-        deployed(served),
-        serving.service(served, name="x", extra={}),
-        serving.disruption_budget(served, name="x"),
-    ]
-    golden(f"serving.{name}.yaml", yaml.safe_dump_all(bodies, sort_keys=False, width=120))
+    service, budget = serving.service(served, name="x", extra={}), serving.disruption_budget(served, name="x")
+    golden(f"serving.{name}.yaml", yaml.safe_dump_all([deployed(served), service, budget], sort_keys=False, width=120))
 
 
 def test_a_gpu_target_is_served_by_its_own_image_where_its_target_says() -> None:
