@@ -1,8 +1,8 @@
-"""Runs accepted releases, one after another, each in a process of its own; and starts what a lost webhook missed.
+"""Runs accepted releases one after another, each in its own process, and starts those whose webhook was lost.
 
-The dispatcher imports everything once and forks for each release: a release starts in milliseconds, its memory goes
-with it, and a crash takes nothing else along. One at a time, because releases measure, and a machine that measures two
-models measures neither. It also keeps the rest of the stack alive.
+The dispatcher imports everything once and forks for each release: a release starts in milliseconds, its memory is freed
+with its process, and a crash affects nothing else. It runs a single release at a time, because releases measure, and
+two measurements at once would both be wrong. It also keeps the rest of the stack alive.
 """
 
 import argparse
@@ -37,32 +37,32 @@ _TICK_S = 1.0
 
 
 class Queue:
-    """The releases that wait, for one who asks twenty times a second: they are looked through when one was queued.
+    """The queued releases, cheap enough to poll twenty times a second: the folder is scanned only if it has changed.
 
-    Their folder's time tells, once it is older than a clock's tick; every `full_look_s` it is not believed.
+    Its modification time says so, once that is older than a clock tick. Every `full_scan_s` it is scanned regardless.
     """
 
-    def __init__(self, releases: Releases, *, full_look_s: float = 10.0) -> None:
+    def __init__(self, releases: Releases, *, full_scan_s: float = 10.0) -> None:
         self._releases = releases
-        self._full_look_s = full_look_s
-        self._changed_at, self._looked_at, self._next_full_look = -1.0, 0.0, 0.0
+        self._full_scan_s = full_scan_s
+        self._changed_at, self._scanned_at, self._next_full_scan = -1.0, 0.0, 0.0
 
     def waiting(self) -> list[str]:
-        """What is to run, in its order."""
+        """The names of the queued releases, in the order in which to run them."""
         changed = self._releases.changed_at()
-        settled = changed == self._changed_at and self._looked_at - changed > _TICK_S
-        if settled and time.monotonic() < self._next_full_look:
+        settled = changed == self._changed_at and self._scanned_at - changed > _TICK_S
+        if settled and time.monotonic() < self._next_full_scan:
             return []
-        self._changed_at, self._looked_at = changed, time.time()
-        self._next_full_look = time.monotonic() + self._full_look_s
-        found = self._releases.pending()
-        if found:
-            self._changed_at = -1.0  # one is run now; the others are found after it
-        return found
+        self._changed_at, self._scanned_at = changed, time.time()
+        self._next_full_scan = time.monotonic() + self._full_scan_s
+        pending = self._releases.pending()
+        if pending:
+            self._changed_at = -1.0  # the first is run now; scan again for the others
+        return pending
 
 
 class Dispatcher:
-    """The loop of one home."""
+    """The loop of a home's dispatcher."""
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -71,14 +71,14 @@ class Dispatcher:
         self._child = 0
         self._stopping = False
         self._next_sweep = 0.0
-        self._next_look = time.monotonic() + _SUPERVISE_S
+        self._next_supervision = time.monotonic() + _SUPERVISE_S
 
     def serve(self) -> None:
-        """Runs until SIGTERM; a release then under way goes on at the next start."""
+        """Runs until SIGTERM; a release under way at that time resumes at the next start."""
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         while not self._stopping:
-            self._look_after_stack()
+            self._supervise()
             self._sweep()
             pending = self._queue.waiting()
             if pending:
@@ -108,48 +108,48 @@ class Dispatcher:
                 sys.stderr.flush()
                 os._exit(code)
         while os.waitpid(self._child, os.WNOHANG) == (0, 0):
-            self._look_after_stack()
+            self._supervise()
             time.sleep(_POLL_S)
         self._child = 0
 
     def _sweep(self) -> None:
-        found = stack.read(self._home)
-        if found is not None and time.monotonic() >= self._next_sweep:
-            self._next_sweep = time.monotonic() + found.sweep_s
-            self._fork(lambda: sweep(stack.site(self._home, found), self._releases, since=found.since))
+        running = stack.read(self._home)
+        if running is not None and time.monotonic() >= self._next_sweep:
+            self._next_sweep = time.monotonic() + running.sweep_s
+            self._fork(lambda: sweep(stack.site(self._home, running), self._releases, since=running.since))
 
-    def _look_after_stack(self) -> None:
-        if time.monotonic() < self._next_look or self._stopping:
+    def _supervise(self) -> None:
+        if time.monotonic() < self._next_supervision or self._stopping:
             return
-        self._next_look = time.monotonic() + _SUPERVISE_S
-        found = stack.read(self._home)
-        if found is not None and not all(found.runs(name) for name in found.names):
+        self._next_supervision = time.monotonic() + _SUPERVISE_S
+        running = stack.read(self._home)
+        if running is not None and not all(running.runs(name) for name in running.names):
             try:
-                stack.start_missing(self._home, found, lambda said: print(f"{said}: it was gone", flush=True))
+                stack.start_missing(self._home, running, lambda message: print(f"{message}: it had died", flush=True))
             except ShipliftError as error:
                 print(error, flush=True)
 
 
 def work(home: Path, name: str) -> int:
-    """Runs one accepted release to its end; gives its exit code."""
+    """Runs an accepted release to its end; returns its exit code."""
     os.setsid()
     releases = Releases(home)
     with (releases.folder(name) / "log.txt").open("ab", buffering=0) as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    alone = (home / "engine.lock").open("w")  # held until this process ends, however it ends
-    fcntl.flock(alone, fcntl.LOCK_EX)
+    lock = (home / "engine.lock").open("w")  # held until this process ends, however it ends
+    fcntl.flock(lock, fcntl.LOCK_EX)
     if not releases.active(name):
-        return 0  # a worker that outlived its dispatcher finished it meanwhile
+        return 0  # a worker that outlived its dispatcher has finished it
     order, attempt = releases.order(name), releases.begin(name)
     if attempt > MAX_ATTEMPTS:
         report = _given_up(order, name)
         releases.end(name, report)
         return report.exit_code
-    found = stack.read(home)
-    if found is None:
+    running = stack.read(home)
+    if running is None:
         return StackDown.exit_code
-    return _run(releases, order, name, stack.site(home, found))
+    return _run(releases, order, name, stack.site(home, running))
 
 
 def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
@@ -160,7 +160,7 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
         tell=lambda event: releases.tell(name, event), on_signal=stopped.append, scratch=Path(site.home),
     )  # fmt: skip
     if signal.SIGTERM in stopped and ending.failure and ending.failure.outcome == "cancelled":
-        return Temporary.exit_code  # the stack is going down: it stays queued and goes on at the next start
+        return Temporary.exit_code  # the stack is going down: the release stays queued and resumes at the next start
     report: ReleaseReport = known[ReleaseReport.parameter()]
     releases.end(name, report)
     return report.exit_code
@@ -190,7 +190,7 @@ def _given_up(order: Order, name: str) -> ReleaseReport:
 
 
 def sweep(site: Site, releases: Releases, *, since: float) -> int:
-    """Accepts what no webhook announced."""
+    """Accepts versions whose webhook was lost; returns exit code 0."""
     try:
         registry_sweep.sweep(
             RestRegistry(site.registry_uri, timeout_s=PATIENT_S),
@@ -204,7 +204,7 @@ def sweep(site: Site, releases: Releases, *, since: float) -> int:
 
 
 def _preload() -> None:
-    """Everything a release imports outside the sandbox, and the digests of that code: forks share both."""
+    """Imports everything that a release needs outside the sandbox, and digests that code: forks share both."""
     cache_key.take_digests(RELEASE.flat())
     import matplotlib.figure  # noqa: F401, PLC0415
     import mlflow  # noqa: F401, PLC0415
@@ -213,12 +213,12 @@ def _preload() -> None:
 
 
 def main() -> None:
-    """Dispatches one home's releases."""
+    """Dispatches a home's releases."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--home", type=Path, required=True)
-    words = parser.parse_args()
+    arguments = parser.parse_args()
     _preload()
-    Dispatcher(words.home).serve()
+    Dispatcher(arguments.home).serve()
 
 
 if __name__ == "__main__":

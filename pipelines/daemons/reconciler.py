@@ -1,11 +1,11 @@
-"""What makes it true in the end, whatever was lost on the way: one small pod.
+"""A small pod that repairs whatever was lost on the way.
 
     python -m shiplift.pipelines.daemons.reconciler
 
-Each turn compares what should be with what is, and acts on the difference; every act may be done twice. It starts
-what no webhook announced, stops Workflows whose pods can't start, concludes releases whose own exit handler did not
-run (`argo terminate`, a missing image), keeps MLflow's webhook as it should be, and counts what ended for Prometheus.
-One part that fails does not keep the others from being done.
+Each turn compares the desired state with the actual one and acts on the difference; every action is idempotent. It
+starts releases whose webhook was lost, stops Workflows whose pods can't start, concludes releases whose own exit
+handler did not run (`argo terminate`, a missing image), keeps MLflow's webhook registered, and counts ended releases
+for Prometheus. If one part fails, the others still run.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from shiplift.runtime.store.registry import TAG
 from shiplift.runtime.store.registry_rest import RestRegistry
 
 WEBHOOK = "shiplift"
-_SETTLE_S = 15.0  # an exit handler's last word may come a little after its Workflow's end
+_SETTLE_S = 15.0  # an exit handler's results may appear a little after its Workflow has ended
 
 
 class Reconciler:
-    """One namespace's. `pods` lists those of its Workflows."""
+    """The reconciler of a namespace. `pods` lists the pods of its Workflows."""
 
     def __init__(
         self,
@@ -54,49 +54,47 @@ class Reconciler:
         self._registry = registry
         self._pods = pods
         self._clock = clock
-        self._announced = ""
-        self._looked_at = clock()
+        self._registered_secret = ""
         self._log = structlog.get_logger()
         self.metrics = ReleaseMetrics()
 
     def turn(self) -> None:
-        """Looks once, and acts."""
-        self._part("webhook", self._announce)
+        """Compares once, and acts."""
+        self._part("webhook", self._register_webhook)
         self._part("sweep", self._sweep)
         runs: dict[str, Run] = {}
         if self._part("list", lambda: runs.update({run.name: run for run in self._releases.everything()})):
             self._part("stuck", lambda: self._stop_stuck(runs))
-            self._part("retried", lambda: self._unhang(runs))
+            self._part("retried", lambda: self._resume_retried(runs))
             for run in runs.values():
                 if run.template == RELEASE_TEMPLATE and not run.active and not run.counted:
                     self._part("conclude", lambda run=run: self._conclude(run, runs))  # type: ignore[misc]
             self.metrics.active.set(sum(run.template == RELEASE_TEMPLATE and run.active for run in runs.values()))
-        self._looked_at = self._clock()
-        self.metrics.last_turn.set(self._looked_at)
+        self.metrics.last_turn.set(self._clock())
 
     def healthy(self) -> bool:
-        """Whether it looked lately."""
+        """Whether a turn ended recently."""
         last = float(self.metrics.last_turn._value.get())
         return self._clock() - last < 300 + 3 * self._settings.reconciler.every_s
 
     def _part(self, name: str, act: Callable[[], object]) -> bool:
-        """Does one part; gives whether it could."""
+        """Does a part of a turn; returns whether it succeeded."""
         try:
             act()
         except (ShipliftError, Conflict) as error:
             self.metrics.failures.labels(name).inc()
-            self._log.warning("not done", part=name, error=str(error))
+            self._log.warning("failed", part=name, error=str(error))
             return False
         return True
 
     # --- what starts releases ---
 
-    def _announce(self) -> None:
+    def _register_webhook(self) -> None:
         url = self._settings.reconciler.webhook_url
         secret = next(iter(read_secrets(self._settings.secrets.mlflow)), "")
         if url and secret:
-            self._registry.ensure_webhook(WEBHOOK, url, secret, renew=secret != self._announced)
-            self._announced = secret
+            self._registry.ensure_webhook(WEBHOOK, url, secret, renew=secret != self._registered_secret)
+            self._registered_secret = secret
 
     def _sweep(self) -> None:
         since = self._settings.reconciler.since
@@ -104,78 +102,80 @@ class Reconciler:
             since = self._releases.installed_at()
         if since is not None:
             registry_sweep.sweep(
-                self._registry, self._releases.accept, since=since, tell=lambda said: self._log.info("sweep", said=said)
+                self._registry,
+                self._releases.accept,
+                since=since,
+                tell=lambda message: self._log.info("sweep", message=message),
             )
 
     # --- what ends them ---
 
     def _stop_stuck(self, runs: dict[str, Run]) -> None:
-        given = self._settings.reconciler
-        found = [one for one in (stuck.of_pod(pod) for pod in self._pods()) if one]
-        found += [one for run in runs.values() if run.active and (one := stuck.of_run(run))]
-        late = stuck.longest(found, now=self._clock(), patience=given)
-        for name, one in late.items():
+        settings = self._settings.reconciler
+        pods = [pod for pod in map(stuck.of_pod, self._pods()) if pod]
+        pods += [pod for run in runs.values() if run.active and (pod := stuck.of_run(run))]
+        for name, pod in stuck.overdue(pods, now=self._clock(), settings=settings).items():
             run = runs.get(name)
             if run is None or not run.active or run.shutdown == "Terminate":
                 continue
             if not (run.shutdown and run.stopped_at):
-                self._log.warning("stuck", workflow=name, because=str(one))
-                self._releases.cancel(name, str(one))
-            elif self._clock() - run.stopped_at > given.stuck_s:  # its exit handler can't start either
-                self._releases.terminate(name, run.stopped_because or str(one))
-                self._tell(run, None)
+                self._log.warning("stuck", workflow=name, because=str(pod))
+                self._releases.cancel(name, str(pod))
+            elif self._clock() - run.stopped_at > settings.stuck_s:  # its exit handler can't start either
+                self._releases.terminate(name, run.stopped_because or str(pod))
+                self._tag_version(run, None)
 
-    def _unhang(self, runs: dict[str, Run]) -> None:
-        """Lets a Workflow go on that `argo retry` left hanging."""
+    def _resume_retried(self, runs: dict[str, Run]) -> None:
+        """Resumes Workflows that `argo retry` left hanging."""
         for run in runs.values():
-            late = [node for node, since in run.podless if self._clock() - since > _SETTLE_S]
-            if run.active and not run.shutdown and late:
-                self._log.info("going on", workflow=run.name, nodes=late)
-                self._releases.remove_nodes(run.name, late)
+            hanging = [node for node, since in run.podless if self._clock() - since > _SETTLE_S]
+            if run.active and not run.shutdown and hanging:
+                self._log.info("resuming", workflow=run.name, nodes=hanging)
+                self._releases.remove_nodes(run.name, hanging)
 
     def _conclude(self, run: Run, runs: dict[str, Run]) -> None:
-        """Sees to it that the registry knows how an ended release ended, and counts it once it does."""
-        later = runs.get(concluding(run.name))
-        if later is None and run.request and not (run.concluded and self._told(run, runs)):
+        """Makes sure that the registry has the ending of an ended release, and counts the release once it does."""
+        conclusion = runs.get(concluding(run.name))
+        if conclusion is None and run.request and not (run.concluded and self._recorded(run, runs)):
             if self._clock() - run.finished_at > _SETTLE_S:
                 self._log.info("concluding", workflow=run.name)
                 self._releases.conclude(run)
             return
-        if later is not None and later.active:
+        if conclusion is not None and conclusion.active:
             return
-        report = run.report or (later.report if later else None)
-        if not self._told(run, runs):
-            self._tell(run, report)
+        report = run.report or (conclusion.report if conclusion else None)
+        if not self._recorded(run, runs):
+            self._tag_version(run, report)
         if not run.concluded:
             self._releases.mark_concluded(run)
         self._releases.mark_counted(run)
         self.metrics.ended(run, report)
 
-    def _told(self, run: Run, runs: dict[str, Run]) -> bool:
-        """Whether the registry knows of a release, or of a later one of the same version, or has no such version."""
+    def _recorded(self, run: Run, runs: dict[str, Run]) -> bool:
+        """Whether the registry has the ending of a release or of a later one, or no longer has the model version."""
         info = self._registry.version(run.request.model, run.request.version) if run.request else None
         if info is None:
             return True
         name = info.tags.get(f"{TAG}release", "")
-        other = runs.get(name)
-        return name == run.name or (other.created_at > run.created_at if other else bool(name) and run.concluded)
+        recorded = runs.get(name)
+        return name == run.name or (recorded.created_at > run.created_at if recorded else bool(name) and run.concluded)
 
-    def _tell(self, run: Run, report: ReleaseReport | None) -> None:
-        """Says the least that must be said, where what says it properly could not run."""
+    def _tag_version(self, run: Run, report: ReleaseReport | None) -> None:
+        """Writes the essential tags of a release whose last stage could not run."""
         if run.request is None:
             return
-        because = run.stopped_because or "its Workflow was ended before it could say how it went"
-        told = {"release": run.name, "verdict": str(Outcome.INCONCLUSIVE), "outcome": "failed", "reason": because}
+        reason = run.stopped_because or "its Workflow ended before it could report how it went"
+        tags = {"release": run.name, "verdict": str(Outcome.INCONCLUSIVE), "outcome": "failed", "reason": reason}
         if report is not None:
-            told |= {"verdict": str(report.verdict), "reason": report.reason, "outcome": report.outcome}
+            tags |= {"verdict": str(report.verdict), "reason": report.reason, "outcome": report.outcome}
         try:
-            self._registry.tag(run.request.model, run.request.version, **told)
+            self._registry.tag(run.request.model, run.request.version, **tags)
         except NotFound:
-            self._log.info("the version is gone", workflow=run.name)
+            self._log.info("the model version was deleted", workflow=run.name)
 
 
 def serve(settings: TriggerSettings, stop: threading.Event) -> None:
-    """Takes a turn every now and then until `stop` is set."""
+    """Takes a turn every `every_s` seconds until `stop` is set."""
     registry = RestRegistry(settings.registry_uri)
     api = KubernetesClient(settings.namespace)
     reconciler = Reconciler(
@@ -193,10 +193,10 @@ def serve(settings: TriggerSettings, stop: threading.Event) -> None:
 
 
 def main() -> None:
-    """Reconciles one namespace until SIGTERM."""
+    """Reconciles a namespace until SIGTERM."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--config", "--cluster", type=Path, required=True, help="the settings of this cluster, as JSON")
-    words = parser.parse_args()
+    arguments = parser.parse_args()
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -207,7 +207,7 @@ def main() -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    serve(load(words.config), stop)
+    serve(load(arguments.config), stop)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Which pods can't start, why, and since when. Argo waits for such a pod until a deadline hours away; nobody should.
+"""Finds pods that can't start, why, and since when. Argo would wait for such a pod until a deadline hours away.
 
-What is on its way is left alone. A node that fits and is full is waited for much longer than one that is missing: other
-releases end, and nodes are added.
+Pods that are starting are left alone. A node that fits but is full is worth a much longer wait than one that does not
+exist: other releases end, and nodes are added.
 """
 
 from collections.abc import Iterable
@@ -27,14 +27,14 @@ class Stuck:
     def __str__(self) -> str:
         return str(self.why)
 
-    def given_s(self, patience: Reconciling) -> float:
-        """How long it may be: longest where a node fits that has no room now."""
-        waits = {Prospect.NODE: patience.unschedulable_s, Prospect.ROOM: patience.full_s}
-        return waits.get(self.why.prospect, patience.stuck_s)
+    def limit_s(self, settings: Reconciling) -> float:
+        """How long it may stay stuck, in seconds: longest if a node fits but has no room now."""
+        limits = {Prospect.NODE: settings.unschedulable_s, Prospect.ROOM: settings.full_s}
+        return limits.get(self.why.prospect, settings.stuck_s)
 
 
 def of_pod(pod: Object) -> Stuck | None:
-    """Why a pod can't start; None: it did, it will, or it is on its way out."""
+    """Why a pod can't start; None if it has started, will start, or is ending."""
     meta, status = pod["metadata"], pod.get("status", {})
     workflow = meta.get("labels", {}).get(OF_WORKFLOW, "")
     why = diagnosis.of_pod(pod)
@@ -46,17 +46,17 @@ def of_pod(pod: Object) -> Stuck | None:
 
 
 def of_run(run: Run) -> Stuck | None:
-    """Why a Workflow's pod was not even made; None: all were."""
+    """Why the cluster refused to create a Workflow's pod; None if it refused none."""
     if run.refused_pod is None:
         return None
-    said, since = run.refused_pod
-    return Stuck(workflow=run.name, why=diagnosis.of_refusal(said), since=since)
+    message, since = run.refused_pod
+    return Stuck(workflow=run.name, why=diagnosis.of_refusal(message), since=since)
 
 
-def longest(stuck: Iterable[Stuck], *, now: float, patience: Reconciling) -> dict[str, Stuck]:
-    """By Workflow, the pod that has been stuck longest, and longer than it is given."""
-    found: dict[str, Stuck] = {}
-    for one in sorted(stuck, key=lambda one: one.since, reverse=True):
-        if now - one.since > one.given_s(patience):
-            found[one.workflow] = one
-    return found
+def overdue(stuck: Iterable[Stuck], *, now: float, settings: Reconciling) -> dict[str, Stuck]:
+    """By Workflow, the pod that has been stuck longest, among those that are over their limit."""
+    longest: dict[str, Stuck] = {}
+    for pod in sorted(stuck, key=lambda pod: pod.since, reverse=True):
+        if now - pod.since > pod.limit_s(settings):
+            longest[pod.workflow] = pod
+    return longest

@@ -1,1 +1,1 @@
-"""Shiplift on a cluster: its values, its manifests, installing and removing them."""
+"""Shiplift on a cluster: its values and its manifests, installing and removing it."""

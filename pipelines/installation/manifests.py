@@ -1,7 +1,7 @@
-"""Everything Shiplift is on a cluster, as objects rendered from values.
+"""Every object of Shiplift on a cluster, rendered from values.
 
-The same objects whether `install` applies them or `render` writes them to files for GitOps. Secrets that hold something
-are not among them: they are made on the cluster, once. Every object carries a label by which all of them are found.
+`install` applies these objects, and `render` writes the same objects to files for GitOps. Secrets with content are not
+among them: they are created once, on the cluster. All objects carry a label that selects them.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects.bench import METER
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL, USER
 
-# In the order they need each other; `workflows` are those of `pipelines.engines.argo.templates`.
+# In the order of their dependencies; `workflows` come from `pipelines.engines.argo.templates`.
 PARTS = (
     "namespaces", "access", "configuration", "network", "mlflow", "workflows", "receiver", "reconciler", "serving",
 )  # fmt: skip
@@ -31,19 +31,18 @@ _WEBHOOK_SECRET, _MLFLOW_SECRET, _ARTIFACTS_SECRET = "shiplift-webhooks", "shipl
 
 
 def documents(values: Values) -> list[Object]:
-    """Every object but the Secrets that hold something, in the order to apply them in."""
+    """Every object except Secrets with content, in the order in which to apply them."""
     return [body for part in PARTS for body in part_of(values, part)]
 
 
 def part_of(values: Values, part: str) -> list[Object]:
     """The objects of one of `PARTS`."""
     texts = templates.templates(values.template_settings) if part == "workflows" else [_rendered(values, part)]
-    found = [body for text in texts for body in yaml.safe_load_all(text) if body]
-    return [labelled(body) for body in found]
+    return [labelled(body) for text in texts for body in yaml.safe_load_all(text) if body]
 
 
 def render(values: Values, folder: Path) -> list[Path]:
-    """Writes the objects as YAML files into `folder`, for GitOps; one file a part, applied in the order of their names.
+    """Writes the objects as YAML files into `folder`, for GitOps: a file per part, to be applied in order of file name.
 
     Raises:
         UsageError: the folder can't be written to.
@@ -67,13 +66,13 @@ def text_of(bodies: list[Object]) -> str:
 
 
 def left_to_do(values: Values) -> Iterator[str]:
-    """What rendered files don't hold, as sentences: the Secrets, and what only the cluster knows."""
-    yield f"Secrets are in no file. Make them once in the namespace {values.namespace}, by hand or from your vault:"
+    """What is left to do after `render`, as sentences: the Secrets, and what only the cluster knows."""
+    yield f"Secrets are in no file. Create them once in the namespace {values.namespace}, by hand or from your vault:"
     for name, keys in secret_keys(values).items():
-        made = "; ".join(f"{key} ({_MEANT[key]})" for key in keys)
-        yield f"  {name}: {made}"
+        contents = "; ".join(f"{key} ({_CONTENT[key]})" for key in keys)
+        yield f"  {name}: {contents}"
     if values.network.policies and not values.network.api_server:
-        yield "Give network.api_server, or pods that load models may reach ports 443 and 6443 anywhere."
+        yield "Set network.api_server, or pods that load models may reach ports 443 and 6443 anywhere."
 
 
 def _rendered(values: Values, part: str) -> str:
@@ -86,21 +85,21 @@ def _template(name: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    made = Environment(  # noqa: S701 - YAML, not HTML; whatever is text is quoted with `q`
+    environment = Environment(  # noqa: S701 - YAML, not HTML; every text is quoted with `q`
         loader=FunctionLoader(_template), undefined=StrictUndefined, keep_trailing_newline=True
     )
-    made.filters["q"] = _quoted
-    return made
+    environment.filters["q"] = _quoted
+    return environment
 
 
 def _quoted(value: str | dict[str, str]) -> str:
-    """A text, or a mapping of texts, as YAML in one line that nothing in it can get out of."""
+    """A text, or a mapping of texts, as a line of quoted YAML, so that no text can add YAML of its own."""
     return yaml.safe_dump(dict(value) if isinstance(value, dict) else str(value), default_style='"',
                           default_flow_style=True, width=10**9).strip()  # fmt: skip
 
 
 def _context(values: Values) -> dict[str, object]:
-    told = f"{values.triggers.model_dump_json()}{values.site.model_dump_json()}"
+    settings = f"{values.triggers.model_dump_json()}{values.site.model_dump_json()}"
     return {
         "values": values,
         "accounts": {
@@ -117,19 +116,21 @@ def _context(values: Values) -> dict[str, object]:
         "meter": METER,
         "allowed_hosts": list(_hosts(values)),
         "outside": sorted(_outside(values)),
-        "checksum": hashlib.sha256(told.encode()).hexdigest()[:16],
+        "checksum": hashlib.sha256(settings.encode()).hexdigest()[:16],
         "catalogue": _catalogue(values),
     }  # fmt: skip
 
 
 def _catalogue(values: Values) -> str:
-    """The targets as `runtime.targets` reads them."""
-    listed = [one.model_dump(mode="json", exclude_defaults=True) | {"name": one.name} for one in values.targets]
-    return yaml.safe_dump({"targets": listed}, sort_keys=False)
+    """The targets in the format that `runtime.targets` reads."""
+    targets = [
+        target.model_dump(mode="json", exclude_defaults=True) | {"name": target.name} for target in values.targets
+    ]
+    return yaml.safe_dump({"targets": targets}, sort_keys=False)
 
 
 def _hosts(values: Values) -> Iterator[str]:
-    """Host headers that MLflow takes: its Service's names, addresses (for port forwards and probes), the user's."""
+    """The Host headers that MLflow accepts: its Service's names, addresses (for port forwards, probes), the user's."""
     for name in ("mlflow", f"mlflow.{values.namespace}", f"mlflow.{values.namespace}.svc"):
         yield from (name, f"{name}:*")
     yield f"mlflow.{values.namespace}.svc.*"
@@ -139,21 +140,21 @@ def _hosts(values: Values) -> Iterator[str]:
 
 
 def _outside(values: Values) -> set[int]:
-    """Ports outside the cluster's own MLflow on which the registry and the artifact store are reached."""
-    found: set[int] = set()
+    """The ports of an external registry and artifact store."""
+    ports: set[int] = set()
     for uri in filter(None, (values.mlflow.uri, values.artifacts_uri)):
         parts = urlsplit(uri)
         if parts.port:
-            found.add(parts.port)
+            ports.add(parts.port)
         elif parts.scheme in ("http", "https"):
-            found.add(80 if parts.scheme == "http" else 443)
+            ports.add(80 if parts.scheme == "http" else 443)
         else:
-            found.update(values.network.store_ports)
-    return found
+            ports.update(values.network.store_ports)
+    return ports
 
 
 def labelled(body: Object) -> Object:
-    """An object with the labels of what an installation made."""
+    """An object with the labels of an installation."""
     labels = {
         "app.kubernetes.io/part-of": "shiplift", "app.kubernetes.io/managed-by": "shiplift", INSTALLED: "true"
     }  # fmt: skip
@@ -164,7 +165,7 @@ def labelled(body: Object) -> Object:
 # --- secrets --------------------------------------------------------------------------------------------------------
 
 
-_MEANT = {
+_CONTENT = {
     "secrets.json": '{"webhook": "", "ledger": "32 or more random characters", "mlflow": ""}',
     "mlflow": "32 or more random characters",
     "github": "the secret of the webhook on GitHub",
@@ -174,17 +175,17 @@ _MEANT = {
 
 
 def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
-    """The Secrets by name: their keys, and what makes each value."""
-    hosts = ["mlflow", *sorted({one.host for one in values.repositories})]
-    wanted = {
+    """The keys of each Secret, by the Secret's name, with a function that makes the value."""
+    hosts = ["mlflow", *sorted({repository.host for repository in values.repositories})]
+    keys = {
         layout.LEDGER_SECRET: {"secrets.json": _ledger},
         _WEBHOOK_SECRET: dict.fromkeys(hosts, lambda: secrets.token_urlsafe(32)),
     }
-    return wanted | ({_MLFLOW_SECRET: {"encryption-key": _fernet}} if values.mlflow.enabled else {})
+    return keys | ({_MLFLOW_SECRET: {"encryption-key": _fernet}} if values.mlflow.enabled else {})
 
 
 def _ledger() -> str:
-    """What `runtime.base.secrets` reads; a pod is given the one secret that it signs records with, and no other."""
+    """What `runtime.base.secrets` reads: a pod gets only the secret with which it signs records."""
     return json.dumps({"webhook": "", "ledger": secrets.token_urlsafe(32), "mlflow": ""})
 
 

@@ -1,6 +1,7 @@
-"""Taking Shiplift off a cluster again: what releases made, what the installation made, and last, if asked, its data."""
+"""Removes Shiplift from a cluster: the objects of releases, those of the installation and, if asked, its data."""
 
 import time
+from collections.abc import Mapping
 
 from shiplift.pipelines.installation.install import CREATED, find, installed
 from shiplift.pipelines.installation.manifests import INSTALLED
@@ -14,82 +15,86 @@ from shiplift.runtime.serving.kubernetes.connection import Object
 
 
 class Removed(Record):
-    """What was taken off the cluster, and what was left there."""
+    """The objects that were removed from the cluster, and those that were kept."""
 
     objects: tuple[str, ...]
     kept: tuple[str, ...]
 
 
-def summary(gone: Removed) -> str:
-    """What to tell a person at the end."""
-    kept = f"; kept: {', '.join(gone.kept)} (`--data` removes them)" if gone.kept else ""
-    return f"{len(gone.objects)} objects removed{kept}"
+def summary(removed: Removed) -> str:
+    """The last line of `shiplift uninstall`."""
+    kept = f"; kept: {', '.join(removed.kept)} (`--data` removes them)" if removed.kept else ""
+    return f"{len(removed.objects)} objects removed{kept}"
 
 
 def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell = lambda _: None) -> Removed:
-    """Removes it: releases under way, models that are served, and everything that `install` made.
+    """Removes releases under way, the models that serve, and everything that `install` created.
 
-    MLflow's volume, and the Secrets that belong to what is in it, stay unless `data` says that they go too.
+    MLflow's volume, and the Secrets that belong to its content, are kept unless `data` is true.
 
     Raises:
         NotFound: Shiplift is not in that namespace.
-        ClusterUnreachable: there is no cluster to talk to.
-        ServerFailed: something has not gone in time.
+        ClusterUnreachable: no cluster answers.
+        ServerFailed: an object was not deleted in time.
     """
     cluster = KubernetesClient()
-    spaces = [cluster.get(kinds.NAMESPACE, name) for name in (values.namespace, values.serving_namespace)]
-    ours = [one for one in spaces if one and INSTALLED in (one["metadata"].get("labels") or {})]
+    namespaces = [cluster.get(kinds.NAMESPACE, name) for name in (values.namespace, values.serving_namespace)]
+    ours = [namespace for namespace in namespaces if namespace and INSTALLED in _labels(namespace)]
     if not ours:
         raise NotFound(
             f"Shiplift is not in the namespace {values.namespace!r} of this cluster",
-            do="Give the right --namespace, or point KUBECONFIG at the right cluster.",
+            do="Pass the right --namespace, or point KUBECONFIG at the right cluster.",
         )
     deadline = time.monotonic() + timeout_s
-    going, kept = _going(cluster, values, ours, data=data)
-    for body in going:
+    removed, kept = _split(cluster, values, ours, data=data)
+    for body in removed:
         if cluster.delete(*cluster.locate(body)):
             tell(f"deleted: {name_of(body)}")
         if body["kind"] in ("Workflow", "Namespace"):
             _wait_gone(cluster, body, deadline)
     _wait_no_pods(cluster, values.namespace, deadline)
-    return Removed(objects=tuple(map(name_of, going)), kept=tuple(map(name_of, kept)))
+    return Removed(objects=tuple(map(name_of, removed)), kept=tuple(map(name_of, kept)))
 
 
-# What releases make in the serving namespace.
+# The kinds of objects that releases create in the serving namespace.
 _SERVED = (
     kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD_DISRUPTION_BUDGET, kinds.HTTP_ROUTE, kinds.GRPC_ROUTE,
     kinds.ENDPOINT_SLICE, kinds.CONFIG_MAP,
 )  # fmt: skip
 
 
-def _going(
-    cluster: KubernetesClient, values: Values, spaces: list[Object], *, data: bool
+def _split(
+    cluster: KubernetesClient, values: Values, namespaces: list[Object], *, data: bool
 ) -> tuple[list[Object], list[Object]]:
-    """What goes, in order, and what stays."""
-    going = find(cluster, kinds.WORKFLOW, values.namespace)
+    """The objects to remove, in order, and the objects to keep."""
+    removed = find(cluster, kinds.WORKFLOW, values.namespace)
     kept: list[Object] = []
-    for space in spaces:
-        name = space["metadata"]["name"]
-        whole = CREATED in (space["metadata"].get("annotations") or {}) and (name != values.namespace or data)
+    for namespace in namespaces:
+        name = namespace["metadata"]["name"]
+        whole = CREATED in (namespace["metadata"].get("annotations") or {}) and (name != values.namespace or data)
         if not whole:
             for kind in _SERVED:
-                going += find(cluster, kind, name, "app.kubernetes.io/managed-by=shiplift")
-            going += [one for one in cluster.find(kinds.LEASE, "", name) if _our_lease(one)]
-            going += installed(cluster, name)
+                removed += find(cluster, kind, name, "app.kubernetes.io/managed-by=shiplift")
+            removed += [lease for lease in cluster.find(kinds.LEASE, "", name) if _our_lease(lease)]
+            removed += installed(cluster, name)
         stored = cluster.find(kinds.PERSISTENT_VOLUME_CLAIM, f"{INSTALLED}=true", name)
         stored += _opaque(cluster.find(kinds.SECRET, f"{INSTALLED}=true", name))
         kept += [] if data else stored
-        going += [] if whole or not data else stored
-        going += [space] if whole else []
-        kept += [] if whole else [space]
+        removed += [] if whole or not data else stored
+        removed += [namespace] if whole else []
+        kept += [] if whole else [namespace]
     volumes = cluster.find(kinds.PERSISTENT_VOLUME, f"{INSTALLED}=true")
-    volumes = [one for one in volumes if one["metadata"]["name"] == f"{values.namespace}-mlflow"]
-    return [*_distinct(going), *(volumes if data else [])], [*kept, *([] if data else volumes)]
+    volumes = [volume for volume in volumes if volume["metadata"]["name"] == f"{values.namespace}-mlflow"]
+    return [*_distinct(removed), *(volumes if data else [])], [*kept, *([] if data else volumes)]
 
 
-def _opaque(found: list[Object]) -> list[Object]:
-    """Without service accounts' tokens, which go with their account."""
-    return [body for body in found if body.get("type") == "Opaque"]
+def _labels(body: Object) -> Mapping[str, str]:
+    return body["metadata"].get("labels") or {}
+
+
+def _opaque(secrets: list[Object]) -> list[Object]:
+    """The Secrets without service accounts' tokens, which are deleted with their account."""
+    return [body for body in secrets if body.get("type") == "Opaque"]
 
 
 def _our_lease(body: Object) -> bool:
@@ -104,7 +109,8 @@ def _wait_gone(cluster: KubernetesClient, body: Object, deadline: float) -> None
     while cluster.get(*cluster.locate(body)) is not None:
         if time.monotonic() > deadline:
             raise ServerFailed(
-                f"{name_of(body)} has not gone", do="See what holds it with `kubectl describe`, then try again."
+                f"{name_of(body)} was not deleted in time",
+                do="See what holds it with `kubectl describe`, then try again.",
             )
         time.sleep(0.5)
 
@@ -113,5 +119,7 @@ def _wait_no_pods(cluster: KubernetesClient, namespace: str, deadline: float) ->
     for selector in ("app.kubernetes.io/part-of=shiplift", "workflows.argoproj.io/workflow"):
         while pods := cluster.find(kinds.POD, selector, namespace):
             if time.monotonic() > deadline:
-                raise ServerFailed(f"{name_of(pods[0])} has not gone", do="See `kubectl describe`, then try again.")
+                raise ServerFailed(
+                    f"{name_of(pods[0])} was not deleted in time", do="See `kubectl describe`, then try again."
+                )
             time.sleep(0.5)

@@ -1,7 +1,7 @@
-"""What a user may decide of an installation on a cluster: one YAML file of values, checked before anything is applied.
+"""The settings of an installation on a cluster: a YAML file of values, checked before anything is applied.
 
-Everything has a default that works on a cluster with Argo Workflows and a storage class. What the parts of Shiplift are
-told (a `Site`, `TriggerSettings`) is derived here, so that a value is given once.
+Every default works on a cluster with Argo Workflows and a storage class. The settings of Shiplift's parts (a `Site`,
+`TriggerSettings`) are derived here, so that each value is set only once.
 """
 
 from importlib.resources import files
@@ -35,21 +35,21 @@ MLFLOW_PORT = 5000
 GATEWAY = "shiplift"
 
 Label = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-ShortLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,52}[a-z0-9])?$")]  # with room for `-serving`
+ShortLabel = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,52}[a-z0-9])?$")]  # leaves room for `-serving`
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 Image = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,254}$")]
 Quantity = Annotated[
     str,
-    BeforeValidator(lambda given: str(given) if isinstance(given, int | float) else given),
+    BeforeValidator(lambda value: str(value) if isinstance(value, int | float) else value),
     Field(pattern=r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"),
 ]
 Count = Annotated[int, Field(ge=1, le=100)]
 
 
 class Images(Record):
-    """The project's images, and how nodes get them. `pull_secrets` are Secrets that the user made.
+    """Shiplift's images, and how nodes pull them. `pull_secrets` are Secrets that the user created.
 
-    `modelopt` is what quantize runs in for NVIDIA targets (`Containerfile.modelopt`); empty: the pipeline's.
+    `modelopt` is the image of the quantize stage for NVIDIA targets (`Containerfile.modelopt`); empty: `pipeline`.
     """
 
     pipeline: Image = "localhost/shiplift-pipeline:dev"
@@ -60,7 +60,7 @@ class Images(Record):
 
 
 class Resources(Record):
-    """What a pod asks for, and the memory it may use at most. CPU is never limited: that would only slow it down."""
+    """The requests of a pod and its memory limit. CPU is never limited: a limit would only slow the pod down."""
 
     cpu: Quantity = "50m"
     memory: Quantity = "256Mi"
@@ -68,10 +68,10 @@ class Resources(Record):
 
 
 class Storage(Record):
-    """Where MLflow keeps its files.
+    """Where MLflow stores its files.
 
-    `pvc`: a volume claim, of `storage_class` or the cluster's default. `hostPath`: the folder `path` of a node, which
-    must be writable for user 10001. `emptyDir`: gone with the pod, for trying out.
+    `pvc`: a volume claim, of `storage_class` or the cluster's default class. `hostPath`: the folder `path` on a node,
+    which must be writable by user 10001. `emptyDir`: deleted with the pod, for trials.
     """
 
     kind: Literal["pvc", "hostPath", "emptyDir"] = "pvc"
@@ -80,19 +80,19 @@ class Storage(Record):
     path: str = ""
 
     @model_validator(mode="after")
-    def _placed(self) -> Self:
+    def _check_path(self) -> Self:
         if (self.kind == "hostPath") != bool(self.path):
-            raise ValueError("`path` is given for hostPath, and for nothing else")
+            raise ValueError("`path` is required for hostPath, and allowed for nothing else")
         if self.path and (not PurePosixPath(self.path).is_absolute() or ".." in PurePosixPath(self.path).parts):
             raise ValueError(f"path {self.path!r} is not absolute")
         return self
 
 
 class Database(Record):
-    """MLflow's database: a file beside its artifacts, or PostgreSQL.
+    """MLflow's database: a file next to its artifacts, or PostgreSQL.
 
-    PostgreSQL's URI (`postgresql://USER:PASSWORD@HOST:PORT/NAME`) is read from the key `key` of the Secret `secret` in
-    the pipeline's namespace, which the user made. `port` is its port, for the network policy.
+    PostgreSQL's URI (`postgresql://USER:PASSWORD@HOST:PORT/NAME`) is read from the key `key` of the Secret `secret`,
+    which the user creates in the pipeline's namespace. `port` is its port, for the network policy.
     """
 
     kind: Literal["sqlite", "postgresql"] = "sqlite"
@@ -102,11 +102,12 @@ class Database(Record):
 
 
 class Mlflow(Record):
-    """The registry: one of ours, or with `enabled: false` the one at `uri`.
+    """The registry: Shiplift's own or, with `enabled: false`, the external one at `uri`.
 
-    `allowed_hosts` are host names beside the cluster's own under which people reach ours, through an ingress say.
-    `artifacts` is where ours keeps artifacts; empty: on its volume. Credentials for it, or for an external registry,
-    are variables (MLFLOW_TRACKING_TOKEN, AWS_ACCESS_KEY_ID ...) in the optional Secret `shiplift-artifacts`.
+    `allowed_hosts` are more host names that its own registry is reached by, through an ingress for example.
+    `artifacts` is where its own registry stores artifacts; empty: on its volume. Credentials for that store, or for an
+    external registry, are variables (MLFLOW_TRACKING_TOKEN, AWS_ACCESS_KEY_ID ...) in the optional Secret
+    `shiplift-artifacts`.
     """
 
     enabled: bool = True
@@ -119,18 +120,18 @@ class Mlflow(Record):
     resources: Resources = Resources(cpu="100m", memory="512Mi", memory_limit="2Gi")
 
     @model_validator(mode="after")
-    def _one_of_both(self) -> Self:
+    def _check_uri(self) -> Self:
         if self.enabled == bool(self.uri):
-            raise ValueError("`uri` is given with `enabled: false`, and only then")
+            raise ValueError("`uri` is required with `enabled: false`, and allowed only then")
         if self.uri and urlsplit(self.uri).scheme not in ("http", "https"):
-            raise ValueError("`uri` begins with http:// or https://")
+            raise ValueError("`uri` must begin with http:// or https://")
         if urlsplit(self.uri).username or urlsplit(self.uri).password:
-            raise ValueError("`uri` holds credentials: put them into the Secret `shiplift-artifacts`")
+            raise ValueError("`uri` contains credentials: put them into the Secret `shiplift-artifacts`")
         return self
 
 
 class Receiver(Record):
-    """What takes webhooks. `deliveries_per_minute` is per replica and source; see `trigger_settings` for proxies."""
+    """The receiver of webhooks. `deliveries_per_minute` is per replica and source address; see `triggers.settings`."""
 
     replicas: Count = 2
     deliveries_per_minute: int = Field(600, ge=1)
@@ -139,7 +140,7 @@ class Receiver(Record):
 
 
 class Reconciler(Record):
-    """What starts releases that a lost webhook missed, every `every_s` seconds; see `trigger_settings.Reconciling`."""
+    """The reconciler: every `every_s` seconds it starts releases whose webhook was lost; see `triggers.settings`."""
 
     every_s: float = Field(60, ge=1)
     stuck_s: float = Field(120, ge=0)
@@ -152,7 +153,7 @@ class GitRepository(Record):
     """A repository whose pushes release models.
 
     `credentials_secret` has the key `credentials` (git's credential-store format, for https); `ssh_secret` has the keys
-    `key` and `known_hosts`. The user makes them in the pipeline's namespace.
+    `key` and `known_hosts`. The user creates these Secrets in the pipeline's namespace.
     """
 
     name: str
@@ -164,7 +165,7 @@ class GitRepository(Record):
 
     @property
     def repository(self) -> Repository:
-        """As what reads it is told: Secrets are files by then."""
+        """The repository in the triggers' settings, where Secrets are mounted files."""
         folder = PurePosixPath(GIT)
         credentials, ssh = self.credentials_secret, self.ssh_secret
         return Repository(
@@ -178,7 +179,7 @@ class GitRepository(Record):
         )
 
 
-def _real(repository: GitRepository) -> GitRepository:
+def _checked(repository: GitRepository) -> GitRepository:
     try:
         _ = repository.repository
     except ValidationError as error:
@@ -187,7 +188,7 @@ def _real(repository: GitRepository) -> GitRepository:
 
 
 class Gateway(Record):
-    """The Gateway that carries production traffic by weight (Gateway API v1): Istio's, Envoy Gateway's, any other's."""
+    """The Gateway that routes production traffic by weight (Gateway API v1): Istio, Envoy Gateway or any other."""
 
     class_name: Name
     http_port: int = Field(8000, ge=1, le=65535)
@@ -195,14 +196,14 @@ class Gateway(Record):
     annotations: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
-    def _two_ports(self) -> Self:
+    def _check_ports(self) -> Self:
         if self.http_port == self.grpc_port:
             raise ValueError("http_port and grpc_port are the same")
         return self
 
 
 class Serving(Record):
-    """The pods that serve models: what each asks for, and how long one may take to become ready."""
+    """The pods that serve models: their resources, and how long a pod may take to become ready."""
 
     cpu: Quantity = "250m"
     memory_limit: Quantity = "2Gi"
@@ -211,25 +212,25 @@ class Serving(Record):
 
 
 class StageSize(Record):
-    """What one stage's pods get instead of what `pipelines.release` says; what is not given stays."""
+    """The resources of a stage's pods, in place of those in `pipelines.release`; None keeps those."""
 
     cpu: Quantity | None = None
     memory: Quantity | None = None
 
 
 class Keep(Record):
-    """How long Workflows and finished pods are kept, in seconds; the registry keeps what happened."""
+    """How long Workflows and finished pods are kept, in seconds; the registry keeps the results for good."""
 
     workflows_s: int = Field(7 * 86400, ge=60)
     pods_s: int = Field(300, ge=0)
 
 
 class Network(Record):
-    """Network policies, if the cluster's network enforces them.
+    """Network policies, for clusters whose network enforces them.
 
-    `api_server` are the networks (CIDR) of the API server's addresses: `kubectl get endpoints kubernetes`. `install`
-    asks the cluster where none is given; without one, pods that run models may reach ports 443 and 6443 anywhere.
-    `store_ports` are those of an object store, where one is used.
+    `api_server` are the networks (CIDR) of the API server's addresses: `kubectl get endpoints kubernetes`. If it is
+    empty, `install` asks the cluster; rendered files then let pods that load models reach ports 443 and 6443 anywhere.
+    `store_ports` are the ports of an object store, if there is one.
     """
 
     policies: bool = True
@@ -240,15 +241,15 @@ class Network(Record):
 _STAGES = {stage.name: stage for stage in (*RELEASE.flat(), ROLLBACK, RELEASE.on_exit) if stage is not None}
 
 
-def _known(given: dict[str, StageSize]) -> dict[str, StageSize]:
-    for name in given:
+def _known(sizes: dict[str, StageSize]) -> dict[str, StageSize]:
+    for name in sizes:
         if name not in _STAGES:
-            raise ValueError(f"there is no stage {name!r}; there are: {', '.join(_STAGES)}")
-    return given
+            raise ValueError(f"there is no stage {name!r}; the stages are: {', '.join(_STAGES)}")
+    return sizes
 
 
 class Values(Record):
-    """All of it."""
+    """Every value of an installation."""
 
     namespace: ShortLabel = "shiplift"
     serving_namespace: Label = ""
@@ -257,7 +258,7 @@ class Values(Record):
     artifacts_uri: str = ""
     receiver: Receiver = Receiver()
     reconciler: Reconciler = Reconciler()
-    repositories: tuple[Annotated[GitRepository, AfterValidator(_real)], ...] = ()
+    repositories: tuple[Annotated[GitRepository, AfterValidator(_checked)], ...] = ()
     gateway: Gateway | None = None
     serving: Serving = Serving()
     targets: tuple[Target, ...] = ()
@@ -268,30 +269,30 @@ class Values(Record):
 
     @model_validator(mode="before")
     @classmethod
-    def _named(cls, given: Any) -> Any:
-        if isinstance(given, dict) and not given.get("serving_namespace"):
-            return {**given, "serving_namespace": f"{given.get('namespace', 'shiplift')}-serving"}
-        return given
+    def _default_serving_namespace(cls, body: Any) -> Any:
+        if isinstance(body, dict) and not body.get("serving_namespace"):
+            return {**body, "serving_namespace": f"{body.get('namespace', 'shiplift')}-serving"}
+        return body
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
+    def _check_together(self) -> Self:
         if self.namespace == self.serving_namespace:
-            raise ValueError("`serving_namespace` is another than `namespace`: their pods have other rights")
+            raise ValueError("`serving_namespace` must differ from `namespace`: their pods have different permissions")
         if urlsplit(self.artifacts_uri).scheme in ("file", "memory") or (
             self.artifacts_uri and "://" not in self.artifacts_uri
         ):
-            raise ValueError("`artifacts_uri` is one that every pod reaches, such as s3://BUCKET/shiplift")
+            raise ValueError("`artifacts_uri` must be reachable from every pod, such as s3://BUCKET/shiplift")
         self.triggers  # noqa: B018 - checks the repositories against each other
         return self
 
     @property
     def registry_uri(self) -> str:
-        """Where pods reach MLflow."""
+        """The address at which pods reach MLflow."""
         return self.mlflow.uri.rstrip("/") or f"http://mlflow.{self.namespace}.svc:{MLFLOW_PORT}"
 
     @property
     def artifacts(self) -> str:
-        """Where artifacts are kept: MLflow's proxy unless the user has a store."""
+        """Where artifacts are stored: through MLflow's proxy, unless the user has a store."""
         if self.artifacts_uri:
             return self.artifacts_uri
         parts = urlsplit(self.registry_uri)
@@ -323,7 +324,7 @@ class Values(Record):
 
     @property
     def triggers(self) -> TriggerSettings:
-        """What the receiver, the reconciler and a git push's pod are told."""
+        """The settings of the receiver, the reconciler and the pod that processes a git push."""
 
         def files(name: str) -> tuple[Path, ...]:
             return (Path(WEBHOOKS) / name, Path(WEBHOOKS) / f"{name}-previous")
@@ -332,7 +333,7 @@ class Values(Record):
             namespace=self.namespace,
             registry_uri=self.registry_uri,
             secrets=SecretFiles(mlflow=files("mlflow"), github=files("github"), gitlab=files("gitlab")),
-            repositories=tuple(one.repository for one in self.repositories),
+            repositories=tuple(repository.repository for repository in self.repositories),
             limits=Limits(deliveries_per_minute=self.receiver.deliveries_per_minute),
             receiver=Listening(trusted_proxies=self.receiver.trusted_proxies),
             reconciler=Reconciling(
@@ -347,9 +348,9 @@ class Values(Record):
     @property
     def template_settings(self) -> TemplateSettings:
         """What the WorkflowTemplates depend on."""
-        placed = {name: _STAGES[name].at for name in self.stages}
+        placements = {name: _STAGES[name].at for name in self.stages}
         sizes = {
-            name: Size(cpu=size.cpu or placed[name].cpu, memory=size.memory or placed[name].memory)
+            name: Size(cpu=size.cpu or placements[name].cpu, memory=size.memory or placements[name].memory)
             for name, size in self.stages.items()
         }
         return TemplateSettings(
@@ -366,16 +367,21 @@ class Values(Record):
 
     @property
     def git_secrets(self) -> tuple[str, ...]:
-        """The Secrets of the repositories, mounted below `/etc/shiplift/git` where pushes are looked into."""
-        named = [name for one in self.repositories for name in (one.credentials_secret, one.ssh_secret) if name]
-        return tuple(dict.fromkeys(named))
+        """The Secrets of the repositories, mounted below `/etc/shiplift/git` in the pod that processes a push."""
+        secrets = [
+            name
+            for repository in self.repositories
+            for name in (repository.credentials_secret, repository.ssh_secret)
+            if name
+        ]
+        return tuple(dict.fromkeys(secrets))
 
 
 def parse(text: str, *, namespace: str = "") -> Values:
-    """Values from YAML text; a `namespace` given by hand wins.
+    """Values from YAML text; `namespace`, if not empty, overrides the text's.
 
     Raises:
-        SpecInvalid: it is no YAML mapping, or a field is wrong; every wrong field is named.
+        SpecInvalid: the text is not a YAML mapping, or a field is wrong; the message names every wrong field.
     """
     body = load_mapping(text, "the values file")
     if namespace:
@@ -397,7 +403,7 @@ def read(file: Path | None, *, namespace: str = "") -> Values:
     try:
         return parse(file.read_text() if file else "", namespace=namespace)
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} can't be read: {error}", do="Give the path of a YAML file.") from error
+        raise UsageError(f"{file} can't be read: {error}", do="Pass the path of a YAML file.") from error
 
 
 def commented() -> str:

@@ -46,7 +46,7 @@ class Registry:
     def newest(self) -> Iterator[VersionInfo]:
         self._answer()
         for name in {name for name, _ in self.versions}:
-            yield max((one for one in self.versions.values() if one.name == name), key=lambda one: one.version)
+            yield max((info for info in self.versions.values() if info.name == name), key=lambda info: info.version)
 
     def version(self, name: str, version: int) -> VersionInfo | None:
         self._answer()
@@ -122,11 +122,10 @@ class Lab:
         return self.server.workflows[name]
 
     def metric(self, name: str, **labels: str) -> float:
-        found = self.reconciler.metrics.registry.get_sample_value(name, labels)
-        return found or 0.0
+        return self.reconciler.metrics.registry.get_sample_value(name, labels) or 0.0
 
     @property
-    def told(self) -> dict[str, str]:
+    def tags(self) -> dict[str, str]:
         return self.registry.versions["digits", 3].tags
 
 
@@ -148,8 +147,8 @@ def ended_report(name: str = NAME, *, verdict: Outcome = Outcome.PASS, alias: st
     )  # fmt: skip
 
 
-def reported(given: ReleaseReport | None, pod_at: str = "") -> dict[str, Any]:
-    parameters = [{"name": "release_report", "value": given.model_dump_json()}] if given else []
+def reported(report: ReleaseReport | None, pod_at: str = "") -> dict[str, Any]:
+    parameters = [{"name": "release_report", "value": report.model_dump_json()}] if report else []
     nodes: dict[str, Any] = {"exit": {"type": "Pod", "outputs": {"parameters": parameters}, "startedAt": pod_at}}
     return {"nodes": nodes}
 
@@ -170,8 +169,8 @@ def test_what_no_webhook_announced_is_started_once(lab: Lab) -> None:
     for _ in range(3):
         lab.turn()
     assert set(lab.server.workflows) == {NAME}
-    given = {one["name"]: one["value"] for one in lab.workflow()["spec"]["arguments"]["parameters"]}
-    assert Trigger.model_validate_json(given["trigger"]).kind == "sweep"
+    parameters = {item["name"]: item["value"] for item in lab.workflow()["spec"]["arguments"]["parameters"]}
+    assert Trigger.model_validate_json(parameters["trigger"]).kind == "sweep"
 
 
 def test_without_a_date_given_versions_older_than_the_installation_are_left_alone(lab: Lab) -> None:
@@ -250,8 +249,8 @@ def test_so_is_one_that_finds_no_node(lab: Lab) -> None:
 @pytest.mark.parametrize(("since_s", "stopped"), [(3599, False), (3601, True)])
 def test_one_that_waits_for_room_on_a_node_that_fits_is_given_longer(lab: Lab, since_s: float, stopped: bool) -> None:
     lab.start()
-    said = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector."
-    lab.pod(since_s=since_s, conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": said}])
+    message = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector."
+    lab.pod(since_s=since_s, conditions=[{"type": "PodScheduled", "reason": "Unschedulable", "message": message}])
     lab.turn()
     assert bool(lab.releases.get(NAME).stopped_because) == stopped
 
@@ -262,18 +261,17 @@ def test_what_a_target_asks_of_a_node_is_said_with_the_scheduler_s_words() -> No
         "metadata": {"labels": {OF_WORKFLOW: NAME, "shiplift.dev/stage": "tune"}},
         "spec": {"nodeSelector": {"gpu": "yes", "disk": "fast"}}, "status": {"conditions": [condition]},
     }  # fmt: skip
-    found = of_pod(pod)
-    assert str(found) == "Unschedulable: tune asks for a node with disk=fast, gpu=yes: 0/1 nodes are available."
+    assert str(of_pod(pod)) == "Unschedulable: tune asks for a node with disk=fast, gpu=yes: 0/1 nodes are available."
 
 
 def test_so_is_one_whose_pod_the_quota_forbids(lab: Lab) -> None:
     lab.start()
     at = datetime.fromtimestamp(lab.now - 121, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    said = 'pods "x" is forbidden: exceeded quota: small, requested: cpu=2'
-    node = {"type": "Pod", "phase": "Pending", "message": said, "startedAt": at}
+    message = 'pods "x" is forbidden: exceeded quota: small, requested: cpu=2'
+    node = {"type": "Pod", "phase": "Pending", "message": message, "startedAt": at}
     lab.workflow()["status"] = {"phase": "Running", "nodes": {"n": node}}
     lab.turn()
-    assert lab.releases.get(NAME).stopped_because == f"FailedCreate: {said}"
+    assert lab.releases.get(NAME).stopped_because == f"FailedCreate: {message}"
 
 
 @pytest.mark.parametrize(
@@ -310,15 +308,15 @@ def test_an_exit_handler_that_can_t_start_either_is_ended_and_the_registry_told_
     assert lab.workflow()["spec"]["shutdown"] == "Stop"
     lab.turn(later_s=63)
     assert lab.workflow()["spec"]["shutdown"] == "Terminate"
-    assert lab.told["shiplift.release"] == NAME
-    assert lab.told["shiplift.outcome"] == "failed"
-    assert lab.told["shiplift.reason"] == "ErrImagePull: no such image"
+    assert lab.tags["shiplift.release"] == NAME
+    assert lab.tags["shiplift.outcome"] == "failed"
+    assert lab.tags["shiplift.reason"] == "ErrImagePull: no such image"
     lab.server.end(NAME, "Failed")
     lab.server.objects["pods"].clear()
     lab.turn(later_s=60)  # what it set up may still be there: its last stage is tried once more
     lab.server.end(concluding(NAME), "Failed")
     lab.turn(later_s=60)
-    assert lab.told["shiplift.reason"] == "ErrImagePull: no such image"
+    assert lab.tags["shiplift.reason"] == "ErrImagePull: no such image"
     assert lab.releases.get(NAME).concluded
     assert lab.metric("shiplift_releases_total", verdict="inconclusive", trigger="webhook") == 1
 
@@ -338,7 +336,7 @@ def test_a_terminated_release_is_concluded_after_a_moment_and_once(lab: Lab) -> 
     lab.server.end(concluding(NAME), **reported(ended_report(verdict=Outcome.INCONCLUSIVE, alias="")))
     lab.turn(later_s=20)
     assert lab.releases.get(NAME).concluded
-    assert lab.told["shiplift.outcome"] == "cancelled"
+    assert lab.tags["shiplift.outcome"] == "cancelled"
     assert lab.metric("shiplift_releases_total", verdict="inconclusive", trigger="webhook") == 1
     for _ in range(2):
         lab.turn(later_s=60)
@@ -356,8 +354,8 @@ def test_a_release_that_nothing_can_conclude_is_told_in_brief(lab: Lab) -> None:
     lab.server.end(concluding(NAME), "Failed")
     lab.server.objects["pods"].clear()
     lab.turn(later_s=20)
-    assert lab.told["shiplift.verdict"] == "inconclusive"
-    assert lab.told["shiplift.reason"] == "its Workflow was ended before it could say how it went"
+    assert lab.tags["shiplift.verdict"] == "inconclusive"
+    assert lab.tags["shiplift.reason"] == "its Workflow ended before it could report how it went"
     assert lab.releases.get(NAME).concluded
 
 
@@ -373,8 +371,8 @@ def test_a_registry_that_was_away_at_the_end_is_told_when_it_is_back(lab: Lab) -
     assert set(lab.server.workflows) == {NAME, concluding(NAME)}
     lab.server.end(concluding(NAME), "Failed")
     lab.turn(later_s=60)
-    assert lab.told["shiplift.outcome"] == "promoted"
-    assert lab.told["shiplift.reason"] == "every check passed"
+    assert lab.tags["shiplift.outcome"] == "promoted"
+    assert lab.tags["shiplift.reason"] == "every check passed"
     assert lab.metric("shiplift_releases_total", verdict="pass", trigger="webhook") == 1
 
 
@@ -386,7 +384,7 @@ def test_a_later_release_of_the_version_has_the_last_word(lab: Lab) -> None:
     lab.server.end(again, "Succeeded", **reported(ended_report(again)))
     lab.registry.tag("digits", 3, release=again, outcome="promoted")
     lab.turn(later_s=60)
-    assert lab.told["shiplift.release"] == again
+    assert lab.tags["shiplift.release"] == again
     assert set(lab.server.workflows) == {NAME, again}
     assert lab.metric("shiplift_releases_total", verdict="fail", trigger="webhook") == 1
     assert lab.metric("shiplift_releases_total", verdict="pass", trigger="manual") == 1
@@ -458,7 +456,7 @@ def test_it_serves_metrics_and_says_whether_it_still_looks(lab: Lab) -> None:
     thread.start()
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}", trust_env=False) as client:
-            families = {one.name for one in text_string_to_metric_families(client.get("/metrics").text)}
+            families = {family.name for family in text_string_to_metric_families(client.get("/metrics").text)}
             assert "shiplift_releases_active" in families
             assert client.get("/healthz").status_code == 200
             lab.now += 3600
@@ -472,7 +470,7 @@ def test_it_serves_metrics_and_says_whether_it_still_looks(lab: Lab) -> None:
 
 def test_no_metric_has_a_label_of_a_model_or_a_person() -> None:
     metrics = ReleaseMetrics()
-    labels = {label for one in vars(metrics).values() for label in getattr(one, "_labelnames", ())}
+    labels = {label for metric in vars(metrics).values() for label in getattr(metric, "_labelnames", ())}
     assert labels == {"verdict", "trigger", "stage", "outcome", "cached", "part"}
 
 

@@ -31,9 +31,9 @@ network: {api_server: [10.0.0.1/32]}
 """
 
 
-def text_of(found: Values) -> str:
+def text_of(parsed: Values) -> str:
     """All but the WorkflowTemplates, which have golden files of their own."""
-    bodies = [one for part in manifests.PARTS if part != "workflows" for one in manifests.part_of(found, part)]
+    bodies = [body for part in manifests.PARTS if part != "workflows" for body in manifests.part_of(parsed, part)]
     return manifests.text_of(bodies)
 
 
@@ -42,54 +42,58 @@ def test_an_installation_is_the_golden_one(golden: Golden, name: str, text: str)
     golden(f"install.{name}.yaml", text_of(values.parse(text)))
 
 
-def pods(found: Values) -> list[dict[str, Any]]:
-    return [one["spec"]["template"]["spec"] for one in manifests.documents(found) if one["kind"] == "Deployment"]
+def pods(parsed: Values) -> list[dict[str, Any]]:
+    return [body["spec"]["template"]["spec"] for body in manifests.documents(parsed) if body["kind"] == "Deployment"]
 
 
 @pytest.mark.parametrize("text", ["", EVERYTHING])
 def test_every_pod_meets_the_restricted_standard(text: str) -> None:
-    found = values.parse(text)
-    assert len(pods(found)) == 3
-    for pod in pods(found):
+    parsed = values.parse(text)
+    assert len(pods(parsed)) == 3
+    for pod in pods(parsed):
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        for one in pod["containers"]:
-            assert one["securityContext"] == {
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
                 "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
             }  # fmt: skip
-            assert one["resources"]["limits"]["memory"]
-    for space in (one for one in manifests.documents(found) if one["kind"] == "Namespace"):
-        assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+            assert container["resources"]["limits"]["memory"]
+    for namespace in (body for body in manifests.documents(parsed) if body["kind"] == "Namespace"):
+        assert namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
 @pytest.mark.parametrize("text", ["", EVERYTHING])
-def test_everything_carries_the_label_by_which_it_is_found(text: str) -> None:
+def test_everything_carries_the_label_that_selects_it(text: str) -> None:
     documents = manifests.documents(values.parse(text))
-    assert all(one["metadata"]["labels"][manifests.INSTALLED] == "true" for one in documents)
-    names = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in documents]
+    assert all(body["metadata"]["labels"][manifests.INSTALLED] == "true" for body in documents)
+    names = [(body["kind"], body["metadata"].get("namespace"), body["metadata"]["name"]) for body in documents]
     assert len(set(names)) == len(names)
 
 
 def test_no_role_reaches_secrets_or_the_whole_cluster() -> None:
     documents = manifests.documents(values.parse(EVERYTHING))
-    assert not [one for one in documents if one["kind"].startswith("ClusterRole")]
-    rules = [rule for one in documents if one["kind"] == "Role" for rule in one["rules"]]
+    assert not [body for body in documents if body["kind"].startswith("ClusterRole")]
+    rules = [rule for body in documents if body["kind"] == "Role" for rule in body["rules"]]
     assert all("*" not in rule["verbs"] + rule["resources"] + rule["apiGroups"] for rule in rules)
     assert all("secrets" not in rule["resources"] for rule in rules)
 
 
 def test_what_the_parts_are_told_can_be_read_back_and_holds_no_secret() -> None:
-    found = values.parse(EVERYTHING)
-    maps = {one["metadata"]["name"]: one["data"] for one in manifests.documents(found) if one["kind"] == "ConfigMap"}
+    parsed = values.parse(EVERYTHING)
+    maps = {
+        body["metadata"]["name"]: body["data"] for body in manifests.documents(parsed) if body["kind"] == "ConfigMap"
+    }
     config = maps["shiplift-config"]
-    assert TriggerSettings.model_validate_json(config["config.json"]) == found.triggers
-    assert Site.model_validate_json(config["site.json"]) == found.site
+    assert TriggerSettings.model_validate_json(config["config.json"]) == parsed.triggers
+    assert Site.model_validate_json(config["site.json"]) == parsed.site
 
 
 def test_a_pod_of_the_receiver_is_replaced_when_what_it_is_told_changes() -> None:
     def mark(text: str) -> str:
         documents = manifests.documents(values.parse(text))
-        (receiver,) = (one for one in documents if (one["kind"], one["metadata"]["name"]) == ("Deployment", "receiver"))
+        (receiver,) = (
+            body for body in documents if (body["kind"], body["metadata"]["name"]) == ("Deployment", "receiver")
+        )
         return str(receiver["spec"]["template"]["metadata"]["annotations"]["shiplift.dev/config"])
 
     assert mark("") == mark("") != mark("receiver: {deliveries_per_minute: 10}")
@@ -97,11 +101,11 @@ def test_a_pod_of_the_receiver_is_replaced_when_what_it_is_told_changes() -> Non
 
 def test_pods_that_load_models_reach_the_store_and_the_api_server_alone() -> None:
     documents = manifests.documents(values.parse(EVERYTHING))
-    policies = {one["metadata"]["name"]: one["spec"] for one in documents if one["kind"] == "NetworkPolicy"}
+    policies = {body["metadata"]["name"]: body["spec"] for body in documents if body["kind"] == "NetworkPolicy"}
     sandbox = policies["sandbox"]
     assert sandbox["podSelector"] == {"matchLabels": {"shiplift.dev/sandbox": "true"}}
     dns, api_server, registry = sandbox["egress"]
-    assert {one["port"] for one in dns["ports"]} == {53}
+    assert {item["port"] for item in dns["ports"]} == {53}
     assert api_server["to"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
     assert registry["to"][0]["podSelector"] == {"matchLabels": {"app.kubernetes.io/name": "mlflow"}}
     assert {"key": "shiplift.dev/sandbox", "operator": "DoesNotExist"} in policies["steps"]["podSelector"][
@@ -110,28 +114,30 @@ def test_pods_that_load_models_reach_the_store_and_the_api_server_alone() -> Non
 
 
 def test_without_an_mlflow_of_ours_its_objects_are_not_there() -> None:
-    found = values.parse("mlflow: {enabled: false, uri: 'https://mlflow.example.org:8443'}")
-    names = {(one["kind"], one["metadata"]["name"]) for one in manifests.documents(found)}
+    parsed = values.parse("mlflow: {enabled: false, uri: 'https://mlflow.example.org:8443'}")
+    names = {(body["kind"], body["metadata"]["name"]) for body in manifests.documents(parsed)}
     assert not names & {("Deployment", "mlflow"), ("Service", "mlflow"), ("NetworkPolicy", "mlflow")}
-    policies = [one for one in manifests.documents(found) if one["metadata"]["name"] == "sandbox"]
+    policies = [body for body in manifests.documents(parsed) if body["metadata"]["name"] == "sandbox"]
     assert {"port": 8443} in [port for rule in policies[0]["spec"]["egress"] for port in rule["ports"]]
-    assert "shiplift-mlflow" not in manifests.secret_keys(found)
+    assert "shiplift-mlflow" not in manifests.secret_keys(parsed)
 
 
 def test_an_object_store_is_reached_on_its_own_ports_alone() -> None:
-    found = values.parse("{artifacts_uri: 's3://bucket/x', network: {store_ports: [9000]}}")
-    policies = {one["metadata"]["name"]: one for one in manifests.documents(found) if one["kind"] == "NetworkPolicy"}
+    parsed = values.parse("{artifacts_uri: 's3://bucket/x', network: {store_ports: [9000]}}")
+    policies = {
+        body["metadata"]["name"]: body for body in manifests.documents(parsed) if body["kind"] == "NetworkPolicy"
+    }
     for name in ("models", "sandbox"):
         assert {"ports": [{"port": 9000}]} in policies[name]["spec"]["egress"]
-    usual = [one for one in manifests.documents(Values()) if one["metadata"]["name"] == "models"]
-    assert all("9000" not in str(one) for one in usual)
+    usual = [body for body in manifests.documents(Values()) if body["metadata"]["name"] == "models"]
+    assert all("9000" not in str(body) for body in usual)
 
 
 def test_render_writes_one_file_a_part_and_removes_what_is_no_longer_there(tmp_path: Path) -> None:
     written = manifests.render(values.parse("gateway: {class_name: x}"), tmp_path / "out")
     assert [path.name for path in written][:2] == ["10-namespaces.yaml", "20-access.yaml"]
     assert sorted(tmp_path.joinpath("out").iterdir()) == sorted(written)
-    assert [one for path in written for one in yaml.safe_load_all(path.read_text())] == manifests.documents(
+    assert [body for path in written for body in yaml.safe_load_all(path.read_text())] == manifests.documents(
         values.parse("gateway: {class_name: x}")
     )
     again = manifests.render(Values(), tmp_path / "out")
@@ -139,18 +145,18 @@ def test_render_writes_one_file_a_part_and_removes_what_is_no_longer_there(tmp_p
     assert sorted(tmp_path.joinpath("out").iterdir()) == sorted(again)
 
 
-def test_secrets_are_in_no_file_and_how_to_make_them_is_said() -> None:
-    found = values.parse(EVERYTHING)
-    secrets = [one for one in manifests.documents(found) if one["kind"] == "Secret"]
-    assert [one["type"] for one in secrets] == ["kubernetes.io/service-account-token"]
-    assert all("data" not in one and "stringData" not in one for one in secrets)
-    said = "\n".join(manifests.left_to_do(found))
-    for name, keys in manifests.secret_keys(found).items():
-        assert name in said
-        assert all(key in said for key in keys)
+def test_secrets_are_in_no_file_and_how_to_create_them_is_printed() -> None:
+    parsed = values.parse(EVERYTHING)
+    secrets = [body for body in manifests.documents(parsed) if body["kind"] == "Secret"]
+    assert [body["type"] for body in secrets] == ["kubernetes.io/service-account-token"]
+    assert all("data" not in body and "stringData" not in body for body in secrets)
+    text = "\n".join(manifests.left_to_do(parsed))
+    for name, keys in manifests.secret_keys(parsed).items():
+        assert name in text
+        assert all(key in text for key in keys)
 
 
 def test_the_ledger_s_secret_is_the_only_one_that_a_step_gets() -> None:
-    made = json.loads(manifests.secret_keys(Values())["shiplift-ledger"]["secrets.json"]())
-    assert (made["webhook"], made["mlflow"]) == ("", "")
-    assert len(made["ledger"]) >= 32
+    content = json.loads(manifests.secret_keys(Values())["shiplift-ledger"]["secrets.json"]())
+    assert (content["webhook"], content["mlflow"]) == ("", "")
+    assert len(content["ledger"]) >= 32

@@ -23,24 +23,24 @@ def test_the_commented_file_says_every_field_and_its_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("gatewy: {}", "gatewy: there is no such field; did you mean 'gateway'?"),
         ("mlflow: {storage: {sise: 1Gi}}", "mlflow.storage.sise: there is no such field; did you mean 'size'?"),
         ("namespace: Bad_Name", "namespace: string should match pattern"),
-        ("{namespace: a, serving_namespace: a}", "another than `namespace`"),
-        ("mlflow: {enabled: false}", "`uri` is given with `enabled: false`"),
-        ("mlflow: {uri: 'http://x'}", "`uri` is given with `enabled: false`"),
-        ("mlflow: {enabled: false, uri: 'ftp://x'}", "begins with http"),
-        ("mlflow: {enabled: false, uri: 'http://u:secret@x'}", "holds credentials"),
-        ("mlflow: {storage: {kind: hostPath}}", "`path` is given for hostPath"),
-        ("mlflow: {storage: {path: /x}}", "`path` is given for hostPath"),
+        ("{namespace: a, serving_namespace: a}", "must differ from `namespace`"),
+        ("mlflow: {enabled: false}", "`uri` is required with `enabled: false`"),
+        ("mlflow: {uri: 'http://x'}", "`uri` is required with `enabled: false`"),
+        ("mlflow: {enabled: false, uri: 'ftp://x'}", "must begin with http"),
+        ("mlflow: {enabled: false, uri: 'http://u:secret@x'}", "contains credentials"),
+        ("mlflow: {storage: {kind: hostPath}}", "`path` is required for hostPath"),
+        ("mlflow: {storage: {path: /x}}", "`path` is required for hostPath"),
         ("mlflow: {storage: {kind: hostPath, path: ../x}}", "is not absolute"),
         ("mlflow: {storage: {kind: hostPath, path: /a/../x}}", "is not absolute"),
         ("mlflow: {storage: {size: lots}}", "mlflow.storage.size"),
-        ("artifacts_uri: file:///x", "one that every pod reaches"),
-        ("artifacts_uri: /x", "one that every pod reaches"),
-        ("stages: {frobnicate: {cpu: 1}}", "there is no stage 'frobnicate'; there are: admit"),
+        ("artifacts_uri: file:///x", "must be reachable from every pod"),
+        ("artifacts_uri: /x", "must be reachable from every pod"),
+        ("stages: {frobnicate: {cpu: 1}}", "there is no stage 'frobnicate'; the stages are: admit"),
         ("gateway: {class_name: eg, http_port: 80, grpc_port: 80}", "are the same"),
         ("repositories: [{name: a/b, host: github, url: 'https://u:p@x/y'}]", "must contain no credentials"),
         ("repositories: [{name: a/b, host: gitea, url: 'https://x/y'}]", "repositories.0.host"),
@@ -50,18 +50,18 @@ def test_the_commented_file_says_every_field_and_its_default() -> None:
         ("a: {", "the values file is not YAML"),
     ],
 )
-def test_wrong_values_are_named_before_anything_is_applied(text: str, said: str) -> None:
+def test_wrong_values_are_named_before_anything_is_applied(text: str, message: str) -> None:
     with pytest.raises(SpecInvalid) as error:
         values.parse(text)
-    assert said in error.value.what
+    assert message in error.value.what
     assert "secret" not in error.value.what
 
 
 def test_the_serving_namespace_follows_the_namespace_given_by_hand(tmp_path: Path) -> None:
     assert values.parse("", namespace="team-a").serving_namespace == "team-a-serving"
     (tmp_path / "values.yaml").write_text("{namespace: b, serving_namespace: models}")
-    found = values.read(tmp_path / "values.yaml", namespace="team-a")
-    assert (found.namespace, found.serving_namespace) == ("team-a", "models")
+    read = values.read(tmp_path / "values.yaml", namespace="team-a")
+    assert (read.namespace, read.serving_namespace) == ("team-a", "models")
 
 
 def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
@@ -87,22 +87,22 @@ def test_where_records_and_bytes_are_kept(text: str, registry: str, artifacts: s
 
 
 def test_a_stage_s_size_fills_in_what_is_not_given() -> None:
-    found = values.parse("stages: {gate: {memory: 1Gi}, tune: {cpu: 3}}").template_settings.sizes
-    assert found == {"gate": Size(cpu="500m", memory="1Gi"), "tune": Size(cpu="3", memory="2Gi")}
+    sizes = values.parse("stages: {gate: {memory: 1Gi}, tune: {cpu: 3}}").template_settings.sizes
+    assert sizes == {"gate": Size(cpu="500m", memory="1Gi"), "tune": Size(cpu="3", memory="2Gi")}
 
 
 def test_a_repository_s_secrets_are_files_where_it_is_read() -> None:
-    found = values.parse(
+    parsed = values.parse(
         "repositories: [{name: a/b, host: gitlab, url: 'ssh://git@x/y', ssh_secret: key}, "
         "{name: a/c, host: github, url: 'https://x/z', credentials_secret: token}]"
     )
-    ssh, token = found.triggers.repositories
+    ssh, token = parsed.triggers.repositories
     assert (ssh.ssh_key, ssh.known_hosts) == (
         Path("/etc/shiplift/git/key/key"),
         Path("/etc/shiplift/git/key/known_hosts"),
     )
     assert token.credentials == Path("/etc/shiplift/git/token/credentials")
-    assert found.git_secrets == ("key", "token")
+    assert parsed.git_secrets == ("key", "token")
 
 
 # --- any values -----------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ _any_values = st.fixed_dictionaries(
                     st.just({"kind": "emptyDir"}),
                     st.fixed_dictionaries(
                         {"kind": st.just("hostPath"), "path": _texts.map(lambda text: f"/{text}")}
-                    ).filter(lambda one: ".." not in Path(one["path"]).parts),
+                    ).filter(lambda storage: ".." not in Path(storage["path"]).parts),
                 ),
                 "database": st.just({"kind": "postgresql"}),
                 "artifacts": _texts,
@@ -145,18 +145,18 @@ _any_values = st.fixed_dictionaries(
 @settings(max_examples=40, deadline=None)
 @given(body=_any_values)
 def test_any_values_give_objects_whose_texts_are_what_was_given(body: dict[str, Any]) -> None:
-    found = values.parse(yaml.safe_dump(body))
-    documents = [one for part in manifests.PARTS if part != "workflows" for one in manifests.part_of(found, part)]
+    parsed = values.parse(yaml.safe_dump(body))
+    documents = [body for part in manifests.PARTS if part != "workflows" for body in manifests.part_of(parsed, part)]
     assert list(yaml.safe_load_all(manifests.text_of(documents))) == documents
-    spaces = {one["metadata"].get("namespace") for one in documents}
-    assert spaces <= {None, found.namespace, found.serving_namespace}
-    by_name = {(one["kind"], one["metadata"]["name"]): one for one in documents}
+    namespaces = {body["metadata"].get("namespace") for body in documents}
+    assert namespaces <= {None, parsed.namespace, parsed.serving_namespace}
+    by_name = {(body["kind"], body["metadata"]["name"]): body for body in documents}
     assert len(by_name) >= len(documents) - 4  # the same names in both namespaces
     (mlflow,) = by_name["Deployment", "mlflow"]["spec"]["template"]["spec"]["containers"]
-    assert mlflow["args"][-1] == f"--artifacts-destination={found.mlflow.artifacts or '/data/artifacts'}"
-    if found.mlflow.storage.kind == "hostPath":
-        volume = by_name["PersistentVolume", f"{found.namespace}-mlflow"]
-        assert volume["spec"]["hostPath"]["path"] == found.mlflow.storage.path
-    if found.gateway:
+    assert mlflow["args"][-1] == f"--artifacts-destination={parsed.mlflow.artifacts or '/data/artifacts'}"
+    if parsed.mlflow.storage.kind == "hostPath":
+        volume = by_name["PersistentVolume", f"{parsed.namespace}-mlflow"]
+        assert volume["spec"]["hostPath"]["path"] == parsed.mlflow.storage.path
+    if parsed.gateway:
         marks = by_name["Gateway", "shiplift"]["metadata"].get("annotations", {})
-        assert marks == found.gateway.annotations
+        assert marks == parsed.gateway.annotations

@@ -219,8 +219,8 @@ def test_who_waits_decides_by_the_prospect(
     assert CLUSTER.ready_timeout_s == 180
     assert workloads._patience(why) == staging_s
     if reconciler_s is not None:
-        given = Reconciling(stuck_s=1, unschedulable_s=2, full_s=3)
-        assert stuck.Stuck(workflow="w", why=why, since=0).given_s(given) == reconciler_s
+        settings = Reconciling(stuck_s=1, unschedulable_s=2, full_s=3)
+        assert stuck.Stuck(workflow="w", why=why, since=0).limit_s(settings) == reconciler_s
 
 
 def test_staging_ends_at_once_where_no_waiting_helps(workloads: Workloads, server: ApiServer) -> None:
