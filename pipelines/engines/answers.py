@@ -4,6 +4,7 @@ from typing import Any
 
 from pydantic import Field
 
+from shiplift.runtime.base.errors import by_exit_code
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Endpoint
 from shiplift.runtime.spec.target import Target
@@ -15,6 +16,11 @@ class Accepted(Record):
     name: str
     created: bool
     queued: bool
+
+
+def final(exit_code: int) -> bool:
+    """Whether a release ended because of the model itself, so that running it again would change nothing."""
+    return exit_code == 0 or by_exit_code(exit_code).about_model
 
 
 class Answer(Record):

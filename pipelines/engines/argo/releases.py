@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from shiplift.pipelines.engines.answers import Accepted
+from shiplift.pipelines.engines.answers import Accepted, final
 from shiplift.pipelines.engines.argo.workflows import (
     CONCLUDE_TEMPLATE,
     CONCLUDED,
@@ -28,7 +28,6 @@ from shiplift.pipelines.engines.argo.workflows import (
     read,
     seconds,
 )
-from shiplift.pipelines.engines.local.releases import final
 from shiplift.runtime.base.errors import NotFound, SpecInvalid
 from shiplift.runtime.base.names import dns_name, push_name, workflow_name
 from shiplift.runtime.records.release import ReleaseReport

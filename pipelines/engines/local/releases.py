@@ -14,8 +14,8 @@ import time
 import uuid
 from pathlib import Path
 
-from shiplift.pipelines.engines.answers import Accepted
-from shiplift.runtime.base.errors import NotFound, by_exit_code
+from shiplift.pipelines.engines.answers import Accepted, final
+from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.names import release_name, release_prefix
 from shiplift.runtime.base.storage import room_for, write_atomically
 from shiplift.runtime.host.processes import alive
@@ -199,8 +199,3 @@ class Releases:
             with contextlib.suppress(ValueError, AttributeError):  # a line truncated by a full disk
                 events.append(Event.model_validate({k: v for k, v in json.loads(line).items() if k != "at"}))
         return events, offset + len(complete)
-
-
-def final(exit_code: int) -> bool:
-    """Whether a release ended because of the model itself, so that running it again would change nothing."""
-    return exit_code == 0 or by_exit_code(exit_code).about_model
