@@ -167,7 +167,7 @@ def test_a_registry_that_is_not_there_or_not_up_is_no_missing_version(
     with pytest.raises(ClusterRefused, match='asking service mlflow failed: services "mlflow:5000" not found'):
         engine.report("digits", 1)
     server.faults += [503] * 4  # the client asks again three times
-    with pytest.raises(Temporary, match="asking service mlflow failed, the cluster answered 503"):
+    with pytest.raises(Temporary, match="asking service mlflow failed with status 503"):
         engine.report("digits", 1)
     server.faults.append(403)
     with pytest.raises(ClusterRefused, match="the cluster forbids asking service mlflow"):

@@ -98,7 +98,7 @@ def test_a_target_without_an_image_is_refused_at_the_start_and_at_the_latest_whe
 def test_without_a_server_to_search_on_the_release_says_where_there_is_one(tmp_path: Path) -> None:
     packages = Packages(target="h200", packages=(on_gpu(), on_gpu(precision="fp16")), checks=())
     rest: Any = (SearchSpace(), LatencyTarget(), Load(), Serving())
-    with pytest.raises(MissingTool, match="target h200 is for NVIDIA's Triton image"):
+    with pytest.raises(MissingTool, match="target h200 needs NVIDIA's Triton image"):
         tune(site(tmp_path), H200, packages, *rest)
 
 
