@@ -1,4 +1,4 @@
-# Two commands do everything on a fresh machine: `make demo` runs the main job, `make test` passes the tests.
+# Two commands cover everything on a fresh machine: `make demo` shows the main job, `make test` runs the tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,10 +18,10 @@ $(READY): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt
 	$(BIN)/python -m shiplift.runtime.serving.triton.environment
 	@touch $@
 
-demo: setup  ## the whole story: three versions, one refused, one promoted under load, one rollback
+demo: setup  ## the whole workflow: three versions, one refused, one promoted under load, one rolled back
 	@$(BIN)/shiplift demo
 
-test: check unit integration  ## everything that needs no cluster
+test: check unit integration  ## all tests that need no cluster
 
 check: setup check-github  ## style, types, import order, workflows
 	$(BIN)/ruff check .
@@ -29,7 +29,7 @@ check: setup check-github  ## style, types, import order, workflows
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-check-github: setup  ## workflows, those that users get included, and forms; without network
+check-github: setup  ## workflows, including those that users copy, and issue forms; offline
 	$(BIN)/zizmor --offline --quiet --no-progress .github $(WORKFLOWS_FOR_USERS)
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml $(WORKFLOWS_FOR_USERS)
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
@@ -44,40 +44,40 @@ integration: setup  ## against the real MLflow, Triton and perf_analyzer on loop
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'not large and not alone'
 	$(BIN)/pytest tests/integration -q -m alone
 
-test-cluster: setup  ## on a real Kubernetes: KUBECONFIG's, or one that SHIPLIFT_CLUSTER_SCRIPT starts
+test-cluster: setup  ## on a real Kubernetes cluster: KUBECONFIG's, or one that SHIPLIFT_CLUSTER_SCRIPT starts
 	@[ -n "$$KUBECONFIG$$SHIPLIFT_CLUSTER_SCRIPT" ] || { echo "no cluster: set KUBECONFIG, or SHIPLIFT_CLUSTER_SCRIPT to a" \
 		"script that starts one, such as tests/cluster/kind.sh (see CONTRIBUTING.md)" >&2; exit 2; }
 	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 --timeout=2400 -m '$(CLUSTER_TESTS)'
 
-images:  ## both images; BUILD is what builds them: docker build, podman build, buildah build
+images:  ## both images; BUILD is the command: docker build, podman build, buildah build
 	$(BUILD) --target server -t localhost/shiplift-server:dev .
 	$(BUILD) --target pipeline -t localhost/shiplift-pipeline:dev .
 
-golden: setup  ## write the golden files anew; read the diff before you commit it
+golden: setup  ## regenerate the golden files; read the diff before you commit it
 	$(BIN)/pytest tests/unit -q --update-golden
 
-bench-cluster: setup  ## a release on Kubernetes, webhooks, thirty models at once: on the Shiplift installed in KUBECONFIG's cluster
+bench-cluster: setup  ## a release, webhooks and thirty models at once, on the Shiplift installed in KUBECONFIG's cluster
 	$(BIN)/python -m benchmarks.cluster
 
-check-gpu:  ## what a machine with an NVIDIA GPU can show; needs torch and numpy alone
+check-gpu:  ## what only a machine with an NVIDIA GPU can show; needs only torch and numpy
 	@if [ -x $(BIN)/python ]; then $(BIN)/python -m benchmarks.check_gpu; else $(PYTHON) -m benchmarks.check_gpu; fi
 
-bench-precision: setup  ## precisions on this processor through the bundled server, and against other tools
+bench-precision: setup  ## the precisions on this processor, through the bundled server and against other tools
 	$(BIN)/python -m benchmarks.precision
 
 bench: setup  ## Shiplift's champions against what a team would serve by hand (long; `--quick`: minutes)
 	$(BIN)/python -m benchmarks.serving
 
-bench-release: setup  ## what a release of Shiplift's itself costs
+bench-release: setup  ## what a release costs
 	$(BIN)/python -m benchmarks.release
 
 bench-search: setup  ## the search against brute force and Model Analyzer (an hour; `--quick`: minutes)
 	$(BIN)/python -m benchmarks.search
 
-bench-own: setup  ## what Shiplift itself costs, and how that grows to 1,000 models x 20 versions (`--quick`: to 100)
+bench-own: setup  ## what Shiplift itself costs, and how that grows up to 1,000 models x 20 versions (`--quick`: 100)
 	$(BIN)/python -m benchmarks.own_cost
 
-constraints: setup  ## pin what is installed now
+constraints: setup  ## pin the packages that are installed now
 	(head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' | sort -f) > constraints.new
 	mv constraints.new constraints.txt
 

@@ -1,7 +1,7 @@
-"""The last stage of every release, however it ended: end staging, tell the story, keep it with the version.
+"""The last stage of every release, however it ended: ends staging, and publishes the results with the model version.
 
-What it writes is for people and for the registry: tags that say what happened, the release as JSON, the HTML report,
-and metrics that MLflow can compare. A registry that is down does not keep it from ending the release.
+It writes tags with the outcome, the release as JSON, the HTML report, and metrics that MLflow can compare. If the
+registry is down, the release ends all the same.
 """
 
 import time
@@ -31,7 +31,7 @@ R = TypeVar("R", bound=Record)
 
 
 def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> ReleaseReport:
-    """The release as users read it. Never raises for a registry that is down: the report then says so."""
+    """Ends staging, and writes the release's report to the home and to the registry, if the registry answers."""
     staging(site, request.model, request.version).end()
     ledger = Ledger(site, request)
     story = _story(site, ledger, ending)
@@ -42,42 +42,43 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
     html = render(report, story)
     write_atomically(page, html)
     with _registry_may_be_down():
-        _tell_registry(ledger, request, trigger, report, story, html)
+        _publish(ledger, request, trigger, report, story, html)
     return report
 
 
-class _Known(History):
-    """What can be known of a release now: a registry that is down knows nothing."""
+class _AvailableHistory(History):
+    """A release's history without the records that can't be read now, since the registry may be down."""
 
     def last(self, kind: type[R]) -> R | None:
-        """The record of a type, if it can be had."""
+        """The record of a type; None if there is none or it can't be read."""
         with _registry_may_be_down():
             return super().last(kind)
         return None
 
 
 def _story(site: Site, ledger: Ledger, ending: Ending) -> Story:
-    history = _Known(ledger, ending.stages, ending.givers)
+    history = _AvailableHistory(ledger, ending.stages, ending.givers)
     config = server_config_or_reason(ArtifactStore(site.artifacts_uri), history.package)
     return story_of(history, config=config, champion_config=_champion_config(site, ledger, history.last(Verdict)))
 
 
 def _champion_config(site: Site, ledger: Ledger, verdict: Verdict | None) -> str:
-    """The configuration of the version it was compared with; empty where there is none to be had."""
+    """The configuration of the champion that it was compared with; empty if there is none or it can't be read."""
     evidence = verdict.evidence if verdict else None
     if evidence is None or evidence.champion is None:
         return ""
     with _registry_may_be_down():
         version = evidence.champion.version
-        before = Ledger(site, Request(model=ledger.model, version=version), registry=ledger.registry).promotion()
-        if before:
-            return server_config(ArtifactStore(site.artifacts_uri), before.package)
+        request = Request(model=ledger.model, version=version)
+        promotion = Ledger(site, request, registry=ledger.registry).promotion()
+        if promotion:
+            return server_config(ArtifactStore(site.artifacts_uri), promotion.package)
     return ""
 
 
 def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, story: Story) -> ReleaseReport:
     promoted = any(run.name == "promote" and run.outcome == "ok" for run in ending.stages)
-    outcome, code, reason = _judged(ending, promoted=promoted)
+    outcome, code, reason = _outcome(ending, promoted=promoted)
     now = time.time()
     measured = sum(run.measured_seconds for run in ending.stages)
     registered = story.admitted.model_version.registered_at if story.admitted else 0.0
@@ -106,12 +107,12 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
 
 
 def _not_served(ending: Ending, deployed: str) -> tuple[str, ...]:
-    """The targets that a stage ran for, or was skipped for, beside the one that was deployed."""
+    """The targets that a stage ran for or was skipped for, except the deployed one."""
     names = dict.fromkeys(run.target for run in ending.stages if run.target)
     return tuple(name for name in names if name != deployed) if deployed else ()
 
 
-def _judged(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
+def _outcome(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
     if ending.failure:
         outcome = Outcome.FAIL if ending.failure.about_model else Outcome.INCONCLUSIVE
         return outcome, ending.failure.exit_code, ending.failure.message
@@ -123,7 +124,7 @@ def _judged(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
     return Outcome.INCONCLUSIVE, ShipliftError.exit_code, "it did not finish"
 
 
-def _tell_registry(
+def _publish(
     ledger: Ledger, request: Request, trigger: Trigger, report: ReleaseReport, story: Story, html: str
 ) -> None:
     registry, run_id = ledger.registry, ledger.run_id
@@ -155,7 +156,7 @@ def _metrics(report: ReleaseReport) -> Iterator[tuple[str, float]]:
 
 @contextmanager
 def _registry_may_be_down() -> Iterator[None]:
-    """The release has ended all the same; the reconciler tells the registry when it is back."""
+    """Ignores errors, since the release has ended all the same; the reconciler updates the registry later."""
     try:
         yield
     except ShipliftError:

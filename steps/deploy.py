@@ -1,4 +1,4 @@
-"""Deployment to staging: the tuned package on a server of its own, warmed, answering its golden requests right."""
+"""Deployment to staging: the tuned package on its own server, warmed up and answering its golden requests correctly."""
 
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.measurement import Tuned
@@ -10,13 +10,14 @@ from shiplift.runtime.store.registry import CHALLENGER, Registry
 
 
 def deploy(site: Site, tuned: tuple[Tuned, ...], serving: Serving) -> Deployment:
-    """Serves the first target's package and names the version `challenger`; what is not promoted ends with the release.
+    """Serves the first target's package and moves the alias `challenger` to the version.
 
-    One target serves per release. The others' packages are kept, and nothing runs them.
+    If the version is not promoted, staging and alias end with the release. Only one target serves per release: the
+    packages of the others are kept, but not deployed.
 
     Raises:
-        ServerFailed: Triton can't start or load it.
-        GoldenMismatch: it answers a known request wrongly.
+        ServerFailed: Triton can't start or can't load the package.
+        GoldenMismatch: it answers a golden request incorrectly.
     """
     served, package = tuned[0], tuned[0].package
     if note := which_target_serves(served.target, (other.target for other in tuned[1:])):

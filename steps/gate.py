@@ -1,4 +1,4 @@
-"""The gate: every check of the spec against what was measured. Pure; the same records always give the same verdict."""
+"""The gate: every check of the spec against the measurements. Pure: the same records always give the same verdict."""
 
 from shiplift.runtime.gates import policy as gates
 from shiplift.runtime.records.measurement import LoadReport
@@ -15,11 +15,10 @@ def gate(
     quality: Quality, data: Data, slo: Slo, policy: Policy, exported: Exported, deployment: Deployment,
     load_report: LoadReport, champion: Champion, fleet: Fleet,
 ) -> Verdict:  # fmt: skip
-    """Judges parity, accuracy, latency, throughput, failures and memory, against limits and against the champion.
+    """Checks parity, accuracy, latency, throughput, failures and memory, against limits and against the champion.
 
-    The fleet's targets that are not deployed are named in a warning.
-
-    The verdict carries its evidence, so that it can be judged again under another policy.
+    A warning names the fleet's targets that are not deployed. The verdict carries its evidence, so that it can be
+    judged again under another policy.
     """
     package = deployment.package
     others = tuple(target.name for target in fleet.targets if target.name != package.target)

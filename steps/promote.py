@@ -1,7 +1,7 @@
 """Promotion: traffic first, then the registry's aliases. Killed at any line and run again, it converges.
 
-The order is: the new version beside the old one, verified; the served name moved to it; `previous`, then `champion`;
-the old one's files removed. Whatever is already done is found done and skipped.
+In order: start the new version next to the old one and verify it; move the traffic to it; move the aliases `previous`
+and then `champion`; remove the old version's files. A rerun skips what is already done.
 """
 
 from shiplift.runtime.base.errors import PromotionConflict
@@ -20,11 +20,11 @@ def promote(
     site: Site, request: Request, trigger: Trigger, verdict: Verdict, deployment: Deployment, champion: Champion,
     rollout: Rollout,
 ) -> Promotion:  # fmt: skip
-    """Makes a version that passed the champion.
+    """Makes a model version that passed the gate the champion.
 
     Raises:
-        PromotionConflict: another version was promoted since the comparison, or a newer one is the champion.
-        GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; what served before still does.
+        PromotionConflict: another version was promoted since the comparison, or a newer version is the champion.
+        GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
         Temporary: the registry or production does not answer.
     """
     verdict.require_pass()
@@ -65,5 +65,5 @@ def _check_order(before: int, request: Request, trigger: Trigger, champion: Cham
         raise PromotionConflict(
             f"version {before} became the champion while version {request.version} was compared with "
             f"{f'version {champion.version}' if champion.version else 'none'}",
-            do=f"Run `shiplift rerun {request.model}/{request.version}`: it compares again and reuses the rest.",
+            do=f"Run `shiplift rerun {request.model}/{request.version}`: it compares again and reuses other results.",
         )

@@ -1,8 +1,8 @@
-"""`shiplift demo`: the whole story on one machine, told as it happens and checked as it is told.
+"""`shiplift demo`: the whole workflow on one machine, narrated and checked as it runs.
 
-Three versions of a digit classifier are trained by the example script that `shiplift init` writes, and registered;
-nothing else starts a release. The first is promoted, the second refused, the third promoted while a client keeps
-sending, then rolled back under the same load.
+The example script that `shiplift init` writes trains and registers three versions of a digit classifier; nothing else
+starts a release. The first version is promoted, the second refused, and the third promoted while a client keeps sending
+requests, then rolled back under the same load.
 """
 
 import os
@@ -48,7 +48,7 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Traffic:
-    """A client that never stops asking, over both protocols, and counts what failed.
+    """A client that sends requests over both protocols without a pause, and counts those that fail.
 
     `image` is a float32 array for the input named `input`.
     """
@@ -65,14 +65,14 @@ class Traffic:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        """Two senders over gRPC, one over HTTP."""
+        """Starts two senders over gRPC and one over HTTP."""
         for send in (self._over_grpc, self._over_grpc, self._over_http):
             thread = threading.Thread(target=send, daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Ends it, and waits for the last answers."""
+        """Stops sending, and waits for the last responses."""
         self._stop.set()
         for thread in self._threads:
             thread.join(timeout=30)
@@ -81,9 +81,9 @@ class Traffic:
         import tritonclient.grpc as triton
 
         client = triton.InferenceServerClient(self.grpc)
-        given = triton.InferInput("input", list(self.image.shape), "FP32")
-        given.set_data_from_numpy(self.image)
-        self._until_stopped(lambda: str(client.infer(self.model, [given]).get_response().model_version))
+        image = triton.InferInput("input", list(self.image.shape), "FP32")
+        image.set_data_from_numpy(self.image)
+        self._until_stopped(lambda: str(client.infer(self.model, [image]).get_response().model_version))
 
     def _over_http(self) -> None:
         import httpx
@@ -92,17 +92,17 @@ class Traffic:
                             "data": self.image.ravel().tolist()}]}  # fmt: skip
         with httpx.Client(trust_env=False, timeout=30) as client:
 
-            def ask() -> str:
-                answer = client.post(f"{self.http}/infer", json=body)
-                answer.raise_for_status()
-                return str(answer.json()["model_version"])
+            def infer() -> str:
+                response = client.post(f"{self.http}/infer", json=body)
+                response.raise_for_status()
+                return str(response.json()["model_version"])
 
-            self._until_stopped(ask)
+            self._until_stopped(infer)
 
-    def _until_stopped(self, ask: Callable[[], str]) -> None:
+    def _until_stopped(self, infer: Callable[[], str]) -> None:
         while not self._stop.is_set():
             try:
-                version = ask()
+                version = infer()
             except Exception as error:
                 with self._lock:
                     self.failures.append(str(error)[:200])
@@ -114,24 +114,24 @@ class Traffic:
 
 
 def play(settings: Settings, tell: Tell, *, keep: bool) -> dict[str, Any]:
-    """Plays the demo in the home of `settings`; gives what the last line prints.
+    """Plays the demo in the home of `settings`; returns the summary that the last line prints.
 
     Raises:
-        ShipliftError: something did not go as the story says.
+        ShipliftError: a release did not end as it should, or failed to start.
     """
     started = time.monotonic()
     home = settings.root
     tell("1. The embedded stack")
     running = stack.up(settings, tell)
     try:
-        found = _story(home, running, tell)
-        found["idle_memory_mb"] = round(sum(stack.memory(running).values()))
+        summary = _story(home, running, tell)
+        summary["idle_memory_mb"] = round(sum(stack.memory(running).values()))
     finally:
         if not keep:
             stack.down(home)
-    found["seconds"] = round(time.monotonic() - started, 1)
+    summary["seconds"] = round(time.monotonic() - started, 1)
     tell(f"State is in {home}; `shiplift up` starts the stack again.")
-    return found
+    return summary
 
 
 def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
     first = _release(home, running, tell, epochs=6, expect=Outcome.PASS)
     answers = load_npz(home / "demo" / "answers.npz")
     difference = _compare(running, answers)
-    tell(f"Production's answers are within {difference:.2g} of torch's (largest logit: {_largest(answers):.1f}).")
+    tell(f"Production's outputs are within {difference:.2g} of torch's (largest logit: {_largest(answers):.1f}).")
 
     traffic = Traffic(
         model=MODEL,
@@ -153,14 +153,14 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
     try:
         tell("\n3. Version 2 is worse: it is refused, and version 1 keeps serving")
         second = _release(home, running, tell, epochs=1, samples=600, expect=Outcome.FAIL)
-        tell("\n4. Version 3 is better: it is promoted while a client keeps sending")
+        tell("\n4. Version 3 is better: it is promoted while a client keeps sending requests")
         unfinished.write_text(str(first.version))
         third = _release(home, running, tell, epochs=30, expect=Outcome.PASS)
         tell("\n5. Rollback, under the same load")
         back = rollback(site, MODEL)
         unfinished.unlink()
         tell(f"Version {back.version} is the champion again.")
-        time.sleep(1)  # a second of traffic after the switch is part of what is counted
+        time.sleep(1)  # the count includes a second of traffic after the switch
     finally:
         traffic.stop()
     tell(f"{traffic.sent} requests were answered by versions {', '.join(sorted(traffic.versions))}; "
@@ -176,15 +176,15 @@ def _story(home: Path, running: stack.Stack, tell: Tell) -> dict[str, Any]:
 
 
 def _unfinished(home: Path) -> Path:
-    """The file that says from when to when version 3 may be the champion; it holds the number of version 1."""
+    """The file that exists while version 3 may be the champion; it contains version 1's number."""
     return home / "demo" / "unfinished"
 
 
 def settle(home: Path, running: stack.Stack, tell: Tell) -> None:
-    """Brings what an earlier demo left to its end: the story begins with a champion that can be bettered.
+    """Finishes an earlier demo that was stopped, so that this one starts with a champion that can be improved on.
 
-    It may have been stopped anywhere. Its training ends with it, and the release that its last registration started
-    goes on, or begins when the stack is back: that one is waited for, and rolled back if it was promoted.
+    The earlier one may have been stopped anywhere. Its training stopped too, but the release of the last version it
+    registered continues, or starts with the stack: wait for that release, and roll it back if it was promoted.
 
     Raises:
         StackDown: the dispatcher is gone, so a release under way would never end.
@@ -201,7 +201,7 @@ def settle(home: Path, running: stack.Stack, tell: Tell) -> None:
 
 
 def _wait_for(engine: LocalEngine, name: str, tell: Tell) -> None:
-    """Shows a release to its end. One that is taken off the queue has ended too, without a result."""
+    """Follows a release to its end. A release that was taken off the queue has ended too, without a result."""
     tell(f"Release {name} of an earlier demo is under way: waiting for its end.")
     try:
         console.follow(engine, name)
@@ -211,7 +211,7 @@ def _wait_for(engine: LocalEngine, name: str, tell: Tell) -> None:
 
 
 def _roll_back(site: Site, unfinished: Path, tell: Tell) -> None:
-    """Takes back what a demo that was stopped had promoted."""
+    """Rolls back the version that a stopped demo had promoted."""
     if not unfinished.is_file():
         return
     if Registry(site.registry_uri).alias(MODEL, CHAMPION) > int(unfinished.read_text()):
@@ -223,7 +223,7 @@ def _roll_back(site: Site, unfinished: Path, tell: Tell) -> None:
 def _release(
     home: Path, running: stack.Stack, tell: Tell, *, epochs: int, expect: Outcome, samples: int = 1200
 ) -> ReleaseReport:
-    """Trains and registers a version, follows the release that this starts, and checks how it ended."""
+    """Trains and registers a version, follows the release that this starts, and checks how it ends."""
     version = train(home, running, tell, epochs=epochs, samples=samples)
     releases, name = Releases(home), release_name(MODEL, version, "")
     deadline = time.monotonic() + _WEBHOOK_S
@@ -237,14 +237,14 @@ def _release(
     console.show_report(report)
     if report.exit_code != expect.exit_code:
         raise ShipliftError(
-            f"version {version} ended with {report.exit_code}, the story says {expect.exit_code}: {report.reason}",
+            f"version {version} ended with exit code {report.exit_code} instead of {expect.exit_code}: {report.reason}",
             do=f"See `shiplift logs {MODEL}/{version}`.",
         )
     return report
 
 
 def train(home: Path, running: stack.Stack, tell: Tell, *, epochs: int, samples: int) -> int:
-    """Trains and registers a version with the example script, as a user would; gives its number.
+    """Trains and registers a version with the example script, as a user would; returns its number.
 
     Raises:
         ShipliftError: the script failed.
@@ -253,14 +253,14 @@ def train(home: Path, running: stack.Stack, tell: Tell, *, epochs: int, samples:
     folder.mkdir(exist_ok=True)
     (folder / "shiplift.yaml").write_text(_SPEC)
     variables = {**os.environ, "MLFLOW_TRACKING_URI": running.registry_uri, "MLFLOW_DISABLE_TELEMETRY": "true"}
-    words = ["--name", MODEL, "--epochs", str(epochs), "--samples", str(samples), "--answers", "answers.npz"]
+    arguments = ["--name", MODEL, "--epochs", str(epochs), "--samples", str(samples), "--answers", "answers.npz"]
     log = folder / "train.log"
     log.unlink(missing_ok=True)
-    child = start_child([sys.executable, _SCRIPT, *words], environment=variables, log=log, folder=folder)
+    child = start_child([sys.executable, _SCRIPT, *arguments], environment=variables, log=log, folder=folder)
     try:
         failed = child.wait()
     finally:
-        child.kill()  # a demo that is stopped registers nothing more
+        child.kill()  # a stopped demo must not register another version
     output = log.read_text(errors="replace")
     if failed:
         raise ShipliftError(f"training failed: {output[-500:]}", do="Run `shiplift doctor`.")
@@ -271,16 +271,16 @@ def train(home: Path, running: stack.Stack, tell: Tell, *, epochs: int, samples:
 
 
 def _compare(running: stack.Stack, answers: Arrays) -> float:
-    """Asks production for images that torch has answered; gives the largest absolute difference."""
+    """The largest absolute difference between production's outputs and torch's, for the same images."""
     from shiplift.runtime.serving.triton.client import TritonClient
 
     with TritonClient(f"{stack.HOST}:{running.grpc_port}") as client:
         signature = client.signature(MODEL)
-        got = [
+        outputs = [
             client.infer(MODEL, signature, {signature.inputs[0].name: image[None]})[signature.outputs[0].name]
             for image in answers["image"]
         ]
-    return float(np.abs(np.concatenate(got) - answers["logits"]).max())
+    return float(np.abs(np.concatenate(outputs) - answers["logits"]).max())
 
 
 def _largest(answers: Arrays) -> float:
