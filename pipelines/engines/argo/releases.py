@@ -116,8 +116,8 @@ class ArgoReleases:
             report = attempts[-1].report
             if trigger.kind == "manual":
                 return report is None or not final(report.exit_code)
-            asked = {run.trigger.commit for run in attempts if run.trigger}
-            return trigger.kind == "git" and trigger.commit not in asked
+            commits = {run.trigger.commit for run in attempts if run.trigger}
+            return trigger.kind == "git" and trigger.commit not in commits
         tags = self._tags(request.model, request.version)
         recorded, outcome = tags.get(f"{TAG}release", ""), tags.get(f"{TAG}outcome", "")
         if trigger.kind in ("webhook", "sweep"):

@@ -27,9 +27,9 @@ def test_a_pod_finds_a_step_by_its_entry(stage: Stage) -> None:
 
 
 def test_only_what_reads_or_moves_the_world_is_never_a_cache_hit() -> None:
-    kept = {stage.name: stage.at.keep for stage in RELEASE.flat()}
-    assert {name for name, keep in kept.items() if keep == "never"} == {"find_champion", "find_targets", "promote"}
-    assert {name for name, keep in kept.items() if keep == "effect"} == {"deploy"}
+    keeps = {stage.name: stage.at.keep for stage in RELEASE.flat()}
+    assert {name for name, keep in keeps.items() if keep == "never"} == {"find_champion", "find_targets", "promote"}
+    assert {name for name, keep in keeps.items() if keep == "effect"} == {"deploy"}
 
 
 def test_code_of_authors_runs_in_the_sandboxed_stage() -> None:

@@ -27,14 +27,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def concluded(home: Path, trigger: Trigger | None = None, **ending: Any) -> ReleaseReport:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "release": "digits-3-0123456789",
         "started_at": 1000.0,
         "stages": (),
         "givers": RELEASE.givers,
     }
     where = site(home, registry_uri=f"http://127.0.0.1:{free_port()}")
-    return conclude(where, REQUEST, trigger or Trigger(), Ending(**given | ending))
+    return conclude(where, REQUEST, trigger or Trigger(), Ending(**defaults | ending))
 
 
 def failure(kind: str, code: int) -> Failure:
@@ -132,5 +132,5 @@ def test_times_are_counted_from_whoever_asked(tmp_path: Path) -> None:
 
 def test_the_report_is_the_public_json(tmp_path: Path) -> None:
     report = concluded(tmp_path, failure=failure("NotAdmitted", 30))
-    said = json.loads(report.model_dump_json())
-    assert list(said)[:7] == ["model", "version", "verdict", "alias", "endpoint", "stages", "checks"]
+    body = json.loads(report.model_dump_json())
+    assert list(body)[:7] == ["model", "version", "verdict", "alias", "endpoint", "stages", "checks"]

@@ -54,12 +54,12 @@ def test_the_default_spec_lets_a_sound_model_pass() -> None:
     ],
 )
 def test_any_single_failure_refuses_the_version(change: dict[str, object], name: str) -> None:
-    given: dict[str, object] = {
+    records: dict[str, object] = {
         "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
         "exported": exported(), "deployment": deployment(),
         "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
     }  # fmt: skip
-    verdict = gate(**given | change)  # type: ignore[arg-type]
+    verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.FAIL
     assert [check.name for check in verdict.checks if check.verdict is Outcome.FAIL] == [name]
     assert len(verdict.reasons) == 1
@@ -77,12 +77,12 @@ def test_any_single_failure_refuses_the_version(change: dict[str, object], name:
     ids=["few samples", "no data", "no comparison", "noise", "unstable"],
 )
 def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
-    given: dict[str, object] = {
+    records: dict[str, object] = {
         "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
         "exported": exported(), "deployment": deployment(),
         "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
     }  # fmt: skip
-    verdict = gate(**given | change)  # type: ignore[arg-type]
+    verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.INCONCLUSIVE
     assert verdict.reasons
 
@@ -105,10 +105,10 @@ def test_targets_that_are_not_served_are_named_in_a_warning_that_decides_nothing
 
 
 def test_the_same_records_give_the_same_verdict() -> None:
-    one, two = (
+    first, second = (
         gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), FLEET) for _ in range(2)
     )
-    assert one == two
+    assert first == second
 
 
 def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:

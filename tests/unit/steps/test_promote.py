@@ -33,15 +33,15 @@ def test_a_version_compared_with_who_is_still_champion_may_be_promoted(before: i
 
 @pytest.mark.parametrize(("before", "compared"), [(4, Champion(version=3)), (4, Champion())])
 def test_a_champion_that_came_in_between_is_a_conflict(before: int, compared: Champion) -> None:
-    said = conflict(before, compared)
-    assert said.startswith("version 4 became the champion while version 5 was compared with")
-    assert "shiplift rerun digits/5" in said
+    message = conflict(before, compared)
+    assert message.startswith("version 4 became the champion while version 5 was compared with")
+    assert "shiplift rerun digits/5" in message
 
 
 def test_an_older_version_does_not_replace_a_newer_champion() -> None:
-    said = conflict(7, Champion(version=7))
-    assert said.startswith("version 7 is the champion and newer than version 5")
-    assert "--allow-older" in said
+    message = conflict(7, Champion(version=7))
+    assert message.startswith("version 7 is the champion and newer than version 5")
+    assert "--allow-older" in message
 
 
 def test_an_older_version_replaces_a_newer_champion_where_a_person_says_so() -> None:

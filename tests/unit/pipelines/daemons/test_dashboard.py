@@ -18,7 +18,7 @@ EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]
 
 def exported() -> dict[str, set[str]]:
     """Every series' name, and its labels."""
-    found: dict[str, set[str]] = {}
+    labels: dict[str, set[str]] = {}
     for metric in (*vars(ReleaseMetrics()).values(), *vars(Metrics()).values()):
         if not hasattr(metric, "_name"):
             continue
@@ -27,8 +27,8 @@ def exported() -> dict[str, set[str]]:
             endings = ("_bucket", "_sum", "_count")
         for ending in endings:
             extra = {"le"} if ending == "_bucket" else set()
-            found[metric._name + ending] = set(metric._labelnames) | extra
-    return found
+            labels[metric._name + ending] = set(metric._labelnames) | extra
+    return labels
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -51,8 +51,8 @@ def test_every_metric_exported_is_shown() -> None:
 def test_legends_name_labels_that_are_kept() -> None:
     for panel in PANELS:
         for target in panel["targets"]:
-            kept = {label for group in re.findall(r"by \(([^)]*)\)", target["expr"]) for label in group.split(", ")}
-            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= kept
+            grouped = {label for group in re.findall(r"by \(([^)]*)\)", target["expr"]) for label in group.split(", ")}
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= grouped
 
 
 def test_panels_do_not_overlap_and_have_a_source() -> None:

@@ -45,12 +45,12 @@ def releases(tmp_path: Path) -> Releases:
 def running(home: Path, dispatcher: Process | None = None) -> Stack:
     """A stack whose dispatcher is this process, unless another is named."""
     ports = dict.fromkeys(("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port"), 1)
-    made = Stack(
+    stack = Stack(
         **ports, registry_uri="http://127.0.0.1:1", server_environment="", cache_mb=0, rate_limiter=False, sweep_s=60,
         since=0, processes={"dispatcher": dispatcher or identify(os.getpid())},
     )  # fmt: skip
-    (home / "stack.json").write_text(made.model_dump_json())
-    return made
+    (home / "stack.json").write_text(stack.model_dump_json())
+    return stack
 
 
 def queued(releases: Releases, model: str, version: int) -> str:
@@ -82,12 +82,12 @@ def test_releases_of_its_own_model_are_waited_for_in_their_order_and_no_others(
             releases.end(name, report(name))
 
     worker = later(work)
-    told: list[str] = []
-    demo_story.settle(tmp_path, running(tmp_path), told.append)
+    lines: list[str] = []
+    demo_story.settle(tmp_path, running(tmp_path), lines.append)
     worker.join()
     assert not any(map(releases.active, (second, third)))
     assert releases.active(other)
-    assert [line.split()[1] for line in told] == [second, third]
+    assert [line.split()[1] for line in lines] == [second, third]
 
 
 def test_a_version_whose_webhook_was_lost_is_released_before_the_demo_begins(
@@ -121,6 +121,6 @@ def test_without_a_dispatcher_nobody_waits_for_ever(tmp_path: Path, releases: Re
 
 
 def test_in_a_fresh_home_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
-    told: list[str] = []
-    demo_story.settle(tmp_path, running(tmp_path), told.append)
-    assert told == []
+    lines: list[str] = []
+    demo_story.settle(tmp_path, running(tmp_path), lines.append)
+    assert lines == []

@@ -17,14 +17,14 @@ ME = identify(os.getpid())
 GONE = Process(pid=2**22 - 1, started_at=0)
 
 
-def made(home: Path, processes: dict[str, Process] | None = None, *, registry: str = "") -> Stack:
-    found = Stack(
+def started(home: Path, processes: dict[str, Process] | None = None, *, registry: str = "") -> Stack:
+    started = Stack(
         mlflow_port=5000, receiver_port=8090, http_port=8000, grpc_port=8001, metrics_port=8002,
         registry_uri=registry or "http://127.0.0.1:5000", server_environment=str(home / "server"), cache_mb=64,
         rate_limiter=False, sweep_s=60, since=0, processes=processes or {},
     )  # fmt: skip
-    write_atomically(home / "stack.json", found.model_dump_json())
-    return found
+    write_atomically(home / "stack.json", started.model_dump_json())
+    return started
 
 
 def all_of(process: Process) -> dict[str, Process]:
@@ -39,13 +39,13 @@ def test_a_home_without_a_stack_has_none(tmp_path: Path) -> None:
 
 
 def test_a_stack_that_runs_is_found_again(tmp_path: Path) -> None:
-    found = made(tmp_path, all_of(ME))
-    assert stack.require(tmp_path) == found
+    running = started(tmp_path, all_of(ME))
+    assert stack.require(tmp_path) == running
 
 
 @pytest.mark.parametrize("name", stack.NAMES)
 def test_a_stack_of_which_a_part_is_gone_is_down(tmp_path: Path, name: str) -> None:
-    made(tmp_path, all_of(ME) | {name: GONE})
+    started(tmp_path, all_of(ME) | {name: GONE})
     with pytest.raises(StackDown, match=f"{name} of the stack in .* is not running"):
         stack.require(tmp_path)
 
@@ -53,13 +53,13 @@ def test_a_stack_of_which_a_part_is_gone_is_down(tmp_path: Path, name: str) -> N
 def test_somebody_else_s_registry_is_no_part_of_the_stack(tmp_path: Path) -> None:
     parts = all_of(ME)
     del parts["mlflow"]
-    found = made(tmp_path, parts, registry="https://mlflow.example.org")
-    assert (found.embedded_registry, found.names) == (False, ("triton", "receiver", "dispatcher"))
-    assert stack.require(tmp_path) == found
+    running = started(tmp_path, parts, registry="https://mlflow.example.org")
+    assert (running.embedded_registry, running.names) == (False, ("triton", "receiver", "dispatcher"))
+    assert stack.require(tmp_path) == running
 
 
 def test_a_site_says_where_and_no_secret(tmp_path: Path) -> None:
-    site = stack.site(tmp_path, made(tmp_path))
+    site = stack.site(tmp_path, started(tmp_path))
     assert isinstance(site.place, Machine)
     assert (site.place.http, site.place.grpc) == ("127.0.0.1:8000", "127.0.0.1:8001")
     assert site.artifacts_uri == f"file://{tmp_path}/artifacts"
@@ -85,18 +85,18 @@ def test_a_port_that_is_taken_stops_the_start_before_anything_runs(tmp_path: Pat
 
 def test_the_status_tells_every_part_and_what_is_down(tmp_path: Path) -> None:
     assert status.of_stack(tmp_path) == StackStatus(home=str(tmp_path), running=False)
-    made(tmp_path, all_of(GONE) | {"triton": ME})
-    found = status.of_stack(tmp_path)
-    assert not found.running
-    assert {part.name: (part.running, part.pid) for part in found.parts} == {
+    started(tmp_path, all_of(GONE) | {"triton": ME})
+    shown = status.of_stack(tmp_path)
+    assert not shown.running
+    assert {part.name: (part.running, part.pid) for part in shown.parts} == {
         "mlflow": (False, 0), "triton": (True, os.getpid()), "receiver": (False, 0), "dispatcher": (False, 0),
     }  # fmt: skip
-    assert found.memory_mb > 0
+    assert shown.memory_mb > 0
 
 
 def test_the_addresses_of_a_stack_are_complete(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = status.endpoints(made(tmp_path))
-    assert found.model_dump() == {
+    endpoints = status.endpoints(started(tmp_path))
+    assert endpoints.model_dump() == {
         "mlflow": "http://127.0.0.1:5000", "receiver": "http://127.0.0.1:8090", "http": "http://127.0.0.1:8000",
         "grpc": "127.0.0.1:8001", "metrics": "http://127.0.0.1:8002/metrics",
     }  # fmt: skip
