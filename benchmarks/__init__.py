@@ -1,1 +1,1 @@
-"""Figures, each by one command; see the Makefile."""
+"""Benchmarks, one command each; see the Makefile."""

@@ -1,7 +1,7 @@
-"""A registry of any size on a real database, behind MLflow's own server, and a home that released all of it.
+"""A registry of any size on a real database, behind MLflow's own server, and a home with a release of every version.
 
-Rows go straight into MLflow's tables, since its API writes a few dozen a second. The first model is written through
-the API all the same: what the REST API then says of a model of ours must be what it says of that one.
+Rows go straight into MLflow's tables, since its API writes only a few dozen per second. One model is still written
+through the API: the REST API must describe our models exactly as it describes that one.
 """
 
 import os
@@ -32,14 +32,14 @@ from shiplift.runtime.records.verdict import Check, Outcome
 VERSIONS = 20
 HOST = stack.HOST
 DATABASES = ("sqlite", "postgresql")
-_BY_HAND = "written-by-mlflow"
+_REFERENCE = "written-by-mlflow"
 _STAGES = ("admit", "export", "quantize", "package", "tune", "deploy", "load_test", "gate", "promote")
 _API = "/api/2.0/mlflow"
 _SOURCE, _RUN = "s3://models/1", "0" * 32
 
 
 def name_of(number: int) -> str:
-    """A model's name."""
+    """The name of a model."""
     return f"model-{number:05}"
 
 
@@ -48,10 +48,10 @@ def name_of(number: int) -> str:
 
 @contextmanager
 def database(kind: str, folder: Path) -> Iterator[str]:
-    """An empty database of one kind; gives its URI for MLflow.
+    """Creates an empty database of a kind and yields its URI for MLflow.
 
     Raises:
-        LookupError: this machine has no such database, or Python no driver for it.
+        LookupError: the database or its Python driver is not installed.
     """
     if kind == "sqlite":
         yield f"sqlite:///{folder / 'mlflow.db'}"
@@ -62,36 +62,27 @@ def database(kind: str, folder: Path) -> Iterator[str]:
 
 @contextmanager
 def _postgres() -> Iterator[int]:
-    """A PostgreSQL server with its defaults, as a user that is not root; gives its port."""
+    """Runs a PostgreSQL server with default settings, not as root, and yields its port."""
     programs = _postgres_programs()
     user = "postgres" if os.geteuid() == 0 else None
     folder, port = Path(tempfile.mkdtemp(prefix="shiplift-postgres-")), free_port()
     if user:
         shutil.chown(folder, user)
-    said: dict[str, Any] = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    options: dict[str, Any] = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     initdb: list[str | Path] = [
-        programs / "initdb",
-        "-D",
-        folder / "data",
-        "-U",
-        "shiplift",
-        "-A",
-        "trust",
-        "-E",
-        "UTF8",
-        "--no-sync",
-    ]
-    subprocess.run(initdb, check=True, **said)
-    options = ["-c", f"listen_addresses={HOST}", "-c", "unix_socket_directories="]
-    server = subprocess.Popen([programs / "postgres", "-D", folder / "data", "-p", str(port), *options], **said)
+        programs / "initdb", "-D", folder / "data", "-U", "shiplift", "-A", "trust", "-E", "UTF8", "--no-sync",
+    ]  # fmt: skip
+    subprocess.run(initdb, check=True, **options)
+    settings = ["-c", f"listen_addresses={HOST}", "-c", "unix_socket_directories="]
+    server = subprocess.Popen([programs / "postgres", "-D", folder / "data", "-p", str(port), *settings], **options)
     try:
         until(lambda: listening(HOST, port), "PostgreSQL")
-        where = ["-h", HOST, "-p", str(port), "-U", "shiplift"]
+        address = ["-h", HOST, "-p", str(port), "-U", "shiplift"]
         until(
-            lambda: subprocess.run([programs / "pg_isready", *where], check=False, **said).returncode == 0,
-            "PostgreSQL to take connections",
+            lambda: subprocess.run([programs / "pg_isready", *address], check=False, **options).returncode == 0,
+            "PostgreSQL to accept connections",
         )
-        subprocess.run([programs / "createdb", *where, "shiplift"], check=True, **said)
+        subprocess.run([programs / "createdb", *address, "shiplift"], check=True, **options)
         yield port
     finally:
         server.send_signal(signal.SIGINT)  # a fast shutdown: SIGTERM waits for every client to hang up
@@ -107,11 +98,11 @@ def _postgres_programs() -> Path:
             pwd.getpwnam("postgres")
         except KeyError as error:
             raise LookupError("PostgreSQL does not run as root, and there is no user 'postgres'") from error
-    found = [Path(which).resolve().parent] if (which := shutil.which("initdb")) else []
-    found += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    if not found:
+    folders = [Path(initdb).resolve().parent] if (initdb := shutil.which("initdb")) else []
+    folders += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    if not folders:
         raise LookupError("PostgreSQL is not installed (Debian: postgresql)")
-    return found[0]
+    return folders[0]
 
 
 # --- MLflow ---------------------------------------------------------------------------------------------------------
@@ -119,7 +110,7 @@ def _postgres_programs() -> Path:
 
 @contextmanager
 def mlflow_server(uri: str, home: Path) -> Iterator[str]:
-    """MLflow on a database, started as the embedded stack starts it; gives its address."""
+    """Runs MLflow on a database, as the embedded stack starts it, and yields its address."""
     port = free_port()
     command = stack.mlflow_command(port, uri, home / "artifacts")
     variables = os.environ | stack.mlflow_variables(home)
@@ -133,54 +124,55 @@ def mlflow_server(uri: str, home: Path) -> Iterator[str]:
         stop(process)
 
 
-def write_one(address: str) -> None:
-    """A model with its versions, their tags and its alias, through the API."""
+def write_reference(address: str) -> None:
+    """Writes a model with its versions, their tags and its alias, through the API."""
     with _client(address) as client:
-        client.post("/registered-models/create", json={"name": _BY_HAND}).raise_for_status()
+        client.post("/registered-models/create", json={"name": _REFERENCE}).raise_for_status()
         for version in range(1, VERSIONS + 1):
-            made = {"name": _BY_HAND, "source": _SOURCE, "run_id": _RUN}
-            client.post("/model-versions/create", json=made).raise_for_status()
-            for key, value in _tags(_BY_HAND, version).items():
-                body = {"name": _BY_HAND, "version": str(version), "key": key, "value": value}
-                client.post("/model-versions/set-tag", json=body).raise_for_status()
-        named = {"name": _BY_HAND, "alias": "champion", "version": str(VERSIONS)}
-        client.post("/registered-models/alias", json=named).raise_for_status()
+            body = {"name": _REFERENCE, "source": _SOURCE, "run_id": _RUN}
+            client.post("/model-versions/create", json=body).raise_for_status()
+            for key, value in _tags(_REFERENCE, version).items():
+                tag = {"name": _REFERENCE, "version": str(version), "key": key, "value": value}
+                client.post("/model-versions/set-tag", json=tag).raise_for_status()
+        alias = {"name": _REFERENCE, "alias": "champion", "version": str(VERSIONS)}
+        client.post("/registered-models/alias", json=alias).raise_for_status()
 
 
 def check(address: str, number: int) -> None:
-    """Whether the REST API says of a model of ours what it says of MLflow's own.
+    """Checks that the REST API describes a model of ours as it describes the reference.
 
     Raises:
-        AssertionError: it says something else.
+        AssertionError: the descriptions differ.
     """
     with _client(address) as client:
-        found = []
-        for name in (_BY_HAND, name_of(number)):
+        descriptions = []
+        for name in (_REFERENCE, name_of(number)):
             model = client.get("/registered-models/get", params={"name": name})
             versions = client.get("/model-versions/search", params={"filter": f"name='{name}'", "max_results": 1000})
-            said = [one.raise_for_status().json() for one in (model, versions)]
-            found.append(_plain(said, name))
-        if found[0] != found[1]:
-            raise AssertionError(f"MLflow wrote {str(found[0])[:400]}, we wrote {str(found[1])[:400]}")
+            answers = [response.raise_for_status().json() for response in (model, versions)]
+            descriptions.append(_normalized(answers, name))
+        reference, ours = descriptions
+        if reference != ours:
+            raise AssertionError(f"MLflow wrote {str(reference)[:400]}, we wrote {str(ours)[:400]}")
 
 
 def _client(address: str) -> httpx.Client:
     return httpx.Client(base_url=address + _API, trust_env=False, timeout=60)
 
 
-def _plain(said: Any, name: str) -> Any:
-    """An answer without what differs between any two models, names and times, and without an order of its lists."""
-    if isinstance(said, dict):
-        return {key: _plain(value, name) for key, value in said.items() if not key.endswith("timestamp")}
-    if isinstance(said, list):
-        return sorted((_plain(one, name) for one in said), key=repr)
-    if isinstance(said, str):
-        return re.sub(rf"{name}-(\d+)-[0-9a-f]{{10}}", r"RELEASE-\1", said).replace(name, "NAME")
-    return said
+def _normalized(answer: Any, name: str) -> Any:
+    """An answer without what differs between any two models (names and times), and with sorted lists."""
+    if isinstance(answer, dict):
+        return {key: _normalized(value, name) for key, value in answer.items() if not key.endswith("timestamp")}
+    if isinstance(answer, list):
+        return sorted((_normalized(item, name) for item in answer), key=repr)
+    if isinstance(answer, str):
+        return re.sub(rf"{name}-(\d+)-[0-9a-f]{{10}}", r"RELEASE-\1", answer).replace(name, "NAME")
+    return answer
 
 
 def fill(uri: str, first: int, last: int) -> None:
-    """Adds the models from `first` to before `last`: 20 released versions each, the newest one the champion."""
+    """Adds models `first` to `last` (exclusive), each with 20 released versions, the newest of them the champion."""
     from mlflow.store.model_registry.dbmodels import models as tables
     from sqlalchemy import create_engine, insert, text
 
@@ -197,29 +189,29 @@ def fill(uri: str, first: int, last: int) -> None:
             })  # fmt: skip
             tags += [{"name": name, "version": version, "key": k, "value": v} for k, v in _tags(name, version).items()]
     engine = create_engine(uri)
-    rows = (
+    tables_and_rows = (
         (tables.SqlRegisteredModel, models), (tables.SqlModelVersion, versions),
         (tables.SqlModelVersionTag, tags), (tables.SqlRegisteredModelAlias, aliases),
     )  # fmt: skip
     with engine.begin() as connection:
-        for table, given in rows:
-            connection.execute(insert(table), given)
+        for table, rows in tables_and_rows:
+            connection.execute(insert(table), rows)
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text("ANALYZE"))  # as autovacuum has done, in a registry that took months to fill
+        connection.execute(text("ANALYZE"))  # autovacuum would have done so in a registry that took months to fill
     engine.dispose()
 
 
 def _tags(name: str, version: int) -> dict[str, str]:
-    told = {"release": release_name(name, version, ""), "outcome": "promoted", "verdict": "pass",
-            "reason": "every check passed", "run_id": _RUN}  # fmt: skip
-    return {f"shiplift.{key}": value for key, value in told.items()}
+    fields = {"release": release_name(name, version, ""), "outcome": "promoted", "verdict": "pass",
+              "reason": "every check passed", "run_id": _RUN}  # fmt: skip
+    return {f"shiplift.{key}": value for key, value in fields.items()}
 
 
 # --- the home -------------------------------------------------------------------------------------------------------
 
 
 def release_folders(home: Path, first: int, last: int) -> None:
-    """The same models as ended releases of a home."""
+    """Adds the same models to a home as finished releases."""
     for number in range(first, last):
         for version in range(1, VERSIONS + 1):
             name = name_of(number)
@@ -233,12 +225,12 @@ def release_folders(home: Path, first: int, last: int) -> None:
 
 def _report(name: str, version: int) -> ReleaseReport:
     checks = tuple(
-        Check(name=one, measured=1.0, limit=2.0, unit="ms", verdict=Outcome.PASS, reason="1 is within 2")
-        for one in ("p99", "throughput", "memory", "failures", "score", "parity")
+        Check(name=name, measured=1.0, limit=2.0, unit="ms", verdict=Outcome.PASS, reason="1 is within 2")
+        for name in ("p99", "throughput", "memory", "failures", "score", "parity")
     )
     return ReleaseReport(
         model=name, version=version, verdict=Outcome.PASS, alias="champion", endpoint=None,
-        stages=tuple(StageRun(name=one, seconds=1.0) for one in _STAGES), checks=checks,
+        stages=tuple(StageRun(name=stage, seconds=1.0) for stage in _STAGES), checks=checks,
         release=release_name(name, version, ""), reason="every check passed", exit_code=0, seconds=9.0,
         since_request_seconds=9.0, overhead_seconds=1.0, trigger="webhook",
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What the engines alone reach on this machine: the most any server around them could give.
+"""The throughput of the engines alone on this machine: an upper limit for any server.
 
-Two threads with a one-threaded session each, without a server, a socket or a copy: what is left to a served model's
-throughput is the server's cost.
+Two threads run a single-threaded session each, without a server, a socket or a copy. The gap to a served model's
+throughput is the cost of the server.
 """
 
 import threading
@@ -20,14 +20,14 @@ _THREADS = 2
 
 
 def ceiling(subject: Subject, champion: Path, max_batch: int) -> dict[str, Any]:
-    """Samples a second of the promoted file and of fp32, singly and in batches; and the operators it spends them on."""
+    """Samples per second of the promoted file and of fp32, single and in batches, and its most expensive operators."""
     promoted = next(champion.glob("*/model.onnx"))
     batches = sorted({1, min(max_batch, 16)})
-    found = {}
+    rates = {}
     for name, file in (("promoted", promoted), ("fp32", subject.folder / "model.onnx")):
         for batch in batches:
-            found[f"{name}, batches of {batch}"] = rounded(_rate(file, _batch(subject, batch)) * batch)
-    return {"samples_per_s": found, "operators_percent": operators(promoted, _batch(subject, batches[-1]))}
+            rates[f"{name}, batches of {batch}"] = rounded(_rate(file, _batch(subject, batch)) * batch)
+    return {"samples_per_s": rates, "operators_percent": operators(promoted, _batch(subject, batches[-1]))}
 
 
 def _batch(subject: Subject, size: int) -> Any:
@@ -44,42 +44,42 @@ def _session(file: Path, *, profile: str = "") -> Any:
     return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
-def _rate(file: Path, given: Any) -> float:
-    """Runs a second, of two sessions side by side."""
+def _rate(file: Path, batch: Any) -> float:
+    """Runs per second of two sessions side by side."""
     sessions = [_session(file) for _ in range(_THREADS)]
-    asked = {sessions[0].get_inputs()[0].name: given}
+    inputs = {sessions[0].get_inputs()[0].name: batch}
     counts = [0] * _THREADS
     for session in sessions:
-        session.run(None, asked)
+        session.run(None, inputs)
     end = time.perf_counter() + _SECONDS
 
-    def work(at: int) -> None:
+    def work(index: int) -> None:
         while time.perf_counter() < end:
-            sessions[at].run(None, asked)
-            counts[at] += 1
+            sessions[index].run(None, inputs)
+            counts[index] += 1
 
     started = time.perf_counter()
-    _together(work)
+    _run_in_threads(work)
     return sum(counts) / (time.perf_counter() - started)
 
 
-def _together(work: Callable[[int], None]) -> None:
-    threads = [threading.Thread(target=work, args=(at,)) for at in range(_THREADS)]
+def _run_in_threads(work: Callable[[int], None]) -> None:
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(_THREADS)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
 
 
-def operators(file: Path, given: Any) -> dict[str, float]:
-    """Shares of the run time by operator, the largest six, as ONNX Runtime's own profile says."""
+def operators(file: Path, batch: Any) -> dict[str, float]:
+    """The six operators with the largest shares of the run time, in percent, from ONNX Runtime's profile."""
     import json
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
         session = _session(file, profile=f"{folder}/ort")
         for _ in range(5):
-            session.run(None, {session.get_inputs()[0].name: given})
+            session.run(None, {session.get_inputs()[0].name: batch})
         events = json.loads(Path(session.end_profiling()).read_text())
     spent: dict[str, float] = {}
     for event in events:

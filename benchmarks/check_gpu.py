@@ -1,8 +1,8 @@
-"""What an NVIDIA GPU machine can show: `make check-gpu` runs what its libraries allow, and says what it skipped.
+"""`make check-gpu`: runs what the libraries of an NVIDIA GPU machine allow, and says what it skipped.
 
-Half precision against FP32 on ResNet-50's architecture and a 12-layer encoder: parity, latency percentiles and
-throughput, as TorchScript, as AOTInductor, through ONNX Runtime's CUDA provider, as a TensorRT plan and through the
-bundled Triton, wherever the library is there. Torch and numpy are enough to begin with; the result is one JSON file.
+Compares half precision with FP32 on ResNet-50's architecture and a 12-layer encoder: parity, latency percentiles and
+throughput, with TorchScript, AOTInductor and ONNX Runtime's CUDA provider, where they are installed; and says whether
+TensorRT is. It needs only torch and numpy; the result is one JSON file.
 """
 
 import argparse
@@ -23,34 +23,34 @@ BATCHES = (1, 8, 32)
 PRECISIONS = ("fp32", "fp16", "bf16")
 _RUNS, _WARM = 100, 10
 _PARITY_BATCH = 16
-_COMPILE_S = 300  # a compilation that takes longer is given up
+_COMPILE_S = 300  # a longer compilation is abandoned
 
 
 class Skipped(Exception):
-    """A part that this machine's libraries do not allow."""
+    """A part that needs libraries which are not installed here."""
 
 
 def percentile(sorted_values: list[float], share: float) -> float:
-    """The value that `share` of them do not exceed (nearest rank)."""
-    at = max(0, min(len(sorted_values) - 1, round(share * len(sorted_values) + 0.5) - 1))
-    return sorted_values[at]
+    """The value that a share of them (0 to 1) does not exceed, by nearest rank."""
+    index = max(0, min(len(sorted_values) - 1, round(share * len(sorted_values) + 0.5) - 1))
+    return sorted_values[index]
 
 
-def timed(call: Callable[[], Any], settle: Callable[[], Any], batch: int) -> dict[str, float]:
-    """Latency percentiles in ms of calls one by one, and samples per second of calls in a row."""
+def timed(call: Callable[[], Any], synchronize: Callable[[], Any], batch: int) -> dict[str, float]:
+    """Latency percentiles (ms) of calls waited for one by one, and samples per second of calls back to back."""
     for _ in range(_WARM):
         call()
-    settle()
+    synchronize()
     spent = []
     for _ in range(_RUNS):
         before = time.perf_counter()
         call()
-        settle()
+        synchronize()
         spent.append((time.perf_counter() - before) * 1000)
     before = time.perf_counter()
     for _ in range(_RUNS):
         call()
-    settle()
+    synchronize()
     spent.sort()
     return {
         "p50_ms": round(percentile(spent, 0.5), 4),
@@ -59,11 +59,11 @@ def timed(call: Callable[[], Any], settle: Callable[[], Any], batch: int) -> dic
     }
 
 
-def parity(wanted: Any, got: Any) -> dict[str, float]:
-    """How far answers are from FP32's: relative L2 error, largest difference, share of equal first choices."""
+def parity(expected: Any, actual: Any) -> dict[str, float]:
+    """How far answers are from FP32's: relative L2 error, largest difference, share of equal top classes."""
     import torch
 
-    exact, rough = wanted.double().cpu(), got.double().cpu()
+    exact, rough = expected.double().cpu(), actual.double().cpu()
     if not torch.isfinite(rough).all():
         return {"finite": 0.0}
     return {
@@ -78,29 +78,29 @@ def parity(wanted: Any, got: Any) -> dict[str, float]:
 
 
 def mixed(model: Any, precision: str) -> Any:
-    """The model in a precision, with FP32 outputs; float inputs are cast inside, as a served model would."""
+    """The model in a precision, with FP32 outputs; it casts float inputs itself, as a served model would."""
     import copy
 
     import torch
 
-    kinds = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+    dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
     class Mixed(torch.nn.Module):  # type: ignore[misc]
-        """Casts around a model."""
+        """A model between casts."""
 
         def __init__(self) -> None:
             super().__init__()
-            self.model = copy.deepcopy(model).to(kinds[precision])
+            self.model = copy.deepcopy(model).to(dtypes[precision])
 
         def forward(self, x: Any) -> Any:
-            """As the model's, in FP32."""
-            return self.model(x.to(kinds[precision]) if x.is_floating_point() else x).float()
+            """The model's output, in FP32."""
+            return self.model(x.to(dtypes[precision]) if x.is_floating_point() else x).float()
 
     return Mixed().eval()
 
 
 def torchscript(model: Any, example: Any) -> Any:
-    """Traced, frozen and on the GPU."""
+    """Traces and freezes the model."""
     import torch
 
     traced = torch.jit.trace(model, example, check_trace=False)
@@ -108,7 +108,10 @@ def torchscript(model: Any, example: Any) -> Any:
 
 
 def inductor(model: Any, example: Any) -> Any:
-    """Compiled ahead of time by AOTInductor, for the example's shape. The package outlives the call: it is mapped."""
+    """Compiles the model ahead of time with AOTInductor, for the example's shape.
+
+    The package stays on disk after the call, because it is memory-mapped.
+    """
     import torch
 
     folder = tempfile.mkdtemp(prefix="aoti-")
@@ -118,7 +121,7 @@ def inductor(model: Any, example: Any) -> Any:
 
 
 def torch_figures(device: str, tell: Callable[[str], None], *, compile_too: bool) -> Iterator[dict[str, Any]]:
-    """Every architecture, precision and batch as TorchScript; then batch 8 as AOTInductor, which compiles for long."""
+    """Every architecture, precision and batch as TorchScript, then batch 8 as AOTInductor, which compiles slowly."""
     from benchmarks.architectures import LARGE
 
     for architecture in LARGE:
@@ -133,67 +136,67 @@ def torch_figures(device: str, tell: Callable[[str], None], *, compile_too: bool
 
 
 def isolated(*row: Any) -> dict[str, Any]:
-    """`torch_figure` in a process of its own: compiled code can crash, and a crash costs no other figure."""
-    named = dict(zip(("model", "precision", "engine", "batch"), row[1:], strict=True))
+    """Runs `torch_figure` in its own process: compiled code may crash, which must not cost the other figures."""
+    labels = dict(zip(("model", "precision", "engine", "batch"), row[1:], strict=True))
     command = [sys.executable, "-m", "benchmarks.check_gpu", "--row", json.dumps(row)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
     except subprocess.TimeoutExpired:
-        return {**named, "skipped": f"took over {_COMPILE_S} s"}
+        return {**labels, "skipped": f"took more than {_COMPILE_S} s"}
     if done.returncode < 0:
-        return {**named, "skipped": f"crashed: {signal.Signals(-done.returncode).name}"}
+        return {**labels, "skipped": f"crashed: {signal.Signals(-done.returncode).name}"}
     if done.returncode:
-        return {**named, "skipped": f"exit code {done.returncode}: {done.stderr[-300:]}"}
+        return {**labels, "skipped": f"exit code {done.returncode}: {done.stderr[-300:]}"}
     figure: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return figure
 
 
 def torch_figure(device: str, name: str, precision: str, engine: str, batch: int) -> dict[str, Any]:
-    """One architecture in one precision and batch, run by one engine."""
+    """Measures one architecture in one precision and batch, on one engine."""
     import torch
 
     from benchmarks.architectures import LARGE, seeded
 
-    def settle() -> None:
+    def synchronize() -> None:
         if device == "cuda":
             torch.cuda.synchronize()
 
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # FP32 means FP32
     architecture = next(architecture for architecture in LARGE if architecture.name == name)
     plain = seeded(architecture).to(device)
-    asked = architecture.inputs(_PARITY_BATCH).to(device)
+    inputs = architecture.inputs(_PARITY_BATCH).to(device)
     with torch.inference_mode():
-        wanted = plain(asked)
+        expected = plain(inputs)
     model = mixed(plain, precision).to(device)
-    return _measured(model, architecture, precision, engine, batch, wanted, asked, settle)
+    return _measured(model, architecture, precision, engine, batch, expected, inputs, synchronize)
 
 
 def _measured(
-    model: Any, architecture: Any, precision: str, how: str, batch: int, wanted: Any, asked: Any,
-    settle: Callable[[], None],
+    model: Any, architecture: Any, precision: str, engine: str, batch: int, expected: Any, inputs: Any,
+    synchronize: Callable[[], None],
 ) -> dict[str, Any]:  # fmt: skip
     import torch
 
-    said = {"model": architecture.name, "precision": precision, "engine": how, "batch": batch}
-    example = architecture.inputs(batch).to(asked.device)
+    labels = {"model": architecture.name, "precision": precision, "engine": engine, "batch": batch}
+    example = architecture.inputs(batch).to(inputs.device)
     started = time.perf_counter()
     try:
         with torch.inference_mode():
-            made = torchscript(model, example) if how == "torchscript" else inductor(model, example)
-            built = round(time.perf_counter() - started, 2)
-            close = parity(wanted[:batch], made(asked[:batch])) if batch <= _PARITY_BATCH else parity(
-                wanted, made(torch.cat([asked, asked])[:batch])[:_PARITY_BATCH]
+            compiled = torchscript(model, example) if engine == "torchscript" else inductor(model, example)
+            build_s = round(time.perf_counter() - started, 2)
+            similarity = parity(expected[:batch], compiled(inputs[:batch])) if batch <= _PARITY_BATCH else parity(
+                expected, compiled(torch.cat([inputs, inputs])[:batch])[:_PARITY_BATCH]
             )  # fmt: skip
-            return {**said, "build_s": built, **timed(lambda: made(example), settle, batch), **close}
+            return {**labels, "build_s": build_s, **timed(lambda: compiled(example), synchronize, batch), **similarity}
     except Exception as error:  # a missing compiler, an unsupported kernel: whatever it is, it is the result
-        return {**said, "skipped": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+        return {**labels, "skipped": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
 
 
 # --- other engines --------------------------------------------------------------------------------------------------
 
 
 def onnxruntime_figures(tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """FP32 through ONNX Runtime's CUDA provider."""
+    """Measures FP32 with ONNX Runtime's CUDA provider."""
     with contextlib.suppress(ImportError):
         import onnxruntime as ort
 
@@ -209,23 +212,23 @@ def _onnxruntime(ort: Any) -> list[dict[str, Any]]:
 
     from benchmarks.architectures import LARGE, seeded
 
-    found = []
+    figures = []
     for architecture in LARGE:
         model, example = seeded(architecture), architecture.inputs(8)
         with tempfile.TemporaryDirectory() as folder:
             torch.onnx.export(model, (example,), f"{folder}/m.onnx", dynamo=True, input_names=["input"], verbose=False)
-            running = ort.InferenceSession(f"{folder}/m.onnx", providers=["CUDAExecutionProvider"])
-        given = {"input": example.numpy()}
+            session = ort.InferenceSession(f"{folder}/m.onnx", providers=["CUDAExecutionProvider"])
+        inputs = {"input": example.numpy()}
         with torch.inference_mode():
-            close = parity(model(example), torch.from_numpy(running.run(None, given)[0]))
-        figures = timed(lambda run=running, x=given: run.run(None, x), lambda: None, 8)  # type: ignore[misc]
-        said = {"model": architecture.name, "precision": "fp32", "engine": "onnxruntime-cuda", "batch": 8}
-        found.append({**said, **figures, **close})
-    return found
+            similarity = parity(model(example), torch.from_numpy(session.run(None, inputs)[0]))
+        times = timed(lambda run=session.run, x=inputs: run(None, x), lambda: None, 8)  # type: ignore[misc]
+        labels = {"model": architecture.name, "precision": "fp32", "engine": "onnxruntime-cuda", "batch": 8}
+        figures.append({**labels, **times, **similarity})
+    return figures
 
 
 def tensorrt_figures(_: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Whether plans can be built here: the package step does so, with `runtime.precision.tensorrt_plans`."""
+    """Says whether TensorRT is installed; plans are built by the package step (`runtime.precision.tensorrt_plans`)."""
     try:
         import tensorrt
     except ImportError:
@@ -237,36 +240,34 @@ def tensorrt_figures(_: Callable[[str], None]) -> list[dict[str, Any]]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """What the figures were made on."""
+    """The machine on which the figures were measured."""
     import torch
 
-    said: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__, "device": device}
+    facts: dict[str, Any] = {"python": platform.python_version(), "torch": torch.__version__, "device": device}
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
-        said |= {
+        facts |= {
             "gpu": properties.name,
             "compute_capability": f"{properties.major}.{properties.minor}",
             "memory_mb": properties.total_memory >> 20,
             "cuda": torch.version.cuda,
         }
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-            said["driver"] = subprocess.run(
-                words, capture_output=True, text=True, timeout=20, check=True
-            ).stdout.strip()
-    return said
+            command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+            facts["driver"] = done.stdout.strip()
+    return facts
 
 
-def table(found: list[dict[str, Any]]) -> str:
-    """The figures as a person reads them, with ratios to FP32 of the same engine and batch."""
-    base = {(r["model"], r["engine"], r["batch"]): r for r in found if r.get("precision") == "fp32" and "p99_ms" in r}
+def table(figures: list[dict[str, Any]]) -> str:
+    """The figures as text, with ratios to FP32 on the same engine and batch."""
+    measured = [row for row in figures if "p99_ms" in row]
+    base = {(row["model"], row["engine"], row["batch"]): row for row in measured if row["precision"] == "fp32"}
     head = f"{'model':<16}{'engine':<18}{'precision':<10}{'batch':>5}{'p50 ms':>9}{'p99 ms':>9}{'samples/s':>11}"
     lines = [f"{head}{'x fp32':>8}{'error':>10}"]
-    for row in found:
-        if "p99_ms" not in row:
-            continue
-        over = base.get((row["model"], row["engine"], row["batch"]))
-        ratio = f"{row['samples_per_s'] / over['samples_per_s']:.2f}" if over else "-"
+    for row in measured:
+        fp32 = base.get((row["model"], row["engine"], row["batch"]))
+        ratio = f"{row['samples_per_s'] / fp32['samples_per_s']:.2f}" if fp32 else "-"
         name = f"{row['model']:<16}{row['engine']:<18}{row['precision']:<10}{row['batch']:>5}"
         speed = f"{row['p50_ms']:>9.3f}{row['p99_ms']:>9.3f}{row['samples_per_s']:>11.0f}{ratio:>8}"
         lines.append(f"{name}{speed}{row.get('relative_error', float('nan')):>10.2g}")
@@ -274,50 +275,50 @@ def table(found: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    """Runs everything that can be run and writes `gpu.json`; ends with 0 whatever was skipped."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--out", type=Path, default=RESULTS, help="where gpu.json goes")
-    options.add_argument("--on-cpu", action="store_true", help="try the script itself, without a GPU")
-    options.add_argument("--row", help=argparse.SUPPRESS)
-    given = options.parse_args()
-    if given.row:
-        print(json.dumps(torch_figure(*json.loads(given.row))))
+    """Runs everything that can run here and writes `gpu.json`; skipped parts are no error."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where gpu.json goes")
+    parser.add_argument("--on-cpu", action="store_true", help="try the script itself, without a GPU")
+    parser.add_argument("--row", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.row:
+        print(json.dumps(torch_figure(*json.loads(arguments.row))))
         return
-    given.out.mkdir(parents=True, exist_ok=True)
+    arguments.out.mkdir(parents=True, exist_ok=True)
 
-    def keep(said: dict[str, Any]) -> None:
-        (given.out / "gpu.json").write_text(json.dumps(said, indent=1) + "\n")
+    def save(results: dict[str, Any]) -> None:
+        (arguments.out / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
 
-    said = run("cpu" if given.on_cpu else "cuda", keep)
-    keep(said)
-    print(table(said["figures"]))
-    for row in said["figures"]:
+    results = run("cpu" if arguments.on_cpu else "cuda", save)
+    save(results)
+    print(table(results["figures"]))
+    for row in results["figures"]:
         if "skipped" in row:
             print(f"skipped {row['model']} {row['precision']} {row['engine']} batch {row['batch']}: {row['skipped']}")
-    for name, why in said["skipped"].items():
+    for name, why in results["skipped"].items():
         print(f"skipped {name}: {why}")
 
 
-def run(device: str, keep: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """The machine, the figures and what was skipped; `keep` gets them as they come, since a machine may be lent."""
-    said: dict[str, Any] = {"machine": {}, "figures": [], "skipped": {}}
+def run(device: str, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The machine, the figures and what was skipped; `save` is called after each figure."""
+    results: dict[str, Any] = {"machine": {}, "figures": [], "skipped": {}}
     try:
         import torch
     except ImportError:
-        return {**said, "skipped": {"everything": "torch is not installed"}}
+        return {**results, "skipped": {"everything": "torch is not installed"}}
     if device == "cuda" and not torch.cuda.is_available():
-        return {**said, "skipped": {"everything": "torch sees no CUDA device"}}
-    said["machine"] = machine(device)
+        return {**results, "skipped": {"everything": "torch sees no CUDA device"}}
+    results["machine"] = machine(device)
     for row in torch_figures(device, _tell, compile_too=device == "cuda"):
-        said["figures"].append(row)
-        keep(said)
+        results["figures"].append(row)
+        save(results)
     if device == "cuda":
         for name, part in (("onnxruntime", onnxruntime_figures), ("tensorrt", tensorrt_figures)):
             try:
-                said["figures"] += part(_tell)
+                results["figures"] += part(_tell)
             except Skipped as why:
-                said["skipped"][name] = str(why)
-    return said
+                results["skipped"][name] = str(why)
+    return results
 
 
 def _tell(message: str) -> None:

@@ -1,9 +1,10 @@
-"""`make bench-cluster`: what a release costs on Kubernetes, on the Shiplift that is installed in KUBECONFIG's cluster.
+"""`make bench-cluster`: what a release costs on Kubernetes, with the Shiplift installed in KUBECONFIG's cluster.
 
-Registration to served, stage by stage, and what Argo and the pods' starts add; MLflow's webhook to the Workflow, over
-a hundred registrations while no release may start; thirty models registered at once, with the memory of what handles
-them. The registry must be reachable from here (`--registry`, or the Service's address where the cluster is here).
-Models and Workflows it made are removed again; the champions' pods with them.
+It measures three things: the time from registration to serving, by stage, with the share of Argo and pod starts; the
+time from a registration to its Workflow, over a hundred registrations while no release may start; and thirty models
+registered at once, with the memory of the parts that handle them. The registry must be reachable from here
+(`--registry`, or the Service's address on the cluster's own machine). Afterwards it removes its models, their Workflows
+and the champions' pods.
 """
 
 import argparse
@@ -57,26 +58,26 @@ _PARTS = ("receiver", "reconciler", "mlflow", "workflow-controller")
 
 
 @dataclass
-class Place:
+class Installation:
     """An installed Shiplift and its registry."""
 
     namespace: str
     registry_uri: str = ""
-    made: list[str] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
 
     @cached_property
     def api(self) -> KubernetesClient:
-        """What Shiplift itself knows of a cluster."""
+        """Shiplift's own client."""
         return KubernetesClient(self.namespace)
 
     @cached_property
     def core(self) -> Any:
-        """The rest: nodes and settings."""
+        """Kubernetes' core API, for nodes and ConfigMaps."""
         return kubernetes.CoreV1Api(connect())
 
     @cached_property
     def mlflow(self) -> Any:
-        """MLflow's module, talking to that registry."""
+        """The `mlflow` module, connected to the registry."""
         prepare_environment()
         uri = self.registry_uri or self._service_address()
         os.environ |= {"NO_PROXY": "*", "no_proxy": "*", "MLFLOW_TRACKING_URI": uri}
@@ -92,11 +93,11 @@ class Place:
 
     @cached_property
     def registry(self) -> RestRegistry:
-        """What the releases write to."""
+        """The registry that releases write to."""
         return RestRegistry(self.mlflow.get_tracking_uri(), timeout_s=PATIENT_S)
 
     def log(self, name: str, samples: int) -> Any:
-        """Logs a digit classifier of its own with spec and validation set; gives MLflow's model information."""
+        """Logs a digit classifier with spec and validation set; returns MLflow's model information."""
         images, labels = load_digits(return_X_y=True)
         images = (images / 16).astype(np.float32)
         model = LogisticRegression(max_iter=200).fit(images[:samples], labels[:samples])
@@ -111,183 +112,187 @@ class Place:
             )
 
     def register(self, name: str, logged: Any) -> int:
-        """Registers what was logged; gives the version."""
-        if name not in self.made:
-            self.made.append(name)
+        """Registers a logged model; returns its version."""
+        if name not in self.models:
+            self.models.append(name)
             self.mlflow.MlflowClient().create_registered_model(name)
-        made = self.mlflow.MlflowClient().create_model_version(
+        created = self.mlflow.MlflowClient().create_model_version(
             name, logged.model_uri, run_id=logged.run_id, model_id=logged.model_id
         )
-        return int(made.version)
+        return int(created.version)
 
-    def of(self, name: str) -> list[Any]:
-        """A model's Workflows."""
-        return self.api.find(WORKFLOW, _of(name))
+    def workflows(self, name: str) -> list[Any]:
+        """The Workflows of a model."""
+        return self.api.find(WORKFLOW, _selector(name))
 
     def clean(self) -> None:
-        """Removes what this benchmark registered, its Workflows and what serves."""
-        for name in self.made:
-            self.mlflow.MlflowClient().delete_registered_model(name)  # first: the reconciler would start it again
+        """Removes the models that this benchmark registered, their Workflows and Deployments."""
+        for name in self.models:
+            self.mlflow.MlflowClient().delete_registered_model(name)  # first, or else the reconciler would restart it
         serving = KubernetesClient(Values(namespace=self.namespace).serving_namespace)
-        for name in self.made:
+        for name in self.models:
             for api, kind in ((self.api, WORKFLOW), (serving, DEPLOYMENT)):
-                for one in api.find(kind, _of(name)):
-                    api.delete(kind, one["metadata"]["name"])
-        self.made.clear()
+                for body in api.find(kind, _selector(name)):
+                    api.delete(kind, body["metadata"]["name"])
+        self.models.clear()
 
 
-def _of(name: str) -> str:
-    """The selector of a model's objects."""
+def _selector(name: str) -> str:
+    """The label selector of a model's objects."""
     return f"{LABEL}model={dns_name(name)}"
 
 
 def stamp() -> str:
-    """What tells the names of one run from those of another."""
+    """A suffix that distinguishes the names of this run from those of others."""
     return f"{int(time.time()) % 10**6:06d}"
 
 
 # --- registration to served ---------------------------------------------------------------------------------------
 
 
-def one_release(place: Place, name: str, samples: int) -> dict[str, Any]:
-    """Registers a model and waits until it is the champion: seconds in all, in stages, and beside them."""
-    logged = place.log(name, samples)
+def one_release(installation: Installation, name: str, samples: int) -> dict[str, Any]:
+    """Registers a model and waits until it is the champion: total seconds, by stage, and the share of Argo."""
+    logged = installation.log(name, samples)
     started = time.time()
-    version = place.register(name, logged)
+    version = installation.register(name, logged)
     until(
-        lambda: place.registry.aliases(name).get(CHAMPION) == version, f"{name}/{version} to be promoted",
+        lambda: installation.registry.aliases(name).get(CHAMPION) == version, f"{name}/{version} to be promoted",
         seconds=_RELEASE_S, every_s=0.5,
     )  # fmt: skip
-    took = time.time() - started
+    total = time.time() - started
     body = until(
-        lambda: next((one for one in place.of(name) if not read(one).active), None), "its Workflow to end",
-        seconds=_RELEASE_S, every_s=0.5,
+        lambda: next((body for body in installation.workflows(name) if not read(body).active), None),
+        "its Workflow to end", seconds=_RELEASE_S, every_s=0.5,
     )  # fmt: skip
     runs = [stage_run(stage, node) for stage, node in attempts(body, RELEASE)]
     stages = {run.name: run.seconds for run in runs if run.name != "conclude"}
-    path = sum(stages.values()) - beside(stages, "find_champion", "admit") - beside(stages, "find_targets", "export")
-    return {"seconds": round(took, 1), "stages": stages, "argo_share": round(1 - path / took, 3)}
+    parallel = overlap(stages, "find_champion", "admit") + overlap(stages, "find_targets", "export")
+    path = sum(stages.values()) - parallel
+    return {"seconds": round(total, 1), "stages": stages, "argo_share": round(1 - path / total, 3)}
 
 
-def beside(stages: dict[str, float], one: str, other: str) -> float:
-    """What two stages that run at once don't add up to."""
-    return min(stages.get(one, 0.0), stages.get(other, 0.0))
+def overlap(stages: dict[str, float], first: str, second: str) -> float:
+    """The seconds for which two stages that start together run in parallel."""
+    return min(stages.get(first, 0.0), stages.get(second, 0.0))
 
 
 # --- webhook to Workflow ------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def nothing_starts(place: Place) -> Iterator[None]:
-    """Workflows are created, and wait: the limit of releases at once is none."""
-    before = place.core.read_namespaced_config_map(LIMITS, place.namespace).data
-    place.core.patch_namespaced_config_map(LIMITS, place.namespace, {"data": {"releases": "0"}})
+def releases_held(installation: Installation) -> Iterator[None]:
+    """Workflows are created but wait: the limit of parallel releases is zero."""
+    before = installation.core.read_namespaced_config_map(LIMITS, installation.namespace).data
+    installation.core.patch_namespaced_config_map(LIMITS, installation.namespace, {"data": {"releases": "0"}})
     try:
         yield
     finally:
-        place.core.patch_namespaced_config_map(LIMITS, place.namespace, {"data": before})
+        installation.core.patch_namespaced_config_map(LIMITS, installation.namespace, {"data": before})
 
 
-def webhooks(place: Place, count: int) -> dict[str, Any]:
-    """Milliseconds from before a registration to its Workflow being seen, one registration at a time."""
+def webhooks(installation: Installation, count: int) -> dict[str, Any]:
+    """Milliseconds from the start of a registration until its Workflow is observed, one registration at a time."""
     name = f"bench-webhook-{stamp()}"
-    logged = place.log(name, 200)
-    seen: dict[str, float] = {}
+    logged = installation.log(name, 200)
+    created_at: dict[str, float] = {}
     stream, done = watch.Watch(), threading.Event()
-    asked = partial(
-        kubernetes.CustomObjectsApi(connect()).list_namespaced_custom_object, *_ARGO, place.namespace, "workflows"
+    list_workflows = partial(
+        kubernetes.CustomObjectsApi(connect()).list_namespaced_custom_object,
+        *_ARGO,
+        installation.namespace,
+        "workflows",
     )
 
-    def look() -> None:
-        listed = asked()
-        at = listed["metadata"]["resourceVersion"]
+    def watch_workflows() -> None:
+        listed = list_workflows()
+        resource_version = listed["metadata"]["resourceVersion"]
         while not done.is_set():
-            with contextlib.suppress(ProtocolError):  # the API server ends a watch when it likes
-                for event in stream.stream(asked, resource_version=at):
-                    at = event["object"]["metadata"]["resourceVersion"]
+            with contextlib.suppress(ProtocolError):  # the API server may end a watch at any time
+                for event in stream.stream(list_workflows, resource_version=resource_version):
+                    resource_version = event["object"]["metadata"]["resourceVersion"]
                     labels = event["object"]["metadata"].get("labels", {})
                     if event["type"] == "ADDED" and labels.get(f"{LABEL}model") == dns_name(name):
-                        seen.setdefault(labels[f"{LABEL}version"], time.time())
+                        created_at.setdefault(labels[f"{LABEL}version"], time.time())
 
-    with nothing_starts(place):
-        threading.Thread(target=look, daemon=True).start()
-        took = []
+    with releases_held(installation):
+        threading.Thread(target=watch_workflows, daemon=True).start()
+        delays = []
         for _ in range(count):
             started = time.time()
-            version = str(place.register(name, logged))
-            until(lambda: version in seen, f"version {version}'s Workflow", every_s=0.05)  # noqa: B023 - called here
-            took.append(1000 * (seen[version] - started))
+            version = str(installation.register(name, logged))
+            until(lambda: version in created_at, f"version {version}'s Workflow", every_s=0.05)  # noqa: B023 - called here
+            delays.append(1000 * (created_at[version] - started))
         done.set()
         stream.stop()
-        place.clean()
-    p50, p99 = (round(float(one), 1) for one in np.percentile(took, [50, 99]))
-    return {"registrations": count, "p50_ms": p50, "p99_ms": p99, "max_ms": round(max(took), 1)}
+        installation.clean()
+    p50, p99 = (round(float(value), 1) for value in np.percentile(delays, [50, 99]))
+    return {"registrations": count, "p50_ms": p50, "p99_ms": p99, "max_ms": round(max(delays), 1)}
 
 
 # --- many at once -------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def memory(place: Place) -> Iterator[dict[str, float]]:
-    """The largest working set of each part's pods meanwhile, in MB, as the kubelets tell it."""
-    most: dict[str, float] = {}
+def memory(installation: Installation) -> Iterator[dict[str, float]]:
+    """Yields the largest working set of each part's pods while the context lasts, in MB, as the kubelets report it."""
+    peaks: dict[str, float] = {}
     stop = threading.Event()
 
     def sample() -> None:
-        for node in place.core.list_node().items:
-            said = place.core.connect_get_node_proxy_with_path(
+        for node in installation.core.list_node().items:
+            summary = installation.core.connect_get_node_proxy_with_path(
                 node.metadata.name, "stats/summary", _preload_content=False
             )
-            for pod in json.loads(said.data)["pods"]:
-                part = next((one for one in _PARTS if pod["podRef"]["name"].startswith(one)), "")
+            for pod in json.loads(summary.data)["pods"]:
+                part = next((name for name in _PARTS if pod["podRef"]["name"].startswith(name)), "")
                 if part:
                     used = pod.get("memory", {}).get("workingSetBytes", 0) / 1e6
-                    most[part] = max(most.get(part, 0.0), round(used, 1))
+                    peaks[part] = max(peaks.get(part, 0.0), round(used, 1))
 
-    def watch_it() -> None:
+    def sample_repeatedly() -> None:
         while not stop.wait(_SAMPLE_S):
             sample()
 
-    thread = threading.Thread(target=watch_it, daemon=True)
+    thread = threading.Thread(target=sample_repeatedly, daemon=True)
     thread.start()
     try:
-        yield most
+        yield peaks
     finally:
         stop.set()
         thread.join()
 
 
-def many(place: Place, count: int) -> dict[str, Any]:
-    """Registers models at once: how long until all are champions, and what is not."""
+def many(installation: Installation, count: int) -> dict[str, Any]:
+    """Registers models at once: how long until all are champions, and which were not promoted."""
     names = [f"bench-{stamp()}-{number:02d}" for number in range(count)]
-    logged = [place.log(name, 300 + 20 * number) for number, name in enumerate(names)]
-    with memory(place) as used:
+    logged = [installation.log(name, 300 + 20 * number) for number, name in enumerate(names)]
+    with memory(installation) as used:
         started = time.time()
         with ThreadPoolExecutor(count) as pool:
-            list(pool.map(place.register, names, logged))
-        done: dict[str, float] = {}
+            list(pool.map(installation.register, names, logged))
+        promoted: dict[str, float] = {}
 
-        def look() -> bool:
-            for model, _, aliases in place.registry.models():
+        def all_ended() -> bool:
+            for model, _, aliases in installation.registry.models():
                 if model in names and aliases.get(CHAMPION) == 1:
-                    done.setdefault(model, time.time() - started)
-            print(f"\r{len(done)} of {count} promoted after {time.time() - started:.0f} s", end="", flush=True)
-            return len(done) == count or len(ended(runs_of(place, names))) == count
+                    promoted.setdefault(model, time.time() - started)
+            print(f"\r{len(promoted)} of {count} promoted after {time.time() - started:.0f} s", end="", flush=True)
+            return len(promoted) == count or len(ended(runs_of(installation, names))) == count
 
-        until(look, "all releases to end", seconds=_ALL_S, every_s=_SAMPLE_S)
+        until(all_ended, "all releases to end", seconds=_ALL_S, every_s=_SAMPLE_S)
         print()
-    runs = runs_of(place, names)
+    runs = runs_of(installation, names)
     waits = [run.first_pod_at - run.created_at for run in runs.values() if run.first_pod_at]
     return {
-        "models": count, "promoted": len(done), "lost": [name for name in names if name not in runs],
-        "seconds": round(max(done.values(), default=0.0), 1), "median_wait_s": round(median(waits), 1),
+        "models": count, "promoted": len(promoted), "lost": [name for name in names if name not in runs],
+        "seconds": round(max(promoted.values(), default=0.0), 1), "median_wait_s": round(median(waits), 1),
         "memory_mb": used,
     }  # fmt: skip
 
 
-def runs_of(place: Place, names: list[str]) -> dict[str, Run]:
-    """The Workflow of each model that has one, in one look at all of them."""
-    runs = map(read, place.api.each(WORKFLOW))
+def runs_of(installation: Installation, names: list[str]) -> dict[str, Run]:
+    """The Workflow of each model that has one, from a single list request."""
+    runs = map(read, installation.api.each(WORKFLOW))
     return {run.request.model: run for run in runs if run.request and run.request.model in names}
 
 
@@ -297,37 +302,38 @@ def ended(runs: dict[str, Run]) -> list[str]:
 
 
 def main() -> None:
-    """Runs the parts asked for and writes each one's figures as it has them."""
+    """Runs the selected parts and writes the results of each as soon as it ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--namespace", default="shiplift")
-    parser.add_argument("--registry", default="", help="the registry's address, where the Service's is not reachable")
-    parser.add_argument("--releases", type=int, default=3, help="releases one after the other; 0: none")
-    parser.add_argument("--webhooks", type=int, default=100, help="registrations one after the other; 0: none")
+    parser.add_argument("--registry", default="", help="the registry's address, if the Service's is not reachable")
+    parser.add_argument("--releases", type=int, default=3, help="releases, one after another; 0: none")
+    parser.add_argument("--webhooks", type=int, default=100, help="registrations, one after another; 0: none")
     parser.add_argument("--models", type=int, default=30, help="models registered at once; 0: none")
-    asked = parser.parse_args()
-    place = Place(asked.namespace, asked.registry)
-    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
-    found |= {
+    arguments = parser.parse_args()
+    installation = Installation(arguments.namespace, arguments.registry)
+    results: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.is_file() else {}
+    results |= {
         "machine": f"{platform.machine()}, {os.cpu_count()} cores",
         "measured": datetime.now().astimezone().date().isoformat(),
     }
     parts: dict[str, Callable[[], Any]] = {}
-    if asked.releases:
+    if arguments.releases:
         parts["release"] = lambda: [
-            one_release(place, f"bench-release-{stamp()}", 600 + 50 * number) for number in range(asked.releases)
+            one_release(installation, f"bench-release-{stamp()}", 600 + 50 * number)
+            for number in range(arguments.releases)
         ]
-    if asked.webhooks:
-        parts["webhook_to_workflow"] = lambda: webhooks(place, asked.webhooks)
-    if asked.models:
-        parts["at_once"] = lambda: many(place, asked.models)
+    if arguments.webhooks:
+        parts["webhook_to_workflow"] = lambda: webhooks(installation, arguments.webhooks)
+    if arguments.models:
+        parts["at_once"] = lambda: many(installation, arguments.models)
     for name, measure in parts.items():
         try:
-            found[name] = measure()
+            results[name] = measure()
         finally:
-            place.clean()
+            installation.clean()
         RESULTS.parent.mkdir(exist_ok=True)
-        RESULTS.write_text(json.dumps(found, indent=1) + "\n")
-        print(name, json.dumps(found[name], indent=1))
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        print(name, json.dumps(results[name], indent=1))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The one load generator of `make bench`: a closed loop over HTTP/1.1 that costs little, since it shares the cores.
+"""The load generator of `make bench`: a closed loop over HTTP/1.1 with little overhead, since it shares the cores.
 
-Every side gets this program, with request bytes built beforehand: one thread, one epoll, kept-alive sockets, no HTTP
-library. It runs as a process of its own (`python -S load.py PLAN`), so that no side pays for another's Python, and
-imports the standard library alone.
+It is the same for every side: one thread, one epoll, keep-alive sockets, requests encoded beforehand, no HTTP library.
+It runs as its own process (`python -S load.py PLAN`), so that it never shares an interpreter with anything measured,
+and imports only the standard library.
 """
 
 import json
@@ -18,16 +18,16 @@ from typing import Any
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _RECEIVE = 1 << 20
 _SILENCE_S = 60.0
-_GIVE_UP = 100  # errors; a server that hangs up each time is not asked for ever
+_MAX_ERRORS = 100  # then connections are not reopened: a server may hang up every time
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to send, to whom, for how long, and what every answer must look like.
+    """What to send, where and for how long, and what every answer must look like.
 
-    An answer is right in shape when its body has `length` bytes or, where numbers are written as text, `commas` commas;
-    -1 checks nothing. The warm-up lasts at least until every connection has had an answer, the window at least until
-    `least` answers came, both no longer than `most_s`.
+    An answer has the right shape if its body has `length` bytes or, for numbers written as text, `commas` commas; -1
+    skips the check. The warm-up lasts at least until every connection has had an answer, the window at least until
+    `least` answers came, but neither lasts longer than `most_s`.
     """
 
     host: str
@@ -44,7 +44,7 @@ class Plan:
 
 @dataclass
 class Counted:
-    """Latencies in microseconds of the requests that began in the window, answers in it, and every error there was."""
+    """Latencies (us) of the requests sent in the window, the number of answers in it, and all errors."""
 
     latencies_us: "array[float]" = field(default_factory=lambda: array("d"))
     answers: int = 0
@@ -55,84 +55,83 @@ class Counted:
 
 
 class _Connection:
-    __slots__ = ("at", "began", "got", "left", "need", "socket", "wants")
+    __slots__ = ("missing", "received", "sent_at", "socket", "turn", "unsent")
 
-    def __init__(self, plan: Plan, at: int) -> None:
+    def __init__(self, plan: Plan, turn: int) -> None:
         self.socket = socket.create_connection((plan.host, plan.port), timeout=_SILENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setblocking(False)
-        self.at = at
-        self.began = 0
-        self.left: memoryview | None = None
-        self.got: list[bytes] = []
-        self.need = 0
-        self.wants = False  # whether epoll is told that something is left to send
+        self.turn = turn  # the index of its next request
+        self.sent_at = 0
+        self.unsent: memoryview | None = None
+        self.received: list[bytes] = []  # of an incomplete answer, which misses `missing` bytes
+        self.missing = 0
 
 
 class Generator:
-    """Keeps `concurrency` requests in flight, each sent when the one before it on its connection is answered."""
+    """Keeps `concurrency` requests in flight: a connection sends the next when the previous is answered."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.counted = Counted()
         self.poll = select.epoll()
         self.connections: dict[int, _Connection] = {}
-        self.flying = 0
-        self.window_from = self.window_to = 0
+        self.in_flight = 0
+        self.window_start = self.window_end = 0
 
     def run(self) -> Counted:
-        """Warms up, measures, and waits for what is still in flight: slow requests count like fast ones."""
-        for at in range(self.plan.concurrency):
-            self._open(at)
-        seen: set[int] = set()
+        """Warms up, measures, and waits for requests in flight, so that slow ones count like fast ones."""
+        for turn in range(self.plan.concurrency):
+            self._open(turn)
+        answered: set[int] = set()
         start = time.perf_counter_ns()
         warm, most = int(self.plan.warm_s * 1e9), int(self.plan.most_s * 1e9)
-        self._loop(lambda now: now - start >= (warm if len(seen) == self.plan.concurrency else most), seen)
-        cpu, self.window_from = time.process_time(), time.perf_counter_ns()
-        begun, window = self.window_from, int(self.plan.window_s * 1e9)
+        self._loop(lambda now: now - start >= (warm if len(answered) == self.plan.concurrency else most), answered)
+        cpu, self.window_start = time.process_time(), time.perf_counter_ns()
+        start_of_window, window = self.window_start, int(self.plan.window_s * 1e9)
         counted, least = self.counted, self.plan.least
         counted.answers = 0
-        self._loop(lambda now: now - begun >= (window if counted.answers >= least else most), seen)
-        self.window_to = time.perf_counter_ns()
-        counted.seconds = (self.window_to - begun) / 1e9
+        self._loop(lambda now: now - start_of_window >= (window if counted.answers >= least else most), answered)
+        self.window_end = time.perf_counter_ns()
+        counted.seconds = (self.window_end - start_of_window) / 1e9
         counted.client_cpu_s = time.process_time() - cpu
         answers = counted.answers
-        until = self.window_to + int(_SILENCE_S * 1e9)
-        self._loop(lambda now: self.flying == 0 or now > until, seen, again=False)
+        deadline = self.window_end + int(_SILENCE_S * 1e9)
+        self._loop(lambda now: self.in_flight == 0 or now > deadline, answered, again=False)
         counted.answers = answers
-        if self.flying:
-            self._failed(f"{self.flying} requests were never answered")
+        if self.in_flight:
+            self._failed(f"{self.in_flight} requests were never answered")
         return counted
 
-    def _loop(self, over: Any, seen: set[int], *, again: bool = True) -> None:
+    def _loop(self, over: Any, answered: set[int], *, again: bool = True) -> None:
         now = time.perf_counter_ns
-        heard, wait = now(), self.poll.poll
+        last_event, wait = now(), self.poll.poll
         while self.connections and not over(now()):
             ready = wait(0.05)
             if not ready:
-                if now() - heard > _SILENCE_S * 1e9:
-                    self._failed(f"silence for {_SILENCE_S:.0f} s")
+                if now() - last_event > _SILENCE_S * 1e9:
+                    self._failed(f"no answer for {_SILENCE_S:.0f} s")
                     return
                 continue
-            heard = now()
+            last_event = now()
             for number, event in ready:
                 connection = self.connections[number]
-                if connection.left is not None:
+                if connection.unsent is not None:
                     self._send_rest(connection)
                 if event & ~select.EPOLLOUT:
-                    self._receive(connection, seen, again)
+                    self._receive(connection, answered, again)
 
-    def _open(self, at: int) -> None:
-        connection = _Connection(self.plan, at)
+    def _open(self, turn: int) -> None:
+        connection = _Connection(self.plan, turn)
         self.connections[connection.socket.fileno()] = connection
         self.poll.register(connection.socket.fileno(), select.EPOLLIN)
         self._send(connection)
 
     def _send(self, connection: _Connection) -> None:
-        body = self.plan.requests[connection.at % len(self.plan.requests)]
-        connection.at += 1
-        self.flying += 1
-        connection.began = time.perf_counter_ns()
+        body = self.plan.requests[connection.turn % len(self.plan.requests)]
+        connection.turn += 1
+        self.in_flight += 1
+        connection.sent_at = time.perf_counter_ns()
         try:
             sent = connection.socket.send(body)
         except BlockingIOError:
@@ -141,23 +140,21 @@ class Generator:
             self._reopen(connection, f"the connection broke: {error}")
             return
         if sent < len(body):
-            connection.left = memoryview(body)[sent:]
-            connection.wants = True
+            connection.unsent = memoryview(body)[sent:]
             self.poll.modify(connection.socket.fileno(), select.EPOLLIN | select.EPOLLOUT)
 
     def _send_rest(self, connection: _Connection) -> None:
-        assert connection.left is not None
+        assert connection.unsent is not None
         try:
-            connection.left = connection.left[connection.socket.send(connection.left) :] or None
+            connection.unsent = connection.unsent[connection.socket.send(connection.unsent) :] or None
         except BlockingIOError:
             return
-        except OSError:  # what the server said before it closed is read next
-            connection.left = None
-        if connection.left is None:
-            connection.wants = False
+        except OSError:  # what the server sent before it closed is read next
+            connection.unsent = None
+        if connection.unsent is None:
             self.poll.modify(connection.socket.fileno(), select.EPOLLIN)
 
-    def _receive(self, connection: _Connection, seen: set[int], again: bool) -> None:
+    def _receive(self, connection: _Connection, answered: set[int], again: bool) -> None:
         try:
             data = connection.socket.recv(_RECEIVE)
         except BlockingIOError:
@@ -168,57 +165,61 @@ class Generator:
         if not data:
             self._reopen(connection, "the connection was closed")
             return
-        if connection.got:
-            connection.got.append(data)
-            connection.need -= len(data)
-            if connection.need > 0:
+        if connection.received:
+            connection.received.append(data)
+            connection.missing -= len(data)
+            if connection.missing > 0:
                 return
-            data = b"".join(connection.got)
-            connection.got = []
-        if self._whole(connection, data):
-            seen.add(connection.socket.fileno())
+            data = b"".join(connection.received)
+            connection.received = []
+        if self._complete(connection, data):
+            answered.add(connection.socket.fileno())
             if again:
                 self._send(connection)
 
-    def _whole(self, connection: _Connection, data: bytes) -> bool:
-        """Whether `data` is a whole answer, which is then counted; else it is kept for what is missing."""
+    def _complete(self, connection: _Connection, data: bytes) -> bool:
+        """Whether `data` is a complete answer, which is then counted; an incomplete one waits for the rest."""
         head = data.find(b"\r\n\r\n")
         if head < 0:
-            connection.got, connection.need = [data], 1
+            connection.received, connection.missing = [data], 1
             return False
-        said = _LENGTH.search(data, 0, head + 2)
-        if said is None:
+        header = _LENGTH.search(data, 0, head + 2)
+        if header is None:
             self._reopen(connection, f"no content-length in {data[:80]!r}")
             return False
-        length = int(said.group(1))
+        length = int(header.group(1))
         missing = head + 4 + length - len(data)
         if missing > 0:
-            connection.got, connection.need = [data], missing
+            connection.received, connection.missing = [data], missing
             return False
-        self._answered(connection, data, head + 4, length)
+        self._count(connection, data, head + 4, length)
         return True
 
-    def _answered(self, connection: _Connection, data: bytes, at: int, length: int) -> None:
-        taken = time.perf_counter_ns() - connection.began
+    def _count(self, connection: _Connection, data: bytes, body_at: int, length: int) -> None:
+        latency_ns = time.perf_counter_ns() - connection.sent_at
         counted, plan = self.counted, self.plan
-        self.flying -= 1
+        self.in_flight -= 1
         counted.answers += 1
-        if connection.began >= self.window_from > 0 and (not self.window_to or connection.began <= self.window_to):
-            counted.latencies_us.append(taken / 1000)
+        if connection.sent_at >= self.window_start > 0 and (
+            not self.window_end or connection.sent_at <= self.window_end
+        ):
+            counted.latencies_us.append(latency_ns / 1000)
         if data[9:12] != b"200":
-            self._failed(f"HTTP {data[9:12]!r}: {data[at : at + 200]!r}")
-        elif (plan.length >= 0 and length != plan.length) or (plan.commas >= 0 and data.count(b",", at) != plan.commas):
-            self._failed(f"an answer of another shape: {data[at : at + 200]!r}")
+            self._failed(f"HTTP {data[9:12]!r}: {data[body_at : body_at + 200]!r}")
+        elif (plan.length >= 0 and length != plan.length) or (
+            plan.commas >= 0 and data.count(b",", body_at) != plan.commas
+        ):
+            self._failed(f"an answer of the wrong shape: {data[body_at : body_at + 200]!r}")
 
     def _reopen(self, connection: _Connection, why: str) -> None:
         self._failed(why)
-        self.flying -= 1
+        self.in_flight -= 1
         number = connection.socket.fileno()
         self.poll.unregister(number)
         del self.connections[number]
         connection.socket.close()
-        if self.counted.errors < _GIVE_UP:
-            self._open(connection.at)
+        if self.counted.errors < _MAX_ERRORS:
+            self._open(connection.turn)
 
     def _failed(self, why: str) -> None:
         self.counted.errors += 1
@@ -226,20 +227,20 @@ class Generator:
 
 
 def read_plan(file: str) -> Plan:
-    """A plan from JSON; its `requests` name a file with all requests one after another, and `sizes` cut it."""
+    """Reads a plan from JSON; `requests` names a file of concatenated requests, `sizes` has their lengths in bytes."""
     with open(file, "rb") as source:  # noqa: PTH123 - pathlib costs as much as the rest of this program's start
-        given = json.load(source)
-    with open(given.pop("requests"), "rb") as source:  # noqa: PTH123
-        everything = source.read()
-    requests, at = [], 0
-    for size in given.pop("sizes"):
-        requests.append(everything[at : at + size])
-        at += size
-    return Plan(requests=requests, **given)
+        fields = json.load(source)
+    with open(fields.pop("requests"), "rb") as source:  # noqa: PTH123
+        content = source.read()
+    requests, offset = [], 0
+    for size in fields.pop("sizes"):
+        requests.append(content[offset : offset + size])
+        offset += size
+    return Plan(requests=requests, **fields)
 
 
 def main() -> None:
-    """Runs the plan named on the command line; prints what was counted, latencies included, as JSON."""
+    """Runs the plan named on the command line; prints the counts and all latencies as JSON."""
     counted = Generator(read_plan(sys.argv[1])).run()
     print(json.dumps(vars(counted) | {"latencies_us": [round(value, 1) for value in counted.latencies_us]}))
 

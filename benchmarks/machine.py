@@ -1,4 +1,4 @@
-"""What the benchmarks ask of the machine they run on, and how they wait for it."""
+"""Helpers of the benchmarks: the machine's processor, and waiting for a condition."""
 
 import platform
 import time
@@ -10,21 +10,21 @@ T = TypeVar("T")
 
 
 def processor() -> str:
-    """The processor's name, as Linux tells it."""
+    """The processor's name, as Linux reports it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
-    named = next((line for line in lines if line.startswith("model name")), "")
-    return named.partition(":")[2].strip() or platform.processor() or platform.machine()
+    name = next((line for line in lines if line.startswith("model name")), "")
+    return name.partition(":")[2].strip() or platform.processor() or platform.machine()
 
 
-def until(look: Callable[[], T | None], what: str, *, seconds: float = 60, every_s: float = 0.1) -> T:
-    """What `look` gives once it is true.
+def until(condition: Callable[[], T | None], description: str, *, seconds: float = 60, every_s: float = 0.1) -> T:
+    """Waits until the condition returns something true, and returns it.
 
     Raises:
-        TimeoutError: it was not within `seconds`.
+        TimeoutError: it did not within `seconds`.
     """
     deadline = time.monotonic() + seconds
-    while not (found := look()):
+    while not (result := condition()):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {seconds:g} s for {what}")
+            raise TimeoutError(f"waited {seconds:g} s for {description}")
         time.sleep(every_s)
-    return found
+    return result

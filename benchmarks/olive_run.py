@@ -1,8 +1,8 @@
-"""Runs inside Olive's own environment: Olive's search over its quantization pass. Imports nothing of Shiplift.
+"""Quantizes a model with Olive, in Olive's own environment; imports nothing of Shiplift.
 
-`python olive_run.py MODEL FOLDER [TRIES]`: FOLDER holds `samples.npz` to calibrate on and `validation.npz` with inputs
-and `label`, and gets `model.onnx`. Without TRIES it is the pass as it comes; with it Olive searches the pass's own
-space (joint, TPE) for the lowest latency within an accuracy budget, by its own metrics.
+Usage: `python olive_run.py MODEL FOLDER [TRIALS]`. FOLDER holds `samples.npz` to calibrate on and `validation.npz` with
+inputs and `label`, and gets `model.onnx`. Without TRIALS, Olive's pass runs with its defaults. With TRIALS, Olive
+searches the pass's own space (joint, TPE) for the lowest latency within an accuracy budget, by its own metrics.
 """
 
 import shutil
@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-_BATCH, _MAX_DROP = 8, 0.01  # what Shiplift's ladder times, and what it may cost
+_BATCH, _MAX_DROP = 8, 0.01  # as in Shiplift's own search for a precision
 _ONE_THREAD = {"onnx": {"session_options": {"intra_op_num_threads": 1}}}
 
 
-def _search(tries: int, classes: int) -> dict[str, object]:
-    """The fastest within the accuracy budget."""
+def _search(trials: int, classes: int) -> dict[str, object]:
+    """The configuration of a search for the fastest model within the accuracy budget."""
     accuracy = {
         "name": "accuracy_score", "priority": 2, "metric_config": {"task": "multiclass", "num_classes": classes},
         "goal": {"type": "max-degradation", "value": _MAX_DROP},
@@ -29,12 +29,12 @@ def _search(tries: int, classes: int) -> dict[str, object]:
     ]  # fmt: skip
     return {
         "evaluators": {"both": {"type": "OnnxEvaluator", "metrics": metrics}}, "evaluator": "both",
-        "search_strategy": {"execution_order": "joint", "sampler": "tpe", "max_iter": tries, "seed": 0},
+        "search_strategy": {"execution_order": "joint", "sampler": "tpe", "max_iter": trials, "seed": 0},
     }  # fmt: skip
 
 
-def main(model: str, folder: str, tries: int) -> None:
-    """Olive's OnnxQuantization pass, calibrated on the samples."""
+def main(model: str, folder: str, trials: int) -> None:
+    """Runs Olive's OnnxQuantization pass, calibrated on the samples."""
     import numpy as np
     import onnx
     from olive.data.config import DataComponentConfig, DataConfig
@@ -46,7 +46,7 @@ def main(model: str, folder: str, tries: int) -> None:
     samples = dict(np.load(Path(folder) / "samples.npz"))
 
     class Samples:
-        """One sample a time, as Olive's loader wants it."""
+        """A dataset of single samples, as Olive's loader requires."""
 
         def __init__(self, inputs: dict[str, Any], labels: Any) -> None:
             self.inputs, self.labels = inputs, labels
@@ -54,8 +54,8 @@ def main(model: str, folder: str, tries: int) -> None:
         def __len__(self) -> int:
             return len(self.labels)
 
-        def __getitem__(self, at: int) -> tuple[dict[str, object], int]:
-            return {name: array[at] for name, array in self.inputs.items()}, int(self.labels[at])
+        def __getitem__(self, index: int) -> tuple[dict[str, object], int]:
+            return {name: array[index] for name, array in self.inputs.items()}, int(self.labels[index])
 
     @Registry.register_dataset("benchmark_samples")  # type: ignore[untyped-decorator]
     def benchmark_samples(**_: object) -> Samples:
@@ -76,18 +76,18 @@ def main(model: str, folder: str, tries: int) -> None:
             post_process_data_config=DataComponentConfig(type="benchmark_choice"),
             dataloader_config=DataComponentConfig(type="default_dataloader", params={"batch_size": batch}),
         ).to_json()
-        for name, batch in (("samples", _BATCH if tries else 1), ("validation", _BATCH))
+        for name, batch in (("samples", _BATCH if trials else 1), ("validation", _BATCH))
     ]  # fmt: skip
-    pass_ = {"type": "OnnxQuantization", "data_config": "samples", "disable_search": not tries}
+    pass_ = {"type": "OnnxQuantization", "data_config": "samples", "disable_search": not trials}
     classes = onnx.load(model, load_external_data=False).graph.output[0].type.tensor_type.shape.dim[-1].dim_value
-    made = run({
+    result = run({
         "input_model": {"type": "ONNXModel", "model_path": model},
         "data_configs": data,
         "passes": {"quantize": pass_},
         "output_dir": f"{folder}/out", "cache_dir": f"{folder}/cache", "log_severity_level": 3,
-        **(_search(tries, classes) if tries else {}),
+        **(_search(trials, classes) if trials else {}),
     })  # fmt: skip
-    shutil.copyfile(made.get_best_candidate().model_path, Path(folder) / "model.onnx")
+    shutil.copyfile(result.get_best_candidate().model_path, Path(folder) / "model.onnx")
 
 
 if __name__ == "__main__":

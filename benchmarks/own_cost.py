@@ -1,9 +1,9 @@
-"""`make bench-own`: what Shiplift itself costs, and how that grows with the registry.
+"""`make bench-own`: the overhead of Shiplift itself, and how it grows with the registry.
 
-A release's overhead per stage, the command's start, and for 10, 100 and 1,000 models of 20 versions, on SQLite and on
-PostgreSQL: `shiplift status`, the sweep of either engine, the receiver under signed webhooks, the dispatcher's idle
-processor time. Growth is the slope of time over models, both as logarithms: 1 is linear, and the verdict is about the
-steepest step. `--quick` leaves out the 1,000.
+It measures a release's overhead per stage and the start of the command. For 10, 100 and 1,000 models of 20 versions, on
+SQLite and PostgreSQL, it measures `shiplift status`, the sweep of either engine, the receiver under signed webhooks,
+and the dispatcher's idle CPU time. Growth is the slope of time over models on a log-log scale: 1 is linear, and the
+verdict judges the steepest step. `--quick` leaves out the 1,000 models.
 """
 
 import argparse
@@ -49,7 +49,7 @@ from shiplift.runtime.store.registry_rest import RestRegistry
 
 RESULTS = Path(__file__).parent / "results" / "own_cost.json"
 SIZES = (10, 100, 1000)
-LINEAR = 1.15  # a slope up to here is linear: times of a few milliseconds scatter
+LINEAR = 1.15  # slopes up to this count as linear, since times of a few milliseconds scatter
 _HELP_RUNS, _RUNS, _IDLE_S = 15, 5, 5.0
 _SENDERS, _DELIVERIES = 8, 1000
 _OWN = [sys.executable, "-m", "shiplift.pipelines.commands.app"]
@@ -66,18 +66,18 @@ _ROWS = {
 # --- the command ----------------------------------------------------------------------------------------------------
 
 
-def seconds_of(act: Callable[[], object], runs: int, of: Callable[[list[float]], float] = min) -> float:
-    """The quickest of several runs, since whatever else the machine does only adds; or another figure `of` them."""
-    found = []
+def seconds_of(act: Callable[[], object], runs: int, summarize: Callable[[list[float]], float] = min) -> float:
+    """The seconds of an action, summarized over several runs; the fastest has the least noise of other processes."""
+    seconds = []
     for _ in range(runs):
         started = time.monotonic()
         act()
-        found.append(time.monotonic() - started)
-    return round(of(found), 4)
+        seconds.append(time.monotonic() - started)
+    return round(summarize(seconds), 4)
 
 
 def shiplift(*words: str) -> None:
-    """Runs the command, which must succeed."""
+    """Runs the `shiplift` command, which must succeed."""
     subprocess.run([*_OWN, *words], check=True, stdout=subprocess.DEVNULL)
 
 
@@ -85,7 +85,7 @@ def shiplift(*words: str) -> None:
 
 
 def _receive(home: str, port: int) -> None:
-    """The local engine's receiver as it is, but with no limit on one sender's rate."""
+    """The local engine's receiver, but without a rate limit per sender."""
     address = Listening(host=big_registry.HOST, port=port)
     with (Path(home) / "receiver.log").open("w") as sys.stdout:
         serve(on_this_machine(Path(home)), address, Limits(deliveries_per_minute=10**9))
@@ -93,7 +93,7 @@ def _receive(home: str, port: int) -> None:
 
 @contextmanager
 def receiver(home: Path) -> Iterator[int]:
-    """A receiver of a home in a process of its own; gives its port."""
+    """Runs a home's receiver in its own process; yields its port."""
     port = free_port()
     process = multiprocessing.get_context("spawn").Process(target=_receive, args=(str(home), port))
     process.start()
@@ -105,20 +105,20 @@ def receiver(home: Path) -> Iterator[int]:
         process.join()
 
 
-def deliver(port: int, secret: str, names: Iterator[tuple[str, int]], expect: int) -> dict[str, float]:
-    """Signed deliveries from several senders at once, each the next when the last was answered: rate and p99."""
+def deliver(port: int, secret: str, versions: Iterator[tuple[str, int]], expect: int) -> dict[str, float]:
+    """Rate and p99 of signed deliveries from several senders in parallel, each in closed loop."""
     spent: list[float] = []
-    wrong: list[int] = []
+    unexpected: list[int] = []
     lock = threading.Lock()
 
     def send() -> None:
-        connection = HTTPConnection(big_registry.HOST, port, timeout=30)  # lighter than the receiver: both share cores
+        connection = HTTPConnection(big_registry.HOST, port, timeout=30)  # light: it shares the cores
         while True:
             with lock:
-                one = next(names, None)
-            if one is None:
+                version = next(versions, None)
+            if version is None:
                 return
-            body, headers = _delivery(*one, secret)
+            body, headers = _delivery(*version, secret)
             started = time.monotonic()
             connection.request("POST", "/webhooks/mlflow", body, headers)
             answer = connection.getresponse()
@@ -126,7 +126,7 @@ def deliver(port: int, secret: str, names: Iterator[tuple[str, int]], expect: in
             with lock:
                 spent.append(time.monotonic() - started)
                 if answer.status != expect:
-                    wrong.append(answer.status)
+                    unexpected.append(answer.status)
 
     senders = [threading.Thread(target=send) for _ in range(_SENDERS)]
     started = time.monotonic()
@@ -135,8 +135,9 @@ def deliver(port: int, secret: str, names: Iterator[tuple[str, int]], expect: in
     for sender in senders:
         sender.join()
     seconds = time.monotonic() - started
-    if wrong:
-        raise SystemExit(f"{len(wrong)} deliveries were answered with {sorted(set(wrong))}, not {expect}")
+    if unexpected:
+        statuses = sorted(set(unexpected))
+        raise SystemExit(f"{len(unexpected)} deliveries were answered with {statuses}, not {expect}")
     return {"per_s": round(len(spent) / seconds, 1), "p99_ms": round(1000 * percentile(spent, 99), 2)}
 
 
@@ -153,61 +154,62 @@ def _delivery(name: str, version: int, secret: str) -> tuple[bytes, dict[str, st
 
 
 def receiving(registry: str, models: int) -> dict[str, float]:
-    """The receiver over a registry of so many models, in a home of its own where nothing takes up the releases."""
+    """Measures the receiver over a registry of this many models, in a home where nothing runs the releases."""
     with tempfile.TemporaryDirectory(prefix="shiplift-own-") as folder:
         home = Path(folder)
         _stack_of(home, registry)
         secret = load_secrets(home).webhook
-        known = [(big_registry.name_of(n), v) for v in range(1, big_registry.VERSIONS + 1) for n in range(models)]
-        some = known[:_DELIVERIES]
-        found: dict[str, float] = {}
+        versions = [(big_registry.name_of(n), v) for v in range(1, big_registry.VERSIONS + 1) for n in range(models)]
+        announced = versions[:_DELIVERIES]
+        figures: dict[str, float] = {}
         with receiver(home) as port:
             for kind, key, expect in (("new", secret, 202), ("known", secret, 202), ("forged", "another", 401)):
-                for name, value in deliver(port, key, iter(some), expect).items():
-                    found[f"receiver_{kind}_{name}"] = value
-        if len(Releases(home).names()) != len(some):
-            raise SystemExit(f"{len(some)} versions were announced, {len(Releases(home).names())} releases made")
-        return found
+                for name, value in deliver(port, key, iter(announced), expect).items():
+                    figures[f"receiver_{kind}_{name}"] = value
+        created = len(Releases(home).names())
+        if created != len(announced):
+            raise SystemExit(f"{len(announced)} versions were announced, but {created} releases were created")
+        return figures
 
 
 def _stack_of(home: Path, registry: str) -> None:
-    """What a receiver reads of a stack: that of a registry, with nothing running."""
+    """Writes the part of a stack that a receiver reads, for a registry; nothing runs."""
     ports = dict.fromkeys(("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port"), 0)
-    made = stack.Stack(
+    written = stack.Stack(
         **ports, registry_uri=registry, server_environment="", cache_mb=0, rate_limiter=False, sweep_s=3600, since=0
     )
-    (home / "stack.json").write_text(made.model_dump_json())
+    (home / "stack.json").write_text(written.model_dump_json())
 
 
 # --- a registry of some size ----------------------------------------------------------------------------------------
 
 
 def with_registry(kind: str, sizes: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """Every figure that may grow with the registry, by number of models."""
-    found: dict[str, dict[str, float]] = {}
+    """All figures that may grow with the registry, by number of models."""
+    by_size: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="shiplift-own-") as folder:
         home = Path(folder) / "home"
         home.mkdir()
         with big_registry.database(kind, home) as uri, big_registry.mlflow_server(uri, home) as registry:
-            big_registry.write_one(registry)
+            big_registry.write_reference(registry)
             running = stack.up(Settings(home=home, free_ports=True, registry_uri=registry, sweep_s=3600))
             try:
-                there = 0
+                filled = 0
                 for models in sizes:
-                    big_registry.fill(uri, there, models)
-                    big_registry.release_folders(home, there, models)
-                    there = models
+                    big_registry.fill(uri, filled, models)
+                    big_registry.release_folders(home, filled, models)
+                    filled = models
                     big_registry.check(registry, models - 1)
-                    found[str(models)] = of_size(home, running, models)
-                    print(json.dumps({"database": kind, "models": models} | found[str(models)]), flush=True)
+                    by_size[str(models)] = figures_of_size(home, running, models)
+                    print(json.dumps({"database": kind, "models": models} | by_size[str(models)]), flush=True)
             finally:
                 stack.down(home)
-    return found
+    return by_size
 
 
-def of_size(home: Path, running: stack.Stack, models: int) -> dict[str, float]:
-    """The figures of one size."""
-    one, newest = big_registry.name_of(models - 1), big_registry.VERSIONS
+def figures_of_size(home: Path, running: stack.Stack, models: int) -> dict[str, float]:
+    """The figures for one registry size."""
+    model, newest = big_registry.name_of(models - 1), big_registry.VERSIONS
     command = partial(shiplift, "--home", str(home))
     releases, registry = Releases(home), RestRegistry(running.registry_uri)
 
@@ -217,8 +219,8 @@ def of_size(home: Path, running: stack.Stack, models: int) -> dict[str, float]:
 
     return {
         "status_s": seconds_of(partial(command, "status"), _RUNS),
-        "status_model_s": seconds_of(partial(command, "status", one), _RUNS),
-        "report_s": seconds_of(partial(command, "report", f"{one}/{newest}"), _RUNS),
+        "status_model_s": seconds_of(partial(command, "status", model), _RUNS),
+        "report_s": seconds_of(partial(command, "report", f"{model}/{newest}"), _RUNS),
         "index_s": seconds_of(partial(command, "report", "--index"), _RUNS),
         "sweep_s": seconds_of(swept, _RUNS),
         "dispatcher_idle_percent": idle_percent(running.processes["dispatcher"].pid),
@@ -227,7 +229,7 @@ def of_size(home: Path, running: stack.Stack, models: int) -> dict[str, float]:
 
 
 def idle_percent(pid: int) -> float:
-    """The share of a core that a process takes while it waits for work."""
+    """The share of a core, in percent, that a process uses while it waits for work."""
     process = psutil.Process(pid)
     before, started = process.cpu_times(), time.monotonic()
     time.sleep(_IDLE_S)
@@ -240,42 +242,43 @@ def idle_percent(pid: int) -> float:
 
 
 def growth(by_size: dict[str, dict[str, float]]) -> dict[str, dict[str, Any]]:
-    """Of each figure that is a cost: the slope between neighbouring sizes and over all, and whether it is linear."""
+    """The growth of each figure as a cost: its slope between neighbouring sizes and overall, and a verdict."""
     sizes = sorted(map(int, by_size))
-    found = {}
+    slopes = {}
     for name in next(iter(by_size.values())):
         cost = (lambda value: 1 / value) if name.endswith("_per_s") else float
         costs = [max(cost(by_size[str(size)][name]), 1e-6) for size in sizes]
         steps = [
-            math.log(costs[at + 1] / costs[at]) / math.log(sizes[at + 1] / sizes[at]) for at in range(len(sizes) - 1)
+            math.log(costs[index + 1] / costs[index]) / math.log(sizes[index + 1] / sizes[index])
+            for index in range(len(sizes) - 1)
         ]
-        whole = math.log(costs[-1] / costs[0]) / math.log(sizes[-1] / sizes[0])
+        overall = math.log(costs[-1] / costs[0]) / math.log(sizes[-1] / sizes[0])
         verdict = "no worse than linear" if max(steps) <= LINEAR else "worse than linear"
-        found[name] = {"steps": [round(step, 2) for step in steps], "slope": round(whole, 2), "verdict": verdict}
-    return found
+        slopes[name] = {"steps": [round(step, 2) for step in steps], "slope": round(overall, 2), "verdict": verdict}
+    return slopes
 
 
 def table(kind: str, by_size: dict[str, dict[str, float]], slopes: dict[str, dict[str, Any]]) -> Table:
     """The figures of one database."""
-    made = Table(f"{kind}: models x {big_registry.VERSIONS} versions", box=None, header_style="bold")
+    rows = Table(f"{kind}: models x {big_registry.VERSIONS} versions", box=None, header_style="bold")
     for size in by_size:
-        made.add_column(f"{int(size):,}", justify="right")
-    made.add_column("slope", justify="right")
-    made.add_column("growth")
-    for name, words in _ROWS.items():
-        values = [f"{found[name]:.4g}" for found in by_size.values()]
-        made.add_row(words, *values, str(slopes[name]["slope"]), slopes[name]["verdict"])
-    return made
+        rows.add_column(f"{int(size):,}", justify="right")
+    rows.add_column("slope", justify="right")
+    rows.add_column("growth")
+    for name, label in _ROWS.items():
+        values = [f"{figures[name]:.4g}" for figures in by_size.values()]
+        rows.add_row(label, *values, str(slopes[name]["slope"]), slopes[name]["verdict"])
+    return rows
 
 
 def release_table(figures: dict[str, Any]) -> Table:
-    """What a release costs beside export, calibration and measurement, in all and by stage."""
-    made = Table("a release, in s (MiB)", box=None, header_style="bold")
-    made.add_column("median", justify="right")
-    made.add_column("runs")
-    for name, one in figures.items():
-        made.add_row(name, f"{one['median']:.2f}", ", ".join(f"{run:.2f}" for run in one["runs"]))
-    return made
+    """The overhead of a release besides export, calibration and measurement, in total and by stage."""
+    rows = Table("a release, in s (MiB)", box=None, header_style="bold")
+    rows.add_column("median", justify="right")
+    rows.add_column("runs")
+    for name, figure in figures.items():
+        rows.add_row(name, f"{figure['median']:.2f}", ", ".join(f"{run:.2f}" for run in figure["runs"]))
+    return rows
 
 
 def _machine() -> dict[str, Any]:
@@ -290,37 +293,38 @@ def main() -> None:
     """Measures, prints the tables and writes the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="10 and 100 models, and one release")
-    parser.add_argument("--only", choices=("release", *big_registry.DATABASES), help="bring this part up to date")
+    parts = ("release", *big_registry.DATABASES)
+    parser.add_argument("--only", choices=parts, help="measure this part and keep the other results")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    wanted = (given.only,) if given.only else ("release", *big_registry.DATABASES)
-    before = json.loads(given.out.read_text()) if given.only and given.out.is_file() else {}
-    found: dict[str, Any] = {"registry": {}, "growth": {}, "skipped": {}} | before
-    found |= {"machine": _machine(), "quick": given.quick, "senders": _SENDERS}
-    found["help_s"] = seconds_of(partial(shiplift, "--help"), _HELP_RUNS, median)
+    arguments = parser.parse_args()
+    selected = (arguments.only,) if arguments.only else parts
+    previous = json.loads(arguments.out.read_text()) if arguments.only and arguments.out.is_file() else {}
+    results: dict[str, Any] = {"registry": {}, "growth": {}, "skipped": {}} | previous
+    results |= {"machine": _machine(), "quick": arguments.quick, "senders": _SENDERS}
+    results["help_s"] = seconds_of(partial(shiplift, "--help"), _HELP_RUNS, median)
     console = Console()
-    console.print(f"shiplift --help: {found['help_s']} s")
-    for part in wanted:
+    console.print(f"shiplift --help: {results['help_s']} s")
+    for part in selected:
         if part == "release":
-            found["release"] = measured_release(runs=1 if given.quick else 3)
-            console.print(release_table(found["release"]))
+            results["release"] = measured_release(runs=1 if arguments.quick else 3)
+            console.print(release_table(results["release"]))
         else:
-            _measure(part, SIZES[:-1] if given.quick else SIZES, found, console)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(found, indent=1) + "\n")
+            _measure(part, SIZES[:-1] if arguments.quick else SIZES, results, console)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def _measure(kind: str, sizes: tuple[int, ...], found: dict[str, Any], console: Console) -> None:
-    """One database's part of the results."""
+def _measure(kind: str, sizes: tuple[int, ...], results: dict[str, Any], console: Console) -> None:
+    """Measures one database and adds its part to the results."""
     try:
         by_size = with_registry(kind, sizes)
     except LookupError as error:
-        found["skipped"][kind] = str(error)
+        results["skipped"][kind] = str(error)
         console.print(f"{kind}: skipped, {error}")
         return
-    found["skipped"].pop(kind, None)
-    found["registry"][kind], found["growth"][kind] = by_size, growth(by_size)
-    console.print(table(kind, by_size, found["growth"][kind]))
+    results["skipped"].pop(kind, None)
+    results["registry"][kind], results["growth"][kind] = by_size, growth(by_size)
+    console.print(table(kind, by_size, results["growth"][kind]))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The plot of `make bench`: throughput and p99 against concurrency, a column a model, one SVG that stands alone."""
+"""The plot of `make bench`: throughput and p99 against concurrency, with a column per model, as a standalone SVG."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ _COLOURS = {
 
 
 def draw(cells: Sequence[Cell], to: Path) -> None:
-    """Medians as lines, extremes over the rounds as bars, both axes logarithmic."""
+    """Draws medians as lines and extremes over the rounds as error bars; both axes are logarithmic."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -25,9 +25,9 @@ def draw(cells: Sequence[Cell], to: Path) -> None:
     models = list(dict.fromkeys(cell.model for cell in cells))
     figure, axes = plt.subplots(2, len(models), figsize=(4 * len(models), 7), squeeze=False, layout="constrained")
     for column, model in enumerate(models):
-        of = [cell for cell in cells if cell.model == model]
-        for row, (attribute, label) in enumerate((("throughput_per_s", "answers a second"), ("p99_ms", "p99, ms"))):
-            _panel(axes[row][column], of, attribute)
+        of_model = [cell for cell in cells if cell.model == model]
+        for row, (attribute, label) in enumerate((("throughput_per_s", "answers per second"), ("p99_ms", "p99, ms"))):
+            _panel(axes[row][column], of_model, attribute)
             axes[row][column].set(xlabel="concurrency", ylabel=label, title=model if not row else "")
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
@@ -37,15 +37,15 @@ def draw(cells: Sequence[Cell], to: Path) -> None:
 
 def _panel(axis: Any, cells: Sequence[Cell], attribute: str) -> None:
     for side, colour in _COLOURS.items():
-        found = sorted((cell.concurrency, getattr(cell, attribute)) for cell in cells if cell.side == side)
-        at, values = [one[0] for one in found], [one[1] for one in found]
-        apart = [[v.median - v.low for v in values], [v.high - v.median for v in values]]
+        points = sorted((cell.concurrency, getattr(cell, attribute)) for cell in cells if cell.side == side)
+        concurrencies, spreads = [point[0] for point in points], [point[1] for point in points]
+        errors = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
         axis.errorbar(
-            at, [v.median for v in values], yerr=apart, label=side, color=colour, marker="o", markersize=4, capsize=3,
-            linewidth=2 if side == OURS else 1.2,
+            concurrencies, [s.median for s in spreads], yerr=errors, label=side, color=colour, marker="o", markersize=4,
+            capsize=3, linewidth=2 if side == OURS else 1.2,
         )  # fmt: skip
     axis.set(xscale="log", yscale="log")
     ticks = sorted({cell.concurrency for cell in cells})
-    axis.set_xticks(ticks, labels=[str(one) for one in ticks])
+    axis.set_xticks(ticks, labels=[str(tick) for tick in ticks])
     axis.minorticks_off()
     axis.grid(alpha=0.3)

@@ -1,9 +1,8 @@
-"""What lower precision is worth on this processor: `make bench-precision`, a JSON file and a short table.
+"""`make bench-precision`: the gain of lower precision on this processor, as a JSON file and a short table.
 
-Each model goes up the ladder as a release's quantize stage does it. Then fp32, the ladder's best and what
-`onnxruntime.quantization` makes by its own defaults are served by the bundled Triton, one server, the sides in turn,
-and measured with perf_analyzer; accuracy is told where the model is trained. Olive quantizes the same file twice: with
-its pass as it comes, and by its own search.
+Each model is quantized by a release's quantize stage, by `onnxruntime.quantization` with its defaults, and by Olive
+twice: with its default pass, and with its own search. The results and fp32 are served by one bundled Triton and
+measured in turn with perf_analyzer; accuracy is reported where the model is trained.
 """
 
 import argparse
@@ -55,13 +54,13 @@ RESULTS = Path(__file__).parent / "results" / "precision.json"
 ROUNDS, _WINDOW_MS, _CONCURRENCY = 5, 1000, 4
 _CALIBRATION = 64
 _OLIVE_S = 1800
-_OLIVE_TRIES = 6  # of its search, which evaluates the whole validation set at each
+_OLIVE_TRIALS = 6  # of its search; each evaluates the whole validation set
 _CONFIG = ServingConfig(max_batch=8, queue_delay_us=0, instances=1, threads=1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A model under measurement: its ONNX file, samples to calibrate on, and labelled ones where it is trained."""
+    """A model to measure: its ONNX file, samples to calibrate on, and labelled ones to validate with."""
 
     name: str
     file: Path
@@ -75,28 +74,28 @@ class Subject:
 
 
 def subjects(folder: Path, names: set[str]) -> Iterator[Subject]:
-    """Each model as ONNX with a dynamic batch. An untrained one is labelled by itself: how far does it drift?"""
+    """Exports each model to ONNX with a dynamic batch; an untrained one is labelled by its own fp32 answers."""
     if "digits-cnn" in names:
         yield _digits(folder / "digits-cnn")
-    for one in LARGE:
-        if one.name in names:
-            model = seeded(one)
-            samples = one.inputs(_CALIBRATION)
+    for architecture in LARGE:
+        if architecture.name in names:
+            model = seeded(architecture)
+            samples = architecture.inputs(_CALIBRATION)
             with torch.inference_mode():
                 labels = torch.cat([model(part) for part in samples.split(8)]).argmax(1).numpy()
-            given = {"input": samples.numpy()}
-            file = _onnx(model, one.inputs(2), folder / one.name)
+            inputs = {"input": samples.numpy()}
+            file = _onnx(model, architecture.inputs(2), folder / architecture.name)
             yield Subject(
-                name=one.name, file=file, calibration=given, validation=given, labels=labels, trained=False
+                name=architecture.name, file=file, calibration=inputs, validation=inputs, labels=labels, trained=False
             )  # fmt: skip
 
 
 def _digits(folder: Path) -> Subject:
-    made = trained_digits()
-    file = _onnx(made.model, torch.from_numpy(made.images[:2]), folder)
+    digits = trained_digits()
+    file = _onnx(digits.model, torch.from_numpy(digits.images[:2]), folder)
     return Subject(
-        name="digits-cnn", file=file, calibration={"input": made.images[:256]},
-        validation={"input": made.images[1200:]}, labels=made.labels[1200:], trained=True,
+        name="digits-cnn", file=file, calibration={"input": digits.images[:256]},
+        validation={"input": digits.images[1200:]}, labels=digits.labels[1200:], trained=True,
     )  # fmt: skip
 
 
@@ -112,22 +111,20 @@ def _onnx(model: Any, example: Any, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
-# --- who quantizes --------------------------------------------------------------------------------------------------
+# --- quantizing ----------------------------------------------------------------------------------------------------
 
 
 def ladder(subject: Subject, site: Site) -> tuple[Path, dict[str, Any]]:
-    """The best candidate of the quantize stage that is not fp32, else the lower one it came nearest with."""
+    """The quantize stage's best candidate below fp32; if all were dropped, the fastest of them."""
     store = ArtifactStore(site.artifacts_uri)
-    found = _candidates(subject, site, store)
-    lower = [one for one in found.candidates if one.model is not None and one.precision != "fp32"]
-    best = min(lower, key=lambda one: (bool(one.dropped), one.latency_ms))
+    rungs = _candidates(subject, site, store).candidates
+    lower = [rung for rung in rungs if rung.model is not None and rung.precision != "fp32"]
+    best = min(lower, key=lambda rung: (bool(rung.dropped), rung.latency_ms))
     assert best.model is not None
-    to = store.fetch(best.model, Path(site.home) / "best" / subject.name)
-    said = {
-        one.method: one.model_dump(mode="json", exclude={"model", "slices"}) for one in found.candidates
-    }  # fmt: skip
+    folder = store.fetch(best.model, Path(site.home) / "best" / subject.name)
+    details = {rung.method: rung.model_dump(mode="json", exclude={"model", "slices"}) for rung in rungs}
     chosen = {"precision": best.precision, "method": best.method, "float_layers": len(best.float_layers)}
-    return to / "model.onnx", {"chosen": chosen, "rungs": said}
+    return folder / "model.onnx", {"chosen": chosen, "rungs": details}
 
 
 def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidates:
@@ -150,15 +147,16 @@ def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidate
 
 
 def defaults(subject: Subject, folder: Path) -> Path:
-    """`onnxruntime.quantization.quantize_static` as it comes, on the same samples."""
+    """Quantizes with `onnxruntime.quantization.quantize_static` and its defaults, on the same samples."""
     from onnxruntime.quantization import CalibrationDataReader, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     size = len(next(iter(subject.calibration.values())))
-    batches = iter([{n: a[at : at + 8] for n, a in subject.calibration.items()} for at in range(0, size, 8)])
+    slices = [slice(start, start + 8) for start in range(0, size, 8)]
+    batches = iter([{name: array[part] for name, array in subject.calibration.items()} for part in slices])
 
     class Reader(CalibrationDataReader):  # type: ignore[misc]
-        """The calibration samples by eights."""
+        """The calibration samples in batches of eight."""
 
         def get_next(self) -> Arrays | None:
             """The next batch."""
@@ -171,47 +169,48 @@ def defaults(subject: Subject, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
-def olive(subject: Subject, folder: Path, packages: Path, tries: int) -> Path:
-    """Olive's quantization pass for ONNX files, in a process of its own, on the same samples; `tries`: its search."""
+def olive(subject: Subject, folder: Path, packages: Path, trials: int) -> Path:
+    """Quantizes with Olive in its own process, on the same samples; with `trials`, by its own search."""
     folder.mkdir(parents=True)
     np.savez(folder / "samples.npz", **subject.calibration)  # type: ignore[arg-type]
     np.savez(folder / "validation.npz", **subject.validation, label=subject.labels)  # type: ignore[arg-type]
-    words = [sys.executable, str(Path(__file__).with_name("olive_run.py")), str(subject.file), str(folder), str(tries)]
+    script = str(Path(__file__).with_name("olive_run.py"))
+    command = [sys.executable, script, str(subject.file), str(folder), str(trials)]
     variables = {**inherited(), "PYTHONPATH": str(packages), "HF_HUB_OFFLINE": "1", "OLIVE_DISABLE_TELEMETRY": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=_OLIVE_S, env=variables)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_OLIVE_S, env=variables)
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1][:300] if done.stderr.strip() else "it said nothing")
-    alone = folder / "quantized"  # a package takes everything beside a model's file
-    alone.mkdir()
-    return (folder / "model.onnx").rename(alone / "model.onnx")
+        raise RuntimeError(done.stderr.strip().splitlines()[-1][:300] if done.stderr.strip() else "it printed nothing")
+    quantized = folder / "quantized"  # its own folder: a package takes everything beside a model's file
+    quantized.mkdir()
+    return (folder / "model.onnx").rename(quantized / "model.onnx")
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
 
 
 def accuracy(subject: Subject, file: Path) -> float:
-    """The share of samples whose first choice is the label."""
+    """The share of samples whose top class is the label."""
     outputs = evaluation.answers(onnx_models.session(file), subject.validation)
     return float((next(iter(outputs.values())).argmax(1) == subject.labels).mean())
 
 
 def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, dict[str, float]]:
-    """Throughput and latency of each file through one bundled server, the sides in turn; medians over the rounds."""
+    """Throughput and latency of each file on one bundled server, measured in turn; medians over the rounds."""
     environment = ensure(default_root())
     signature = signature_of(onnx.load(subject.file))
-    asked = {name: array[:16] for name, array in subject.validation.items()}
+    inputs = {name: array[:16] for name, array in subject.validation.items()}
     generator = PerfAnalyzer(environment)
-    requests = generator.write_requests(work / "requests.json", signature, split(asked))
+    requests = generator.write_requests(work / "requests.json", signature, split(inputs))
     with (
         private_server(environment, work / "models", Features(), log=work / "triton.log") as server,
         TritonClient(server.grpc) as client,
     ):
-        taken = {}
+        memory = {}
         for name, file in files.items():
-            _package(name, file, signature, asked, work)
+            _package(name, file, signature, inputs, work)
             before = memory_mb(server.process.pid)
             client.load(name)
-            taken[name] = round(memory_mb(server.process.pid) - before, 1)
+            memory[name] = round(memory_mb(server.process.pid) - before, 1)
         window = Window(window_ms=_WINDOW_MS, stability_percent=1000, attempts=1, protocol="grpc")
         points: dict[str, list[Any]] = {name: [] for name in files}
         for round_ in range(ROUNDS):
@@ -220,45 +219,45 @@ def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, di
                 points[name].append(generator.measure(target, Demand(concurrency=_CONCURRENCY), window, work).point)
     return {
         name: {
-            "throughput_per_s": round(median(p.throughput_per_s for p in found), 1),
-            "p50_ms": round(median(p.p50_ms for p in found), 3),
-            "p99_ms": round(median(p.p99_ms for p in found), 3),
-            "memory_mb": taken[name],
+            "throughput_per_s": round(median(point.throughput_per_s for point in measured), 1),
+            "p50_ms": round(median(point.p50_ms for point in measured), 3),
+            "p99_ms": round(median(point.p99_ms for point in measured), 3),
+            "memory_mb": memory[name],
         }
-        for name, found in points.items()
+        for name, measured in points.items()
     }
 
 
-def _package(name: str, file: Path, signature: Signature, asked: Arrays, work: Path) -> None:
-    made = work / f"{name}-package"
-    made.mkdir()
+def _package(name: str, file: Path, signature: Signature, inputs: Arrays, work: Path) -> None:
+    tree = work / f"{name}-package"
+    tree.mkdir()
     description = ModelDescription(name=name, version=1, signature=signature, config=_CONFIG, serving=Serving())
     golden = golden_arrays({}, {})
-    write_package(made, description, file.parent, "bundled", example=asked, golden=golden)
-    install(made, work / "models", source=name, name=name)
+    write_package(tree, description, file.parent, "bundled", example=inputs, golden=golden)
+    install(tree, work / "models", source=name, name=name)
 
 
 def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, Any]:
-    """Everything about one subject."""
+    """Everything about one model."""
     site = Site(
         home=str(work / "home"), registry_uri="", artifacts_uri=(work / "artifacts").as_uri(), server_environment="",
         place=Machine(http="", grpc="", metrics=""),
     )  # fmt: skip
     Path(site.home).mkdir(parents=True, exist_ok=True)
     files, seconds, notes = {"fp32": subject.file}, {}, {}
-    makers: dict[str, Callable[[], Path]] = {"ort-defaults": lambda: defaults(subject, work / "defaults")}
+    quantizers: dict[str, Callable[[], Path]] = {"ort-defaults": lambda: defaults(subject, work / "defaults")}
     if packages:
-        makers["olive"] = lambda: olive(subject, work / "olive", packages, 0)
-        makers["olive-search"] = lambda: olive(subject, work / "olive-search", packages, _OLIVE_TRIES)
+        quantizers["olive"] = lambda: olive(subject, work / "olive", packages, 0)
+        quantizers["olive-search"] = lambda: olive(subject, work / "olive-search", packages, _OLIVE_TRIALS)
     tell(f"{subject.name}: the ladder")
     started = time.monotonic()
     files["shiplift"], story = ladder(subject, site)
     seconds["shiplift"] = round(time.monotonic() - started, 2)
-    for name, make in makers.items():
+    for name, run in quantizers.items():
         tell(f"{subject.name}: {name}")
         started = time.monotonic()
         try:
-            files[name] = make()
+            files[name] = run()
             seconds[name] = round(time.monotonic() - started, 2)
         except Exception as error:
             notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
@@ -273,16 +272,16 @@ def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, An
     return {"figures": figures, "notes": notes, **story}
 
 
-def tell(said: str) -> None:
-    """Progress, on the terminal alone."""
-    print(said, file=sys.stderr, flush=True)
+def tell(message: str) -> None:
+    """Prints progress to stderr."""
+    print(message, file=sys.stderr, flush=True)
 
 
-def table(found: dict[str, Any]) -> str:
-    """The figures as a person reads them."""
+def table(results: dict[str, Any]) -> str:
+    """The figures as text."""
     lines = [f"{'model':<16}{'by':<14}{'infer/s':>9}{'x':>7}{'p99 ms':>9}{'x':>7}{'accuracy':>10}{'seconds':>9}"]
-    for model, one in found["models"].items():
-        for name, row in one["figures"].items():
+    for model, result in results["models"].items():
+        for name, row in result["figures"].items():
             score = row.get("accuracy", row.get("agreement"))
             lines.append(
                 f"{model:<16}{name:<14}{row['throughput_per_s']:>9.0f}{row['throughput_ratio']:>7.2f}"
@@ -293,24 +292,24 @@ def table(found: dict[str, Any]) -> str:
 
 def main() -> None:
     """Measures the chosen models, writes the JSON and prints the table."""
-    every = ["digits-cnn", *(one.name for one in LARGE)]
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--models", nargs="*", default=every, choices=every)
-    options.add_argument("--no-olive", action="store_true", help="leave Olive out: it needs 200 MB of packages")
-    options.add_argument("--out", type=Path, default=RESULTS)
-    given = options.parse_args()
+    every = ["digits-cnn", *(architecture.name for architecture in LARGE)]
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--models", nargs="*", default=every, choices=every)
+    parser.add_argument("--no-olive", action="store_true", help="leave out Olive, which needs 200 MB of packages")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
     machine = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
     kind = accelerator_of(this_machine())
-    found: dict[str, Any] = {"machine": {**machine, "accelerator": kind}, "models": {}}
-    packages = None if given.no_olive else extras("olive.txt", tell)
+    results: dict[str, Any] = {"machine": {**machine, "accelerator": kind}, "models": {}}
+    packages = None if arguments.no_olive else extras("olive.txt", tell)
     with TemporaryDirectory(prefix="shiplift-precision-") as folder:
-        for subject in subjects(Path(folder), set(given.models)):
+        for subject in subjects(Path(folder), set(arguments.models)):
             work = Path(folder) / f"{subject.name}-work"
             work.mkdir()
-            found["models"][subject.name] = measure(subject, work, packages)
-            given.out.parent.mkdir(parents=True, exist_ok=True)
-            given.out.write_text(json.dumps(found, indent=1) + "\n")
-    print(table(found))
+            results["models"][subject.name] = measure(subject, work, packages)
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    print(table(results))
 
 
 if __name__ == "__main__":

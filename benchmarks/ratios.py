@@ -1,7 +1,7 @@
-"""What `make bench` says of its measurements: medians, ratios with their spread, goals met or missed. Pure.
+"""The arithmetic of `make bench`: medians, ratios with their spread, goals met or missed. Pure.
 
-A ratio is Shiplift over the other, taken round by round, since the sides of one round met the same machine: a
-throughput above 1 and a p99 below 1 are good.
+A ratio is Shiplift over another side, taken round by round, because the sides of a round had the same conditions. A
+throughput ratio above 1 and a p99 ratio below 1 are good.
 """
 
 import math
@@ -16,12 +16,12 @@ from shiplift.runtime.records.base import Record
 
 OURS = "shiplift"
 RIVALS = ("flask-torch", "fastapi-onnxruntime", "mlflow-serve", "triton-default")
-BIG = ("digits-cnn", "encoder")  # where Flask and torch must be far behind
-_AT, _THROUGHPUT, _P99 = 16, 5.0, 1 / 6
+BIG = ("digits-cnn", "encoder")  # on which Flask and torch must be far behind
+_CONCURRENCY, _MIN_THROUGHPUT, _MAX_P99 = 16, 5.0, 1 / 6
 
 
 class Spread(Record):
-    """A median and its extremes over the rounds."""
+    """A median, with the extremes over the rounds."""
 
     median: float
     low: float
@@ -29,10 +29,10 @@ class Spread(Record):
 
 
 class _Counted(Record):
-    """What one side did under one load, and where the time went.
+    """What a side did under a load, and where the time went.
 
-    Cores are CPU seconds a second: of the server by program, of the load generator, and of every other side, which
-    should be idle. `triton` are microseconds a request by part, as Triton counts them, and the mean batch.
+    Cores are CPU seconds per second: of the server by program, of the load generator, and of all other sides, which
+    should be idle. `triton` has microseconds per request by part, as Triton counts them, and the mean batch size.
     """
 
     side: str
@@ -47,7 +47,7 @@ class _Counted(Record):
 
 
 class Cell(_Counted):
-    """One side under one load: medians over rounds."""
+    """A side under a load: medians over the rounds."""
 
     model: str
     throughput_per_s: Spread
@@ -56,7 +56,7 @@ class Cell(_Counted):
 
 
 class Ratio(Record):
-    """Shiplift over another side. The spreads are the extremes over the rounds, the intervals hold with 95 %."""
+    """Shiplift over another side; spreads are the extremes over the rounds, intervals have 95 % confidence."""
 
     model: str
     against: str
@@ -70,7 +70,7 @@ class Ratio(Record):
 
 
 class Goal(Record):
-    """What was wanted, what was measured, and what stands in the way where it was missed."""
+    """A goal, what was measured, and, if it was missed, the evidence of what limits it."""
 
     goal: str
     model: str
@@ -81,7 +81,7 @@ class Goal(Record):
 
 
 class Window(_Counted):
-    """One measurement: a side, a load, a round."""
+    """A measurement: one side under one load in one round."""
 
     round: int
     throughput_per_s: float
@@ -90,50 +90,50 @@ class Window(_Counted):
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile: the smallest value that `share` percent of all are not above.
+    """The nearest-rank percentile: the smallest value that at least `share` percent do not exceed.
 
     Raises:
         ValueError: there are no values.
     """
     if not values:
-        raise ValueError("no values, so no percentile")
+        raise ValueError("there are no values, so there is no percentile")
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share / 100 * len(ordered)) - 1)]
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and extremes."""
+    """The median and extremes of values."""
     return Spread(median=rounded(median(values)), low=rounded(min(values)), high=rounded(max(values)))
 
 
 def rounded(value: float) -> float:
-    """Four significant digits: more are noise."""
+    """Rounds to four significant digits, because more are noise."""
     return float(f"{value:.4g}")
 
 
 def cells(model: str, windows: Iterable[Window]) -> list[Cell]:
-    """Every side under every load."""
+    """Summarizes windows by side and load."""
     groups: dict[tuple[int, str], list[Window]] = {}
     for window in windows:
         groups.setdefault((window.concurrency, window.side), []).append(window)
-    return [_cell(model, side, concurrency, found) for (concurrency, side), found in groups.items()]
+    return [_cell(model, side, concurrency, group) for (concurrency, side), group in groups.items()]
 
 
-def _cell(model: str, side: str, concurrency: int, found: Sequence[Window]) -> Cell:
+def _cell(model: str, side: str, concurrency: int, windows: Sequence[Window]) -> Cell:
     return Cell(
         model=model,
         side=side,
         concurrency=concurrency,
-        throughput_per_s=spread([one.throughput_per_s for one in found]),
-        p50_ms=spread([one.p50_ms for one in found]),
-        p99_ms=spread([one.p99_ms for one in found]),
-        requests=sum(one.requests for one in found),
-        errors=sum(one.errors for one in found),
-        first_error=next((one.first_error for one in found if one.first_error), ""),
-        server_cores=_medians([one.server_cores for one in found]),
-        client_cores=rounded(median(one.client_cores for one in found)),
-        others_cores=rounded(median(one.others_cores for one in found)),
-        triton=_medians([one.triton for one in found]),
+        throughput_per_s=spread([window.throughput_per_s for window in windows]),
+        p50_ms=spread([window.p50_ms for window in windows]),
+        p99_ms=spread([window.p99_ms for window in windows]),
+        requests=sum(window.requests for window in windows),
+        errors=sum(window.errors for window in windows),
+        first_error=next((window.first_error for window in windows if window.first_error), ""),
+        server_cores=_medians([window.server_cores for window in windows]),
+        client_cores=rounded(median(window.client_cores for window in windows)),
+        others_cores=rounded(median(window.others_cores for window in windows)),
+        triton=_medians([window.triton for window in windows]),
     )
 
 
@@ -143,21 +143,21 @@ def _medians(tables: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 def ratios(model: str, windows: Iterable[Window]) -> list[Ratio]:
-    """Shiplift over each other side under each load, paired by round."""
-    by: dict[tuple[int, str], dict[int, Window]] = {}
+    """The ratios of Shiplift over each other side under each load, paired by round."""
+    sides: dict[tuple[int, str], dict[int, Window]] = {}
     for window in windows:
-        by.setdefault((window.concurrency, window.side), {})[window.round] = window
+        sides.setdefault((window.concurrency, window.side), {})[window.round] = window
     return [
-        _ratio(model, side, concurrency, by[concurrency, OURS], theirs)
-        for (concurrency, side), theirs in sorted(by.items())
-        if side != OURS and (concurrency, OURS) in by
+        _ratio(model, side, concurrency, sides[concurrency, OURS], theirs)
+        for (concurrency, side), theirs in sorted(sides.items())
+        if side != OURS and (concurrency, OURS) in sides
     ]
 
 
 def _ratio(model: str, side: str, concurrency: int, ours: dict[int, Window], theirs: dict[int, Window]) -> Ratio:
     rounds = sorted(set(ours) & set(theirs))
-    throughput = [ours[at].throughput_per_s / theirs[at].throughput_per_s for at in rounds]
-    p99 = [ours[at].p99_ms / theirs[at].p99_ms for at in rounds]
+    throughput = [ours[number].throughput_per_s / theirs[number].throughput_per_s for number in rounds]
+    p99 = [ours[number].p99_ms / theirs[number].p99_ms for number in rounds]
     return Ratio(
         model=model,
         against=side,
@@ -172,43 +172,55 @@ def _ratio(model: str, side: str, concurrency: int, ours: dict[int, Window], the
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float | None]:
-    found = ratio_interval(values)
-    return rounded(found.low), rounded(found.high) if math.isfinite(found.high) else None
+    interval = ratio_interval(values)
+    return rounded(interval.low), rounded(interval.high) if math.isfinite(interval.high) else None
 
 
-def goals(found: Sequence[Ratio], found_cells: Sequence[Cell], ceilings: dict[str, dict[str, Any]]) -> list[Goal]:
+def goals(ratios: Sequence[Ratio], cells: Sequence[Cell], ceilings: dict[str, dict[str, Any]]) -> list[Goal]:
     """Every goal that the measured models and sides can decide."""
-    limit = Limits(found_cells, ceilings)
-    wanted: list[Goal] = []
-    for one in found:
-        if one.model in BIG and one.against == "flask-torch" and one.concurrency == _AT:
-            said = limit.of(one)
-            wanted += [
-                _goal(one, f"at least {_THROUGHPUT:.0f}x its throughput at concurrency {_AT}", one.throughput,
-                      one.throughput >= _THROUGHPUT, said),
-                _goal(one, f"at most 1/6 of its p99 at concurrency {_AT}", one.p99, one.p99 <= _P99, said),
-            ]  # fmt: skip
-    for model, against in sorted({(one.model, one.against) for one in found if one.against in RIVALS}):
-        of = [one for one in found if (one.model, one.against) == (model, against)]
-        slow = min(of, key=lambda one: one.throughput)
-        late = max(of, key=lambda one: one.p99)
-        wanted += [
-            _goal(slow, "throughput never below it beyond noise", slow.throughput, not any(map(below, of)),
-                  limit.of(min(filter(below, of), key=lambda one: one.throughput, default=slow))),
-            _goal(late, "p99 never above it beyond noise", late.p99, not any(map(above, of)),
-                  limit.of(max(filter(above, of), key=lambda one: one.p99, default=late))),
-        ]  # fmt: skip
-    return wanted
+    limits = Limits(cells, ceilings)
+    pairs = sorted({(ratio.model, ratio.against) for ratio in ratios if ratio.against in RIVALS})
+    return [
+        *(goal for ratio in ratios for goal in _big_goals(ratio, limits)),
+        *(
+            goal
+            for pair in pairs
+            for goal in _noise_goals([ratio for ratio in ratios if (ratio.model, ratio.against) == pair], limits)
+        ),
+    ]
+
+
+def _big_goals(ratio: Ratio, limits: "Limits") -> list[Goal]:
+    if ratio.model not in BIG or ratio.against != "flask-torch" or ratio.concurrency != _CONCURRENCY:
+        return []
+    limit = limits.of(ratio)
+    return [
+        _goal(ratio, f"at least {_MIN_THROUGHPUT:.0f}x its throughput at concurrency {_CONCURRENCY}", ratio.throughput,
+              ratio.throughput >= _MIN_THROUGHPUT, limit),
+        _goal(ratio, f"at most 1/6 of its p99 at concurrency {_CONCURRENCY}", ratio.p99, ratio.p99 <= _MAX_P99, limit),
+    ]  # fmt: skip
+
+
+def _noise_goals(ratios: Sequence[Ratio], limits: "Limits") -> list[Goal]:
+    """The goals against one side on one model, from the ratios at every concurrency."""
+    slowest = min(ratios, key=lambda ratio: ratio.throughput)
+    latest = max(ratios, key=lambda ratio: ratio.p99)
+    return [
+        _goal(slowest, "throughput never below it beyond noise", slowest.throughput, not any(map(below, ratios)),
+              limits.of(min(filter(below, ratios), key=lambda ratio: ratio.throughput, default=slowest))),
+        _goal(latest, "p99 never above it beyond noise", latest.p99, not any(map(above, ratios)),
+              limits.of(max(filter(above, ratios), key=lambda ratio: ratio.p99, default=latest))),
+    ]  # fmt: skip
 
 
 def below(ratio: Ratio) -> bool:
-    """Whether the throughput is lower than noise explains: all of the interval is under 1."""
+    """Whether the throughput is lower than noise can explain: the whole interval is below 1."""
     high = ratio.throughput_interval[1]
     return high is not None and high < 1
 
 
 def above(ratio: Ratio) -> bool:
-    """Whether the p99 is higher than noise explains: all of the interval is over 1."""
+    """Whether the p99 is higher than noise can explain: the whole interval is above 1."""
     return ratio.p99_interval[0] > 1
 
 
@@ -219,25 +231,25 @@ def _goal(ratio: Ratio, goal: str, measured: float, met: bool, limit: str) -> Go
 
 
 class Limits:
-    """What stood in the way, in measured words: who used the cores, where Triton spent its time, what the model takes.
+    """Measured evidence of what limits a ratio: who used the cores, where Triton spent time, what the model needs.
 
-    `ceilings` say per model what each engine reaches in this machine with no server around it, in samples a second.
+    `ceilings` says per model how many samples per second each engine reaches on this machine without a server.
     """
 
-    def __init__(self, found: Sequence[Cell], ceilings: dict[str, dict[str, Any]]) -> None:
-        self._cells = {(one.model, one.side, one.concurrency): one for one in found}
+    def __init__(self, cells: Sequence[Cell], ceilings: dict[str, dict[str, Any]]) -> None:
+        self._cells = {(cell.model, cell.side, cell.concurrency): cell for cell in cells}
         self._ceilings = ceilings
 
     def of(self, ratio: Ratio) -> str:
-        """Evidence for one ratio."""
+        """The evidence for a ratio."""
         ours = self._cells[ratio.model, OURS, ratio.concurrency]
         theirs = self._cells[ratio.model, ratio.against, ratio.concurrency]
         parts = [f"at concurrency {ratio.concurrency}", _used("Shiplift", ours), _used(ratio.against, theirs)]
         if ours.triton:
-            parts.append("Triton, us a request: " + ", ".join(f"{k} {v:.0f}" for k, v in ours.triton.items()))
+            parts.append("Triton, us per request: " + ", ".join(f"{k} {v:.0f}" for k, v in ours.triton.items()))
         if ceiling := self._ceilings.get(ratio.model, {}).get("samples_per_s"):
-            said = ", ".join(f"{name} {value:.0f}/s" for name, value in ceiling.items())
-            parts.append(f"with no server around it the model reaches {said}")
+            rates = ", ".join(f"{name} {value:.0f}/s" for name, value in ceiling.items())
+            parts.append(f"without a server the model reaches {rates}")
         return "; ".join(parts)
 
 

@@ -1,8 +1,8 @@
-"""What a release of the demo model costs, thrice, medians as JSON: `make bench-release`; `make bench-own` has more.
+"""`make bench-release`: what a release of the demo model costs, as medians of three runs in JSON.
 
-Registration to promoted, the part of it outside export, calibration and measurement windows, in all and by stage, a
-rerun with everything cached, and the memory of the idle stack. Every run is a fresh home, so nothing of the run before
-is found again.
+It measures the time from registration to promotion, the part of it outside export, calibration and measurement windows
+(in total and by stage), a rerun with everything cached, and the memory of the idle stack. Every run has a fresh home,
+so nothing is cached from the previous one. `make bench-own` measures more.
 """
 
 import json
@@ -36,17 +36,8 @@ def one_run(home: Path) -> dict[str, float]:
         report = releases.result(name)
         if report is None or report.exit_code:
             raise SystemExit(f"the release failed: {report}")
-        rerun = timed(
-            [
-                sys.executable,
-                "-m",
-                "shiplift.pipelines.commands.app",
-                "--home",
-                str(home),
-                "rerun",
-                f"{demo.MODEL}/{version}",
-            ]
-        )
+        shiplift = [sys.executable, "-m", "shiplift.pipelines.commands.app", "--home", str(home)]
+        rerun = timed([*shiplift, "rerun", f"{demo.MODEL}/{version}"])
     finally:
         stack.down(home)
     return {
@@ -59,30 +50,33 @@ def one_run(home: Path) -> dict[str, float]:
 
 
 def timed(command: list[str]) -> float:
-    """Seconds a command takes; it must succeed."""
+    """The seconds that a command takes; it must succeed."""
     started = time.monotonic()
     subprocess.run(command, check=True, capture_output=True)
     return time.monotonic() - started
 
 
 def print_nothing(_: str) -> None:
-    """A listener that does not listen."""
+    """A listener that drops every message."""
 
 
 def measured_release(runs: int = RUNS) -> dict[str, Any]:
-    """Each figure's median and its runs; `stage.*` are stages without export, calibration and measurement windows."""
-    found = []
+    """The median and runs of each figure; `stage.*` leave out export, calibration and measurement windows."""
+    measured = []
     for _ in range(runs):
         with tempfile.TemporaryDirectory(prefix="shiplift-bench-") as folder:
-            found.append(one_run(Path(folder) / "home"))
+            measured.append(one_run(Path(folder) / "home"))
     return {
-        name: {"median": round(median(run[name] for run in found), 2), "runs": [round(run[name], 2) for run in found]}
-        for name in found[0]
+        name: {
+            "median": round(median(run[name] for run in measured), 2),
+            "runs": [round(run[name], 2) for run in measured],
+        }
+        for name in measured[0]
     }
 
 
 def main() -> None:
-    """Prints each figure's median and its runs."""
+    """Prints the median and runs of each figure."""
     print(json.dumps(measured_release(), indent=1))
 
 

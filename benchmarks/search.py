@@ -1,10 +1,10 @@
-"""`make bench-search`: the search against brute force and against Triton Model Analyzer, on one bundled server.
+"""`make bench-search`: the search against brute force and Triton Model Analyzer, on one bundled server.
 
-For three models, each in fp32 and int8: every point of a grid measured in long windows (brute force, in random order,
-so that a machine that gets slower for a minute does not point at one corner), what the search chooses, and what Model
-Analyzer's quick and Optuna modes find (in an environment of its own; skipped with the reason where it can't be had).
-What each found best is then measured again in turn: the luckiest of many measurements is not the best configuration.
-`--quick` takes a small grid and short windows.
+There are three models, each in fp32 and int8. Brute force measures every point of a grid in long windows, in random
+order, so that a temporary slowdown of the machine does not fall on one corner. Model Analyzer runs in its quick and
+Optuna modes, in its own environment; if it can't be installed, it is skipped with the reason. The best points of all
+are then measured again in turn, because the luckiest of many measurements is not the best configuration. `--quick`
+takes a small grid and short windows.
 """
 
 import argparse
@@ -52,7 +52,7 @@ from shiplift.steps.tune import tune
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
 ANALYZER = "triton-model-analyzer==1.58"
-_AGAIN = 15
+_REPEATS = 15
 _ANALYZER_S = 600
 _RATE = "Throughput (infer/sec)"
 Mode = Literal["quick", "optuna"]
@@ -72,9 +72,9 @@ GRIDS = {
 
 
 def networks() -> dict[str, tuple[Any, tuple[int, ...]]]:
-    """Torch modules by name, and the shape of one sample: an MLP, a CNN, a transformer encoder.
+    """Torch modules by name, with the shape of a sample: an MLP, a CNN, a transformer encoder.
 
-    Large enough for the server to be the limit: of smaller ones the client's share of the cores is what is measured.
+    They are large enough for the server to be the bottleneck; with smaller ones the client would be.
     """
     import torch
 
@@ -91,7 +91,7 @@ def networks() -> dict[str, tuple[Any, tuple[int, ...]]]:
 
 
 def build(name: str, module: Any, shape: tuple[int, ...], site: Site, space: SearchSpace, folder: Path) -> Packages:
-    """The module as packages, fp32 and, where it can be had, int8."""
+    """The module as packages in fp32 and int8."""
     import torch
 
     rng = np.random.default_rng(0)
@@ -110,13 +110,13 @@ def build(name: str, module: Any, shape: tuple[int, ...], site: Site, space: Sea
 
 
 def _int8(model: Path, samples: Arrays, folder: Path) -> Path:
-    to = folder / "int8" / "model.onnx"
-    to.parent.mkdir()
+    file = folder / "int8" / "model.onnx"
+    file.parent.mkdir()
     limits = Quantization(methods=("minmax",))
-    how = quantization.scheme(model, Target(), limits)
+    scheme = quantization.scheme(model, Target(), limits)
     prepared = quantization.prepare(model, folder / "prepared.onnx")
-    given = quantization.ranges(prepared, samples, how.op_types, limits, folder)
-    return quantization.quantize_static(prepared, given["minmax"], how, to)
+    ranges = quantization.ranges(prepared, samples, scheme.op_types, limits, folder)
+    return quantization.quantize_static(prepared, ranges["minmax"], scheme, file)
 
 
 def _package(name: str, precision: Precision, file: Path, example: Arrays, site: Site, space: SearchSpace) -> Package:
@@ -129,10 +129,10 @@ def _package(name: str, precision: Precision, file: Path, example: Arrays, site:
         tree.mkdir()
         golden = golden_arrays(example, answers)
         write_package(tree, description, file.parent, "bundled", example=example, golden=golden)
-        kept: Artifact = ArtifactStore(site.artifacts_uri).put_tree(tree)
+        repository: Artifact = ArtifactStore(site.artifacts_uri).put_tree(tree)
     return Package(
         target="local-cpu", server="bundled", model=name, version=1, precision=precision, config=first,
-        repository=kept, signature=signature,
+        repository=repository, signature=signature,
     )  # fmt: skip
 
 
@@ -143,57 +143,57 @@ def _specs(arrays: Arrays) -> tuple[TensorSpec, ...]:
 # --- the contestants ------------------------------------------------------------------------------------------------
 
 
-def brute_force(bench: Workbench, space: Space) -> tuple[Point, int, float]:
-    """The best of every point by the rule of the search's own finals, how many there were, and the seconds it took."""
+def brute_force(workbench: Workbench, space: Space) -> tuple[Point, int, float]:
+    """The best of all points by the rule of the search's finals, the number of trials, and the seconds."""
     started = time.monotonic()
     search = Search(space, Goal())
     points = list(space.points())
     random.Random(0).shuffle(points)
     for point in points:
-        search.tell_final(point, measure_point(bench, search, point, bench.space.window_ms))
+        search.tell_final(point, measure_point(workbench, search, point, workbench.space.window_ms))
     package, best = search.best()
     return Point(package, best.config), len(search.trials), time.monotonic() - started
 
 
-def again(bench: Workbench, space: Space, points: dict[str, Point]) -> dict[str, list[float]]:
-    """Throughputs of each point, measured in turn; of the same point, the same."""
-    each = {point.key: point for point in points.values()}
-    found: dict[Any, list[float]] = {key: [] for key in each}
+def remeasured(workbench: Workbench, space: Space, points: dict[str, Point]) -> dict[str, list[float]]:
+    """Throughputs of each point, measured in turn; equal points share their measurements."""
+    distinct = {point.key: point for point in points.values()}
+    rates: dict[Any, list[float]] = {key: [] for key in distinct}
     search = Search(space, Goal())
-    for at in range(_AGAIN):
-        for key, point in list(each.items())[:: 1 if at % 2 else -1]:
-            found[key].append(measure_point(bench, search, point, bench.space.window_ms).throughput_per_s)
-    return {name: found[point.key] for name, point in points.items()}
+    for round_ in range(_REPEATS):
+        for key, point in list(distinct.items())[:: 1 if round_ % 2 else -1]:
+            trial = measure_point(workbench, search, point, workbench.space.window_ms)
+            rates[key].append(trial.throughput_per_s)
+    return {name: rates[point.key] for name, point in points.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analyzed:
-    """What one of Model Analyzer's modes found best and the throughput it said, or why there is none."""
+    """The best point of one of Model Analyzer's modes and its reported throughput, or why there is none."""
 
     point: Point | None = None
-    said: float = 0.0
+    reported: float = 0.0
     seconds: float = 0.0
     why: str = ""
 
 
 def analyzer(
-    bench: Workbench, environment: ServerEnvironment, package: Package, work: Path, mode: Mode
+    workbench: Workbench, environment: ServerEnvironment, package: Package, work: Path, mode: Mode
 ) -> Analyzed:  # fmt: skip
-    """Model Analyzer's best in one of its modes.
+    """Runs Model Analyzer in one of its modes.
 
-    It is given the precision that brute force found best: choosing one is not its business.
+    It gets the precision that brute force found best, since it does not choose one.
     """
     binary, why = _analyzer_program()
     if binary is None:
         return Analyzed(why=why)
     work.mkdir()
-    assert isinstance(bench.bench, PrivateServer)
-    tree = bench.bench.tree(package)
+    assert isinstance(workbench.bench, PrivateServer)
+    tree = workbench.bench.tree(package)
     reconfigure(tree, package.model, package.config)
-    install(
-        tree, bench.bench.server.repository, source=package.model, name=package.model
-    )  # it loads this with other settings
-    config = _analyzer_config(bench, bench.bench.server, environment, package.model, work, mode)
+    repository = workbench.bench.server.repository  # Model Analyzer loads the package from here with other settings
+    install(tree, repository, source=package.model, name=package.model)
+    config = _analyzer_config(workbench, workbench.bench.server, environment, package.model, work, mode)
     started = time.monotonic()
     try:
         done = subprocess.run(
@@ -205,42 +205,42 @@ def analyzer(
     seconds = time.monotonic() - started
     table = work / "export" / "results" / "metrics-model-inference.csv"
     if done.returncode or not table.is_file():
-        said = " ".join((done.stderr or done.stdout).split())[-300:]
-        return Analyzed(seconds=seconds, why=f"Model Analyzer ended with {done.returncode}: {said}")
+        output = " ".join((done.stderr or done.stdout).split())[-300:]
+        return Analyzed(seconds=seconds, why=f"Model Analyzer ended with {done.returncode}: {output}")
     rows = list(csv.DictReader(table.read_text().splitlines()))
     best = max(rows, key=lambda row: float(row[_RATE]))
     change = {"max_batch": int(best["Max Batch Size"]), "instances": int(best["Instance Group"].split(":")[0])}
     point = Point(package, package.config.model_copy(update=change))
-    return Analyzed(point=point, said=float(best[_RATE]), seconds=seconds)
+    return Analyzed(point=point, reported=float(best[_RATE]), seconds=seconds)
 
 
 def _analyzer_config(
-    bench: Workbench, server: Server, environment: ServerEnvironment, model: str, work: Path, mode: Mode
+    workbench: Workbench, server: Server, environment: ServerEnvironment, model: str, work: Path, mode: Mode
 ) -> Path:  # fmt: skip
-    """Its configuration, and a wrapper that lets perf_analyzer find its libraries."""
+    """Writes its configuration, and a wrapper with which perf_analyzer finds its libraries."""
     wrapper = work / "perf_analyzer"
     libraries = environment.library_path
     wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {environment.perf_analyzer} "$@"\n')
     wrapper.chmod(0o755)
-    said = {
+    config = {
         "model_repository": str(server.repository), "output_model_repository_path": str(work / "variants"),
         "override_output_model_repository": True, "triton_launch_mode": "remote", "client_protocol": "grpc",
         "triton_http_endpoint": server.http, "triton_grpc_endpoint": server.grpc, "triton_metrics_url": server.metrics,
         "perf_analyzer_path": str(wrapper), "export_path": str(work / "export"),
         "checkpoint_directory": str(work / "checkpoints"), "run_config_search_mode": mode,
-        "run_config_search_max_instance_count": max(bench.space.instances),
-        "run_config_search_max_model_batch_size": max(bench.space.max_batch),
-        "run_config_search_max_concurrency": bench.space.max_concurrency,
-        "perf_analyzer_flags": {"measurement-interval": max(500, bench.space.window_ms)},
+        "run_config_search_max_instance_count": max(workbench.space.instances),
+        "run_config_search_max_model_batch_size": max(workbench.space.max_batch),
+        "run_config_search_max_concurrency": workbench.space.max_concurrency,
+        "perf_analyzer_flags": {"measurement-interval": max(500, workbench.space.window_ms)},
         "profile_models": {model: {"cpu_only": True}},
     }  # fmt: skip
     file = work / "analyzer.json"  # JSON is YAML
-    file.write_text(json.dumps(said))
+    file.write_text(json.dumps(config))
     return file
 
 
 def _analyzer_program() -> tuple[str | None, str]:
-    """Model Analyzer in an environment of its own, made on first use."""
+    """The path of Model Analyzer, installed into its own environment on first use, or why that failed."""
     root = Path(sys.prefix) / "share" / "shiplift" / "model-analyzer"
     program = root / "bin" / "model-analyzer"
     if not program.is_file():
@@ -259,7 +259,7 @@ def _analyzer_program() -> tuple[str | None, str]:
 
 
 def compare(name: str, module: Any, shape: tuple[int, ...], search_space: SearchSpace, home: Path) -> dict[str, Any]:
-    """One model's row of the results."""
+    """Compares the three on one model; returns its row of the results."""
     site = _site(home)
     target = Target(name="local-cpu")
     packages = build(name, module, shape, site, search_space, home / "models")
@@ -269,28 +269,28 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
     by_precision = {package.precision: package for package in packages.packages}
     ours = Point(by_precision[tuned.best.precision], tuned.best.config)
     environment = ServerEnvironment(Path(site.server_environment))
-    with open_workbench(site, packages, Serving(), search_space, Load()) as bench:
-        space = space_of(packages.packages, search_space, Serving(), bench.bench.cores)
-        brute, brute_trials, brute_seconds = brute_force(bench, space)
-        quick = analyzer(bench, environment, brute.package, home / "quick", "quick")
-        optuna = analyzer(bench, environment, brute.package, home / "optuna", "optuna")
-        named = {"ours": ours, "brute": brute, "quick": quick.point, "optuna": optuna.point}
-        found = again(bench, space, {who: point for who, point in named.items() if point})
+    with open_workbench(site, packages, Serving(), search_space, Load()) as workbench:
+        space = space_of(packages.packages, search_space, Serving(), workbench.bench.cores)
+        brute, brute_trials, brute_seconds = brute_force(workbench, space)
+        quick = analyzer(workbench, environment, brute.package, home / "quick", "quick")
+        optuna = analyzer(workbench, environment, brute.package, home / "optuna", "optuna")
+        best = {"ours": ours, "brute": brute, "quick": quick.point, "optuna": optuna.point}
+        rates = remeasured(workbench, space, {name: point for name, point in best.items() if point})
     return {
         "model": name,
-        **_best("", ours, found["ours"]),
+        **_best("", ours, rates["ours"]),
         "trials": tuned.configurations,
         "seconds": round(seconds, 1),
-        **_best("brute_", brute, found["brute"]),
+        **_best("brute_", brute, rates["brute"]),
         "brute_trials": brute_trials,
         "brute_seconds": round(brute_seconds, 1),
-        **_analyzed("analyzer_", quick, found.get("quick")),
-        **_analyzed("analyzer_optuna_", optuna, found.get("optuna")),
+        **_analyzed("analyzer_", quick, rates.get("quick")),
+        **_analyzed("analyzer_optuna_", optuna, rates.get("optuna")),
     }
 
 
 def _best(prefix: str, point: Point, rates: list[float]) -> dict[str, Any]:
-    """Median throughput, how far the quartiles are apart in percent of it, and the configuration."""
+    """The median throughput, the interquartile range in percent of it, and the configuration."""
     low, _, high = quantiles(rates, n=4)
     config = point.config.model_dump() | {"precision": point.package.precision}
     middle = median(rates)
@@ -301,11 +301,11 @@ def _best(prefix: str, point: Point, rates: list[float]) -> dict[str, Any]:
     }
 
 
-def _analyzed(prefix: str, found: Analyzed, rates: list[float] | None) -> dict[str, Any]:
-    shown = _best(prefix, found.point, rates) if found.point and rates else {f"{prefix}best": None}
-    seconds = round(found.seconds, 1) or None
-    said = round(found.said, 1) or None
-    return shown | {f"{prefix}seconds": seconds, f"{prefix}said": said, f"{prefix}skipped": found.why}
+def _analyzed(prefix: str, analyzed: Analyzed, rates: list[float] | None) -> dict[str, Any]:
+    best = _best(prefix, analyzed.point, rates) if analyzed.point and rates else {f"{prefix}best": None}
+    seconds = round(analyzed.seconds, 1) or None
+    reported = round(analyzed.reported, 1) or None
+    return best | {f"{prefix}seconds": seconds, f"{prefix}said": reported, f"{prefix}skipped": analyzed.why}
 
 
 def _site(home: Path) -> Site:
@@ -323,16 +323,16 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a small grid and short windows (a few minutes)")
     parser.add_argument("--only", default="", help="one model: mlp, cnn or encoder")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    space = GRIDS["quick" if given.quick else "full"]
+    arguments = parser.parse_args()
+    space = GRIDS["quick" if arguments.quick else "full"]
     rows = []
     for name, (module, shape) in networks().items():
-        if given.only in ("", name):
+        if arguments.only in ("", name):
             with tempfile.TemporaryDirectory(prefix="shiplift-search-") as folder:
                 rows.append(compare(name, module, shape, space, Path(folder)))
             print(json.dumps(rows[-1]), flush=True)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"quick": given.quick, "models": rows}, indent=1) + "\n")
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps({"quick": arguments.quick, "models": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""`make bench`: what a team would do by hand against what Shiplift promoted, on one machine, in one run.
+"""`make bench`: what Shiplift promoted against what a team would serve by hand, on one machine, in one run.
 
-Four models are logged in MLflow and released by the embedded stack; then production's Triton and four rivals are sent
-the same samples by the same load generator, in rounds that alternate the sides. Every rival is tuned first, by trying
-its settings. Results go to a JSON file after each model, and to a plot beside it.
+Four models are logged in MLflow and released by the embedded stack. Then the same load generator sends the same samples
+to production's Triton and to four rivals, in rounds that alternate the sides. Web servers are first tuned by trying
+their settings. Results go to a JSON file after each model, with a plot beside it.
 """
 
 import argparse
@@ -50,7 +50,7 @@ examples:
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How long is measured: windows and warm-ups in seconds, and the longest either may take for slow answers."""
+    """How long to measure: windows and warm-ups in seconds, and the longest that either may take with slow answers."""
 
     rounds: int
     concurrencies: tuple[int, ...] = (1, 4, 16, 64)
@@ -66,7 +66,7 @@ FULL = Effort(rounds=5)
 
 
 class Results(Record):
-    """`benchmarks/results/serving.json`."""
+    """The content of `benchmarks/results/serving.json`."""
 
     machine: dict[str, Any]
     ratios: list[Ratio]
@@ -80,16 +80,16 @@ class Results(Record):
 
 
 def measure(side: Side, others: list[Side], concurrency: int, round_: int, effort: Effort, work: Path) -> Window:
-    """One window of one side."""
+    """Measures one window of a side."""
     plan = {
-        "host": sides.HOST, "port": side.port, "requests": str(_requests_of(side, work)),
-        "sizes": [len(one) for one in side.requests], "concurrency": concurrency, "warm_s": effort.warm_s,
+        "host": sides.HOST, "port": side.port, "requests": str(_requests_file(side, work)),
+        "sizes": [len(request) for request in side.requests], "concurrency": concurrency, "warm_s": effort.warm_s,
         "window_s": effort.window_s, "most_s": effort.most_s, "least": concurrency, **side.check,
     }  # fmt: skip
     return _window(side, others, plan, round_, work)
 
 
-def _requests_of(side: Side, work: Path) -> Path:
+def _requests_file(side: Side, work: Path) -> Path:
     file = work / f"{side.name.replace(':', '-')}-{side.port}.requests"
     if not file.is_file():
         file.write_bytes(b"".join(side.requests))
@@ -98,50 +98,50 @@ def _requests_of(side: Side, work: Path) -> Path:
 
 def _window(side: Side, others: list[Side], plan: dict[str, Any], round_: int, work: Path) -> Window:
     (work / "plan.json").write_text(json.dumps(plan))
-    cpu, idle, stats, began = side.cpu_seconds(), _total(others), side.statistics(), time.monotonic()
+    cpu, idle, stats, started = side.cpu_seconds(), _total(others), side.statistics(), time.monotonic()
     done = subprocess.run(
         [sys.executable, "-S", "-E", str(_LOAD), str(work / "plan.json")], capture_output=True, text=True, check=False
     )
-    took = time.monotonic() - began
+    elapsed = time.monotonic() - started
     if done.returncode:
         raise Failed(f"the load generator failed: {done.stderr[-800:]}")
-    found = json.loads(done.stdout)
-    latencies = [value / 1000 for value in found["latencies_us"]]
-    right = found["answers"] - found["errors"]
-    if right <= 0 or not latencies:
-        raise Failed(f"{side.name} answered nothing right: {found['first_error']}")
-    used = {name: (value - cpu.get(name, 0.0)) / took for name, value in side.cpu_seconds().items()}
+    counted = json.loads(done.stdout)
+    latencies = [value / 1000 for value in counted["latencies_us"]]
+    correct = counted["answers"] - counted["errors"]
+    if correct <= 0 or not latencies:
+        raise Failed(f"{side.name} gave no correct answer: {counted['first_error']}")
+    used = {name: (value - cpu.get(name, 0.0)) / elapsed for name, value in side.cpu_seconds().items()}
     return Window(
         side=side.name, concurrency=int(plan["concurrency"]), round=round_,
-        throughput_per_s=right / found["seconds"],
+        throughput_per_s=correct / counted["seconds"],
         p50_ms=percentile(latencies, 50), p99_ms=percentile(latencies, 99),
-        requests=found["answers"], errors=found["errors"],
-        first_error=found["first_error"], server_cores={k: rounded(v) for k, v in used.items() if v > 0},
-        client_cores=found["client_cpu_s"] / found["seconds"], others_cores=(_total(others) - idle) / took,
+        requests=counted["answers"], errors=counted["errors"],
+        first_error=counted["first_error"], server_cores={k: rounded(v) for k, v in used.items() if v > 0},
+        client_cores=counted["client_cpu_s"] / counted["seconds"], others_cores=(_total(others) - idle) / elapsed,
         triton=_per_request(stats, side.statistics()),
     )  # fmt: skip
 
 
-def _total(them: list[Side]) -> float:
-    return sum(sum(one.cpu_seconds().values()) for one in them)
+def _total(sides: list[Side]) -> float:
+    return sum(sum(side.cpu_seconds().values()) for side in sides)
 
 
 def _per_request(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
-    """Microseconds a request by part, and the mean batch."""
+    """Microseconds per request by part, and the mean batch size."""
     if not after:
         return {}
-    grown = {name: after[name] - before[name] for name in after}
-    requests, executions = max(1.0, grown.pop("requests")), max(1.0, grown.pop("executions"))
-    found = {name.removesuffix("_ns"): rounded(value / requests / 1000) for name, value in grown.items()}
-    return found | {"mean_batch": rounded(requests / executions)}
+    increase = {name: after[name] - before[name] for name in after}
+    requests, executions = max(1.0, increase.pop("requests")), max(1.0, increase.pop("executions"))
+    parts = {name.removesuffix("_ns"): rounded(value / requests / 1000) for name, value in increase.items()}
+    return parts | {"mean_batch": rounded(requests / executions)}
 
 
-def rounds(found: list[Side], effort: Effort, work: Path) -> Iterator[Window]:
-    """Every side under every load, in rounds: A B C, then C B A."""
+def rounds(compared: list[Side], effort: Effort, work: Path) -> Iterator[Window]:
+    """Measures every side under every load, in rounds: A B C, then C B A."""
     for round_ in range(effort.rounds):
         for concurrency in effort.concurrencies:
-            for side in found[:: -1 if round_ % 2 else 1]:
-                others = [one for one in found if one is not side]
+            for side in compared[:: -1 if round_ % 2 else 1]:
+                others = [other for other in compared if other is not side]
                 window = measure(side, others, concurrency, round_, effort, work)
                 tell(
                     f"  round {round_ + 1}/{effort.rounds}  {concurrency:>2} clients  {side.name:<20}"
@@ -155,33 +155,33 @@ def rounds(found: list[Side], effort: Effort, work: Path) -> Iterator[Window]:
 
 
 def tuned_rival(
-    rival: sides.WebRival, subject: Subject, champion: Champion, effort: Effort, work: Path, until: ExitStack
+    rival: sides.WebRival, subject: Subject, champion: Champion, effort: Effort, work: Path, servers: ExitStack
 ) -> Side:
-    """The rival with the best of its settings, by throughput at concurrency 16; the others are stopped."""
+    """Starts the rival with its best settings, by throughput at concurrency 16; the other servers are stopped."""
     best: tuple[float, Side, ExitStack] | None = None
-    tried = []
+    trials = []
     packages = extras("servers.txt", tell)
     plan = Effort(rounds=1, warm_s=0.5, window_s=effort.try_s, most_s=6)
     for settings in rival.tries[: rival.quick if effort.quick else None]:
-        with ExitStack() as mine:
-            side = mine.enter_context(sides.web_rival(rival, settings, subject, champion, work, packages))
-            settled(side)
+        with ExitStack() as server:
+            side = server.enter_context(sides.web_rival(rival, settings, subject, champion, work, packages))
+            wait_until_idle(side)
             window = measure(side, [], 16, 0, plan, work)
-            tried.append({**settings, "throughput_per_s": rounded(window.throughput_per_s),
+            trials.append({**settings, "throughput_per_s": rounded(window.throughput_per_s),
                           "p99_ms": rounded(window.p99_ms), "errors": window.errors})  # fmt: skip
             tell(f"  {rival.name} {settings}: {window.throughput_per_s:.0f}/s")
             if best is None or window.throughput_per_s > best[0]:
                 if best:
                     best[2].close()
-                best = (window.throughput_per_s, side, mine.pop_all())
+                best = (window.throughput_per_s, side, server.pop_all())
     assert best is not None
-    until.push(best[2])
-    best[1].tried.extend(tried)
+    servers.push(best[2])
+    best[1].tried.extend(trials)
     return best[1]
 
 
-def settled(side: Side, *, at_most_s: float = 30) -> None:
-    """Waits until a server that answers has also finished starting: all of its workers sit still."""
+def wait_until_idle(side: Side, *, at_most_s: float = 30) -> None:
+    """Waits until a server that already answers has finished starting: all of its workers are idle."""
     before, deadline = sum(side.cpu_seconds().values()), time.monotonic() + at_most_s
     while time.monotonic() < deadline:
         time.sleep(0.4)
@@ -194,145 +194,149 @@ def settled(side: Side, *, at_most_s: float = 30) -> None:
 def bench(
     subject: Subject, champion: Champion, running: stack.Stack, home: Path, effort: Effort, backends: list[Path]
 ) -> tuple[list[Window], dict[str, Any]]:
-    """All windows of one model, and what is to be told of its sides."""
+    """Measures one model; returns its windows, and the details of its sides."""
     environment = ServerEnvironment(Path(running.server_environment))
-    with ExitStack() as until, tempfile.TemporaryDirectory(prefix="shiplift-serving-") as folder:
+    with ExitStack() as servers, tempfile.TemporaryDirectory(prefix="shiplift-serving-") as folder:
         work = Path(folder)
         triton = running.processes["triton"]
-        found = [sides.production(subject, champion, triton, running.http_port, f"{stack.HOST}:{running.grpc_port}")]
-        found.append(until.enter_context(sides.by_hand(subject, environment, work)))
+        compared = [sides.production(subject, champion, triton, running.http_port, f"{stack.HOST}:{running.grpc_port}")]
+        compared.append(servers.enter_context(sides.by_hand(subject, environment, work)))
         served = home / "production" / "models" / champion.name
-        found += [
-            until.enter_context(sides.champion_with(backend, subject, served, environment, work))
+        compared += [
+            servers.enter_context(sides.champion_with(backend, subject, served, environment, work))
             for backend in backends
         ]
         failed = {}
         for rival in sides.WEB_RIVALS:
             try:
-                found.append(tuned_rival(rival, subject, champion, effort, work, until))
+                compared.append(tuned_rival(rival, subject, champion, effort, work, servers))
             except (Failed, Missing) as error:
                 failed[rival.name] = {"failed": str(error)}
                 tell(f"  {rival.name} can't be measured: {error}")
-        windows = list(rounds(found, effort, work))
-        told = {
+        windows = list(rounds(compared, effort, work))
+        details = {
             "about": subject.about, "champion": champion.report,
-            "sides": {one.name: {"settings": one.settings, "tried": one.tried,
-                                 "difference_from_original": rounded(one.difference)} for one in found} | failed,
+            "sides": {side.name: {"settings": side.settings, "tried": side.tried,
+                                  "difference_from_original": rounded(side.difference)} for side in compared} | failed,
         }  # fmt: skip
-    told["ceiling"] = ceiling(subject, served, champion.report["config"]["max_batch"])
-    return windows, told
+    details["ceiling"] = ceiling(subject, served, champion.report["config"]["max_batch"])
+    return windows, details
 
 
 def machine() -> dict[str, Any]:
-    """Where this was measured."""
+    """The machine on which this was measured."""
     return {
         "processor": processor(), "cores": os.cpu_count(),
         "accelerator": accelerator_of(this_machine()),
         "memory_gb": round(psutil.virtual_memory().total / 2**30, 1), "system": platform.platform(),
-        "python": platform.python_version(), "load_before": [round(one, 2) for one in os.getloadavg()],
+        "python": platform.python_version(), "load_before": [round(load, 2) for load in os.getloadavg()],
     }  # fmt: skip
 
 
 def method(effort: Effort) -> dict[str, Any]:
-    """How it was measured, for who reads the JSON alone."""
+    """How it was measured, for readers of the JSON alone."""
     return asdict(effort) | {
-        "client": "benchmarks/load.py: closed loop, one sample a request, kept-alive HTTP/1.1, one process for all",
+        "client": "benchmarks/load.py: closed loop, one sample per request, HTTP/1.1 keep-alive, one process for all",
         "bodies": "raw tensors for flask-torch and fastapi-onnxruntime, KServe v2 with binary tensors for both Tritons,"
-        " JSON `inputs` for mlflow-serve (all it speaks)",
+        " JSON `inputs` for mlflow-serve (the only format it accepts)",
         "boosting": "flask-torch is Flask and LightGBM's own predict: the model has no torch form",
         "tuning": "each web server by throughput at concurrency 16 over the settings under `tried`",
         "ratio": "Shiplift over the other, round by round; median, extremes, 95 % interval",
     }
 
 
-def tell(said: str) -> None:
-    """Progress, on the terminal alone."""
-    print(said, file=sys.stderr, flush=True)
+def tell(message: str) -> None:
+    """Prints progress to stderr."""
+    print(message, file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def released(
     names: list[str], home: Path, *, quick: bool
 ) -> Iterator[tuple[stack.Stack, dict[str, tuple[Subject, Champion] | str]]]:
-    """A stack that has promoted every model, or why not; of the stack only production's Triton goes on."""
+    """Runs a stack and releases every model; afterwards only production's Triton keeps running.
+
+    Yields the stack and, by model, what was promoted or why it was not.
+    """
     running = stack.up(Settings(home=home, free_ports=True), tell)
     try:
-        made: dict[str, tuple[Subject, Champion] | str] = {}
+        outcomes: dict[str, tuple[Subject, Champion] | str] = {}
         for name in names:
             tell(f"{name}: training, logging, releasing")
             try:
-                made[name] = found = subjects.release(home, running, name, home / "bench" / name, quick=quick)
-                tell(f"  promoted: {json.dumps(found[1].report)}")
+                subject, champion = subjects.release(home, running, name, home / "bench" / name, quick=quick)
+                outcomes[name] = subject, champion
+                tell(f"  promoted: {json.dumps(champion.report)}")
             except Failed as error:
-                made[name] = str(error)
+                outcomes[name] = str(error)
                 tell(f"  {error}")
         for part in ("dispatcher", "receiver", "mlflow"):
             stop(running.processes[part])
-        yield running, made
+        yield running, outcomes
     finally:
         stack.down(home)
 
 
-def write(file: Path, found: Results) -> None:
-    """The JSON, and the plot beside it once there is something to draw."""
+def write(file: Path, results: Results) -> None:
+    """Writes the JSON, and the plot beside it once there is something to draw."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(found.model_dump_json(indent=1) + "\n")
-    if found.cells:
-        draw(found.cells, file.with_suffix(".svg"))
+    file.write_text(results.model_dump_json(indent=1) + "\n")
+    if results.cells:
+        draw(results.cells, file.with_suffix(".svg"))
 
 
-def table(found: list[Ratio]) -> str:
-    """The ratios as a person reads them."""
+def table(ratios: list[Ratio]) -> str:
+    """The ratios as text."""
     lines = [f"{'model':<12}{'against':<24}{'clients':>8}{'throughput':>12}{'p99':>8}   (Shiplift over the other)"]
     lines += [
-        f"{one.model:<12}{one.against:<24}{one.concurrency:>8}{one.throughput:>11.2f}x{one.p99:>8.2f}" for one in found
+        f"{ratio.model:<12}{ratio.against:<24}{ratio.concurrency:>8}{ratio.throughput:>11.2f}x{ratio.p99:>8.2f}"
+        for ratio in ratios
     ]
     return "\n".join(lines)
 
 
 def measured(
-    made: tuple[Subject, Champion] | str, running: stack.Stack, home: Path, effort: Effort, backends: list[Path]
+    outcome: tuple[Subject, Champion] | str, running: stack.Stack, home: Path, effort: Effort, backends: list[Path]
 ) -> tuple[list[Window], dict[str, Any]]:
-    """A model's windows and story; no windows and the reason where it can't be measured."""
-    if isinstance(made, str):
-        return [], {"failed": made}
+    """The windows and details of a released model; if it can't be measured, no windows and the reason."""
+    if isinstance(outcome, str):
+        return [], {"failed": outcome}
     try:
-        return bench(*made, running, home, effort, backends)
+        return bench(*outcome, running, home, effort, backends)
     except (Failed, ShipliftError) as error:
         tell(f"  {error}")
         return [], {"failed": str(error)}
 
 
-def added(results: Results, name: str, windows: list[Window], told: dict[str, Any]) -> Results:
-    """The results with one more model."""
-    found = [*results.ratios, *ratios.ratios(name, windows)]
+def added(results: Results, name: str, windows: list[Window], details: dict[str, Any]) -> Results:
+    """The results with another model."""
+    all_ratios = [*results.ratios, *ratios.ratios(name, windows)]
     cells = [*results.cells, *ratios.cells(name, windows)]
-    models = results.models | {name: told}
-    ceilings = {key: one.get("ceiling", {}) for key, one in models.items()}
-    return results.model_copy(
-        update={"ratios": found, "cells": cells, "models": models, "goals": ratios.goals(found, cells, ceilings)}
-    )
+    models = results.models | {name: details}
+    ceilings = {model: of_model.get("ceiling", {}) for model, of_model in models.items()}
+    goals = ratios.goals(all_ratios, cells, ceilings)
+    return results.model_copy(update={"ratios": all_ratios, "cells": cells, "models": models, "goals": goals})
 
 
-def run(names: list[str], effort: Effort, to: Path, home: Path, backends: list[Path]) -> Results:
-    """Everything; results are written after each model."""
+def run(names: list[str], effort: Effort, file: Path, home: Path, backends: list[Path]) -> Results:
+    """Measures all models; results are written after each."""
     results = Results(machine=machine(), ratios=[], goals=[], cells=[], models={}, method=method(effort))
-    with released(names, home, quick=effort.quick) as (running, made):
+    with released(names, home, quick=effort.quick) as (running, outcomes):
         for name in names:
             tell(f"{name}: measuring")
-            results = added(results, name, *measured(made[name], running, home, effort, backends))
-            write(to, results)
+            results = added(results, name, *measured(outcomes[name], running, home, effort, backends))
+            write(file, results)
     return results
 
 
 def incomplete(results: Results) -> list[str]:
-    """What a reader must know before believing the ratios: sides and models left out, requests that failed."""
-    models = [f"{name}: {told['failed']}" for name, told in results.models.items() if "failed" in told]
+    """What a reader must know before trusting the ratios: sides and models left out, requests that failed."""
+    models = [f"{name}: {details['failed']}" for name, details in results.models.items() if "failed" in details]
     left_out = [
-        f"{name}, {side}: {said['failed']}"
-        for name, told in results.models.items()
-        for side, said in told.get("sides", {}).items()
-        if "failed" in said
+        f"{name}, {side}: {outcome['failed']}"
+        for name, details in results.models.items()
+        for side, outcome in details.get("sides", {}).items()
+        if "failed" in outcome
     ]
     errors = [
         f"{cell.model}, {cell.side}, {cell.concurrency} clients: {cell.errors} requests failed ({cell.first_error})"
@@ -349,25 +353,25 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="short windows, two rounds, few settings tried")
     parser.add_argument("--only", choices=subjects.NAMES, action="append", help="this model (may be repeated)")
-    parser.add_argument("--rounds", type=int, help="how often every side is measured (5; quick: 2)")
+    parser.add_argument("--rounds", type=int, help="how often to measure every side (5; quick: 2)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes; the plot goes beside it")
-    parser.add_argument("--json", action="store_true", help="print the results as JSON, too")
+    parser.add_argument("--json", action="store_true", help="also print the results as JSON")
     parser.add_argument("--backend", type=Path, action="append", default=[],
                         help="also measure the champion with this model.py (may be repeated)")  # fmt: skip
-    given = parser.parse_args()
-    effort = QUICK if given.quick else FULL
-    if given.rounds:
-        effort = Effort(**asdict(effort) | {"rounds": given.rounds})
-    names = [name for name in subjects.NAMES if name in (given.only or subjects.NAMES)]
-    began = time.monotonic()
+    arguments = parser.parse_args()
+    effort = QUICK if arguments.quick else FULL
+    if arguments.rounds:
+        effort = Effort(**asdict(effort) | {"rounds": arguments.rounds})
+    names = [name for name in subjects.NAMES if name in (arguments.only or subjects.NAMES)]
+    started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="shiplift-bench-") as folder:
-        results = run(names, effort, given.out, Path(folder) / "home", given.backend)
+        results = run(names, effort, arguments.out, Path(folder) / "home", arguments.backend)
     tell(table(results.ratios))
     for goal in results.goals:
         tell(f"{'met   ' if goal.met else 'MISSED'} {goal.model} against {goal.against}: {goal.goal}"
              f" ({goal.measured:.2f})" + (f"\n       {goal.limit}" if goal.limit else ""))  # fmt: skip
-    tell(f"{given.out} and its plot, after {(time.monotonic() - began) / 60:.1f} minutes")
-    if given.json:
+    tell(f"{arguments.out} and its plot, after {(time.monotonic() - started) / 60:.1f} minutes")
+    if arguments.json:
         print(results.model_dump_json())
     if problems := incomplete(results):
         raise SystemExit("\n".join(problems))

@@ -1,8 +1,8 @@
-"""The five ways to serve a model that `make bench` compares: how each starts, how it is asked, how it is tuned.
+"""The five ways to serve a model that `make bench` compares: how each starts, takes requests and is tuned.
 
-Each side runs on a loopback port, speaks HTTP/1.1 with kept-alive connections, and is sent the same samples, one a
-request, in the fastest body it understands: raw tensors for Flask, FastAPI and Triton (its binary extension), JSON
-for MLflow's server, which knows nothing else.
+Each side listens on a loopback port, speaks HTTP/1.1 with keep-alive connections, and gets the same samples, one per
+request, in the fastest format it accepts: raw tensors for Flask, FastAPI and Triton (its binary extension), JSON for
+MLflow's server, which accepts nothing else.
 """
 
 import contextlib
@@ -39,24 +39,24 @@ HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[1]
 _RIVALS = Path(__file__).parent / "rivals"
 _START_S = 180
-_MAX_BATCH = 64  # of the hand-written configuration
+_MAX_BATCH = 64  # in the hand-written configuration
 Settings = dict[str, Any]
 Decode = Callable[[bytes, dict[str, str]], NDArray[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speech:
-    """How a side is asked: the path, the headers and body of a sample's request, and how its answer is read."""
+class Protocol:
+    """How to talk to a side: the path, the encoding of a sample as headers and body, and the decoding of an answer."""
 
     path: str
     encode: Callable[[NDArray[Any]], tuple[dict[str, str], bytes]]
     decode: Decode
-    textual: bool = False  # numbers written as text: the length of an answer says nothing
+    textual: bool = False  # numbers are text, so answers have no fixed length
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """A running server, ready to be measured. `check` is the load generator's: what every answer looks like."""
+    """A running server, ready to be measured. `check` is what the load generator expects of every answer."""
 
     name: str
     port: int
@@ -65,49 +65,49 @@ class Side:
     check: dict[str, int]
     difference: float
     settings: Settings
-    model: str = ""  # Triton's name of it, where statistics can be asked for
+    model: str = ""  # its name on Triton, which has statistics
     tried: list[dict[str, Any]] = field(default_factory=list)
 
     def cpu_seconds(self) -> dict[str, float]:
-        """CPU time of its processes so far, by program."""
-        found: dict[str, float] = {}
+        """The CPU time of its processes so far, by program."""
+        seconds: dict[str, float] = {}
         with contextlib.suppress(psutil.Error):
-            own = psutil.Process(self.process.pid)
-            for one in (own, *own.children(recursive=True)):
+            root = psutil.Process(self.process.pid)
+            for process in (root, *root.children(recursive=True)):
                 with contextlib.suppress(psutil.Error):
-                    times = one.cpu_times()
-                    program = one.name()
-                    found[program] = found.get(program, 0.0) + times.user + times.system
-        return found
+                    times = process.cpu_times()
+                    program = process.name()
+                    seconds[program] = seconds.get(program, 0.0) + times.user + times.system
+        return seconds
 
     def statistics(self) -> dict[str, float]:
-        """Triton's own counters of the model: requests, executions, and nanoseconds by part; empty elsewhere."""
+        """Triton's counters for the model: requests, executions, and nanoseconds by part; empty for other servers."""
         if not self.model:
             return {}
-        said = json.loads(_get(self.port, f"/v2/models/{self.model}/stats"))["model_stats"]
-        stats = [one["inference_stats"] for one in said]
+        versions = json.loads(_get(self.port, f"/v2/models/{self.model}/stats"))["model_stats"]
+        stats = [version["inference_stats"] for version in versions]
         parts = ("queue", "compute_input", "compute_infer", "compute_output")
-        found = {f"{part}_ns": float(sum(one[part].get("ns", 0) for one in stats)) for part in parts}
-        found["requests"] = float(sum(one["success"].get("count", 0) for one in stats))
-        found["executions"] = float(sum(one.get("execution_count", 0) for one in said))
-        return found
+        counters = {f"{part}_ns": float(sum(counts[part].get("ns", 0) for counts in stats)) for part in parts}
+        counters["requests"] = float(sum(counts["success"].get("count", 0) for counts in stats))
+        counters["executions"] = float(sum(version.get("execution_count", 0) for version in versions))
+        return counters
 
 
-# --- how they are spoken to -----------------------------------------------------------------------------------------
+# --- how to talk to them -------------------------------------------------------------------------------------------
 
 
-def raw_speech(answers: NDArray[Any]) -> Speech:
-    """Tensors as they lie in memory, both ways."""
-    return Speech(
+def raw_protocol(answers: NDArray[Any]) -> Protocol:
+    """Raw tensors, both ways."""
+    return Protocol(
         path="/predict",
         encode=lambda sample: ({"Content-Type": "application/octet-stream"}, sample[None].tobytes()),
         decode=lambda body, _: np.frombuffer(body, np.float32).reshape(1, *answers.shape[1:]),
     )
 
 
-def mlflow_speech() -> Speech:
-    """`/invocations` with `inputs`, as MLflow's documentation says for tensors."""
-    return Speech(
+def mlflow_protocol() -> Protocol:
+    """`/invocations` with `inputs`, which MLflow's documentation recommends for tensors."""
+    return Protocol(
         path="/invocations",
         encode=lambda sample: (
             {"Content-Type": "application/json"}, json.dumps({"inputs": [sample.tolist()]}).encode(),
@@ -117,87 +117,89 @@ def mlflow_speech() -> Speech:
     )  # fmt: skip
 
 
-def _from_mlflow(said: Any) -> NDArray[Any]:
-    values = [next(iter(row.values())) if isinstance(row, dict) else row for row in said]
+def _from_mlflow(predictions: Any) -> NDArray[Any]:
+    values = [next(iter(row.values())) if isinstance(row, dict) else row for row in predictions]
     return np.asarray(values, np.float32).reshape(1, -1)
 
 
-def triton_speech(model: str, signature: Any) -> Speech:
-    """KServe v2 with Triton's binary extension, asking for the first output."""
-    given, wanted = signature.inputs[0], signature.outputs[0]
+def triton_protocol(model: str, signature: Any) -> Protocol:
+    """KServe v2 with Triton's binary extension, requesting only the first output."""
+    first_input, first_output = signature.inputs[0], signature.outputs[0]
 
     def encode(sample: NDArray[Any]) -> tuple[dict[str, str], bytes]:
         body = sample[None].tobytes()
         head = json.dumps({
-            "inputs": [{"name": given.name, "shape": [1, *sample.shape], "datatype": given.datatype,
+            "inputs": [{"name": first_input.name, "shape": [1, *sample.shape], "datatype": first_input.datatype,
                         "parameters": {"binary_data_size": len(body)}}],
-            "outputs": [{"name": wanted.name, "parameters": {"binary_data": True}}],
+            "outputs": [{"name": first_output.name, "parameters": {"binary_data": True}}],
         }).encode()  # fmt: skip
-        said = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
-        return said, head + body
+        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
+        return headers, head + body
 
     def decode(body: bytes, headers: dict[str, str]) -> NDArray[Any]:
-        at = int(headers["inference-header-content-length"])
-        shape = json.loads(body[:at])["outputs"][0]["shape"]
-        return np.frombuffer(body[at:], np.float32).reshape(shape)
+        length = int(headers["inference-header-content-length"])
+        shape = json.loads(body[:length])["outputs"][0]["shape"]
+        return np.frombuffer(body[length:], np.float32).reshape(shape)
 
-    return Speech(path=f"/v2/models/{model}/infer", encode=encode, decode=decode)
+    return Protocol(path=f"/v2/models/{model}/infer", encode=encode, decode=decode)
 
 
 def request_bytes(port: int, path: str, headers: dict[str, str], body: bytes) -> bytes:
-    """A whole HTTP/1.1 request."""
-    said = {"Host": f"{HOST}:{port}", **headers, "Content-Length": str(len(body))}
-    head = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+    """A complete HTTP/1.1 request."""
+    lines = {"Host": f"{HOST}:{port}", **headers, "Content-Length": str(len(body))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
 
 
-def introduced(
-    name: str, subject: Subject, speech: Speech, process: Process, port: int, settings: Settings, model: str = ""
+def checked_side(
+    name: str, subject: Subject, protocol: Protocol, process: Process, port: int, settings: Settings, model: str = ""
 ) -> Side:  # fmt: skip
-    """A side from a server that is up: every sample asked once, every answer compared with the original model's.
+    """Turns a running server into a side: sends every sample once and compares the answers with the original model's.
 
     Raises:
-        Failed: an answer has another shape, or is no number.
+        Failed: an answer has the wrong shape or is not finite.
     """
-    pairs = [speech.encode(sample) for sample in subject.samples]
+    pairs = [protocol.encode(sample) for sample in subject.samples]
     answers, lengths, commas = [], set(), set()
-    link = http.client.HTTPConnection(HOST, port, timeout=60)
+    connection = http.client.HTTPConnection(HOST, port, timeout=60)
     for headers, body in pairs:
-        link.request("POST", speech.path, body, headers)
-        said = link.getresponse()
-        got = said.read()
-        if said.status != 200:
-            raise Failed(f"{name} answers {said.status}: {got[:300]!r}")
-        answers.append(speech.decode(got, {key.lower(): value for key, value in said.getheaders()}))
-        lengths.add(len(got))
-        commas.add(got.count(b","))
-    link.close()
-    found = np.concatenate(answers)
-    if found.shape != subject.answers.shape or not np.isfinite(found).all():
-        raise Failed(f"{name} answers with {found.shape}, not {subject.answers.shape}")
-    check = {"commas": commas.pop()} if speech.textual else {"length": lengths.pop()}
-    if commas if speech.textual else lengths:
+        connection.request("POST", protocol.path, body, headers)
+        response = connection.getresponse()
+        content = response.read()
+        if response.status != 200:
+            raise Failed(f"{name} answers {response.status}: {content[:300]!r}")
+        answers.append(protocol.decode(content, {key.lower(): value for key, value in response.getheaders()}))
+        lengths.add(len(content))
+        commas.add(content.count(b","))
+    connection.close()
+    array = np.concatenate(answers)
+    if array.shape != subject.answers.shape:
+        raise Failed(f"{name} answers with shape {array.shape}, not {subject.answers.shape}")
+    if not np.isfinite(array).all():
+        raise Failed(f"{name} answers with numbers that are not finite")
+    check = {"commas": commas.pop()} if protocol.textual else {"length": lengths.pop()}
+    if commas if protocol.textual else lengths:
         raise Failed(f"{name}: answers differ in shape")
-    apart = float(np.abs(found - subject.answers).max() / np.abs(subject.answers).max())
-    requests = tuple(request_bytes(port, speech.path, headers, body) for headers, body in pairs)
+    difference = float(np.abs(array - subject.answers).max() / np.abs(subject.answers).max())
+    requests = tuple(request_bytes(port, protocol.path, headers, body) for headers, body in pairs)
     return Side(
-        name=name, port=port, process=process, requests=requests, check=check, difference=apart, settings=settings,
+        name=name, port=port, process=process, requests=requests, check=check, difference=difference, settings=settings,
         model=model,
     )  # fmt: skip
 
 
-# --- rivals that run in a web server of Python ----------------------------------------------------------------------
+# --- rivals in Python web servers ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
 class WebRival:
-    """A side that is a command: which settings are worth trying, and the command of one."""
+    """A side that is a command: the settings to try, and the command for each."""
 
     name: str
     tries: tuple[Settings, ...]
-    quick: int  # how many of the tries a quick run takes
+    quick: int  # how many of the settings a quick run tries
     command: Callable[[Subject, Champion, Settings, int], list[str]]
-    speech: Callable[[Subject], Speech]
+    protocol: Callable[[Subject], Protocol]
 
 
 def _flask(_subject: Subject, _champion: Champion, settings: Settings, port: int) -> list[str]:
@@ -227,7 +229,7 @@ def _mlflow(_subject: Subject, champion: Champion, settings: Settings, port: int
 
 WEB_RIVALS = (
     WebRival(
-        name="flask-torch", quick=2, command=_flask, speech=lambda subject: raw_speech(subject.answers),
+        name="flask-torch", quick=2, command=_flask, protocol=lambda subject: raw_protocol(subject.answers),
         tries=(
             {"server": "gunicorn", "workers": 2, "threads": 4, "model_threads": 1},
             {"server": "waitress", "workers": 1, "threads": 4, "model_threads": 2},
@@ -238,7 +240,7 @@ WEB_RIVALS = (
         ),
     ),
     WebRival(
-        name="fastapi-onnxruntime", quick=2, command=_fastapi, speech=lambda subject: raw_speech(subject.answers),
+        name="fastapi-onnxruntime", quick=2, command=_fastapi, protocol=lambda subject: raw_protocol(subject.answers),
         tries=(
             {"workers": 2, "model_threads": 1},
             {"workers": 1, "model_threads": 2},
@@ -247,7 +249,7 @@ WEB_RIVALS = (
         ),
     ),
     WebRival(
-        name="mlflow-serve", quick=1, command=_mlflow, speech=lambda _: mlflow_speech(),
+        name="mlflow-serve", quick=1, command=_mlflow, protocol=lambda _: mlflow_protocol(),
         tries=({"workers": 2, "model_threads": 1}, {"workers": 1, "model_threads": 2}),
     ),
 )  # fmt: skip
@@ -257,7 +259,7 @@ WEB_RIVALS = (
 def web_rival(
     rival: WebRival, settings: Settings, subject: Subject, champion: Champion, work: Path, extras: Path
 ) -> Iterator[Side]:
-    """One of them with one setting, for as long as the context lasts."""
+    """Runs a rival with the given settings for as long as the context lasts."""
     port = free_port()
     threads = str(settings["model_threads"])
     variables = {
@@ -271,27 +273,27 @@ def web_rival(
     child = start_child(command, environment=variables, log=log, folder=work)
     process = identify(child.pid)
     try:
-        _wait_answers(child, port, rival.speech(subject), subject, log)
-        yield introduced(rival.name, subject, rival.speech(subject), process, port, settings)
+        _wait_answers(child, port, rival.protocol(subject), subject, log)
+        yield checked_side(rival.name, subject, rival.protocol(subject), process, port, settings)
     finally:
         stop(process)
 
 
-def _wait_answers(child: "subprocess.Popen[bytes]", port: int, speech: Speech, subject: Subject, log: Path) -> None:
-    headers, body = speech.encode(subject.samples[0])
+def _wait_answers(child: "subprocess.Popen[bytes]", port: int, protocol: Protocol, subject: Subject, log: Path) -> None:
+    headers, body = protocol.encode(subject.samples[0])
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline and child.poll() is None:
         with contextlib.suppress(OSError, http.client.HTTPException):
-            link = http.client.HTTPConnection(HOST, port, timeout=30)
-            link.request("POST", speech.path, body, headers)
-            said = link.getresponse()
-            got = said.read()
-            link.close()
-            if said.status == 200:
+            connection = http.client.HTTPConnection(HOST, port, timeout=30)
+            connection.request("POST", protocol.path, body, headers)
+            response = connection.getresponse()
+            content = response.read()
+            connection.close()
+            if response.status == 200:
                 return
-            raise Failed(f"{log.stem} answers {said.status}: {got[:500]!r}")
+            raise Failed(f"{log.stem} answers {response.status}: {content[:500]!r}")
         time.sleep(0.1)
-    raise Failed(f"{log.stem} did not come up:\n{log.read_text(errors='replace')[-1500:]}")
+    raise Failed(f"{log.stem} did not start:\n{log.read_text(errors='replace')[-1500:]}")
 
 
 # --- Triton ---------------------------------------------------------------------------------------------------------
@@ -299,13 +301,14 @@ def _wait_answers(child: "subprocess.Popen[bytes]", port: int, speech: Speech, s
 
 @contextmanager
 def by_hand(subject: Subject, environment: ServerEnvironment, work: Path) -> Iterator[Side]:
-    """Triton with a hand-written `model.py` and a configuration that says no more than it must."""
+    """Runs Triton with a hand-written `model.py` and a minimal configuration."""
     import onnx
 
     signature = signature_of(onnx.load(subject.folder / "model.onnx", load_external_data=False))
     config = pb.ModelConfig(name="by_hand", backend="python", max_batch_size=_MAX_BATCH)
-    for spec, to in (*((one, config.input) for one in signature.inputs), (signature.outputs[0], config.output)):
-        to.add(name=spec.name, data_type=datatype_value(spec.datatype), dims=spec.shape[1:])
+    inputs = ((spec, config.input) for spec in signature.inputs)
+    for spec, field_ in (*inputs, (signature.outputs[0], config.output)):
+        field_.add(name=spec.name, data_type=datatype_value(spec.datatype), dims=spec.shape[1:])
     config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
     folder = work / "by-hand" / "by_hand"
     (folder / "1").mkdir(parents=True)
@@ -313,8 +316,8 @@ def by_hand(subject: Subject, environment: ServerEnvironment, work: Path) -> Ite
         shutil.copyfile(file, folder / "1" / file.name)
     shutil.copyfile(_RIVALS / "triton_model.py", folder / "1" / "model.py")
     (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
-    as_it_comes = Features(cache_mb=0, http_threads=HTTP_THREADS)
-    with private_triton("triton-default", subject, folder, environment, work, as_it_comes) as side:
+    defaults = Features(cache_mb=0, http_threads=HTTP_THREADS)
+    with private_triton("triton-default", subject, folder, environment, work, defaults) as side:
         yield side
 
 
@@ -322,7 +325,7 @@ def by_hand(subject: Subject, environment: ServerEnvironment, work: Path) -> Ite
 def private_triton(
     name: str, subject: Subject, model: Path, environment: ServerEnvironment, work: Path, features: Features
 ) -> Iterator[Side]:
-    """A bundled server of its own for the model folder `model`."""
+    """Runs a bundled server for the model folder `model`."""
     log = work / f"{name}.log"
     with private_server(environment, model.parent, features, log=log) as server:
         with TritonClient(server.grpc) as client:
@@ -334,7 +337,7 @@ def private_triton(
 def champion_with(
     backend: Path, subject: Subject, model: Path, environment: ServerEnvironment, work: Path
 ) -> Iterator[Side]:
-    """The champion's package with another `model.py`: what a change of the backend is worth."""
+    """Runs the champion's package with another `model.py`, to measure a change of the backend."""
     folder = Path(tempfile.mkdtemp(dir=work)) / model.name
     shutil.copytree(model, folder)
     for file in folder.glob("*/model.py"):
@@ -344,20 +347,20 @@ def champion_with(
 
 
 def production(subject: Subject, champion: Champion, process: Process, http_port: int, grpc: str) -> Side:
-    """Shiplift's champion, where it was promoted to."""
+    """Shiplift's champion, as served in production."""
     return _triton("shiplift", subject, process, http_port, grpc, champion.name)
 
 
 def _triton(name: str, subject: Subject, process: Process, port: int, grpc: str, model: str) -> Side:
     with TritonClient(grpc) as client:
         signature = client.signature(model)
-    speech = triton_speech(model, signature)
-    return introduced(name, subject, speech, process, port, {}, model)
+    protocol = triton_protocol(model, signature)
+    return checked_side(name, subject, protocol, process, port, {}, model)
 
 
 def _get(port: int, path: str) -> bytes:
-    link = http.client.HTTPConnection(HOST, port, timeout=30)
-    link.request("GET", path)
-    body = link.getresponse().read()
-    link.close()
+    connection = http.client.HTTPConnection(HOST, port, timeout=30)
+    connection.request("GET", path)
+    body = connection.getresponse().read()
+    connection.close()
     return body

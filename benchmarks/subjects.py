@@ -1,7 +1,7 @@
-"""The four models of `make bench`: made once, kept as what a rival loads, and released by Shiplift as any model is.
+"""The four models of `make bench`: created, saved in a form that rivals load, and released by Shiplift.
 
-The digits CNN and the boosting model are trained. ResNet-50 and the encoder have random weights and are labelled by
-their own fp32 answers, so that the accuracy budget limits what quantization may change.
+The digits CNN and the boosting model are trained. ResNet-50 and the encoder have random weights and are labelled with
+their own fp32 answers, so that the accuracy budget still limits what quantization may change.
 """
 
 import json
@@ -27,22 +27,22 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry import Registry
 from shiplift.runtime.targets import machine
 
-NAMES = ("digits-cnn", "boosting", "encoder", "resnet50")  # the quick ones first
+NAMES = ("digits-cnn", "boosting", "encoder", "resnet50")  # quick ones first
 _RELEASE_S = 1200
-_LARGE = 100_000  # numbers in a sample
+_LARGE_SAMPLE = 100_000  # numbers
 _QUICK = "search: {time_budget_s: 6}\nload: {concurrency: [1, 16], window_ms: 300, attempts: 1, open_loop_s: 0}\n"
 _FULL = "search: {time_budget_s: 30}\nload: {concurrency: [1, 4, 16, 64], open_loop_s: 0}\n"
 
 
 class Failed(Exception):
-    """A model or a side that can't be measured, with the reason; the others still can."""
+    """A model or side can't be measured, with the reason; the others still can."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A model in the folder `folder` (what `benchmarks.rivals.model` loads), and what it is asked.
+    """A model in the folder `folder` (from which `benchmarks.rivals.model` loads it), and its requests.
 
-    `samples` are the requests' samples (count, *shape), `answers` the original model's answers to them.
+    `samples` are the samples to send (count, *shape), `answers` the original model's answers to them.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Champion:
-    """What Shiplift promoted: its served name, the logged model, and how it was decided."""
+    """What Shiplift promoted: its served name, the logged model, and what the release decided."""
 
     name: str
     logged: Path
@@ -62,8 +62,8 @@ class Champion:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Made:
-    """A model before it is logged: `log` is MLflow's call for its flavour, `data` what the release is given."""
+class _Model:
+    """A model before it is logged; `log` calls MLflow's `log_model` for its flavor."""
 
     samples: NDArray[Any]
     answers: NDArray[Any]
@@ -76,17 +76,17 @@ class _Made:
     yaml: str = ""
 
 
-# --- making ---------------------------------------------------------------------------------------------------------
+# --- creating ---------------------------------------------------------------------------------------------------------
 
 
-def _digits() -> _Made:
-    made = trained_digits()
-    valid = {"input": made.images[1200:], "label": made.labels[1200:]}
+def _digits() -> _Model:
+    digits = trained_digits()
+    validation = {"input": digits.images[1200:], "label": digits.labels[1200:]}
     about = "trained on scikit-learn's digits, 1x8x8"
-    return _torch("digits-cnn", made.model, made.images[1200:1264], valid, made.images[:256], about)
+    return _torch("digits-cnn", digits.model, digits.images[1200:1264], validation, digits.images[:256], about)
 
 
-def _resnet50() -> _Made:
+def _resnet50() -> _Model:
     import torch
 
     def images(batch: int) -> Any:
@@ -96,7 +96,7 @@ def _resnet50() -> _Made:
     return _labelled_by_itself("resnet50", model, images(160).numpy(), 32, 8, "random weights, 3x224x224")
 
 
-def _encoder() -> _Made:
+def _encoder() -> _Model:
     import torch
 
     def tokens(batch: int) -> Any:
@@ -108,11 +108,13 @@ def _encoder() -> _Made:
 
 
 def _labelled_by_itself(
-    name: str, model: Any, inputs: NDArray[Any], calibrating: int, asked: int, about: str
-) -> _Made:  # fmt: skip
-    labels = np.concatenate([_answer(model, part) for part in np.array_split(inputs[calibrating:], 16)]).argmax(1)
-    valid = {"input": inputs[calibrating:], "label": labels}
-    return _torch(name, model, inputs[-asked:], valid, inputs[:calibrating], f"{about}, labelled by its fp32 answers")
+    name: str, model: Any, inputs: NDArray[Any], calibration: int, requests: int, about: str
+) -> _Model:  # fmt: skip
+    labels = np.concatenate([_answer(model, part) for part in np.array_split(inputs[calibration:], 16)]).argmax(1)
+    validation = {"input": inputs[calibration:], "label": labels}
+    return _torch(
+        name, model, inputs[-requests:], validation, inputs[:calibration], f"{about}, labelled by its fp32 answers"
+    )
 
 
 def _answer(model: Any, inputs: NDArray[Any]) -> NDArray[Any]:
@@ -123,40 +125,45 @@ def _answer(model: Any, inputs: NDArray[Any]) -> NDArray[Any]:
 
 
 def _torch(
-    name: str, model: Any, samples: NDArray[Any], valid: dict[str, NDArray[Any]], calibration: NDArray[Any], about: str
-) -> _Made:
+    name: str,
+    model: Any,
+    samples: NDArray[Any],
+    validation: dict[str, NDArray[Any]],
+    calibration: NDArray[Any],
+    about: str,
+) -> _Model:
     import mlflow
     import torch
 
-    return _Made(
-        samples=samples, answers=_answer(model, samples), validation=valid, calibration={"input": calibration},
-        log=lambda **words: mlflow.pytorch.log_model(model, **words),
+    return _Model(
+        samples=samples, answers=_answer(model, samples), validation=validation, calibration={"input": calibration},
+        log=lambda **options: mlflow.pytorch.log_model(model, **options),
         spec={"kind": "torch", "name": name, "dtype": str(samples.dtype), "shape": samples.shape[1:]},
         save=lambda folder: torch.save(model.state_dict(), folder / "weights.pt"), about=about,
     )  # fmt: skip
 
 
-def _boosting() -> _Made:
-    """Friedman's first regression (1991), 20 features of which 5 matter, 300 trees of 31 leaves."""
+def _boosting() -> _Model:
+    """300 trees of 31 leaves on Friedman's first regression (1991), with 20 features of which 5 matter."""
     import lightgbm
     import mlflow
     from sklearn.datasets import make_friedman1
 
     x, y = make_friedman1(6000, 20, noise=0.5, random_state=0)
     x = x.astype(np.float32)
-    told = {"objective": "regression", "verbose": -1, "seed": 0, "num_threads": 2, "deterministic": True}
-    booster = lightgbm.train(told, lightgbm.Dataset(x[:5000], y[:5000]), 300)
-    return _Made(
+    parameters = {"objective": "regression", "verbose": -1, "seed": 0, "num_threads": 2, "deterministic": True}
+    booster = lightgbm.train(parameters, lightgbm.Dataset(x[:5000], y[:5000]), 300)
+    return _Model(
         samples=x[5000:5064], answers=np.asarray(booster.predict(x[5000:5064]), np.float32).reshape(-1, 1),
         validation={"input": x[5000:], "label": y[5000:]}, calibration={"input": x[:256]},
-        log=lambda **words: mlflow.lightgbm.log_model(booster, **words),
+        log=lambda **options: mlflow.lightgbm.log_model(booster, **options),
         spec={"kind": "lightgbm", "name": "boosting", "dtype": "float32", "shape": (20,)},
         save=lambda folder: booster.save_model(folder / "booster.txt"),
         about="LightGBM, 300 trees, trained on Friedman's first regression (20 features)", yaml="data: {metric: mae}\n",
     )  # fmt: skip
 
 
-_MAKERS: dict[str, Callable[[], _Made]] = {
+_MAKERS: dict[str, Callable[[], _Model]] = {
     "digits-cnn": _digits,
     "resnet50": _resnet50,
     "encoder": _encoder,
@@ -168,48 +175,48 @@ _MAKERS: dict[str, Callable[[], _Made]] = {
 
 
 def release(home: Path, running: stack.Stack, name: str, folder: Path, *, quick: bool) -> tuple[Subject, Champion]:
-    """Makes a model, logs it, waits until Shiplift has promoted it; leaves what rivals load in `folder`.
+    """Creates a model, logs it and waits until Shiplift has promoted it; `folder` gets what rivals load.
 
     Raises:
         Failed: the release did not end with a promotion.
     """
     folder.mkdir(parents=True)
-    made = _MAKERS[name]()
-    made.save(folder)
-    (folder / "spec.json").write_text(json.dumps(made.spec))
+    model = _MAKERS[name]()
+    model.save(folder)
+    (folder / "spec.json").write_text(json.dumps(model.spec))
     kind = machine.accelerator_of(machine.this_machine())
-    spec = f"targets: [{{name: {kind}, accelerator: {kind}}}]\n" + (_QUICK if quick else _FULL) + made.yaml
-    version = _log(running, name, made, folder, spec)
-    report = _ended(Releases(home), release_name(name, version, ""))
+    spec = f"targets: [{{name: {kind}, accelerator: {kind}}}]\n" + (_QUICK if quick else _FULL) + model.yaml
+    version = _log(running, name, model, folder, spec)
+    report = _wait_for(Releases(home), release_name(name, version, ""))
     if report.exit_code:
         raise Failed(f"the release of {name} ended with {report.exit_code}: {report.reason}")
-    subject = Subject(name=name, folder=folder, samples=made.samples, answers=made.answers, about=made.about)
+    subject = Subject(name=name, folder=folder, samples=model.samples, answers=model.answers, about=model.about)
     registry = Registry(running.registry_uri)
     logged = registry.download_model(registry.version(name, version), folder / "logged")
-    story = _story(home, running, report, folder)
-    return subject, Champion(name=serving_name(name), logged=logged, report=story)
+    decisions = _decisions(home, running, report, folder)
+    return subject, Champion(name=serving_name(name), logged=logged, report=decisions)
 
 
-def _log(running: stack.Stack, name: str, made: _Made, folder: Path, spec: str) -> int:
+def _log(running: stack.Stack, name: str, model: _Model, folder: Path, spec: str) -> int:
     import mlflow
     from mlflow.models import infer_signature
 
     mlflow.set_tracking_uri(running.registry_uri)
     mlflow.set_registry_uri(running.registry_uri)
-    example = made.samples[: 4 if made.samples[0].size < _LARGE else 2]  # MLflow writes it as text, twice
+    example = model.samples[: 4 if model.samples[0].size < _LARGE_SAMPLE else 2]  # MLflow writes it as text, twice
     with mlflow.start_run():
-        for what, arrays in (("validation", made.validation), ("calibration", made.calibration)):
-            np.savez(folder / f"{what}.npz", **arrays)  # type: ignore[arg-type]
-            mlflow.log_artifact(str(folder / f"{what}.npz"), "shiplift")
+        for dataset, arrays in (("validation", model.validation), ("calibration", model.calibration)):
+            np.savez(folder / f"{dataset}.npz", **arrays)  # type: ignore[arg-type]
+            mlflow.log_artifact(str(folder / f"{dataset}.npz"), "shiplift")
         mlflow.log_text(spec, "shiplift/shiplift.yaml")
-        info = made.log(
+        info = model.log(
             name="model", registered_model_name=name, input_example=example, pip_requirements=[],
-            signature=infer_signature(example, made.answers[: len(example)]),
+            signature=infer_signature(example, model.answers[: len(example)]),
         )  # fmt: skip
     return int(info.registered_model_version)
 
 
-def _ended(releases: Releases, name: str) -> ReleaseReport:
+def _wait_for(releases: Releases, name: str) -> ReleaseReport:
     deadline = time.monotonic() + _RELEASE_S
     while time.monotonic() < deadline:
         if releases.folder(name).is_dir() and not releases.active(name) and (report := releases.result(name)):
@@ -218,8 +225,8 @@ def _ended(releases: Releases, name: str) -> ReleaseReport:
     raise Failed(f"release {name} has not ended after {_RELEASE_S} s")
 
 
-def _story(home: Path, running: stack.Stack, report: ReleaseReport, folder: Path) -> dict[str, Any]:
-    """What was decided; the exported fp32 model goes to `folder`, where rivals find it."""
+def _decisions(home: Path, running: stack.Stack, report: ReleaseReport, folder: Path) -> dict[str, Any]:
+    """What the release decided; `folder` gets the exported fp32 model, for rivals to load."""
     store, history = ArtifactStore(stack.site(home, running).artifacts_uri), LocalEngine(home).history(report)
     exported, candidates, tuned = history.last(Exported), history.last(Candidates), history.last(Tuned)
     assert exported is not None
@@ -227,7 +234,7 @@ def _story(home: Path, running: stack.Stack, report: ReleaseReport, folder: Path
     assert tuned is not None
     for file in store.fetch(exported.model, folder / "exported").iterdir():
         file.rename(folder / file.name)
-    chosen = next(one for one in candidates.candidates if one.precision == tuned.best.precision)
+    chosen = next(candidate for candidate in candidates.candidates if candidate.precision == tuned.best.precision)
     return {
         "precision": chosen.precision,
         "method": chosen.method,

@@ -1,1 +1,1 @@
-"""What a competent team would serve the same models with by hand; each file is a whole server."""
+"""Servers that a competent team would write by hand for the same models; each file is a whole server."""

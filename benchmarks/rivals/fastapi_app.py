@@ -1,4 +1,4 @@
-"""FastAPI, uvicorn and onnxruntime: the session runs in the thread pool, so that the loop goes on reading."""
+"""FastAPI, uvicorn and onnxruntime: the session runs in the thread pool, so that the event loop keeps reading."""
 
 from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool

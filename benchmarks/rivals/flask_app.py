@@ -1,4 +1,4 @@
-"""Flask and torch eager: the model in the web process, a thread a request."""
+"""Flask and eager torch: the model runs in the web process, with a thread per request."""
 
 import warnings
 

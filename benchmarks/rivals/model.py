@@ -1,7 +1,7 @@
-"""The model of a rival server: a folder with its weights, and the shape and type of one sample.
+"""The model of a rival server: its weights in a folder, and the shape and dtype of a sample.
 
-Bodies are raw little-endian tensors: `np.frombuffer` is the fastest way in that Flask and FastAPI have, faster than
-JSON or NPY.
+Request bodies are raw little-endian tensors, because `np.frombuffer` is the fastest input for Flask and FastAPI, faster
+than JSON or NPY.
 """
 
 import json
@@ -20,12 +20,12 @@ Predict = Callable[[NDArray[Any]], NDArray[Any]]
 
 
 def array_of(body: bytes) -> NDArray[Any]:
-    """The samples of a request's body: (batch, *shape) of the model's type."""
+    """The samples in a request's body: (batch, *shape), of the model's dtype."""
     return np.frombuffer(body, dtype=SPEC["dtype"]).reshape(-1, *SPEC["shape"])
 
 
 def native() -> Predict:
-    """torch eager, or LightGBM's own library for the boosting model."""
+    """Eager torch, or LightGBM's own library for the boosting model."""
     return _lightgbm() if SPEC["kind"] == "lightgbm" else _torch()
 
 
@@ -37,7 +37,7 @@ def onnx() -> Predict:
     options.intra_op_num_threads = THREADS
     session = ort.InferenceSession(FOLDER / "model.onnx", options, providers=["CPUExecutionProvider"])
     name, outputs = session.get_inputs()[0].name, [session.get_outputs()[0].name]
-    return lambda given: session.run(outputs, {name: given})[0]
+    return lambda batch: session.run(outputs, {name: batch})[0]
 
 
 def _torch() -> Predict:
@@ -50,9 +50,9 @@ def _torch() -> Predict:
     model.load_state_dict(torch.load(FOLDER / "weights.pt", weights_only=True))
     model.eval()
 
-    def predict(given: NDArray[Any]) -> NDArray[Any]:
+    def predict(batch: NDArray[Any]) -> NDArray[Any]:
         with torch.inference_mode():
-            return model(torch.from_numpy(given)).numpy()  # type: ignore[no-any-return]
+            return model(torch.from_numpy(batch)).numpy()  # type: ignore[no-any-return]
 
     return predict
 
@@ -61,4 +61,4 @@ def _lightgbm() -> Predict:
     import lightgbm
 
     booster = lightgbm.Booster(model_file=FOLDER / "booster.txt")
-    return lambda given: np.asarray(booster.predict(given, num_threads=THREADS), np.float32).reshape(-1, 1)
+    return lambda batch: np.asarray(booster.predict(batch, num_threads=THREADS), np.float32).reshape(-1, 1)

@@ -1,4 +1,4 @@
-"""The `model.py` one writes by hand after reading the Python backend's README: a session, a loop over requests."""
+"""A typical hand-written `model.py`, after the Python backend's README: a session and a loop over requests."""
 
 import os
 import sys
@@ -10,20 +10,20 @@ import triton_python_backend_utils as pb_utils  # noqa: E402
 
 
 class TritonPythonModel:
-    """One session with ONNX Runtime's defaults."""
+    """A model with a session that has ONNX Runtime's defaults."""
 
     def initialize(self, args):
-        """Loads the model that lies beside this file."""
+        """Loads the model beside this file."""
         file = f"{args['model_repository']}/{args['model_version']}/model.onnx"
         self.session = ort.InferenceSession(file, providers=["CPUExecutionProvider"])
         self.input = self.session.get_inputs()[0].name
         self.output = self.session.get_outputs()[0].name
 
     def execute(self, requests):
-        """Answers each request by itself."""
+        """Answers each request separately."""
         responses = []
         for request in requests:
-            given = pb_utils.get_input_tensor_by_name(request, self.input).as_numpy()
-            answer = self.session.run([self.output], {self.input: given})[0]
+            array = pb_utils.get_input_tensor_by_name(request, self.input).as_numpy()
+            answer = self.session.run([self.output], {self.input: array})[0]
             responses.append(pb_utils.InferenceResponse([pb_utils.Tensor(self.output, answer)]))
         return responses

@@ -20,15 +20,15 @@ from benchmarks.serving import Results, added, incomplete, table, write
 
 
 def window(side: str, concurrency: int, round_: int, throughput: float, p99: float, **more: Any) -> Window:
-    given = {"p50_ms": p99 / 2, "requests": 100, "errors": 0, "client_cores": 0.1, "others_cores": 0.0,
-             "server_cores": {"server": 1.5}}  # fmt: skip
+    fields = {"p50_ms": p99 / 2, "requests": 100, "errors": 0, "client_cores": 0.1, "others_cores": 0.0,
+              "server_cores": {"server": 1.5}}  # fmt: skip
     return Window(
-        side=side, concurrency=concurrency, round=round_, throughput_per_s=throughput, p99_ms=p99, **given | more
+        side=side, concurrency=concurrency, round=round_, throughput_per_s=throughput, p99_ms=p99, **fields | more
     )
 
 
 def rounds(side: str, pairs: list[tuple[float, float]], concurrency: int = 16) -> list[Window]:
-    return [window(side, concurrency, at, *pair) for at, pair in enumerate(pairs)]
+    return [window(side, concurrency, number, *pair) for number, pair in enumerate(pairs)]
 
 
 # --- arithmetic -----------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ def test_percentile_is_the_nearest_rank(share: float, value: int) -> None:
     assert percentile(list(range(100, 0, -1)), share) == value
 
 
-def test_percentile_of_one_value_is_it_and_of_none_an_error() -> None:
+def test_the_percentile_of_one_value_is_that_value_and_of_none_an_error() -> None:
     assert percentile([7.0], 99) == 7.0
     with pytest.raises(ValueError, match="no values"):
         percentile([], 50)
@@ -66,8 +66,8 @@ def test_a_round_that_one_side_lacks_is_left_out() -> None:
 
 
 def test_cells_hold_medians_extremes_and_every_error() -> None:
-    found = [*rounds("x", [(100, 1), (300, 3)]), window("x", 16, 2, 200, 2, errors=2, first_error="HTTP 500")]
-    (cell,) = cells("encoder", found)
+    windows = [*rounds("x", [(100, 1), (300, 3)]), window("x", 16, 2, 200, 2, errors=2, first_error="HTTP 500")]
+    (cell,) = cells("encoder", windows)
     assert (cell.throughput_per_s.median, cell.throughput_per_s.low, cell.throughput_per_s.high) == (200, 100, 300)
     assert (cell.errors, cell.first_error, cell.requests) == (2, "HTTP 500", 300)
     assert cell.server_cores == {"server": 1.5}
@@ -82,25 +82,25 @@ def judged(model: str, windows: list[Window]) -> dict[str, ratios.Goal]:
 
 
 def test_goals_that_are_met_need_no_limit() -> None:
-    found = judged("encoder", rounds(OURS, [(60, 1)] * 3) + rounds("flask-torch", [(10, 7)] * 3))
-    assert len(found) == 4
-    assert all(goal.met and not goal.limit for goal in found.values())
+    judgement = judged("encoder", rounds(OURS, [(60, 1)] * 3) + rounds("flask-torch", [(10, 7)] * 3))
+    assert len(judgement) == 4
+    assert all(goal.met and not goal.limit for goal in judgement.values())
 
 
 def test_a_missed_goal_says_the_limit_in_measured_words() -> None:
-    ours = [window(OURS, 16, at, 40, 3, triton={"queue": 50.0, "mean_batch": 4.0}) for at in range(3)]
-    found = judged("digits-cnn", ours + rounds("flask-torch", [(10, 7)] * 3))
-    missed = found["at least 5x its throughput at concurrency 16"]
+    ours = [window(OURS, 16, number, 40, 3, triton={"queue": 50.0, "mean_batch": 4.0}) for number in range(3)]
+    judgement = judged("digits-cnn", ours + rounds("flask-torch", [(10, 7)] * 3))
+    missed = judgement["at least 5x its throughput at concurrency 16"]
     assert (missed.measured, missed.met) == (4.0, False)
     for evidence in ("Shiplift 40/s on server 1.50 cores", "queue 50", "1234/s"):
         assert evidence in missed.limit
-    assert not found["at most 1/6 of its p99 at concurrency 16"].met
+    assert not judgement["at most 1/6 of its p99 at concurrency 16"].met
 
 
 def test_only_two_models_have_the_big_goals() -> None:
-    found = judged("resnet50", rounds(OURS, [(11, 6)] * 3) + rounds("flask-torch", [(10, 7)] * 3))
-    assert set(found) == {"throughput never below it beyond noise", "p99 never above it beyond noise"}
-    assert all(goal.met for goal in found.values())
+    judgement = judged("resnet50", rounds(OURS, [(11, 6)] * 3) + rounds("flask-torch", [(10, 7)] * 3))
+    assert set(judgement) == {"throughput never below it beyond noise", "p99 never above it beyond noise"}
+    assert all(goal.met for goal in judgement.values())
 
 
 def test_noise_is_no_miss_and_a_steady_loss_is() -> None:
@@ -124,19 +124,20 @@ def test_every_concurrency_counts_for_never_below() -> None:
 
 def results() -> Results:
     windows = [*rounds(OURS, [(100, 1), (110, 1)]), *rounds("flask-torch", [(10, 9), (11, 10)])]
-    found, of = ratios.ratios("encoder", windows), cells("encoder", windows)
-    return Results(machine={"cores": 2}, ratios=found, cells=of, goals=goals(found, of, {}), models={}, method={})
+    all_ratios, all_cells = ratios.ratios("encoder", windows), cells("encoder", windows)
+    judged_goals = goals(all_ratios, all_cells, {})
+    return Results(machine={"cores": 2}, ratios=all_ratios, cells=all_cells, goals=judged_goals, models={}, method={})
 
 
 def test_the_json_has_what_its_readers_look_for(tmp_path: Path) -> None:
     write(tmp_path / "results" / "serving.json", results())
-    said = json.loads((tmp_path / "results" / "serving.json").read_text())
-    assert set(said) >= {"machine", "ratios", "goals"}
-    assert set(said["ratios"][0]) >= {"model", "against", "concurrency", "throughput", "p99"}
-    assert set(said["goals"][0]) >= {"goal", "measured", "met", "limit"}
-    assert Results.model_validate(said) == results()
+    written = json.loads((tmp_path / "results" / "serving.json").read_text())
+    assert set(written) >= {"machine", "ratios", "goals"}
+    assert set(written["ratios"][0]) >= {"model", "against", "concurrency", "throughput", "p99"}
+    assert set(written["goals"][0]) >= {"goal", "measured", "met", "limit"}
+    assert Results.model_validate(written) == results()
     with pytest.raises(ValidationError, match="extra"):
-        Results.model_validate({**said, "more": 1})
+        Results.model_validate({**written, "more": 1})
 
 
 def test_the_plot_names_models_and_sides_and_is_the_same_twice(tmp_path: Path) -> None:
@@ -146,22 +147,22 @@ def test_the_plot_names_models_and_sides_and_is_the_same_twice(tmp_path: Path) -
     assert all(f"<!-- {name} -->" in drawn for name in ("encoder", "flask-torch", "shiplift"))
 
 
-def test_the_table_has_a_line_a_ratio() -> None:
+def test_the_table_has_a_line_per_ratio() -> None:
     lines = table(results().ratios).splitlines()
     assert len(lines) == 2
     assert "flask-torch" in lines[1]
     assert "10.00x" in lines[1]
 
 
-def test_what_could_not_be_measured_is_said_and_leaves_the_rest(tmp_path: Path) -> None:
+def test_what_could_not_be_measured_is_reported_and_leaves_the_rest(tmp_path: Path) -> None:
     empty = Results(machine={}, ratios=[], goals=[], cells=[], models={}, method={})
     failed = window("flask-torch", 16, 0, 10, 9, errors=3, first_error="HTTP 500")
-    told = {"sides": {"mlflow-serve": {"failed": "no start"}}}
-    found = added(empty, "resnet50", [], {"failed": "refused"})
-    write(tmp_path / "serving.json", found)  # with nothing to draw yet
-    found = added(found, "encoder", [window(OURS, 16, 0, 100, 1), failed], told)
-    assert [(one.model, one.against) for one in found.ratios] == [("encoder", "flask-torch")]
-    assert incomplete(found) == [
+    details = {"sides": {"mlflow-serve": {"failed": "no start"}}}
+    grown = added(empty, "resnet50", [], {"failed": "refused"})
+    write(tmp_path / "serving.json", grown)  # with nothing to draw yet
+    grown = added(grown, "encoder", [window(OURS, 16, 0, 100, 1), failed], details)
+    assert [(ratio.model, ratio.against) for ratio in grown.ratios] == [("encoder", "flask-torch")]
+    assert incomplete(grown) == [
         "resnet50: refused", "encoder, mlflow-serve: no start",
         "encoder, flask-torch, 16 clients: 3 requests failed (HTTP 500)",
     ]  # fmt: skip
@@ -173,7 +174,7 @@ def test_what_could_not_be_measured_is_said_and_leaves_the_rest(tmp_path: Path) 
 
 @contextmanager
 def server(answer: bytes, *, piecewise: bool = False, drop_after: int = 0) -> Iterator[int]:
-    """Answers every request with the same bytes; in two pieces, or hanging up after some, if told to."""
+    """Answers every request with the same bytes; optionally in two pieces, or hanging up after some answers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def talk(link: socket.socket) -> None:
@@ -205,10 +206,10 @@ def http(body: bytes, status: str = "200 OK") -> bytes:
     return f"HTTP/1.1 {status}\r\nServer: x\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
-def plan(port: int, **how: Any) -> load.Plan:
-    given: dict[str, Any] = {"concurrency": 3, "warm_s": 0.01, "window_s": 0.05, "most_s": 5.0, "least": 6}
-    given["requests"] = [b"POST / HTTP/1.1\r\n\r\n"]
-    return load.Plan(host="127.0.0.1", port=port, **given | how)
+def plan(port: int, **changes: Any) -> load.Plan:
+    fields: dict[str, Any] = {"concurrency": 3, "warm_s": 0.01, "window_s": 0.05, "most_s": 5.0, "least": 6}
+    fields["requests"] = [b"POST / HTTP/1.1\r\n\r\n"]
+    return load.Plan(host="127.0.0.1", port=port, **fields | changes)
 
 
 @pytest.mark.parametrize("piecewise", [False, True])
@@ -218,26 +219,26 @@ def test_every_answer_is_counted_and_checked(*, piecewise: bool) -> None:
     assert counted.errors == 0
     assert counted.answers >= 6
     assert counted.seconds > 0
-    assert len(counted.latencies_us) >= counted.answers - 3  # those that began in the warm-up have none
+    assert len(counted.latencies_us) >= counted.answers - 3  # those sent in the warm-up have none
     assert min(counted.latencies_us) > 0
 
 
 @pytest.mark.parametrize(
-    ("answer", "check", "said"),
+    ("answer", "check", "error"),
     [
-        (http(b"1234"), {"length": 5}, "another shape"),
-        (http(b"[1,2]"), {"commas": 2}, "another shape"),
+        (http(b"1234"), {"length": 5}, "wrong shape"),
+        (http(b"[1,2]"), {"commas": 2}, "wrong shape"),
         (http(b"oh no", "500 Internal Server Error"), {}, "HTTP b'500'"),
     ],
 )
-def test_a_wrong_answer_is_an_error(answer: bytes, check: dict[str, int], said: str) -> None:
+def test_a_wrong_answer_is_an_error(answer: bytes, check: dict[str, int], error: str) -> None:
     with server(answer) as port:
         counted = load.Generator(plan(port, **check)).run()
     assert counted.errors >= 6
-    assert said in counted.first_error
+    assert error in counted.first_error
 
 
-def test_a_server_that_hangs_up_is_an_error_and_no_endless_loop() -> None:
+def test_a_server_that_hangs_up_is_an_error_and_not_an_endless_loop() -> None:
     with server(http(b"x"), drop_after=1) as port:
         counted = load.Generator(plan(port)).run()
     assert counted.errors
@@ -262,15 +263,15 @@ def test_large_requests_are_sent_whole(tmp_path: Path) -> None:
 
         threading.Thread(target=serve, daemon=True).start()
         (tmp_path / "requests").write_bytes(big)
-        given = {"host": "127.0.0.1", "port": listening.getsockname()[1], "requests": str(tmp_path / "requests"),
-                 "sizes": [len(big)], "concurrency": 1, "warm_s": 0, "window_s": 0.01, "most_s": 10, "least": 2,
-                 "length": 2}  # fmt: skip
-        (tmp_path / "plan").write_text(json.dumps(given))
+        fields = {"host": "127.0.0.1", "port": listening.getsockname()[1], "requests": str(tmp_path / "requests"),
+                  "sizes": [len(big)], "concurrency": 1, "warm_s": 0, "window_s": 0.01, "most_s": 10, "least": 2,
+                  "length": 2}  # fmt: skip
+        (tmp_path / "plan").write_text(json.dumps(fields))
         done = subprocess.run(
             [sys.executable, "-S", "-E", load.__file__, str(tmp_path / "plan")],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert said["errors"] == 0
+    counted = json.loads(done.stdout)
+    assert counted["errors"] == 0
     assert len(taken) >= 3
