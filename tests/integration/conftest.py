@@ -1,4 +1,4 @@
-"""One real stack for the whole session, and a laboratory to log small real models with."""
+"""A real stack for the whole session, and a lab to log small real models with."""
 
 import os
 import time
@@ -21,7 +21,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.registry import Registry, prepare_environment
 
-# One small configuration and short windows: what is tested is the path, not the numbers.
+# One small configuration and short windows: tests are about behaviour, not about figures.
 FAST = """
 search: {time_budget_s: 2, max_batch: [8], queue_delay_us: [0], instances: [1], threads: [1], window_ms: 100}
 load: {concurrency: [1, 4], window_ms: 100, attempts: 1, comparison_rounds: 1, open_loop_s: 0}
@@ -35,11 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
 
 
-def until(what: Callable[[], Any], *, seconds: float = 60, every_s: float = 0.05) -> Any:
-    """Waits for a condition and gives its value."""
+def until(condition: Callable[[], Any], *, seconds: float = 60, every_s: float = 0.05) -> Any:
+    """Waits until a condition returns something true, and returns it."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        value = what()
+        value = condition()
         if value:
             return value
         time.sleep(every_s)
@@ -56,7 +56,7 @@ def digits() -> tuple[NDArray[Any], NDArray[Any]]:
 
 @dataclass
 class Lab:
-    """A running stack, and what users do with it."""
+    """A running stack, and what its users do with it."""
 
     home: Path
     running: stack.Stack
@@ -70,7 +70,7 @@ class Lab:
 
     @property
     def grpc(self) -> str:
-        """Where production answers, as `host:port`."""
+        """Production's address, as `host:port`."""
         return f"{stack.HOST}:{self.running.grpc_port}"
 
     @property
@@ -81,12 +81,12 @@ class Lab:
     def releases(self) -> Releases:
         return Releases(self.home)
 
-    # --- logging models, as their authors do ---
+    # --- logging models, as authors do ---
 
     def log(
         self, name: str, log_model: Callable[..., Any], *, spec: str = FAST, data: dict[str, NDArray[Any]] | None = None
     ) -> int:
-        """Runs `log_model(registered_model_name=...)` in a run with a spec and data; gives the version's number."""
+        """Calls `log_model(registered_model_name=...)` in a run with a spec and data; returns the version number."""
         with self.mlflow.start_run():
             if spec:
                 self.mlflow.log_text(spec, "shiplift/shiplift.yaml")
@@ -106,28 +106,28 @@ class Lab:
             self.fitted[samples] = LogisticRegression(max_iter=200).fit(images[:samples], labels[:samples])
         return self.fitted[samples]
 
-    def log_classifier(self, name: str, *, samples: int = 1200, spec: str = FAST, **how: Any) -> int:
-        """Logs and registers it with signature, example and validation set."""
+    def log_classifier(self, name: str, *, samples: int = 1200, spec: str = FAST, **changes: Any) -> int:
+        """Logs and registers the classifier with a signature, an input example and a validation set."""
         from mlflow.models import infer_signature
 
         images, labels = digits()
         model, example = self.classifier(samples), images[:4]
-        given = {"signature": infer_signature(example, model.predict(example)), "input_example": example} | how
+        contract = {"signature": infer_signature(example, model.predict(example)), "input_example": example} | changes
 
-        def log_model(**words: Any) -> Any:
-            return self.mlflow.sklearn.log_model(model, **given, **words)
+        def log_model(**options: Any) -> Any:
+            return self.mlflow.sklearn.log_model(model, **contract, **options)
 
         return self.log(name, log_model, spec=spec, data={"input": images[1200:], "label": labels[1200:]})
 
     # --- releases ---
 
     def wait(self, name: str, version: int, spec: str = "", *, seconds: float = 180) -> ReleaseReport:
-        """The report of a release that a registration started."""
+        """Waits for the release that a registration started; returns its report."""
         release = release_name(name, version, spec)
         until(lambda: self.releases.folder(release).is_dir(), seconds=30)
-        found = until(lambda: not self.releases.active(release) and self.releases.result(release), seconds=seconds)
-        assert isinstance(found, ReleaseReport)
-        return found
+        report = until(lambda: not self.releases.active(release) and self.releases.result(release), seconds=seconds)
+        assert isinstance(report, ReleaseReport)
+        return report
 
     def order(self, name: str, version: int, spec: str = "", *, again: bool = False) -> ReleaseReport:
         """Orders a release by hand, and waits for it."""
@@ -136,11 +136,11 @@ class Lab:
         return self.engine.result(accepted.name)
 
     def events(self, name: str, version: int, spec: str = "") -> list[Event]:
-        """What a release told."""
+        """The events of a release."""
         return self.releases.events(release_name(name, version, spec))[0]
 
     def ask(self, model: str, inputs: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        """One request to production."""
+        """Sends a request to production."""
         file = self.home / "request.npz"
         np.savez(file, **inputs)  # type: ignore[arg-type]
         return self.engine.infer(model, file).model_dump()

@@ -1,4 +1,4 @@
-"""Packages a model on a disk that is too small, in a mount namespace of its own: a real ENOSPC."""
+"""Packages a model on a disk that is too small, in its own mount namespace, for a real ENOSPC."""
 
 import subprocess
 import sys
@@ -30,21 +30,21 @@ def main(small: Path) -> int:
     weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32), "w")
     value = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", 512]) for n in ("x", "y")]
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", value[:1], value[1:], [weights])
-    made = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
-    (model / "model.onnx").write_bytes(made.SerializeToString())
+    onnx_model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
+    (model / "model.onnx").write_bytes(onnx_model.SerializeToString())
     store = ArtifactStore((small / "artifacts").as_uri())
-    kept = store.put_tree(model)
+    tree = store.put_tree(model)
     spec = Signature(
         inputs=(TensorSpec(name="x", datatype="FP32", shape=(-1, 512)),),
         outputs=(TensorSpec(name="y", datatype="FP32", shape=(-1, 512)),),
     )
     x = np.ones((2, 512), np.float32)
     exported = Exported(
-        model=kept, signature=spec, opset=20, parity=(ParityCase(inputs="example", batch=2, max_abs=0, max_rel=0),),
+        model=tree, signature=spec, opset=20, parity=(ParityCase(inputs="example", batch=2, max_abs=0, max_rel=0),),
         reference=store.put_bytes(dump_npz({"input/x": x, "output/y": x})),
         isolation=Isolation(network="none", files="none", memory_limit_mb=1, timeout_s=1),
     )  # fmt: skip
-    candidates = Candidates(target="t", metric=None, candidates=(Candidate(precision="fp32", model=kept),))
+    candidates = Candidates(target="t", metric=None, candidates=(Candidate(precision="fp32", model=tree),))
     version = ModelVersion(name="m", version=1, digest="", flavor="onnx", files=Artifact(sha256="0" * 64, size_bytes=0))
     site = Site(
         home=str(small),

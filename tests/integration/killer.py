@@ -1,7 +1,7 @@
-"""Promotions and rollbacks that die at their n-th executed line of ours: the fault that can't be had otherwise.
+"""Runs promotions and rollbacks that die at their n-th executed line of our code.
 
-Reads orders from stdin, a JSON line each, and forks for every one: `{"verb", "model", "version", "point"}`. Point 0 is
-not killed. Answers with a JSON line: `{"killed": true}` or `{"lines": n}`.
+It reads orders from stdin, one JSON line each (`{"verb", "model", "version", "point"}`), and forks for each; at point 0
+nothing is killed. It answers with a JSON line: `{"killed", "lines", "failed"}`.
 """
 
 import json
@@ -30,7 +30,7 @@ FILES = (
     "runtime/serving/triton/production.py",
     "runtime/serving/triton/repository.py",
 )
-seen = 0
+executed = 0
 
 
 def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
@@ -38,26 +38,26 @@ def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
     registry = Registry(site.registry_uri)
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        global seen
+        global executed
         if not frame.f_code.co_filename.endswith(FILES):
             return None
         if event == "line":
-            seen += 1
-            if seen == point:
+            executed += 1
+            if executed == point:
                 os.kill(os.getpid(), 9)
         return trace
 
     if verb == "rollback":
         done = registry.alias(model, CHAMPION) == version
         if point == 0 and done and registry.alias(model, PREVIOUS) != version:
-            return  # it was killed behind its last effect: a second one would undo it
+            return  # it was killed after its last effect: another rollback would undo it
         sys.settrace(trace)
         rollback(site, model)
     else:
-        kept = Ledger(site, Request(model=model, version=version)).promotion()
-        assert kept is not None
+        promotion = Ledger(site, Request(model=model, version=version)).promotion()
+        assert promotion is not None
         deployment = Deployment(
-            package=kept.package,
+            package=promotion.package,
             endpoint=Endpoint(http="", grpc=""),
             workload=ServerProcess(process=Process(pid=1, started_at=0), repository=""),
         )
@@ -71,24 +71,26 @@ def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
 def main(home: Path) -> None:
     for line in sys.stdin:
         order = json.loads(line)
-        back, forth = os.pipe()
+        reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             code = 1
             try:
                 act(home, order["verb"], order["model"], order["version"], order["point"])
-                os.write(forth, str(seen).encode())
+                os.write(writer, str(executed).encode())
                 code = 0
             except BaseException:
                 traceback.print_exc()
             finally:
                 os._exit(code)
-        os.close(forth)
-        said = os.read(back, 100).decode()
-        os.close(back)
+        os.close(writer)
+        lines = os.read(reader, 100).decode()
+        os.close(reader)
         _, status = os.waitpid(child, 0)
         killed = os.WIFSIGNALED(status)
-        print(json.dumps({"killed": killed, "lines": int(said or 0), "failed": not killed and status != 0}), flush=True)
+        print(
+            json.dumps({"killed": killed, "lines": int(lines or 0), "failed": not killed and status != 0}), flush=True
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What users get wrong, and what goes wrong around them: one clear message, its exit code, production untouched."""
+"""Mistakes of users and faults around them: each gives a clear message and exit code, and leaves production alone."""
 
 import json
 import os
@@ -35,12 +35,12 @@ from tests.integration.conftest import FAST, Lab, digits, request, until
 SHIPLIFT = Path(sys.executable).with_name("shiplift")
 
 
-def refused(lab: Lab, name: str, version: int, code: int, *said: str) -> ReleaseReport:
-    """Waits for a release that must end with `code` and say all of `said`; nothing of it may serve."""
+def refused(lab: Lab, name: str, version: int, code: int, *messages: str) -> ReleaseReport:
+    """Waits for a release that must end with `code` and a reason with all `messages`; nothing of it may serve."""
     report = lab.wait(name, version)
     assert report.exit_code == code, report.reason
-    for words in said:
-        assert words in report.reason
+    for message in messages:
+        assert message in report.reason
     assert report.alias == ""
     assert lab.registry.alias(name, CHAMPION) == 0
     assert lab.registry.alias(name, CHALLENGER) == 0
@@ -49,7 +49,7 @@ def refused(lab: Lab, name: str, version: int, code: int, *said: str) -> Release
 
 
 def log_folder(lab: Lab, name: str, folder: Path, *, spec: str = FAST) -> int:
-    """Registers an MLflow model from a folder, as it is: what a hostile author can do."""
+    """Registers an MLflow model from a folder, unchecked, as a hostile author can."""
     with lab.mlflow.start_run() as run:
         lab.mlflow.log_text(spec, "shiplift/shiplift.yaml")
         lab.mlflow.log_artifacts(str(folder), "model")
@@ -57,7 +57,7 @@ def log_folder(lab: Lab, name: str, folder: Path, *, spec: str = FAST) -> int:
 
 
 def onnx_model(*, node: str = "Identity", weights: str = "") -> onnx.ModelProto:
-    """A graph of one node on float32 (batch, 4); `weights` is the location of its external data."""
+    """A graph with one node on float32 (batch, 4); `weights` is the location of its external data."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
     nodes, constants = [helper.make_node(node, ["x"], ["y"])], []
     if weights:
@@ -83,17 +83,17 @@ def saved_onnx(lab: Lab, folder: Path, model: onnx.ModelProto) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("missing", "how", "said"),
+    ("missing", "changes", "message"),
     [
         ("signature", {"signature": False, "input_example": None}, "no signature"),
         ("example", {"input_example": None}, "no input example"),
     ],
 )
 def test_a_version_without_what_it_needs_is_not_admitted(
-    lab: Lab, missing: str, how: dict[str, Any], said: str
+    lab: Lab, missing: str, changes: dict[str, Any], message: str
 ) -> None:
-    version = lab.log_classifier(f"without-{missing}", **how)
-    refused(lab, f"without-{missing}", version, 30, said, "infer_signature")
+    version = lab.log_classifier(f"without-{missing}", **changes)
+    refused(lab, f"without-{missing}", version, 30, message, "infer_signature")
 
 
 def test_an_unknown_flavor_is_not_admitted(lab: Lab) -> None:
@@ -103,9 +103,9 @@ def test_an_unknown_flavor_is_not_admitted(lab: Lab) -> None:
 
     x = np.ones((2, 4), np.float32)
 
-    def log_model(**words: Any) -> Any:
+    def log_model(**options: Any) -> Any:
         return lab.mlflow.pyfunc.log_model(
-            python_model=Twice(), signature=infer_signature(x, x), input_example=x, **words
+            python_model=Twice(), signature=infer_signature(x, x), input_example=x, **options
         )
 
     version = lab.log("pyfunc", log_model)
@@ -120,14 +120,14 @@ def test_a_truncated_onnx_file_is_not_admitted(lab: Lab, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("location", ["../../../../etc/passwd", "/etc/passwd"])
-def test_external_data_outside_the_model_are_not_admitted(lab: Lab, tmp_path: Path, location: str) -> None:
+def test_external_data_outside_the_model_is_not_admitted(lab: Lab, tmp_path: Path, location: str) -> None:
     folder = saved_onnx(lab, tmp_path / "m", onnx_model(weights=location))
     name = f"outside-{'dots' if '..' in location else 'absolute'}"
     refused(lab, name, log_folder(lab, name, folder), 30, "model.onnx", location)
 
 
 class Evil:
-    """Unpickles as a command."""
+    """Runs a command when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -191,7 +191,7 @@ def test_a_name_that_is_a_path_is_refused_by_the_command(lab: Lab) -> None:
         assert "is not a version number" in done.stderr if name == "../x" else "can't be a model's name" in done.stderr
 
 
-# --- the model or its data are wrong --------------------------------------------------------------------------------
+# --- a wrong model or wrong data ------------------------------------------------------------------------------------
 
 
 def test_nan_outputs_are_refused(lab: Lab, tmp_path: Path) -> None:
@@ -202,13 +202,13 @@ def test_nan_outputs_are_refused(lab: Lab, tmp_path: Path) -> None:
     assert (report.checks[0].name, report.checks[0].verdict) == ("parity", Outcome.FAIL)
 
 
-def test_data_of_another_dtype_or_shape_are_refused_by_name(lab: Lab) -> None:
+def test_data_of_the_wrong_dtype_or_shape_is_refused_by_name(lab: Lab) -> None:
     images, labels = digits()
     model, example = lab.classifier(), images[:4]
 
-    def log_model(**words: Any) -> Any:
+    def log_model(**options: Any) -> Any:
         signature = infer_signature(example, model.predict(example))
-        return lab.mlflow.sklearn.log_model(model, signature=signature, input_example=example, **words)
+        return lab.mlflow.sklearn.log_model(model, signature=signature, input_example=example, **options)
 
     text = {"input": images[:200].astype(str), "label": labels[:200]}
     version = lab.log("text-data", log_model, data=text)
@@ -218,7 +218,7 @@ def test_data_of_another_dtype_or_shape_are_refused_by_name(lab: Lab) -> None:
     refused(lab, "narrow-data", version, 33, "(200, 10)", "(-1, 64)")
 
 
-def test_a_signature_of_another_dtype_than_the_model_takes_fails_the_export(lab: Lab) -> None:
+def test_a_signature_with_the_wrong_dtype_fails_the_export(lab: Lab) -> None:
     x = np.ones((2, 4), np.int64)
     model = torch.nn.Linear(4, 4)
 
@@ -247,8 +247,8 @@ def test_a_taken_port_is_named_and_nothing_is_started(tmp_path: Path) -> None:
             PortTaken, match=rf"port {port}, needed by triton \(grpc\), is taken by .* \(pid {os.getpid()}\)"
         ):
             stack.up(settings)
-    found = stack.read(tmp_path / "home")
-    assert found is None or not any(found.runs(name) for name in found.names)
+    running = stack.read(tmp_path / "home")
+    assert running is None or not any(running.runs(name) for name in running.names)
 
 
 def free() -> int:
@@ -269,7 +269,7 @@ def test_a_full_disk_while_packaging_is_one_clear_message(lab: Lab, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("fault", "error"), [("missing", MissingTool), ("dying", MeasurementFailed)])
-def test_a_load_generator_that_is_missing_or_dies_is_said_so(
+def test_a_load_generator_that_is_missing_or_dies_is_reported(
     lab: Lab, tmp_path: Path, fault: str, error: type[ShipliftError]
 ) -> None:
     from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
@@ -298,7 +298,7 @@ def test_a_load_generator_that_is_missing_or_dies_is_said_so(
         assert "the network is down" in str(caught.value)
 
 
-# --- stopped by a person, or by a crash around it -------------------------------------------------------------------
+# --- stopped by a person or by a crash -----------------------------------------------------------------------------
 
 
 def shiplift(lab: Lab, *words: str) -> "subprocess.CompletedProcess[str]":
@@ -308,15 +308,15 @@ def shiplift(lab: Lab, *words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def staging_servers(lab: Lab) -> list[psutil.Process]:
-    """Triton servers of this home that are not production."""
+    """The Triton servers of this home, except production's."""
     running = stack.read(lab.home)
     assert running is not None
-    found = []
+    servers = []
     for process in psutil.process_iter(["cmdline", "pid"]):
         words = " ".join(process.info["cmdline"] or ())
         if "tritonserver" in words and str(lab.home) in words and process.pid != running.processes["triton"].pid:
-            found.append(process)
-    return found
+            servers.append(process)
+    return servers
 
 
 STAGES = ("admit", "export", "quantize", "tune", "deploy", "load_test")
@@ -338,7 +338,7 @@ def test_ctrl_c_in_any_stage_leaves_nothing_behind(lab: Lab) -> None:
     for stage in STAGES:
         reached(lab, name, version, stage)
         worker = lab.releases.worker(release)
-        if worker is None:  # it went on to the end before it could be stopped: later stages were reached
+        if worker is None:  # it finished before it could be stopped, so later stages were reached
             break
         os.kill(worker.pid, signal.SIGINT)
         until(lambda: not lab.releases.active(release))
@@ -350,7 +350,7 @@ def test_ctrl_c_in_any_stage_leaves_nothing_behind(lab: Lab) -> None:
         assert not any((lab.home / "staging").iterdir())
         assert not list(lab.home.glob("shiplift-*"))
         assert (lab.registry.alias(name, CHAMPION), lab.registry.alias(name, CHALLENGER)) == (0, 0)
-        lab.releases.accept(request(name, version), _by_hand())  # goes on where it was
+        lab.releases.accept(request(name, version), _by_hand())  # it resumes where it stopped
     assert lab.wait(name, version).exit_code == 0
     assert lab.registry.alias(name, CHAMPION) == version
 
@@ -367,24 +367,24 @@ def test_ctrl_c_at_the_command_cancels_the_release(lab: Lab) -> None:
     release = release_name("at-command", version, "")
     until(lambda: lab.releases.folder(release).is_dir())
     command = subprocess.Popen(
-        # a shell's background jobs, and all that they start, ignore it
+        # background jobs of a shell, and their children, ignore SIGINT
         ["env", "--default-signal=INT", str(SHIPLIFT), "--home", str(lab.home), "release", f"at-command/{version}"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
     )  # fmt: skip
     reached(lab, "at-command", version, "load_test")
     assert command.stderr is not None
-    assert command.stderr.readline()  # it follows the release by now
+    assert command.stderr.readline()  # it is following the release now
     command.send_signal(signal.SIGINT)
-    _, said = command.communicate(timeout=150)
+    _, errors = command.communicate(timeout=150)
     assert command.returncode == 130
-    assert "cancelled" in said
+    assert "cancelled" in errors
     assert lab.registry.alias("at-command", CHAMPION) == 0
     done = shiplift(lab, "release", f"at-command/{version}", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["alias"] == CHAMPION
 
 
-def test_a_release_whose_process_is_killed_goes_on_by_itself(lab: Lab) -> None:
+def test_a_release_whose_process_is_killed_resumes_by_itself(lab: Lab) -> None:
     version = lab.log_classifier("crashed")
     release = release_name("crashed", version, "")
     reached(lab, "crashed", version, "tune")
@@ -393,7 +393,7 @@ def test_a_release_whose_process_is_killed_goes_on_by_itself(lab: Lab) -> None:
     os.kill(worker.pid, signal.SIGKILL)
     report = lab.wait("crashed", version)
     assert report.exit_code == 0
-    assert {s.name for s in report.stages if s.cached} >= {"admit", "export", "quantize", "package"}
+    assert {stage.name for stage in report.stages if stage.cached} >= {"admit", "export", "quantize", "package"}
     assert staging_servers(lab) == []
 
 
@@ -441,10 +441,10 @@ def test_rolling_back_a_model_with_one_version_is_refused(lab: Lab) -> None:
 
 def test_the_store_refuses_altered_bytes(lab: Lab, tmp_path: Path) -> None:
     store = ArtifactStore(lab.site.artifacts_uri)
-    kept = store.put_bytes(b"what was measured")
-    Path(kept.uri).write_bytes(b"what was swapped in")
+    artifact = store.put_bytes(b"what was measured")
+    Path(artifact.uri).write_bytes(b"what was swapped in")
     with pytest.raises(ShipliftError) as caught:
-        store.fetch(kept, tmp_path / "file")
+        store.fetch(artifact, tmp_path / "file")
     assert caught.value.exit_code == 35
     assert not (tmp_path / "file").exists()
-    Path(kept.uri).unlink()
+    Path(artifact.uri).unlink()

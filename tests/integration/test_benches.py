@@ -1,7 +1,7 @@
-"""Benches on real servers: what a trial is measured under is what the final package gets, whichever bench measured it.
+"""Benches on real servers: trials run under exactly the configuration that the final package gets, on any bench.
 
-The pod's server is the bundled Triton, started on the loopback as NVIDIA's is in a pod: with packages that the init
-container's own code fetched, through the guard, with the meter beside it. Only Kubernetes is missing.
+The pod's server is the bundled Triton, started on the loopback as NVIDIA's is in a pod: with packages fetched by the
+init container's own code, through the guard, and with the meter beside it. Only Kubernetes is missing.
 """
 
 import os
@@ -62,18 +62,18 @@ def site(tmp_path: Path) -> Site:
 
 @pytest.fixture
 def packages(site: Site, tmp_path: Path) -> tuple[Package, ...]:
-    """The model `Doubled_1`, for NVIDIA's image, as two precisions that are the same file here."""
+    """The model `Doubled_1` for NVIDIA's image, in two precisions that share a file here."""
     onnx = onnx_folder(tmp_path / "onnx")
     return tuple(packaged(site, precision, onnx, tmp_path) for precision in ("fp32", "int8"))
 
 
 def packaged(site: Site, precision: Precision, onnx: Path, work: Path) -> Package:
-    described = ModelDescription(
+    description = ModelDescription(
         name="Doubled_1", version=3, signature=SIGNATURE, config=FIRST, serving=Serving(), precision=precision
     )
     tree = work / f"package-{precision}"
     tree.mkdir()
-    write_package(tree, described, onnx, "nvidia", example={"x": X}, golden=GOLDEN)
+    write_package(tree, description, onnx, "nvidia", example={"x": X}, golden=GOLDEN)
     return Package(
         target="gpu", server="nvidia", model="Doubled_1", version=3, precision=precision, config=FIRST,
         repository=ArtifactStore(site.artifacts_uri).put_tree(tree), signature=SIGNATURE,
@@ -82,7 +82,7 @@ def packaged(site: Site, precision: Precision, onnx: Path, work: Path) -> Packag
 
 
 class LoopbackPod:
-    """What a pod's containers do, done here, on a loopback address of its own: its ports are those of every pod."""
+    """Does what a pod's containers do, on its own loopback address, with the ports of every pod."""
 
     def __init__(self, site: Site, packages: tuple[Package, ...], folder: Path) -> None:
         self.site, self.packages, self.folder = site, packages, folder
@@ -100,13 +100,13 @@ class LoopbackPod:
         for module in (guard, meter):
             shutil.copy(str(module.__file__), self.folder / "guard")
         ports = Ports(http=PORTS.http, grpc=PORTS.grpc, metrics=PORTS.metrics, host=host)
-        words = nvidia_command(models, ports, self.packages[0].needs, load=())
-        checked = [word for package in self.packages for word in ("--model", str(models / served_as(package)))]
+        triton = nvidia_command(models, ports, self.packages[0].needs, load=())
+        models_checked = [word for package in self.packages for word in ("--model", str(models / served_as(package)))]
         folders = [f"--backend-directory={ENVIRONMENT.backends}", f"--cache-directory={ENVIRONMENT.caches}"]
-        line = [sys.executable, "-I", str(self.folder / "guard" / "guard.py"), *checked]
+        command = [sys.executable, "-I", str(self.folder / "guard" / "guard.py"), *models_checked]
         path = f"{ENVIRONMENT.tritonserver.parent}{os.pathsep}{os.environ['PATH']}"
         self.child = start_child(
-            [*line, "--meter", f"{host}:{METER}", "--", *words, *folders],
+            [*command, "--meter", f"{host}:{METER}", "--", *triton, *folders],
             environment={**variables(ENVIRONMENT), "PATH": path, guard.KEY: f"key{self.started}"},
             log=self.folder / "log",
         )
@@ -117,14 +117,14 @@ class LoopbackPod:
     def end(self) -> None:
         if self.child is not None and self.child.poll() is None:
             kill(identify(self.child.pid))
-            until(lambda: not listening(self.host, METER), seconds=10)  # in a container it would end at once
+            until(lambda: not listening(self.host, METER), seconds=10)  # a container would end at once
 
     def why_ended(self) -> str:
         return "" if self.child.poll() is None else f"triton ended with exit code {self.child.wait()}"
 
 
 @contextmanager
-def podded(site: Site, packages: tuple[Package, ...], work: Path) -> Iterator[tuple[PodServer, LoopbackPod]]:
+def pod_bench(site: Site, packages: tuple[Package, ...], work: Path) -> Iterator[tuple[PodServer, LoopbackPod]]:
     work.mkdir()
     pod = LoopbackPod(site, packages, work)
     try:
@@ -145,7 +145,7 @@ def test_a_trial_runs_under_exactly_the_configuration_that_its_package_would_get
     ]
     (tmp_path / "private").mkdir()
     with (
-        podded(site, packages, tmp_path / "pod") as (pod, _),
+        pod_bench(site, packages, tmp_path / "pod") as (pod, _),
         private_bench(site, packages, Serving(), tmp_path / "private") as private,
     ):
         for point in points:
@@ -156,22 +156,22 @@ def test_a_trial_runs_under_exactly_the_configuration_that_its_package_would_get
                 TritonClient(private.address("grpc")) as other,
             ):
                 check_golden(client, model, SIGNATURE, GOLDEN, tolerance=1e-6)
-                assert client.loaded() == {model: [3]}  # the one before is gone
+                assert client.loaded() == {model: [3]}  # the previous package is unloaded
                 mine, theirs = client.config(model), other.config(private.serve(point))
             config = point.config
             assert (mine.max_batch_size, mine.instance_group[0].count) == (config.max_batch, config.instances)
             assert mine.dynamic_batching.max_queue_delay_microseconds == config.queue_delay_us
             assert mine.parameters["intra_op_thread_count"].string_value == str(config.threads)
             assert mine.model_warmup[1].batch_size == config.max_batch
-            # The private server read its configuration from a file that was written as the final package's is.
+            # The private server reads its configuration from a file written like the final package's.
             theirs.name, theirs.instance_group[0].name = mine.name, mine.instance_group[0].name
             assert mine == theirs
 
 
-def test_only_who_has_the_key_changes_what_a_bench_serves(
+def test_only_the_holder_of_the_key_changes_what_a_bench_serves(
     site: Site, packages: tuple[Package, ...], tmp_path: Path
 ) -> None:
-    with podded(site, packages, tmp_path / "pod") as (bench, _):
+    with pod_bench(site, packages, tmp_path / "pod") as (bench, _):
         model = bench.serve(Point(packages[0], FIRST))
         with TritonClient(bench.address("grpc"), repository_key="a guess") as client:
             for change in (client.load, client.unload):
@@ -182,16 +182,16 @@ def test_only_who_has_the_key_changes_what_a_bench_serves(
         assert httpx.post(load, json={}, trust_env=False).status_code == 403
 
 
-def test_a_bench_tells_what_its_server_uses_and_runs_on(
+def test_a_bench_reports_its_servers_memory_cores_and_hardware(
     site: Site, packages: tuple[Package, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "private").mkdir()
     with (
-        podded(site, packages, tmp_path / "pod") as (bench, _),
+        pod_bench(site, packages, tmp_path / "pod") as (bench, _),
         private_bench(site, packages, Serving(), tmp_path / "private") as private,
     ):
-        for one in (bench, private):
-            one.serve(Point(packages[0], FIRST))
+        for server in (bench, private):
+            server.serve(Point(packages[0], FIRST))
         assert bench.cores == private.cores
         assert bench.hardware[1] == private.hardware[1]
         assert bench.memory_mb() == pytest.approx(private.memory_mb(), rel=0.2)
@@ -200,9 +200,9 @@ def test_a_bench_tells_what_its_server_uses_and_runs_on(
 def test_a_configuration_that_does_not_load_or_kills_the_server_fails_alone(
     site: Site, packages: tuple[Package, ...], tmp_path: Path
 ) -> None:
-    with podded(site, packages, tmp_path / "pod") as (bench, pod):
+    with pod_bench(site, packages, tmp_path / "pod") as (bench, pod):
         good = Point(packages[0], FIRST)
-        broken = packages[1].model_copy(update={"precision": "fp16"})  # which the pod was not given
+        broken = packages[1].model_copy(update={"precision": "fp16"})  # the pod does not have it
         with pytest.raises(ServerFailed, match="Doubled_1--fp16"):
             bench.serve(Point(broken, FIRST))
         bench.serve(good)
@@ -220,16 +220,16 @@ def test_a_target_with_nvidia_s_image_is_searched_and_gets_the_best_configuratio
 ) -> None:
     pods: list[LoopbackPod] = []
 
-    def bench_pod(_: object, cluster: Cluster, given: tuple[Package, ...], artifacts_uri: str) -> LoopbackPod:
+    def make_pod(_: object, cluster: Cluster, searched: tuple[Package, ...], artifacts_uri: str) -> LoopbackPod:
         assert (cluster, artifacts_uri) == (CLUSTER, site.artifacts_uri)
-        pods.append(LoopbackPod(site, given, tmp_path))
+        pods.append(LoopbackPod(site, searched, tmp_path))
         return pods[-1]
 
-    monkeypatch.setattr(pod_server, "BenchPod", bench_pod)
+    monkeypatch.setattr(pod_server, "BenchPod", make_pod)
     space = SearchSpace(time_budget_s=8, max_batch=(1, 8), queue_delay_us=(0,), instances=(1, 2), threads=(1,),
                         window_ms=100)  # fmt: skip
-    searched = Packages(target="gpu", packages=packages, checks=())
-    tuned = tune(site, TARGET, searched, space, LatencyTarget(), Load(), Serving())
+    candidates = Packages(target="gpu", packages=packages, checks=())
+    tuned = tune(site, TARGET, candidates, space, LatencyTarget(), Load(), Serving())
     assert [pod.child.poll() is None for pod in pods] == [False]
     assert tuned.configurations > 1
     assert (tuned.best.error, tuned.best.memory_mb > 0, tuned.best.throughput_per_s > 0) == ("", True, True)
@@ -237,7 +237,7 @@ def test_a_target_with_nvidia_s_image_is_searched_and_gets_the_best_configuratio
     by_precision = {package.precision: package for package in packages}
     store = ArtifactStore(site.artifacts_uri)
     text, before = (
-        store.read_from_tree(one.repository, "Doubled_1/config.pbtxt").decode()
-        for one in (tuned.package, by_precision[tuned.best.precision])
+        store.read_from_tree(package.repository, "Doubled_1/config.pbtxt").decode()
+        for package in (tuned.package, by_precision[tuned.best.precision])
     )
     assert text == retuned(before, tuned.best.config)

@@ -1,6 +1,6 @@
-"""The commands with `--engine argo`, against the real MLflow and Triton behind the proxy of an API server.
+"""The commands with `--engine argo`, against real MLflow and Triton behind the proxy of an API server.
 
-The API server is the only part that is not real; `tests/cluster/test_commands.py` runs the same on a cluster.
+Only the API server is fake; `tests/cluster/test_commands.py` runs the same on a cluster.
 """
 
 import json
@@ -17,7 +17,7 @@ from shiplift.runtime.records.site import Cluster
 from tests.integration.conftest import FAST, Lab, digits
 from tests.unit.api_server import ApiServer, running
 
-MODEL = "over there"  # served under a name of its own, as every part must know
+MODEL = "over there"  # its served name differs, which every part must know
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def released(lab: Lab) -> int:
 
 @pytest.fixture
 def server(lab: Lab) -> Iterator[ApiServer]:
-    """A cluster whose registry and models are those of this machine's stack."""
+    """A fake cluster with the registry and the models of this machine's stack."""
     place = Cluster(namespace="shiplift", serving_namespace="shiplift-serving", server_image="x")
     site = lab.site.model_copy(update={"place": place, "registry_uri": "http://mlflow.shiplift:5000"})
     parameters = [{"name": "site", "value": site.model_dump_json()}]
@@ -56,10 +56,10 @@ def test_a_report_and_its_page_come_from_the_registry(
 ) -> None:
     done = shiplift(server, tmp_path, "report", f"{MODEL}/{released}", "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    answer = json.loads(done.stdout)
     here = lab.engine.report(MODEL, released)
-    assert (told["verdict"], told["release"], len(told["checks"])) == ("pass", here.release, len(here.checks))
-    page = Path(told["report"])
+    assert (answer["verdict"], answer["release"], len(answer["checks"])) == ("pass", here.release, len(here.checks))
+    page = Path(answer["report"])
     assert page.parent == tmp_path / "home" / "reports"
     assert page.read_text() == Path(here.report).read_text()
     assert not (tmp_path / "home" / "records").exists()
@@ -88,9 +88,9 @@ def test_past_releases_are_judged_by_what_the_registry_keeps(server: ApiServer, 
     policy.write_text("slo: {p99_ms: 0.001}")
     done = shiplift(server, tmp_path, "gate", f"{MODEL}/{released}", "--policy", str(policy), "--json")
     assert done.returncode == 20, done.stderr
-    told = json.loads(done.stdout)
-    assert (told["flipped"], told["verified"]) == (1, False)
-    assert [(flip["name"], flip["before"], flip["after"]) for flip in told["releases"][0]["flips"]] == [
+    answer = json.loads(done.stdout)
+    assert (answer["flipped"], answer["verified"]) == (1, False)
+    assert [(flip["name"], flip["before"], flip["after"]) for flip in answer["releases"][0]["flips"]] == [
         ("p99", "pass", "fail")
     ]
     shown = shiplift(server, tmp_path, "gate", MODEL, "--policy", str(policy))
@@ -124,8 +124,8 @@ def _front() -> str:
 
 
 def test_the_aliases_of_a_model_are_its_status(server: ApiServer, released: int, tmp_path: Path) -> None:
-    told = json.loads(shiplift(server, tmp_path, "status", MODEL, "--json").stdout)
-    assert told == {"namespace": "shiplift", "releases": [], "aliases": {"champion": released}}
+    answer = json.loads(shiplift(server, tmp_path, "status", MODEL, "--json").stdout)
+    assert answer == {"namespace": "shiplift", "releases": [], "aliases": {"champion": released}}
 
 
 def test_a_release_is_ordered_as_a_workflow(server: ApiServer, released: int, tmp_path: Path) -> None:

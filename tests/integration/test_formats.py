@@ -1,4 +1,4 @@
-"""Every format that can be logged: admitted, exported in the sandbox, and proven against the original."""
+"""Every format that can be logged: admitted, exported in the sandbox, and verified against the original."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -41,12 +41,12 @@ def images() -> Any:
 def torch_as(lab: Lab, how: str) -> Log:
     model, x = network(), images()
     signature = infer_signature(x, model(torch.tensor(x)).detach().numpy())
-    given: dict[str, Any] = {"signature": signature, "input_example": x}
+    options: dict[str, Any] = {"signature": signature, "input_example": x}
     if how == "torchscript":
-        model, given["input_example"] = torch.jit.script(model), None
+        model, options["input_example"] = torch.jit.script(model), None
     if how != "pt2":
-        given["serialization_format"] = "pickle"
-    return lambda **words: lab.mlflow.pytorch.log_model(model, **given, **words)
+        options["serialization_format"] = "pickle"
+    return lambda **kwargs: lab.mlflow.pytorch.log_model(model, **options, **kwargs)
 
 
 def sklearn_as(lab: Lab, how: str) -> Log:
@@ -55,12 +55,12 @@ def sklearn_as(lab: Lab, how: str) -> Log:
         model: Any = RandomForestRegressor(n_estimators=5, random_state=0).fit(rows[:200], labels[:200])
     else:
         model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=200)).fit(rows[:200], labels[:200])
-    given = {"signature": infer_signature(rows[:3], model.predict(rows[:3])), "input_example": rows[:3]}
+    options = {"signature": infer_signature(rows[:3], model.predict(rows[:3])), "input_example": rows[:3]}
     if how == "cloudpickle":
-        given["serialization_format"] = "cloudpickle"
+        options["serialization_format"] = "cloudpickle"
     else:
-        given["skops_trusted_types"] = ["sklearn.tree._tree.Tree"] if how == "regressor" else None
-    return lambda **words: lab.mlflow.sklearn.log_model(model, **given, **words)
+        options["skops_trusted_types"] = ["sklearn.tree._tree.Tree"] if how == "regressor" else None
+    return lambda **kwargs: lab.mlflow.sklearn.log_model(model, **options, **kwargs)
 
 
 def table() -> pd.DataFrame:
@@ -74,20 +74,20 @@ def table() -> pd.DataFrame:
 
 
 def columns(lab: Lab) -> Log:
-    """A pipeline over named columns, one of them text."""
+    """A pipeline over named columns, one of which is text."""
     frame = table()
     target = (frame["age"] + 20 * (frame["city"] == "Ulm") > 55).astype(np.int64)
     prepare = ColumnTransformer([("text", OneHotEncoder(), ["city"]), ("number", StandardScaler(), ["age", "income"])])
     model = make_pipeline(prepare, LogisticRegression()).fit(frame, target)
     example = frame.head(5)
-    return lambda **words: lab.mlflow.sklearn.log_model(
+    return lambda **kwargs: lab.mlflow.sklearn.log_model(
         model, signature=infer_signature(example, model.predict(example)), input_example=example,
-        skops_trusted_types=["numpy.dtype"], **words,
+        skops_trusted_types=["numpy.dtype"], **kwargs,
     )  # fmt: skip
 
 
-def exported(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tuple[Admitted, Exported]:
-    """Logs, admits and exports a version: no release is waited for (the registration starts one all the same)."""
+def admit_and_export(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tuple[Admitted, Exported]:
+    """Logs, admits and exports a version, without waiting for the release that its registration starts."""
     version = lab.log(name, log, spec=spec)
     admitted = admit(lab.site, request(name, version))
     return admitted, export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
@@ -105,23 +105,23 @@ def exported(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tuple[Admitt
     ],
 )
 def test_a_logged_format_is_exported_with_parity(lab: Lab, name: str, build: Callable[[Lab], Log], spec: str) -> None:
-    admitted, made = exported(lab, name, build(lab), spec=spec)
+    admitted, exported = admit_and_export(lab, name, build(lab), spec=spec)
     limit = Quality().parity
-    assert [(case.inputs, case.batch) for case in made.parity][1:] == [
+    assert [(case.inputs, case.batch) for case in exported.parity][1:] == [
         ("random-1", 1),
         ("random-2", 2),
         ("random-7", 7),
     ]
-    for case in made.parity:
+    for case in exported.parity:
         assert case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel, case
-    assert all(spec.shape[0] == -1 for spec in (*made.signature.inputs, *made.signature.outputs))
-    assert made.isolation.network in ("namespace", "landlock")
-    assert made.isolation.files == "landlock"
+    assert all(spec.shape[0] == -1 for spec in (*exported.signature.inputs, *exported.signature.outputs))
+    assert exported.isolation.network in ("namespace", "landlock")
+    assert exported.isolation.files == "landlock"
     assert admitted.scan.files > 0
 
 
 def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) -> None:
-    """MLflow saves no example with TorchScript, so its folder gets one by hand."""
+    """MLflow saves no example with TorchScript, so the test adds one to its folder."""
     import json
 
     from tests.integration.test_bad_input import log_folder
@@ -137,20 +137,21 @@ def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) ->
         meta.write("saved_input_example_info:\n  artifact_path: input_example.json\n  type: ndarray\n")
     version = log_folder(lab, "torchscript", folder, spec=TRUSTED)
     admitted = admit(lab.site, request("torchscript", version))
-    made = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
-    assert max(case.max_abs for case in made.parity) < 1e-4
-    assert "older exporter" in made.notes[0]
+    exported = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
+    assert max(case.max_abs for case in exported.parity) < 1e-4
+    assert "older exporter" in exported.notes[0]
 
 
 @pytest.mark.parametrize(("how", "spec"), [("pt2", ""), ("pickle", "admission: {pickle: sandbox}")])
 def test_a_torch_model_is_kept_as_torchscript_that_takes_any_batch(
     lab: Lab, tmp_path: Path, how: str, spec: str
 ) -> None:
-    """What NVIDIA's PyTorch backend loads, from a `torch.export` program and from a module."""
-    wanted = f"{FAST}\nexport: {{torchscript: true}}\n{spec}"
-    _, made = exported(lab, f"native-{how}", torch_as(lab, how), spec=wanted)
-    assert made.torchscript is not None
-    script = torch.jit.load(str(ArtifactStore(lab.site.artifacts_uri).fetch(made.torchscript, tmp_path) / "model.pt"))
+    """NVIDIA's PyTorch backend loads it; it comes from a `torch.export` program or from a module."""
+    native = f"{FAST}\nexport: {{torchscript: true}}\n{spec}"
+    _, exported = admit_and_export(lab, f"native-{how}", torch_as(lab, how), spec=native)
+    assert exported.torchscript is not None
+    folder = ArtifactStore(lab.site.artifacts_uri).fetch(exported.torchscript, tmp_path)
+    script = torch.jit.load(str(folder / "model.pt"))
     for size in (1, 3, 7):
         x = torch.rand(size, 1, 8, 8)
         torch.testing.assert_close(script(x), network()(x), rtol=1e-4, atol=1e-5)
@@ -165,12 +166,15 @@ def test_post_processing_is_part_of_the_graph(lab: Lab, step: str) -> None:
     graph = helper.make_graph([helper.make_node("Tanh", ["x"], ["scores"])], "g", values[:1], values[1:])
     model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
     x = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
-    given = {"signature": infer_signature({"x": x}, {"scores": np.tanh(x)}), "input_example": {"x": x}}
+    options = {"signature": infer_signature({"x": x}, {"scores": np.tanh(x)}), "input_example": {"x": x}}
     spec = f"{FAST}\nexport: {{postprocess: {step}, top_k: 3}}"
-    _, made = exported(
-        lab, f"post-{step}", lambda **words: lab.mlflow.onnx.log_model(model, **given, **words), spec=spec
+    _, exported = admit_and_export(
+        lab,
+        f"post-{step}",
+        lambda **kwargs: lab.mlflow.onnx.log_model(model, **options, **kwargs),
+        spec=spec,
     )
-    names = {spec.name: spec.shape for spec in made.signature.outputs}
+    names = {spec.name: spec.shape for spec in exported.signature.outputs}
     assert (
         names
         == {
@@ -180,7 +184,7 @@ def test_post_processing_is_part_of_the_graph(lab: Lab, step: str) -> None:
             "top_k": {"top_scores": (-1, 3), "top_labels": (-1, 3)},
         }[step]
     )
-    assert max(case.max_abs for case in made.parity) < 1e-6
+    assert max(case.max_abs for case in exported.parity) < 1e-6
     assert isinstance(model, onnx.ModelProto)
 
 
@@ -189,9 +193,9 @@ def test_text_columns_are_served_as_text(lab: Lab) -> None:
     version = lab.log("columns", columns(lab), spec=spec)
     report = lab.wait("columns", version)
     assert report.exit_code == 0, report.reason
-    asked = {"age": np.array([[70.0], [20.0]], np.float32), "income": np.array([[3000.0], [3000.0]], np.float32),
-             "city": np.array([["Ulm"], ["Köln"]])}  # fmt: skip
-    answer = lab.ask("columns", asked)
+    rows = {"age": np.array([[70.0], [20.0]], np.float32), "income": np.array([[3000.0], [3000.0]], np.float32),
+            "city": np.array([["Ulm"], ["Köln"]])}  # fmt: skip
+    answer = lab.ask("columns", rows)
     assert [row[0] for row in answer["outputs"]["label"]] == [1, 0]
 
 
@@ -207,21 +211,21 @@ def test_the_sandbox_ends_an_export_at_its_limits(lab: Lab) -> None:
 
 
 def test_a_pickle_that_carries_its_authors_code_needs_the_specs_consent(lab: Lab) -> None:
-    """A class defined in a notebook is pickled by value: code of the author's."""
+    """A class defined in a notebook is pickled by value, with its author's code."""
     namespace: dict[str, Any] = {"torch": torch, "__name__": "__main__"}
     source = "class Net(torch.nn.Module):\n    def forward(self, x):\n        return x.flatten(1)[:, :10] * 2\n"
     exec(source, namespace)
     model, x = namespace["Net"](), images()
-    given = {"signature": infer_signature(x, x.reshape(4, -1)[:, :10]), "serialization_format": "pickle"}
+    options = {"signature": infer_signature(x, x.reshape(4, -1)[:, :10]), "serialization_format": "pickle"}
 
-    def log(**words: Any) -> Any:
-        return lab.mlflow.pytorch.log_model(model, input_example=x, **given, **words)
+    def log(**kwargs: Any) -> Any:
+        return lab.mlflow.pytorch.log_model(model, input_example=x, **options, **kwargs)
 
     version = lab.log("by-value", log)
     with pytest.raises(NotAdmitted, match="cloudpickle"):
         admit(lab.site, request("by-value", version))
-    _, made = exported(lab, "by-value", log, spec=TRUSTED)
-    assert max(case.max_abs for case in made.parity) == 0
+    _, exported = admit_and_export(lab, "by-value", log, spec=TRUSTED)
+    assert max(case.max_abs for case in exported.parity) == 0
 
 
 # --- shapes and types beyond one float tensor, each trained -----------------------------------------------------------
@@ -235,11 +239,12 @@ def boosted(lab: Lab, how: str) -> Log:
         model: Any = lightgbm.LGBMClassifier(n_estimators=5, verbose=-1).fit(rows[:300], labels[:300])
         answers: Any = model.predict_proba(rows[:3])
     else:
-        told = {"objective": "multiclass", "num_class": 10, "verbose": -1} if how == "classes" else {"verbose": -1}
-        model = lightgbm.train(told, lightgbm.Dataset(rows[:300], labels[:300]), 5)
+        classes = {"objective": "multiclass", "num_class": 10} if how == "classes" else {}
+        parameters = {"verbose": -1, **classes}
+        model = lightgbm.train(parameters, lightgbm.Dataset(rows[:300], labels[:300]), 5)
         answers = model.predict(rows[:3])
-    given = {"signature": infer_signature(rows[:3], answers), "input_example": rows[:3]}
-    return lambda **words: lab.mlflow.lightgbm.log_model(model, **given, **words)
+    options = {"signature": infer_signature(rows[:3], answers), "input_example": rows[:3]}
+    return lambda **kwargs: lab.mlflow.lightgbm.log_model(model, **options, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -251,9 +256,9 @@ def boosted(lab: Lab, how: str) -> Log:
     ],
 )
 def test_gradient_boosting_is_exported_with_parity(lab: Lab, how: str, outputs: list[str], spec: str) -> None:
-    _, made = exported(lab, f"boosted-{how}", boosted(lab, how), spec=spec)
-    assert [one.name for one in made.signature.outputs] == outputs
-    assert all(case.max_abs < 1e-4 and not case.problem for case in made.parity), made.parity
+    _, exported = admit_and_export(lab, f"boosted-{how}", boosted(lab, how), spec=spec)
+    assert [output.name for output in exported.signature.outputs] == outputs
+    assert all(case.max_abs < 1e-4 and not case.problem for case in exported.parity), exported.parity
 
 
 def xgboosted(lab: Lab, how: str) -> Log:
@@ -265,12 +270,12 @@ def xgboosted(lab: Lab, how: str) -> Log:
         model: Any = kind(n_estimators=5).fit(rows[:300], labels[:300])
         answers = model.predict(rows[:3])
     else:
-        told = {"objective": how, **({"num_class": 10} if how.startswith("multi") else {})}
-        wanted = labels[:300] if how.startswith("multi") else labels[:300] > 4
-        model = xgboost.train(told, xgboost.DMatrix(rows[:300], wanted), 5)
+        parameters = {"objective": how, **({"num_class": 10} if how.startswith("multi") else {})}
+        targets = labels[:300] if how.startswith("multi") else labels[:300] > 4
+        model = xgboost.train(parameters, xgboost.DMatrix(rows[:300], targets), 5)
         answers = model.predict(xgboost.DMatrix(rows[:3]))
-    given = {"signature": infer_signature(rows[:3], answers), "input_example": rows[:3]}
-    return lambda **words: lab.mlflow.xgboost.log_model(model, **given, **words)
+    options = {"signature": infer_signature(rows[:3], answers), "input_example": rows[:3]}
+    return lambda **kwargs: lab.mlflow.xgboost.log_model(model, **options, **kwargs)
 
 
 @pytest.mark.parametrize(
@@ -285,9 +290,9 @@ def xgboosted(lab: Lab, how: str) -> Log:
     ],
 )
 def test_xgboost_is_exported_with_parity(lab: Lab, how: str, outputs: list[str]) -> None:
-    _, made = exported(lab, f"xgboost-{how.replace(':', '-')}", xgboosted(lab, how))
-    assert [one.name for one in made.signature.outputs] == outputs
-    assert all(case.max_abs < 1e-4 and not case.problem for case in made.parity), made.parity
+    _, exported = admit_and_export(lab, f"xgboost-{how.replace(':', '-')}", xgboosted(lab, how))
+    assert [output.name for output in exported.signature.outputs] == outputs
+    assert all(case.max_abs < 1e-4 and not case.problem for case in exported.parity), exported.parity
 
 
 def keras_model(how: str) -> tuple[Any, Any]:
@@ -314,17 +319,17 @@ def keras_model(how: str) -> tuple[Any, Any]:
     return model, {name: array[:4] for name, array in x.items()}
 
 
-def _mend_mlflow_keras(monkeypatch: pytest.MonkeyPatch) -> None:
-    """MLflow 3's `mlflow.keras` saves the input example before it makes the folder for it: it can't log one at all."""
+def _fix_mlflow_keras(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow 3's `mlflow.keras` saves the input example before it creates the folder, so it can't log one at all."""
     from mlflow.keras import save
 
     original = save._save_example
 
-    def saved(model: Any, example: Any, path: str) -> None:
+    def save_example(model: Any, example: Any, path: str) -> None:
         Path(path).mkdir(exist_ok=True)
         original(model, example, path)
 
-    monkeypatch.setattr(save, "_save_example", saved)
+    monkeypatch.setattr(save, "_save_example", save_example)
 
 
 @pytest.mark.parametrize(("how", "flavor"), [("images", "tensorflow"), ("images", "keras"), ("pairs", "tensorflow")])
@@ -333,46 +338,46 @@ def test_a_keras_model_is_exported_with_parity(
 ) -> None:
     model, x = keras_model(how)
     if flavor == "keras":
-        _mend_mlflow_keras(monkeypatch)
+        _fix_mlflow_keras(monkeypatch)
     y = model(x) if how == "images" else model([x["left"], x["right"]])
     y = {name: np.asarray(array) for name, array in y.items()} if isinstance(y, dict) else np.asarray(y)
-    given = {"signature": infer_signature(x, y), "input_example": x}
-    _, made = exported(
-        lab, f"keras-{how}-{flavor}", lambda **words: getattr(lab.mlflow, flavor).log_model(model, **given, **words)
+    options = {"signature": infer_signature(x, y), "input_example": x}
+    _, exported = admit_and_export(
+        lab, f"keras-{how}-{flavor}", lambda **kwargs: getattr(lab.mlflow, flavor).log_model(model, **options, **kwargs)
     )  # fmt: skip
-    assert len(made.signature.outputs) == (1 if how == "images" else 2)
-    assert all(":" not in one.name for one in made.signature.outputs)
-    assert all(case.max_abs < 1e-4 and not case.problem for case in made.parity), made.parity
+    assert len(exported.signature.outputs) == (1 if how == "images" else 2)
+    assert all(":" not in output.name for output in exported.signature.outputs)
+    assert all(case.max_abs < 1e-4 and not case.problem for case in exported.parity), exported.parity
 
 
 class Reader(torch.nn.Module):  # type: ignore[misc]
-    """Text as token numbers of any length, with a mask: two inputs, two outputs, two dynamic axes."""
+    """Text as token ids of any length, with a mask: two inputs, two outputs, two dynamic axes."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding, self.head = torch.nn.Embedding(50, 8), torch.nn.Linear(8, 2)
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        seen = mask.unsqueeze(-1).to(torch.float32)
-        pooled = (self.embedding(tokens) * seen).sum(1) / seen.sum(1).clamp(min=1)
+        weights = mask.unsqueeze(-1).to(torch.float32)
+        pooled = (self.embedding(tokens) * weights).sum(1) / weights.sum(1).clamp(min=1)
         return self.head(pooled), pooled
 
 
 def reader(to: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """A trained reader as ONNX, with inputs and what it answers: does a text hold token 7?"""
+    """A trained reader as ONNX, with inputs and its answers to whether a text contains token 7."""
     import onnx
 
     torch.manual_seed(0)
     tokens, mask = torch.randint(0, 50, (256, 12)), torch.rand(256, 12) > 0.2
-    wanted = ((tokens == 7) & mask).any(1).long()
+    labels = ((tokens == 7) & mask).any(1).long()
     model = Reader()
     optimiser = torch.optim.Adam(model.parameters(), 0.05)
     for _ in range(150):
         optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(model(tokens, mask)[0], wanted).backward()
+        torch.nn.functional.cross_entropy(model(tokens, mask)[0], labels).backward()
         optimiser.step()
     model.eval()
-    assert (model(tokens, mask)[0].argmax(1) == wanted).float().mean() > 0.95
+    assert (model(tokens, mask)[0].argmax(1) == labels).float().mean() > 0.95
     length = torch.export.Dim("length", max=64)
     axes = {0: torch.export.Dim("batch"), 1: length}
     program = torch.onnx.export(
@@ -388,39 +393,39 @@ def reader(to: Path) -> tuple[Any, dict[str, Any], dict[str, Any]]:
 
 
 def any_length(signature: Any) -> Any:
-    """MLflow infers a fixed length: the author says that it is free."""
+    """Makes the length dynamic, as an author must, because MLflow infers a fixed one."""
     from mlflow.models import ModelSignature
     from mlflow.types import Schema, TensorSpec
 
     def free(schema: Any) -> Any:
-        return Schema([TensorSpec(one.type, (-1, -1), one.name) for one in schema.inputs])
+        return Schema([TensorSpec(spec.type, (-1, -1), spec.name) for spec in schema.inputs])
 
     return ModelSignature(inputs=free(signature.inputs), outputs=signature.outputs)
 
 
 def test_several_inputs_outputs_and_dynamic_axes_are_served(lab: Lab, tmp_path: Path) -> None:
     model, inputs, answers = reader(tmp_path)
-    given = {"signature": any_length(infer_signature(inputs, answers)), "input_example": inputs}
-    version = lab.log("reader", lambda **words: lab.mlflow.onnx.log_model(model, **given, **words))
+    options = {"signature": any_length(infer_signature(inputs, answers)), "input_example": inputs}
+    version = lab.log("reader", lambda **kwargs: lab.mlflow.onnx.log_model(model, **options, **kwargs))
     report = lab.wait("reader", version)
     assert report.exit_code == 0, report.reason
     for length in (12, 5):
-        short = {name: array[:, :length] for name, array in inputs.items()}
-        answer = lab.ask("reader", short)["outputs"]
+        prefixes = {name: array[:, :length] for name, array in inputs.items()}
+        answer = lab.ask("reader", prefixes)["outputs"]
         assert np.asarray(answer["scores"]).shape == (4, 2)
         assert np.asarray(answer["pooled"]).shape == (4, 8)
     whole = lab.ask("reader", inputs)["outputs"]
     np.testing.assert_allclose(np.asarray(whole["scores"]), answers["scores"], atol=0.05)
 
 
-def test_weights_in_a_file_of_their_own_are_followed_and_verified(lab: Lab, tmp_path: Path) -> None:
-    """As models over 2 GB must be; here a small one is forced to."""
+def test_weights_in_a_separate_file_are_exported_and_verified(lab: Lab, tmp_path: Path) -> None:
+    """Models over 2 GB need this; here a small one is forced to."""
     import onnx
 
     model, inputs, answers = reader(tmp_path)
     folder = tmp_path / "logged"
-    given = {"signature": any_length(infer_signature(inputs, answers)), "input_example": inputs}
-    lab.mlflow.onnx.save_model(model, str(folder), save_as_external_data=False, pip_requirements=[], **given)
+    options = {"signature": any_length(infer_signature(inputs, answers)), "input_example": inputs}
+    lab.mlflow.onnx.save_model(model, str(folder), save_as_external_data=False, pip_requirements=[], **options)
     onnx.save(
         onnx.load(folder / "model.onnx"), folder / "model.onnx", save_as_external_data=True, location="weights.bin",
         size_threshold=128,
@@ -431,5 +436,5 @@ def test_weights_in_a_file_of_their_own_are_followed_and_verified(lab: Lab, tmp_
 
     version = log_folder(lab, "reader-apart", folder)
     admitted = admit(lab.site, request("reader-apart", version))
-    made = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
-    assert max(case.max_abs for case in made.parity) < 1e-5
+    exported = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
+    assert max(case.max_abs for case in exported.parity) < 1e-5

@@ -1,7 +1,7 @@
-"""The wheel as users have it: one package, complete, and at work in an environment where no source lies near.
+"""The wheel as users install it: one complete package, which works where no source tree is near.
 
-The environment borrows this one's dependencies by a .pth file, which is followed no further: the link by which this
-environment finds the repository is not in it.
+Its environment borrows this one's dependencies through a .pth file. Python does not process .pth files found that way,
+so the link by which this environment finds the repository has no effect there.
 """
 
 import json
@@ -22,7 +22,7 @@ NOT_SHIPPED = {"__pycache__"}
 
 
 def build(*words: str, into: Path) -> None:
-    """Builds with what `make setup` installed: nothing is fetched."""
+    """Builds with the packages that `make setup` installed; nothing is downloaded."""
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(into), *words, str(ROOT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -30,11 +30,11 @@ def build(*words: str, into: Path) -> None:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel that a release publishes: built from the source distribution."""
+    """The wheel that a release publishes, built from the source distribution."""
     folder = tmp_path_factory.mktemp("dist")
     build(into=folder)
-    (made,) = folder.glob("*.whl")
-    return made
+    (file,) = folder.glob("*.whl")
+    return file
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Installed:
     folder: Path
 
     def run(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        """A program of the environment, which sees nothing of this process's variables but the most common."""
+        """Runs a program of the environment, which gets only the most common variables of this process."""
         variables = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
         variables |= {
             "SHIPLIFT_SERVER_ENVIRONMENT": str(ensure(default_root()).root), "SHIPLIFT_FREE_PORTS": "1",
@@ -74,7 +74,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 
 def shipped() -> set[str]:
-    """What the rooms hold, as it lies in the package."""
+    """The files of the rooms, as paths in the package."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()]
     rooms = {path.relative_to(ROOT).as_posix() for path in files if not NOT_SHIPPED & set(path.parts)}
     return {"shiplift/__init__.py", "shiplift/py.typed"} | {f"shiplift/{name}" for name in rooms}
@@ -91,23 +91,23 @@ def test_the_wheel_is_one_package_with_every_file_of_the_rooms(wheel: Path, tmp_
 
 
 def test_only_the_wheel_is_importable(installed: Installed) -> None:
-    found = installed.run("python", "-c", "import shiplift; print(shiplift.__file__)").stdout.strip()
-    assert Path(found).is_relative_to(installed.environment)
+    origin = installed.run("python", "-c", "import shiplift; print(shiplift.__file__)").stdout.strip()
+    assert Path(origin).is_relative_to(installed.environment)
     for room in (*ROOMS, "tests", "benchmarks"):
         done = installed.run("python", "-c", f"import {room}", check=False)
         assert f"No module named '{room}'" in done.stderr
 
 
-def test_its_files_are_found(installed: Installed) -> None:
-    installed.run("shiplift", "init", "made")
-    assert "shiplift.yaml" in {path.name for path in (installed.folder / "made").iterdir()}
+def test_its_data_files_are_found(installed: Installed) -> None:
+    installed.run("shiplift", "init", "starter")
+    assert "shiplift.yaml" in {path.name for path in (installed.folder / "starter").iterdir()}
     installed.run("shiplift", "render", "objects")
     assert list((installed.folder / "objects").rglob("*.yaml"))
     assert "namespace: shiplift" in installed.run("shiplift", "values").stdout
 
 
 def play(installed: Installed, home: str) -> "subprocess.CompletedProcess[str]":
-    """The demo in a home of its own, which is down again whatever happens."""
+    """Runs the demo in its own home and stops its stack whatever happens."""
     try:
         return installed.run("shiplift", "--home", home, "demo", "--keep", check=False)
     finally:
@@ -119,11 +119,11 @@ def play(installed: Installed, home: str) -> "subprocess.CompletedProcess[str]":
 def test_doctor_demo_and_down_work_away_from_the_source(installed: Installed) -> None:
     assert "this machine can run releases" in installed.run("shiplift", "doctor").stdout
     home, done = "first", play(installed, "first")
-    if "ended with 21" in done.stderr:  # undecided, as it should be where something else loads the machine
+    if "ended with 21" in done.stderr:  # undecided, as it should be if something else loads the machine
         home, done = "second", play(installed, "second")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert [release["verdict"] for release in told["releases"]] == ["pass", "fail", "pass"]
-    assert (told["rollback"]["version"], told["failed_requests"]) == (1, 0)
-    assert all(Path(release["report"]).is_file() for release in told["releases"])
+    summary = json.loads(done.stdout.splitlines()[-1])
+    assert [release["verdict"] for release in summary["releases"]] == ["pass", "fail", "pass"]
+    assert (summary["rollback"]["version"], summary["failed_requests"]) == (1, 0)
+    assert all(Path(release["report"]).is_file() for release in summary["releases"])
     assert "nothing was running" in installed.run("shiplift", "--home", home, "down").stderr

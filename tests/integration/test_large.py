@@ -1,4 +1,4 @@
-"""A model whose weights are more than one protobuf can hold (2 GiB): exported, stored and fetched in pieces."""
+"""A model with more weights than a protobuf can hold (2 GiB): exported, stored and fetched in pieces."""
 
 import resource
 from pathlib import Path
@@ -23,7 +23,7 @@ SIZE = 4 * LAYERS * WIDTH**2
 
 
 def program() -> torch.export.ExportedProgram:
-    """Two layers of a gibibyte each, whose weights are cheap to make."""
+    """Two layers of a gibibyte each, with weights that are cheap to compute."""
     layers = [torch.nn.utils.skip_init(torch.nn.Linear, WIDTH, WIDTH, bias=False) for _ in range(LAYERS)]
     for layer in layers:
         row = torch.arange(WIDTH, dtype=torch.float32).remainder(7).sub(3).div(WIDTH)
@@ -48,22 +48,22 @@ def test_a_model_over_two_gibibytes_is_exported_stored_and_verified_in_pieces(tm
         signature=Signature(inputs=(x,), outputs=(y,)), example=store.put_bytes(dump_npz({"x": example}))
     )  # fmt: skip
 
-    made = export(site(tmp_path), version, contract, Conversion(memory_mb=12_000, timeout_s=300))
+    exported = export(site(tmp_path), version, contract, Conversion(memory_mb=12_000, timeout_s=300))
 
-    assert made.model.size_bytes > SIZE > 2**31
-    assert max(case.max_rel for case in made.parity) < 1e-3
-    assert {one.split("-")[0] for one in store.manifest(made.model)} == {"model.onnx", "weights"}
-    folder = store.fetch(made.model, tmp_path / "fetched")
+    assert exported.model.size_bytes > SIZE > 2**31
+    assert max(case.max_rel for case in exported.parity) < 1e-3
+    assert {name.split("-")[0] for name in store.manifest(exported.model)} == {"model.onnx", "weights"}
+    folder = store.fetch(exported.model, tmp_path / "fetched")
     assert (folder / "model.onnx").stat().st_size < 1 << 20
-    got = onnx_models.answer(onnx_models.session(folder / "model.onnx"), {"x": example})
-    assert got["y"].shape == (3, WIDTH)
+    answers = onnx_models.answer(onnx_models.session(folder / "model.onnx"), {"x": example})
+    assert answers["y"].shape == (3, WIDTH)
     print(f"peak of this process: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB, of its largest "
           f"child: {resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20:.1f} GiB")  # fmt: skip
 
-    sha256 = next(digest for name, digest in store.manifest(made.model).items() if name.startswith("weights"))
+    sha256 = next(digest for name, digest in store.manifest(exported.model).items() if name.startswith("weights"))
     (blob,) = (tmp_path / "artifacts").rglob(sha256)
     with blob.open("r+b") as file:
         file.seek(-1, 2)
         file.write(b"?")
     with pytest.raises(ArtifactCorrupt):
-        store.fetch(made.model, tmp_path / "again")
+        store.fetch(exported.model, tmp_path / "again")

@@ -1,7 +1,7 @@
-"""What a load test sends is what arrives: text, files' bytes and lengths as drawn, judged by models that refuse others.
+"""A load test's requests arrive unchanged: text, bytes of files, and lengths as drawn.
 
-Each model looks up a table by what it was sent, so that a wrong byte, word or length is an error of ONNX Runtime, and a
-request that failed ends perf_analyzer.
+Each model looks its input up in a table, so that a wrong byte, word or length is an error in ONNX Runtime; a failed
+request ends perf_analyzer.
 """
 
 import base64
@@ -37,20 +37,20 @@ ANSWER = (TensorSpec(name="y", datatype="INT64", shape=(-1, 1)),)
 
 
 def graph(spec: TensorSpec, nodes: list[Any], constants: dict[str, Any]) -> bytes:
-    """A model of one input `x` and one output `y` (INT64, batch x 1)."""
+    """A model with one input `x` and one output `y` (INT64, batch x 1)."""
     kinds = {"INT64": TensorProto.INT64, "UINT8": TensorProto.UINT8, "BYTES": TensorProto.STRING}
-    dims = [f"d{at}" if size == -1 else size for at, size in enumerate(spec.shape)]
-    made = helper.make_graph(
+    dims = [f"d{axis}" if size == -1 else size for axis, size in enumerate(spec.shape)]
+    onnx_graph = helper.make_graph(
         nodes, "g", [helper.make_tensor_value_info("x", kinds[spec.datatype], dims)],
         [helper.make_tensor_value_info("y", TensorProto.INT64, ["d0", 1])],
         [numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()],
     )  # fmt: skip
     opsets = [helper.make_opsetid("", 20), helper.make_opsetid("ai.onnx.ml", 3)]
-    return bytes(helper.make_model(made, ir_version=10, opset_imports=opsets).SerializeToString())
+    return bytes(helper.make_model(onnx_graph, ir_version=10, opset_imports=opsets).SerializeToString())
 
 
 def words_only(*known: str) -> bytes:
-    """Gives each word's number, and refuses words that it doesn't know."""
+    """A model that returns a word's number and fails on unknown words."""
     encoder = helper.make_node(
         "LabelEncoder", ["x"], ["at"], domain="ai.onnx.ml", keys_strings=list(known),
         values_int64s=list(range(len(known))), default_int64=len(known),
@@ -60,7 +60,7 @@ def words_only(*known: str) -> bytes:
 
 
 def jpegs_only() -> bytes:
-    """Gives the sum of a file's bytes, and refuses one that does not begin as a JPEG does."""
+    """A model that returns the sum of a file's bytes and fails unless it begins like a JPEG."""
     nodes = [
         helper.make_node("Cast", ["x"], ["bytes"], to=TensorProto.INT64),
         helper.make_node("Slice", ["bytes", "zero", "two", "one"], ["start"]),
@@ -77,7 +77,7 @@ def jpegs_only() -> bytes:
 
 
 def all_lengths_but(refused: int) -> bytes:
-    """Gives the sum of a text's tokens, and refuses texts of one length."""
+    """A model that returns the sum of a text's tokens and fails on texts of one length."""
     nodes = [
         helper.make_node("Shape", ["x"], ["length"], start=1),
         helper.make_node("Equal", ["length", "refused"], ["is_it"]),
@@ -96,14 +96,14 @@ TOKENS = Signature(inputs=(TensorSpec(name="x", datatype="INT64", shape=(-1, -1)
 
 @contextmanager
 def served(work: Path, model: bytes, signature: Signature, example: Any) -> Iterator[tuple[Server, TritonClient]]:
-    """The model `m` on a server of its own."""
+    """Serves the model as `m` on its own server."""
     (work / "onnx").mkdir()
     (work / "onnx" / "model.onnx").write_bytes(model)
     config = ServingConfig(max_batch=4, queue_delay_us=0, instances=1, threads=1)
-    described = ModelDescription(name="m", version=1, signature=signature, config=config, serving=Serving())
+    description = ModelDescription(name="m", version=1, signature=signature, config=config, serving=Serving())
     (work / "package").mkdir()
     package = write_package(
-        work / "package", described, work / "onnx", "bundled", example={"x": example},
+        work / "package", description, work / "onnx", "bundled", example={"x": example},
         golden=golden_arrays({"x": example}, {"y": np.zeros((len(example), 1), np.int64)}),
     )  # fmt: skip
     install(package, work / "models", source="m", name="m")
@@ -118,7 +118,7 @@ def served(work: Path, model: bytes, signature: Signature, example: Any) -> Iter
 def failed_under_load(
     work: Path, model: bytes, signature: Signature, example: Any, sent: list[Arrays], protocol: Any = "grpc"
 ) -> int:
-    """Sends the requests in turn for a while; gives how many of them failed."""
+    """Sends the requests in turn for a while; returns how many failed."""
     generator = PerfAnalyzer(ENVIRONMENT)
     file = generator.write_requests(work / "requests.json", signature, sent)
     with served(work, model, signature, example) as (server, client):
@@ -139,7 +139,7 @@ def jpeg() -> bytes:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_recorded_text_arrives_as_it_was(tmp_path: Path, protocol: str) -> None:
+def test_recorded_text_arrives_unchanged(tmp_path: Path, protocol: str) -> None:
     words = ["größe", "", "two words", "模型"]
     bodies = [
         {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "BYTES", "data": [[word]]}]} for word in words
@@ -156,7 +156,7 @@ def test_a_word_that_was_not_recorded_would_be_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["grpc", "http"])
-def test_the_bytes_of_a_recorded_jpeg_arrive_as_they_were(tmp_path: Path, protocol: str) -> None:
+def test_the_bytes_of_a_recorded_jpeg_arrive_unchanged(tmp_path: Path, protocol: str) -> None:
     picture = jpeg()
     assert b"\x00" in picture
     data = {"b64": base64.b64encode(picture).decode()}
@@ -165,14 +165,14 @@ def test_the_bytes_of_a_recorded_jpeg_arrive_as_they_were(tmp_path: Path, protoc
     assert failed_under_load(tmp_path, jpegs_only(), FILE, np.array([[0xFF, 0xD8, 0]], np.uint8), sent, protocol) == 0
 
 
-def test_bytes_that_are_no_jpeg_would_be_noticed(tmp_path: Path) -> None:
+def test_bytes_that_are_not_a_jpeg_would_be_noticed(tmp_path: Path) -> None:
     sent = [{"x": np.frombuffer(b"GIF89a", np.uint8)}]
     with pytest.raises(MeasurementFailed):
         failed_under_load(tmp_path, jpegs_only(), FILE, np.array([[0xFF, 0xD8, 0]], np.uint8), sent)
 
 
 @pytest.mark.parametrize(("refused", "noticed"), [(16, False), (8, True), (64, True)])
-def test_requests_are_as_long_as_the_spec_draws_them_and_not_as_the_example(
+def test_requests_have_the_lengths_drawn_from_the_spec_and_not_the_example_s(
     tmp_path: Path, refused: int, *, noticed: bool
 ) -> None:
     example = np.ones((2, 16), np.int64)

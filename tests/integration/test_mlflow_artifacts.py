@@ -1,4 +1,4 @@
-"""The artifact store on a real MLflow server's artifact proxy, and what it does when that server is away."""
+"""The artifact store on a real MLflow server's artifact proxy, including when that server is unavailable."""
 
 import hashlib
 import os
@@ -21,7 +21,7 @@ from tests.integration.conftest import until
 
 @dataclass
 class Server:
-    """An MLflow server of its own, so that it can be stopped."""
+    """A separate MLflow server, so that it can be stopped."""
 
     folder: Path
     port: int
@@ -63,7 +63,7 @@ def store(server: Server) -> ArtifactStore:
     return ArtifactStore(server.uri)
 
 
-def test_bytes_and_files_come_back_and_are_sent_once(store: ArtifactStore, server: Server, tmp_path: Path) -> None:
+def test_bytes_and_files_are_returned_and_uploaded_once(store: ArtifactStore, server: Server, tmp_path: Path) -> None:
     body = os.urandom(5_000_000)
     (tmp_path / "file").write_bytes(body)
     artifact = store.put_file(tmp_path / "file")
@@ -88,12 +88,12 @@ def test_a_tree_comes_back(store: ArtifactStore, tmp_path: Path) -> None:
     (tmp_path / "tree" / "digits" / "config.pbtxt").write_text("name: 'ä b'")
     tree = store.put_tree(tmp_path / "tree")
     assert store.holds(tree)
-    got = store.fetch(tree, tmp_path / "got")
-    assert (got / "digits" / "1" / "model.onnx").read_bytes() == b"onnx"
+    fetched = store.fetch(tree, tmp_path / "fetched")
+    assert (fetched / "digits" / "1" / "model.onnx").read_bytes() == b"onnx"
     assert store.read_from_tree(tree, "digits/config.pbtxt").decode() == "name: 'ä b'"
 
 
-def test_what_a_killed_upload_left_is_not_taken_for_the_whole(
+def test_the_rest_of_a_killed_upload_is_not_taken_for_the_whole(
     store: ArtifactStore, server: Server, tmp_path: Path
 ) -> None:
     body = os.urandom(100_000)
@@ -147,7 +147,7 @@ def _ended(child: int) -> bool:
     return Path(f"/proc/{child}/stat").read_text().split()[2] == "Z"
 
 
-def test_what_is_not_there_is_told_from_what_does_not_answer(store: ArtifactStore, tmp_path: Path) -> None:
+def test_a_missing_artifact_differs_from_a_server_that_does_not_answer(store: ArtifactStore, tmp_path: Path) -> None:
     gone = store.put_bytes(b"here").model_copy(update={"sha256": "0" * 64})
     assert not store.holds(gone)
     with pytest.raises(ArtifactCorrupt, match="000000000000 is not in"):
@@ -181,6 +181,6 @@ def test_a_server_that_dies_in_the_middle_of_a_download_is_temporary(
     with fs.open(f"{root}/sha256/{artifact.sha256[:2]}/{artifact.sha256}", "rb") as source:
         source.read(1000)
         blob = server.blob(artifact.sha256)
-        blob.write_bytes(blob.read_bytes()[:1000])  # what a crash of its disk looks like from here
+        blob.write_bytes(blob.read_bytes()[:1000])  # a crash of its disk looks like this from here
         with pytest.raises(Temporary):
             source.read()

@@ -1,4 +1,4 @@
-"""The bundled server's own ONNX Runtime backend: every request gets its own right answer, or an error of its own."""
+"""The bundled server's own ONNX Runtime backend: every request gets its own correct answer or its own error."""
 
 import os
 import shutil
@@ -41,12 +41,12 @@ NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 
 
 def model(nodes: list[Any], inputs: list[Any], outputs: list[Any], constants: tuple[Any, ...] = ()) -> Any:
-    """An ONNX model of opset 20; tensors as (name, datatype, shape)."""
-    given, made = (
+    """An ONNX model with opset 20; tensors are (name, datatype, shape)."""
+    input_values, output_values = (
         [helper.make_tensor_value_info(name, TYPES[kind], shape) for name, kind, shape in side]
         for side in (inputs, outputs)
     )
-    graph = helper.make_graph(nodes, "g", given, made, list(constants))
+    graph = helper.make_graph(nodes, "g", input_values, output_values, list(constants))
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
 
 
@@ -59,13 +59,15 @@ def server_for(work: Path) -> Iterator[tuple[Server, TritonClient]]:
         yield server, client
 
 
-def put(work: Path, made: Any, name: str = "m", *, instances: int = 1, threads: int = 1, delay_us: int = 0) -> None:
-    """The model in the server's repository."""
+def put(
+    work: Path, onnx_model: Any, name: str = "m", *, instances: int = 1, threads: int = 1, delay_us: int = 0
+) -> None:
+    """Adds a model to the server's repository."""
     folder = work / f"{name}-onnx"
     folder.mkdir()
-    (folder / "model.onnx").write_bytes(made.SerializeToString())
+    (folder / "model.onnx").write_bytes(onnx_model.SerializeToString())
     description = ModelDescription(
-        name=name, version=1, signature=signature_of(made), serving=Serving(warmup=False),
+        name=name, version=1, signature=signature_of(onnx_model), serving=Serving(warmup=False),
         config=ServingConfig(max_batch=16, queue_delay_us=delay_us, instances=instances, threads=threads),
     )  # fmt: skip
     package = work / f"{name}-package"
@@ -77,34 +79,34 @@ def put(work: Path, made: Any, name: str = "m", *, instances: int = 1, threads: 
 
 
 @contextmanager
-def served(work: Path, made: Any, **how: Any) -> Iterator[Server]:
-    put(work, made, **how)
+def served(work: Path, onnx_model: Any, **options: Any) -> Iterator[Server]:
+    put(work, onnx_model, **options)
     with server_for(work) as (server, client):
         client.load("m")
         yield server
 
 
 def ask(server: Server, arrays: dict[str, NDArray[Any]], *, only: str = "", name: str = "m") -> Any:
-    given = []
+    inputs = []
     for key, array in arrays.items():
-        given.append(grpc.InferInput(key, list(array.shape), NAMES[array.dtype]))
-        given[-1].set_data_from_numpy(array)
+        inputs.append(grpc.InferInput(key, list(array.shape), NAMES[array.dtype]))
+        inputs[-1].set_data_from_numpy(array)
     outputs = [grpc.InferRequestedOutput(only)] if only else None
-    return grpc.InferenceServerClient(server.grpc).infer(name, given, outputs=outputs)
+    return grpc.InferenceServerClient(server.grpc).infer(name, inputs, outputs=outputs)
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_every_data_type_comes_back_as_it_went(kind: str, tmp_path: Path) -> None:
-    made = model([helper.make_node("Identity", ["x"], ["y"])], [("x", kind, ["n", 3])], [("y", kind, ["n", 3])])
+def test_every_data_type_is_returned_unchanged(kind: str, tmp_path: Path) -> None:
+    identity = model([helper.make_node("Identity", ["x"], ["y"])], [("x", kind, ["n", 3])], [("y", kind, ["n", 3])])
     x = np.arange(6).reshape(2, 3).astype(DTYPES[kind])
-    with served(tmp_path, made) as server:
-        got = ask(server, {"x": x}).as_numpy("y")
-    assert got.dtype == x.dtype
-    assert (got == x).all()
+    with served(tmp_path, identity) as server:
+        y = ask(server, {"x": x}).as_numpy("y")
+    assert y.dtype == x.dtype
+    assert (y == x).all()
 
 
 def two_by_two() -> Any:
-    """Sums and differences of two inputs, one of them a single number per sample."""
+    """Sums and differences of two inputs, one of which is a scalar per sample."""
     nodes = [
         helper.make_node("Unsqueeze", ["b", "one"], ["column"]), helper.make_node("Add", ["a", "column"], ["sum"]),
         helper.make_node("Sub", ["a", "column"], ["difference"]),
@@ -119,7 +121,7 @@ def two_by_two() -> Any:
 
 def test_requests_of_many_shapes_and_sizes_at_once_each_get_their_own_answer(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    asked = [
+    requests = [
         {"a": rng.normal(size=(n, m)).astype(np.float32), "b": rng.normal(size=(n, 1)).astype(np.float32)}
         for n, m in zip(rng.integers(1, 6, 300), rng.choice([2, 3, 7], 300), strict=True)
     ]
@@ -127,32 +129,32 @@ def test_requests_of_many_shapes_and_sizes_at_once_each_get_their_own_answer(tmp
         served(tmp_path, two_by_two(), instances=2, delay_us=2000) as server,
         ThreadPoolExecutor(16) as pool,
     ):
-        answers = list(pool.map(lambda arrays: ask(server, arrays), asked))
+        answers = list(pool.map(lambda arrays: ask(server, arrays), requests))
         stats = grpc.InferenceServerClient(server.grpc).get_inference_statistics("m").model_stats[0]
-    for arrays, answer in zip(asked, answers, strict=True):
+    for arrays, answer in zip(requests, answers, strict=True):
         a, b = arrays["a"], arrays["b"]
         assert np.array_equal(answer.as_numpy("sum"), a + b)
         assert np.array_equal(answer.as_numpy("difference"), a - b)
         assert np.allclose(answer.as_numpy("total"), (a + b).sum(1, keepdims=True), atol=1e-4)
-    assert stats.inference_count == sum(len(arrays["a"]) for arrays in asked)
-    assert stats.execution_count < len(asked)  # some were answered together
+    assert stats.inference_count == sum(len(arrays["a"]) for arrays in requests)
+    assert stats.execution_count < len(requests)  # some were batched
 
 
 def test_only_the_outputs_that_were_asked_for_are_sent(tmp_path: Path) -> None:
-    given = {"a": np.ones((1, 2), np.float32), "b": np.ones((1, 1), np.float32)}
+    arrays = {"a": np.ones((1, 2), np.float32), "b": np.ones((1, 1), np.float32)}
     with served(tmp_path, two_by_two()) as server:
-        answer = ask(server, given, only="difference").get_response()
+        answer = ask(server, arrays, only="difference").get_response()
     assert [output.name for output in answer.outputs] == ["difference"]
 
 
 def lookup() -> Any:
-    """A table that is asked by row: an index outside it is an error while the model runs."""
+    """A table lookup by row: an index outside the table is an error while the model runs."""
     table = numpy_helper.from_array(np.arange(4, dtype=np.float32), "table")
     nodes = [helper.make_node("Gather", ["table", "x"], ["y"])]
     return model(nodes, [("x", "INT64", ["n", 1])], [("y", "FP32", ["n", 1])], (table,))
 
 
-def test_a_request_that_fails_in_the_model_is_told_so_and_the_next_is_answered(tmp_path: Path) -> None:
+def test_a_request_that_fails_in_the_model_gets_its_error_and_the_next_is_answered(tmp_path: Path) -> None:
     with served(tmp_path, lookup()) as server:
         for _ in range(3):
             with pytest.raises(InferenceServerException, match=r"(?i)out of (data )?bounds"):
@@ -162,7 +164,7 @@ def test_a_request_that_fails_in_the_model_is_told_so_and_the_next_is_answered(t
     assert (stats.inference_stats.success.count, stats.inference_stats.fail.count) == (3, 3)
 
 
-def test_a_file_that_is_no_model_is_refused_and_the_server_goes_on(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_refused_and_the_server_keeps_running(tmp_path: Path) -> None:
     put(tmp_path, lookup())
     put(tmp_path, lookup(), "broken")
     (tmp_path / "models" / "broken" / "1" / "model.onnx").write_bytes(b"\x08\x08 no model")
@@ -174,36 +176,36 @@ def test_a_file_that_is_no_model_is_refused_and_the_server_goes_on(tmp_path: Pat
 
 
 def wide(mb: int) -> Any:
-    """A model that is nearly all weights."""
+    """A model that consists almost only of weights."""
     side = int((mb * 2**20 / 4) ** 0.5)
     weights = numpy_helper.from_array(np.random.default_rng(0).normal(size=(side, side)).astype(np.float32), "w")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     return model(nodes, [("x", "FP32", ["n", side])], [("y", "FP32", ["n", side])], (weights,))
 
 
-def test_instances_share_their_weights_and_give_them_back(tmp_path: Path) -> None:
+def test_instances_share_their_weights_and_free_them(tmp_path: Path) -> None:
     put(tmp_path, wide(128), instances=4)
     with server_for(tmp_path) as (server, client):
         before = memory_mb(server.process.pid)
         client.load("m")
         loaded = memory_mb(server.process.pid)
-        assert loaded - before < 2.5 * 128  # the weights, and a copy as the processor likes them
+        assert loaded - before < 2.5 * 128  # the weights, and a copy packed for the processor
         client.unload("m")
         assert memory_mb(server.process.pid) - before < 0.5 * 128
 
 
-def test_more_threads_an_instance_give_the_same_answers(tmp_path: Path) -> None:
-    made = wide(1)
-    side = made.graph.input[0].type.tensor_type.shape.dim[1].dim_value
+def test_more_threads_per_instance_give_the_same_answers(tmp_path: Path) -> None:
+    onnx_model = wide(1)
+    side = onnx_model.graph.input[0].type.tensor_type.shape.dim[1].dim_value
     x = np.random.default_rng(1).normal(size=(8, side)).astype(np.float32)
-    wanted = ort.InferenceSession(made.SerializeToString()).run(None, {"x": x})[0]
-    with served(tmp_path, made, instances=2, threads=2) as server, ThreadPoolExecutor(4) as pool:
+    expected = ort.InferenceSession(onnx_model.SerializeToString()).run(None, {"x": x})[0]
+    with served(tmp_path, onnx_model, instances=2, threads=2) as server, ThreadPoolExecutor(4) as pool:
         for answer in pool.map(lambda _: ask(server, {"x": x}).as_numpy("y"), range(20)):
-            assert np.allclose(answer, wanted, rtol=1e-4, atol=1e-4)
+            assert np.allclose(answer, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_machine_without_a_compiler_fetches_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library it builds is one that the server takes."""
+    """The server loads the library that it builds."""
     root = tmp_path / "root"
     root.mkdir()
     for entry in ENVIRONMENT.root.iterdir():
@@ -218,7 +220,7 @@ def test_a_machine_without_a_compiler_fetches_one(tmp_path: Path, monkeypatch: p
         assert ask(server, {"x": np.array([[1]], np.int64)}).as_numpy("y").tolist() == [[1.0]]
 
 
-def test_a_compiler_that_fails_says_what_it_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_failing_compiler_has_its_output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = tmp_path / "cc"
     fake.write_text("#!/bin/sh\necho no space left on device >&2\nexit 1\n")
     fake.chmod(0o755)
@@ -228,18 +230,10 @@ def test_a_compiler_that_fails_says_what_it_said(tmp_path: Path, monkeypatch: py
 
 
 def test_the_source_compiles_without_a_warning(tmp_path: Path) -> None:
-    """Its numbers of others' interfaces are right for what the environment holds: the tests above would fail."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler on this machine")
-    words: list[str | Path] = [
-        compiler,
-        *native.FLAGS,
-        "-Wextra",
-        "-Werror",
-        "-o",
-        tmp_path / "x.so",
-        *native.SOURCE.glob("*.c"),
-    ]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    flags: list[str | Path] = [*native.FLAGS, "-Wextra", "-Werror", "-o", tmp_path / "x.so"]
+    command = [compiler, *flags, *native.SOURCE.glob("*.c")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

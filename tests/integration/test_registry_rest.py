@@ -1,4 +1,4 @@
-"""The registry over REST says what MLflow's own client says."""
+"""The registry over REST agrees with MLflow's own client."""
 
 import operator
 import time
@@ -25,18 +25,18 @@ def test_versions_are_what_the_client_says(lab: Lab) -> None:
     before = time.time() - 1
     for version in (1, 2):
         lab.mlflow.MlflowClient().create_model_version(model, source="s3://nowhere/x")
-        lab.wait(model, version)  # whose release tags it while this test would compare
+        lab.wait(model, version)  # its release would tag it during the comparison
     rest.tag(model, 2, release="release-x", reason="größe " + "x" * 6000)
-    found = rest.version(model, 2)
-    assert found == lab.registry.version(model, 2)
-    assert found is not None
-    assert (found.tags["shiplift.release"], found.created_at > before) == ("release-x", True)
-    assert rest.newest_of(model) == found
-    assert [info for info in rest.newest() if info.name == model] == [found]
+    info = rest.version(model, 2)
+    assert info == lab.registry.version(model, 2)
+    assert info is not None
+    assert (info.tags["shiplift.release"], info.created_at > before) == ("release-x", True)
+    assert rest.newest_of(model) == info
+    assert [newest for newest in rest.newest() if newest.name == model] == [info]
     lab.mlflow.MlflowClient().set_registered_model_alias(model, "champion", "1")
     assert rest.aliases(model) == {"champion": 1}
     assert rest.aliases("none") == {}
-    assert [one for one in rest.models() if one[0] == model] == [(model, 2, {"champion": 1})]
+    assert [entry for entry in rest.models() if entry[0] == model] == [(model, 2, {"champion": 1})]
     key = operator.attrgetter("version")
     assert sorted(rest.versions(model), key=key) == sorted(lab.registry.versions(model), key=key)
     assert (rest.has(model, 1), rest.has(model, 3), rest.version("none", 1)) == (True, False, None)
@@ -48,32 +48,32 @@ def test_versions_are_what_the_client_says(lab: Lab) -> None:
         rest.versions("none")
 
 
-def test_a_sweep_finds_what_has_no_release(lab: Lab) -> None:
-    """A version that has no release; the webhook of the stack is quicker, so the acceptance is only noted."""
+def test_a_sweep_finds_a_version_without_a_release(lab: Lab) -> None:
+    """The stack's webhook may be quicker, so the test only notes what the sweep would accept."""
     since = time.time() - 1
     lab.mlflow.MlflowClient().create_registered_model("swept")
     lab.mlflow.MlflowClient().create_model_version("swept", source="s3://nowhere/x")
-    found: list[tuple[str, int]] = []
+    swept: list[tuple[str, int]] = []
 
     def accept(request: Request, trigger: Trigger) -> Accepted:
-        found.append((request.model, request.version))
+        swept.append((request.model, request.version))
         assert trigger.kind == "sweep"
         return Accepted(name="x", created=True, queued=True)
 
     registry_sweep.sweep(RestRegistry(lab.running.registry_uri), accept, since=since, tell=print)
-    assert found.count(("swept", 1)) in (0, 1)  # 0: its release has ended by now
+    assert swept.count(("swept", 1)) in (0, 1)  # 0: its release has ended by now
 
 
-def test_the_webhook_is_kept_as_it_should_be(lab: Lab) -> None:
+def test_the_webhook_is_created_once_and_corrected(lab: Lab) -> None:
     rest = RestRegistry(lab.running.registry_uri)
     client = lab.mlflow.MlflowClient()
 
     def mine() -> list[str]:
-        return [one.url for one in client.list_webhooks(max_results=100) if one.name == "rest"]
+        return [webhook.url for webhook in client.list_webhooks(max_results=100) if webhook.name == "rest"]
 
     def answered(webhook_id: str) -> tuple[bool, int]:
-        told = client.test_webhook(webhook_id)
-        return told.success, told.response_status
+        result = client.test_webhook(webhook_id)
+        return result.success, result.response_status
 
     rest.ensure_webhook("rest", "http://127.0.0.1:9/a", "secret", renew=False)
     rest.ensure_webhook("rest", "http://127.0.0.1:9/a", "secret", renew=False)
@@ -82,11 +82,11 @@ def test_the_webhook_is_kept_as_it_should_be(lab: Lab) -> None:
     assert mine() == ["http://127.0.0.1:9/b"]
     url = f"http://127.0.0.1:{lab.running.receiver_port}/webhooks/mlflow"
     rest.ensure_webhook("rest", url, "wrong", renew=True)
-    (hook,) = [one for one in client.list_webhooks(max_results=100) if one.name == "rest"]
+    (hook,) = [webhook for webhook in client.list_webhooks(max_results=100) if webhook.name == "rest"]
     assert answered(hook.webhook_id) == (False, 401)
     rest.ensure_webhook("rest", url, load_secrets(lab.home).webhook, renew=True)
     assert answered(hook.webhook_id) == (True, 200)
     client.delete_webhook(hook.webhook_id)
     with pytest.raises(UsageError, match="the registry refused POST"):
         rest.ensure_webhook("rest", "ftp://nowhere", "secret", renew=False)
-    assert stack.WEBHOOK in {one.name for one in client.list_webhooks(max_results=100)}
+    assert stack.WEBHOOK in {webhook.name for webhook in client.list_webhooks(max_results=100)}

@@ -1,4 +1,4 @@
-"""The main job: a registration, and nothing else, leads to a champion or to a refusal with reasons."""
+"""The main job: a registration alone leads to a champion, or to a refusal with reasons."""
 
 import gzip
 import json
@@ -32,10 +32,10 @@ def test_a_registration_alone_leads_to_a_champion(lab: Lab) -> None:
     assert lab.registry.alias("alone", CHALLENGER) == 0
 
     images, _ = digits()
-    wanted = lab.classifier().predict(images[:5])
+    expected = lab.classifier().predict(images[:5])
     answer = lab.ask("alone", {"input": images[:5]})
     assert answer["version"] == version
-    assert [row[0] for row in answer["outputs"]["label"]] == wanted.tolist()
+    assert [row[0] for row in answer["outputs"]["label"]] == expected.tolist()
 
 
 def test_of_two_targets_one_serves_and_the_release_says_which(lab: Lab) -> None:
@@ -49,14 +49,14 @@ def test_of_two_targets_one_serves_and_the_release_says_which(lab: Lab) -> None:
     assert note in warning.reason
     assert note in Path(report.report).read_text()
     assert note in lab.registry.version("two-targets", version).tags["shiplift.reason"]
-    told = [(event.stage, event.message) for event in lab.events("two-targets", version)]
-    at = next(at for at, event in enumerate(told) if "the first that can run serves" in event[1])
-    assert told[at][0] == "find_targets"
-    assert at < min(at for at, event in enumerate(told) if event[0] == "quantize")
-    assert any(event == "deploy" and note in message for event, message in told)
+    events = [(event.stage, event.message) for event in lab.events("two-targets", version)]
+    index = next(index for index, event in enumerate(events) if "the first that can run serves" in event[1])
+    assert events[index][0] == "find_targets"
+    assert index < min(later for later, event in enumerate(events) if event[0] == "quantize")
+    assert any(stage == "deploy" and note in message for stage, message in events)
 
 
-def test_plain_clients_need_nothing_of_ours(lab: Lab) -> None:
+def test_plain_clients_need_no_library_of_ours(lab: Lab) -> None:
     version = lab.log_classifier("plain")
     report = lab.wait("plain", version)
     assert report.endpoint is not None
@@ -67,28 +67,28 @@ def test_plain_clients_need_nothing_of_ours(lab: Lab) -> None:
     }
     over_http = httpx.post(f"{report.endpoint.http}/infer", json=body, trust_env=False).json()
     client = triton.InferenceServerClient(report.endpoint.grpc)
-    given = triton.InferInput("input", [1, 64], "FP32")
-    given.set_data_from_numpy(images[:1])
-    over_grpc = client.infer("plain", [given]).as_numpy("label")
+    image = triton.InferInput("input", [1, 64], "FP32")
+    image.set_data_from_numpy(images[:1])
+    over_grpc = client.infer("plain", [image]).as_numpy("label")
     assert over_http["model_version"] == str(version)
     assert (
         over_http["outputs"][0]["data"] == over_grpc.ravel().tolist() == lab.classifier().predict(images[:1]).tolist()
     )
 
 
-def test_the_registry_tells_the_whole_story(lab: Lab) -> None:
+def test_the_registry_has_the_whole_story(lab: Lab) -> None:
     version = lab.log_classifier("story")
     report = lab.wait("story", version)
     info = until(lambda: (i := lab.registry.version("story", version)).tags.get("shiplift.outcome") and i)
     assert info.tags["shiplift.outcome"] == "promoted"
     assert info.tags["shiplift.verdict"] == "pass"
-    where = f"shiplift/releases/{report.release}"
-    kept = json.loads(lab.registry.read_text(info.run_id, f"{where}/release.json") or "{}")
-    assert kept["checks"] == [check.model_dump(mode="json") for check in report.checks]
-    page = lab.registry.read_text(info.run_id, f"{where}/report.html") or ""
+    folder = f"shiplift/releases/{report.release}"
+    stored = json.loads(lab.registry.read_text(info.run_id, f"{folder}/release.json") or "{}")
+    assert stored["checks"] == [check.model_dump(mode="json") for check in report.checks]
+    page = lab.registry.read_text(info.run_id, f"{folder}/report.html") or ""
     assert "Latency by concurrency" in page
     assert "config.pbtxt" in page
-    assert "dynamic_batching" in (lab.registry.read_text(info.run_id, f"{where}/config.pbtxt") or "")
+    assert "dynamic_batching" in (lab.registry.read_text(info.run_id, f"{folder}/config.pbtxt") or "")
 
 
 def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(lab: Lab) -> None:
@@ -102,8 +102,8 @@ def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(la
 
     stricter = FAST.replace("slo: {", "slo: {memory_mb: 1, ")
     refused = lab.order("again", version, stricter)
-    made = {stage.name for stage in refused.stages if not stage.cached}
-    assert made == {"admit", "find_champion", "find_targets", "gate"}
+    fresh = {stage.name for stage in refused.stages if not stage.cached}
+    assert fresh == {"admit", "find_champion", "find_targets", "gate"}
     assert refused.exit_code == 20
     assert [check.name for check in refused.checks if check.verdict is Outcome.FAIL] == ["memory"]
     assert lab.registry.alias("again", CHAMPION) == version
@@ -117,11 +117,11 @@ def test_a_past_release_is_judged_again_by_another_policy_without_running_it(lab
     report = lab.wait("judged", second)
     assert report.exit_code == 0
 
-    found = gate_replay.replay(lab.engine, "judged", "same.yaml", "")
-    assert [(one.version, one.after, one.flips) for one in found.releases] == [
+    unchanged = gate_replay.replay(lab.engine, "judged", "same.yaml", "")
+    assert [(release.version, release.after, release.flips) for release in unchanged.releases] == [
         (second, Outcome.PASS, ()), (first, Outcome.PASS, ()),
     ]  # fmt: skip
-    assert found.releases[0].checks == report.checks
+    assert unchanged.releases[0].checks == report.checks
     rules = "policy: {rules: [{metric: memory_mb, comparison: <=, limit: 1 MiB}, {metric: max_rate_per_s, "
     stricter = gate_replay.replay(
         lab.engine, f"judged/{second}", "stricter.yaml", rules + "comparison: '>=', limit: 1/s}]}"
@@ -159,7 +159,7 @@ def test_a_worse_version_is_refused_with_its_reason_and_the_champion_stays(lab: 
     failing = [check for check in report.checks if check.verdict is Outcome.FAIL]
     assert [check.name for check in failing] == ["accuracy"]
     assert "under the budget of 0.85" in report.reason
-    assert report.stages[-1].name == "package"  # nothing was measured in vain
+    assert report.stages[-1].name == "package"  # nothing was measured needlessly
     assert lab.registry.alias("worse", CHAMPION) == first
     images, _ = digits()
     assert lab.ask("worse", {"input": images[:1]})["version"] == first

@@ -1,4 +1,4 @@
-"""A model that remembers: released, load-tested in sequences, and answering each of them from its own state."""
+"""A stateful model: released, load-tested in sequences, and answering each of them from its own state."""
 
 from pathlib import Path
 from typing import Any
@@ -28,37 +28,37 @@ serving: {{sequence_batching: {{states: {{hidden: next_hidden}}, max_candidate_s
 
 
 class Tally(torch.nn.Module):  # type: ignore[misc]
-    """Has more been put in than taken out so far? It can't be told from one step alone."""
+    """Says whether more was put in than taken out so far, which a single step can't show."""
 
     def __init__(self) -> None:
         super().__init__()
         self.cell, self.head = torch.nn.GRUCell(1, 8), torch.nn.Linear(8, 2)
 
     def forward(self, amount: torch.Tensor, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        following = self.cell(amount, hidden)
-        return self.head(following), following
+        next_hidden = self.cell(amount, hidden)
+        return self.head(next_hidden), next_hidden
 
 
 def trained() -> Tally:
     torch.manual_seed(0)
     model, amounts = Tally(), torch.randn(256, 10)
-    wanted = (amounts.cumsum(1) > 0).long()
+    labels = (amounts.cumsum(1) > 0).long()
     optimiser = torch.optim.Adam(model.parameters(), 0.03)
     for _ in range(120):
         hidden, scores = torch.zeros(256, 8), []
         for step in range(10):
             score, hidden = model(amounts[:, step : step + 1], hidden)
             scores.append(score)
-        made = torch.stack(scores, 1)
+        predicted = torch.stack(scores, 1)
         optimiser.zero_grad()
-        torch.nn.functional.cross_entropy(made.reshape(-1, 2), wanted.reshape(-1)).backward()
+        torch.nn.functional.cross_entropy(predicted.reshape(-1, 2), labels.reshape(-1)).backward()
         optimiser.step()
-    assert (made.argmax(2) == wanted).float().mean() > 0.9
+    assert (predicted.argmax(2) == labels).float().mean() > 0.9
     model.eval()
     return model
 
 
-def as_onnx(model: Tally, to: Path) -> Any:
+def as_onnx(model: Tally, folder: Path) -> Any:
     import onnx
 
     batch = {0: torch.export.Dim("batch")}
@@ -67,12 +67,12 @@ def as_onnx(model: Tally, to: Path) -> Any:
         output_names=["scores", "next_hidden"], dynamic_shapes=(batch, batch), verbose=False,
     )  # fmt: skip
     assert program is not None
-    program.save(str(to / "tally.onnx"))
-    return onnx.load(to / "tally.onnx")
+    program.save(str(folder / "tally.onnx"))
+    return onnx.load(folder / "tally.onnx")
 
 
 def answers(model: Tally, amounts: NDArray[Any]) -> NDArray[Any]:
-    """What the model itself answers to (steps, 1) amounts."""
+    """The model's own answers to amounts (steps, 1)."""
     hidden, scores = torch.zeros(1, 8), []
     with torch.inference_mode():
         for step in torch.tensor(amounts):
@@ -83,15 +83,15 @@ def answers(model: Tally, amounts: NDArray[Any]) -> NDArray[Any]:
 
 @pytest.fixture(scope="module")
 def tally(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Tally:
-    """Two versions of it, the second compared with the first and promoted."""
+    """Two released versions, the second compared with the first and promoted."""
     model = trained()
     graph = as_onnx(model, tmp_path_factory.mktemp("tally"))
     inputs = {"amount": np.ones((3, 1), np.float32), "hidden": np.zeros((3, 8), np.float32)}
     outputs = {"scores": np.zeros((3, 2), np.float32), "next_hidden": np.zeros((3, 8), np.float32)}
-    given = {"signature": infer_signature(inputs, outputs), "input_example": inputs}
+    options = {"signature": infer_signature(inputs, outputs), "input_example": inputs}
     for seed in (0, 1):
         version = lab.log(
-            "tally", lambda **words: lab.mlflow.onnx.log_model(graph, **given, **words), spec=SPEC.format(seed=seed)
+            "tally", lambda **kwargs: lab.mlflow.onnx.log_model(graph, **options, **kwargs), spec=SPEC.format(seed=seed)
         )
         report = lab.wait("tally", version)
         assert report.exit_code == 0, report.reason
@@ -105,13 +105,13 @@ def test_each_sequence_is_answered_from_its_own_state(lab: Lab, tally: Tally) ->
         signature = client.signature(name)
         assert [spec.name for spec in (*signature.inputs, *signature.outputs)] == ["amount", "scores"]
         steps = [steps_of(7) for _ in rows]
-        got = [
+        scores = [
             [client.infer(name, signature, {"amount": row[at : at + 1]}, step=plan[at])["scores"][0] for row, plan in
              zip(rows, steps, strict=True)]
             for at in range(7)
         ]  # fmt: skip
-    for which, row in enumerate(rows):
-        np.testing.assert_allclose([at[which] for at in got], answers(tally, row), atol=1e-4)
+    for number, row in enumerate(rows):
+        np.testing.assert_allclose([step[number] for step in scores], answers(tally, row), atol=1e-4)
 
 
 def test_a_sequence_that_was_not_started_is_refused(lab: Lab, tally: Tally) -> None:
@@ -132,17 +132,17 @@ def test_the_command_line_sends_a_file_as_a_sequence(lab: Lab, tally: Tally, tmp
 
 
 def test_it_was_measured_in_sequences(lab: Lab, tally: Tally, tmp_path: Path) -> None:
-    """Under load at more sequences than one instance has room for, at rates, and against the champion."""
+    """Under load with more sequences than an instance has slots, at fixed rates, and against the champion."""
     report = lab.wait("tally", 2, spec="")
     load = lab.engine.story(report).load_report
     assert load is not None
     assert load.failures == 0
-    assert [one.concurrency for one in load.points] == [1, 20]
+    assert [point.concurrency for point in load.points] == [1, 20]
     assert load.open_points
     assert load.comparison is not None
-    kept = Ledger(lab.site, request("tally", 2)).promotion()
-    assert kept is not None
-    assert kept.package.sequences
-    tree = ArtifactStore(lab.site.artifacts_uri).fetch(kept.package.repository, tmp_path / "package")
+    promotion = Ledger(lab.site, request("tally", 2)).promotion()
+    assert promotion is not None
+    assert promotion.package.sequences
+    tree = ArtifactStore(lab.site.artifacts_uri).fetch(promotion.package.repository, tmp_path / "package")
     with np.load(tree / GOLDEN) as golden:
         assert set(golden.files) == {"input/amount", "output/scores"}

@@ -1,4 +1,4 @@
-"""Traffic while versions change: nothing is lost, and a promotion killed at any line converges."""
+"""Traffic while versions change: no request is lost, and a promotion killed at any line converges."""
 
 import json
 import subprocess
@@ -22,13 +22,13 @@ from shiplift.runtime.store.registry import CHAMPION, PREVIOUS
 from shiplift.steps.rollback import rollback
 from tests.integration.conftest import Lab, digits, request, until
 
-POINTS = 20  # how many of the lines, evenly spread, it is killed at
+POINTS = 20  # lines at which to kill, evenly spread
 KILLER = Path(__file__).with_name("killer.py")
 
 
 @contextmanager
 def traffic(lab: Lab, model: str) -> Iterator[Traffic]:
-    """A client that never stops asking while the body runs."""
+    """Runs a client that sends requests without pause while the context lasts."""
     images, _ = digits()
     client = Traffic(
         model=model,
@@ -48,10 +48,10 @@ def wait_for(client: Traffic, sent: int) -> None:
     until(lambda: client.sent > sent)
 
 
-def kept(lab: Lab, model: str, version: int) -> Promotion:
-    found = Ledger(lab.site, request(model, version)).promotion()
-    assert found is not None
-    return found
+def promotion_of(lab: Lab, model: str, version: int) -> Promotion:
+    promotion = Ledger(lab.site, request(model, version)).promotion()
+    assert promotion is not None
+    return promotion
 
 
 def test_no_request_fails_while_versions_are_promoted_and_rolled_back(lab: Lab) -> None:
@@ -61,9 +61,9 @@ def test_no_request_fails_while_versions_are_promoted_and_rolled_back(lab: Lab) 
         second = lab.log_classifier("live", samples=1000)
         assert lab.wait("live", second).exit_code == 0
         until(lambda: str(second) in client.versions)
-        for wanted in (first, second, first):
-            assert rollback(lab.site, "live").version == wanted
-            assert lab.registry.alias("live", CHAMPION) == wanted
+        for version in (first, second, first):
+            assert rollback(lab.site, "live").version == version
+            assert lab.registry.alias("live", CHAMPION) == version
             wait_for(client, client.sent + 100)
     assert client.failures == []
     assert client.versions == {str(first), str(second)}
@@ -77,7 +77,7 @@ def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: 
 
     version = lab.log_classifier("wrong")
     assert lab.wait("wrong", version).exit_code == 0
-    package = kept(lab, "wrong", version).package
+    package = promotion_of(lab, "wrong", version).package
     store = ArtifactStore(lab.site.artifacts_uri)
     for number, fault in enumerate(("golden", "model")):
         tree = store.fetch(package.repository, tmp_path / fault)
@@ -107,18 +107,18 @@ def pair(lab: Lab) -> tuple[int, int]:
 
 @contextmanager
 def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
-    """Runs a promotion or rollback of a version in a process that dies at its n-th line (0: it doesn't)."""
+    """Yields a function that promotes or rolls back in a process that dies at its n-th line (0: never)."""
     process = subprocess.Popen(
         [sys.executable, str(KILLER), str(lab.home)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdin is not None
     assert process.stdout is not None
-    given, said = process.stdin, process.stdout
+    orders, answers = process.stdin, process.stdout
 
     def order(verb: str, version: int, point: int) -> dict[str, Any]:
-        given.write(json.dumps({"verb": verb, "model": "killed", "version": version, "point": point}) + "\n")
-        given.flush()
-        answer: dict[str, Any] = json.loads(said.readline())
+        orders.write(json.dumps({"verb": verb, "model": "killed", "version": version, "point": point}) + "\n")
+        orders.flush()
+        answer: dict[str, Any] = json.loads(answers.readline())
         assert not answer["failed"], (verb, version, point)
         return answer
 
@@ -139,14 +139,14 @@ def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int
         champion, previous = previous, champion
         assert lines > POINTS
         for point in range(1, lines + 1, lines // POINTS):
-            wanted = previous
-            died = run(verb, wanted, point)
-            assert died["killed"] or died["lines"] < point, point  # where less was left to do, it is shorter
-            run(verb, wanted, 0)
-            assert lab.registry.alias("killed", CHAMPION) == wanted, point
+            target = previous
+            result = run(verb, target, point)
+            assert result["killed"] or result["lines"] < point, point  # fewer lines if less was left to do
+            run(verb, target, 0)
+            assert lab.registry.alias("killed", CHAMPION) == target, point
             assert lab.registry.alias("killed", PREVIOUS) == champion, point
-            assert production(lab.site).serves(kept(lab, "killed", wanted).package), point
-            champion, previous = wanted, champion
+            assert production(lab.site).serves(promotion_of(lab, "killed", target).package), point
+            champion, previous = target, champion
     assert client.failures == []
 
 
@@ -174,7 +174,7 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
     from tests.integration.conftest import by_hand
 
     first, second = pair
-    package = kept(lab, "killed", first).package
+    package = promotion_of(lab, "killed", first).package
     deployment = Deployment(
         package=package,
         endpoint=Endpoint(http="", grpc=""),

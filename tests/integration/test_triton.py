@@ -1,4 +1,4 @@
-"""What a package says is what the server does: each serving setting, observed on the real bundled Triton."""
+"""The server does what a package says: each serving setting is observed on the real bundled Triton."""
 
 import os
 import sys
@@ -43,7 +43,7 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
 def onnx_folder(folder: Path, *, slow: int = 0) -> Path:
-    """y = 2 x; a slow one takes some milliseconds a batch for every 30 layers."""
+    """y = 2 x, made slower by `slow` extra layers: 30 of them take some milliseconds per batch."""
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in "xy")
     two = numpy_helper.from_array(np.array(2, np.float32), "two")
     nodes, constants = [helper.make_node("Mul", ["x", "two"], ["y"])], [two]
@@ -78,7 +78,7 @@ def served(
     slow: int = 0,
     features: Features = Features(),  # noqa: B008
 ) -> Iterator[tuple[Server, TritonClient]]:
-    """The model `m` version 3 on a server of its own."""
+    """Serves version 3 of the model `m` on its own server."""
     package = packaged(work, serving, max_batch=max_batch, delay_us=delay_us, slow=slow)
     install(package, work / "models", source="m", name="m")
     with (
@@ -113,13 +113,13 @@ def metric(server: Server, name: str) -> float:
     return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and 'model="m"' in line)
 
 
-def infer(server: Server, x: Any, **how: Any) -> Any:
-    given = grpc.InferInput("x", list(x.shape), "FP32")
-    given.set_data_from_numpy(x)
-    return grpc.InferenceServerClient(server.grpc).infer("m", [given], **how)
+def infer(server: Server, x: Any, **options: Any) -> Any:
+    tensor = grpc.InferInput("x", list(x.shape), "FP32")
+    tensor.set_data_from_numpy(x)
+    return grpc.InferenceServerClient(server.grpc).infer("m", [tensor], **options)
 
 
-def test_it_answers_right_and_only_as_the_version_it_is(tmp_path: Path) -> None:
+def test_it_answers_correctly_and_only_as_its_own_version(tmp_path: Path) -> None:
     with served(tmp_path, Serving()) as (server, client):
         check_golden(client, "m", SIGNATURE, golden_arrays({"x": X}, {"y": 2 * X}), tolerance=1e-6)
         assert client.versions("m") == [3]
@@ -129,24 +129,16 @@ def test_it_answers_right_and_only_as_the_version_it_is(tmp_path: Path) -> None:
 
 
 def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_another(tmp_path: Path) -> None:
-    """Every flag of it is one that a real server takes; only the folders of backends and caches differ."""
+    """A real server accepts all of its flags; only the folders of backends and caches differ."""
     needs = server_needs(Serving(host_policy=HostPolicy(cpu_cores="0"), rate_limiter=RateLimiter()), "nvidia")
     install(packaged(tmp_path, Serving()), tmp_path / "models", source="m", name="m")
     ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
-    words = nvidia_command(tmp_path / "models", ports, needs, load=["m"])
+    triton = nvidia_command(tmp_path / "models", ports, needs, load=["m"])
     folders = [f"--backend-directory={ENVIRONMENT.backends}", f"--cache-directory={ENVIRONMENT.caches}"]
-    line: list[str | Path] = [
-        sys.executable,
-        "-I",
-        str(guard.__file__),
-        "--model",
-        tmp_path / "models" / "m",
-        "--",
-        *words,
-        *folders,
-    ]
+    guarded: list[str | Path] = [sys.executable, "-I", str(guard.__file__), "--model", tmp_path / "models" / "m", "--"]
+    command = [*guarded, *triton, *folders]
     path = f"{ENVIRONMENT.tritonserver.parent}{os.pathsep}{os.environ['PATH']}"
-    child = start_child(line, environment={**variables(ENVIRONMENT), "PATH": path}, log=tmp_path / "log")
+    child = start_child(command, environment={**variables(ENVIRONMENT), "PATH": path}, log=tmp_path / "log")
     address = f"127.0.0.1:{ports.grpc}"
     try:
         both = (ports.grpc, ports.http)  # Triton opens HTTP after gRPC
@@ -172,7 +164,7 @@ def test_requests_are_batched_within_the_delay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("warmup", "runs", "samples"), [(True, 2, 9), (False, 0, 0)])
 def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path, *, warmup: bool, runs: int, samples: int) -> None:
-    """One sample, and a full batch of eight: Triton counts them as any other execution."""
+    """A single sample and a full batch of eight, which Triton counts like any other execution."""
     with served(tmp_path, Serving(warmup=warmup)) as (server, client):
         assert client.ready("m", 3)
         stats = grpc.InferenceServerClient(server.grpc).get_inference_statistics("m").model_stats[0]
@@ -182,10 +174,10 @@ def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path, *, warmup: bool,
 def test_labels_reach_the_classification_extension(tmp_path: Path) -> None:
     with served(tmp_path, Serving(labels=("a", "b", "c", "d"))) as (server, _):
         client = http.InferenceServerClient(server.http)
-        given = http.InferInput("x", [1, 4], "FP32")
-        given.set_data_from_numpy(X[:1])
-        asked = http.InferRequestedOutput("y", class_count=2)
-        top = client.infer("m", [given], outputs=[asked]).as_numpy("y")[0]
+        tensor = http.InferInput("x", [1, 4], "FP32")
+        tensor.set_data_from_numpy(X[:1])
+        classes = http.InferRequestedOutput("y", class_count=2)
+        top = client.infer("m", [tensor], outputs=[classes]).as_numpy("y")[0]
         assert [entry.decode().split(":")[-1] for entry in top] == ["d", "c"]
 
 
@@ -197,7 +189,7 @@ def test_the_response_cache_answers_the_second_time(tmp_path: Path) -> None:
         assert metric(server, "nv_inference_exec_count") == 1
 
 
-def test_a_full_queue_refuses_what_is_too_much(tmp_path: Path) -> None:
+def test_a_full_queue_refuses_further_requests(tmp_path: Path) -> None:
     queue = Queue(max_size=2, timeout_ms=0)
     with served(tmp_path, Serving(queue=queue, warmup=False), max_batch=1, slow=30) as (server, _):
         outcomes = _burst(server, 24)
@@ -206,9 +198,9 @@ def test_a_full_queue_refuses_what_is_too_much(tmp_path: Path) -> None:
 
 
 def _burst(server: Server, count: int) -> dict[str, int]:
-    found = {"answered": 0, "refused": 0}
+    outcomes = {"answered": 0, "refused": 0}
 
-    def one(_: int) -> str:
+    def send(_: int) -> str:
         try:
             infer(server, X[:1])
         except InferenceServerException as error:
@@ -216,10 +208,10 @@ def _burst(server: Server, count: int) -> dict[str, int]:
         return "answered"
 
     with ThreadPoolExecutor(count) as pool:
-        for outcome in pool.map(one, range(count)):
-            found[outcome] = found.get(outcome, 0) + 1
-    assert set(found) == {"answered", "refused"}, found
-    return found
+        for outcome in pool.map(send, range(count)):
+            outcomes[outcome] = outcomes.get(outcome, 0) + 1
+    assert set(outcomes) == {"answered", "refused"}, outcomes
+    return outcomes
 
 
 def test_urgent_requests_overtake(tmp_path: Path) -> None:
@@ -227,28 +219,28 @@ def test_urgent_requests_overtake(tmp_path: Path) -> None:
     with served(tmp_path, serving, max_batch=1, slow=30) as (server, _):
         done: list[int] = []
 
-        def one(priority: int) -> None:
+        def send(priority: int) -> None:
             infer(server, X[:1], priority=priority)
             done.append(priority)
 
         with ThreadPoolExecutor(24) as pool:
             for priority in [2] * 16 + [1] * 4:
-                pool.submit(one, priority)
-                time.sleep(0.002)  # they are to arrive in this order
-        first = [done.index(1), *[at for at, priority in enumerate(done) if priority == 1]]
+                pool.submit(send, priority)
+                time.sleep(0.002)  # so that they arrive in this order
+        first = [done.index(1), *[index for index, priority in enumerate(done) if priority == 1]]
         last_urgent = max(first)
-        assert last_urgent < len(done) - 1, done  # some ordinary one that came before was answered after
+        assert last_urgent < len(done) - 1, done  # an ordinary request that came earlier was answered later
 
 
 def test_policies_do_not_stall_the_batcher(tmp_path: Path) -> None:
-    """With one instance Triton 2.51 leaves a request waiting for up to 500 ms; packages ask for two."""
+    """With one instance, Triton 2.51 leaves a request waiting for up to 500 ms, so packages ask for two."""
     serving = Serving(priorities=Priorities(levels=2, default=2), queue=Queue(max_size=100, timeout_ms=5000))
     assert least_instances(serving, "bundled") == 2
     with served(tmp_path, serving) as (server, _):
         started = time.monotonic()
         for _ in range(100):
             infer(server, X)
-        assert time.monotonic() - started < 5  # a single stall a second would take 50 s
+        assert time.monotonic() - started < 5  # with one stall per request it would take 50 s
 
 
 def test_the_rate_limiter_is_honoured_by_a_server_started_with_it(tmp_path: Path) -> None:
@@ -260,17 +252,17 @@ def test_the_rate_limiter_is_honoured_by_a_server_started_with_it(tmp_path: Path
 
 
 @pytest.mark.parametrize("policy", [HostPolicy(cpu_cores="0"), HostPolicy(cpu_cores="0", numa_node=0)])
-def test_instances_stay_on_the_cores_they_were_given(tmp_path: Path, policy: HostPolicy) -> None:
+def test_instances_stay_on_their_configured_cores(tmp_path: Path, policy: HostPolicy) -> None:
     if policy.numa_node is not None and not Path("/sys/devices/system/node/node0").is_dir():
-        pytest.skip("this kernel tells of no NUMA nodes")
+        pytest.skip("this kernel reports no NUMA nodes")
     with served(tmp_path, Serving(host_policy=policy)) as (server, _):
         infer(server, X)
         threads = psutil.Process(server.process.pid).threads()
         pinned = [thread.id for thread in threads if os.sched_getaffinity(thread.id) == {0}]
-        assert len(pinned) == 1 or os.sched_getaffinity(0) == {0}  # the instance's thread, and none of the server's
+        assert len(pinned) == 1 or os.sched_getaffinity(0) == {0}  # only the instance's thread, not the server's
 
 
-def test_a_numa_node_that_is_not_there_is_an_error_at_load(tmp_path: Path) -> None:
+def test_a_numa_node_that_does_not_exist_is_an_error_at_load(tmp_path: Path) -> None:
     with (
         pytest.raises(ServerFailed, match="node99"),
         served(tmp_path, Serving(host_policy=HostPolicy(numa_node=99))),
@@ -279,7 +271,7 @@ def test_a_numa_node_that_is_not_there_is_an_error_at_load(tmp_path: Path) -> No
 
 
 def test_a_model_slower_than_the_window_is_measured_in_a_longer_one(tmp_path: Path) -> None:
-    """perf_analyzer counts a request that begins and ends within its window, and gives up where there is none."""
+    """perf_analyzer counts only requests that start and finish within a window, and gives up without any."""
     generator = PerfAnalyzer(ENVIRONMENT)
     window = Window(window_ms=100, stability_percent=1000, attempts=1)
     with served(tmp_path, Serving(), max_batch=1, slow=250) as (server, _):

@@ -1,4 +1,4 @@
-"""Deliveries as they really come: from MLflow, altered, doubled, and not at all."""
+"""Deliveries as they really arrive: from MLflow, altered, duplicated, or not at all."""
 
 import base64
 import concurrent.futures
@@ -39,40 +39,40 @@ def headers(lab: Lab, body: bytes, *, delivery: str, sent: int | None = None) ->
     }
 
 
-def post(lab: Lab, body: bytes, given: dict[str, str]) -> httpx.Response:
+def post(lab: Lab, body: bytes, signed: dict[str, str]) -> httpx.Response:
     url = f"http://127.0.0.1:{lab.running.receiver_port}/webhooks/mlflow"
-    return httpx.post(url, content=body, headers=given, trust_env=False, timeout=30)
+    return httpx.post(url, content=body, headers=signed, trust_env=False, timeout=30)
 
 
 def test_mlflows_own_test_event_is_acknowledged_and_starts_nothing(lab: Lab) -> None:
     before = set(lab.releases.names())
     url = f"http://127.0.0.1:{lab.running.receiver_port}/webhooks/mlflow"
     client = lab.mlflow.MlflowClient()
-    (webhook,) = [one for one in client.list_webhooks(max_results=100) if one.name == stack.WEBHOOK]
+    (webhook,) = [hook for hook in client.list_webhooks(max_results=100) if hook.name == stack.WEBHOOK]
     assert webhook.url == url
-    told = client.test_webhook(webhook.webhook_id)
-    assert (told.success, told.response_status) == (True, 200)
+    result = client.test_webhook(webhook.webhook_id)
+    assert (result.success, result.response_status) == (True, 200)
     assert set(lab.releases.names()) == before
 
 
 @pytest.mark.parametrize("fault", ["unsigned", "altered", "stale", "oversized", "other secret"])
-def test_what_is_not_genuine_starts_nothing(lab: Lab, fault: str) -> None:
+def test_a_delivery_that_is_not_genuine_starts_nothing(lab: Lab, fault: str) -> None:
     before = set(lab.releases.names())
     body = event("alone", 1)
-    given = headers(lab, body, delivery=str(uuid.uuid4()))
+    signed = headers(lab, body, delivery=str(uuid.uuid4()))
     if fault == "unsigned":
-        given = {}
+        signed = {}
     elif fault == "altered":
         body = event("alone", 2)
     elif fault == "stale":
-        given = headers(lab, body, delivery=str(uuid.uuid4()), sent=int(time.time()) - 3600)
+        signed = headers(lab, body, delivery=str(uuid.uuid4()), sent=int(time.time()) - 3600)
     elif fault == "oversized":
         body = body + b" " * MAX_BODY_BYTES
-        given = headers(lab, body, delivery=str(uuid.uuid4()))
+        signed = headers(lab, body, delivery=str(uuid.uuid4()))
     else:
-        given["X-MLflow-Signature"] = "v1," + base64.b64encode(b"0" * 32).decode()
-    wanted = {"stale": 409, "oversized": 413}.get(fault, 401)
-    assert post(lab, body, given).status_code == wanted
+        signed["X-MLflow-Signature"] = "v1," + base64.b64encode(b"0" * 32).decode()
+    status = {"stale": 409, "oversized": 413}.get(fault, 401)
+    assert post(lab, body, signed).status_code == status
     assert set(lab.releases.names()) == before
 
 
@@ -84,12 +84,12 @@ def test_the_same_delivery_fifty_times_at_once_is_one_release(lab: Lab) -> None:
     first = lab.releases.result(name)
 
     body = event("fifty", version)
-    given = headers(lab, body, delivery=str(uuid.uuid4()))
+    signed = headers(lab, body, delivery=str(uuid.uuid4()))
     with concurrent.futures.ThreadPoolExecutor(50) as pool:
-        answers = list(pool.map(lambda _: post(lab, body, given).status_code, range(50)))
+        answers = list(pool.map(lambda _: post(lab, body, signed).status_code, range(50)))
     assert sorted(answers) == [202] + [409] * 49
     assert set(lab.releases.names()) - before == {name}
-    assert lab.releases.result(name) == first  # found, not run again
+    assert lab.releases.result(name) == first  # reused, not run again
     assert not lab.releases.active(name)
 
 
@@ -109,7 +109,7 @@ def test_a_lost_webhook_is_found_by_the_sweep_and_a_dead_receiver_comes_back(lab
     stop(dead)
     version = lab.log_classifier("lost")
     name = release_name("lost", version, "")
-    if not lab.releases.folder(name).is_dir():  # MLflow's retries may reach the receiver that came back
+    if not lab.releases.folder(name).is_dir():  # MLflow's retries may reach the restarted receiver
         dispatcher.sweep(lab.site, Releases(lab.home), since=running.since)
     assert lab.wait("lost", version).exit_code == 0
 
