@@ -1,4 +1,4 @@
-"""What a stopped demo left under way is waited for, in real folders; the registry alone is a stand-in."""
+"""Cleaning up after an interrupted demo, in real folders; only the registry is a fake."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.registry import VersionInfo
 
 
-class Swept:
+class FakeRegistry:
     """A registry whose webhooks may have been lost."""
 
     missed: tuple[VersionInfo, ...] = ()
@@ -34,7 +34,7 @@ class Swept:
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_story, "RestRegistry", Swept)
+    monkeypatch.setattr(demo_story, "RestRegistry", FakeRegistry)
 
 
 @pytest.fixture
@@ -45,12 +45,12 @@ def releases(tmp_path: Path) -> Releases:
 def running(home: Path, dispatcher: Process | None = None) -> Stack:
     """A stack whose dispatcher is this process, unless another is named."""
     ports = dict.fromkeys(("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port"), 1)
-    made = Stack(
+    stack = Stack(
         **ports, registry_uri="http://127.0.0.1:1", server_environment="", cache_mb=0, rate_limiter=False, sweep_s=60,
         since=0, processes={"dispatcher": dispatcher or identify(os.getpid())},
     )  # fmt: skip
-    (home / "stack.json").write_text(made.model_dump_json())
-    return made
+    (home / "stack.json").write_text(stack.model_dump_json())
+    return stack
 
 
 def queued(releases: Releases, model: str, version: int) -> str:
@@ -82,19 +82,19 @@ def test_releases_of_its_own_model_are_waited_for_in_their_order_and_no_others(
             releases.end(name, report(name))
 
     worker = later(work)
-    told: list[str] = []
-    demo_story.settle(tmp_path, running(tmp_path), told.append)
+    messages: list[str] = []
+    demo_story.settle(tmp_path, running(tmp_path), messages.append)
     worker.join()
     assert not any(map(releases.active, (second, third)))
     assert releases.active(other)
-    assert [line.split()[1] for line in told] == [second, third]
+    assert [line.split()[1] for line in messages] == [second, third]
 
 
 def test_a_version_whose_webhook_was_lost_is_released_before_the_demo_begins(
     tmp_path: Path, releases: Releases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = VersionInfo(name="digits", version=3, source="", run_id="", tags={}, created_at=1.0)
-    monkeypatch.setattr(Swept, "missed", (info,))
+    monkeypatch.setattr(FakeRegistry, "missed", (info,))
 
     def work() -> None:
         (name,) = releases.of("digits", 3)
@@ -121,6 +121,6 @@ def test_without_a_dispatcher_nobody_waits_for_ever(tmp_path: Path, releases: Re
 
 
 def test_in_a_fresh_home_there_is_nothing_to_wait_for(tmp_path: Path) -> None:
-    told: list[str] = []
-    demo_story.settle(tmp_path, running(tmp_path), told.append)
-    assert told == []
+    messages: list[str] = []
+    demo_story.settle(tmp_path, running(tmp_path), messages.append)
+    assert messages == []
