@@ -1,6 +1,6 @@
-"""One option and one fixture: generated text is compared with a golden file, which `make golden` writes anew.
+"""Golden files: the `golden` fixture compares generated text with a file, and `make golden` rewrites those files.
 
-And one rule: in a checkout a room could be imported by its bare name, in an installation it can't. Here neither.
+Tests also can't import a room by its bare name: that works in a checkout, but not in an installation.
 """
 
 import difflib
@@ -13,7 +13,7 @@ import pytest
 FOLDER = Path(__file__).with_name("golden")
 
 for room in ("pipelines", "runtime", "steps", "templates"):
-    sys.modules[room] = None  # type: ignore[assignment] # an import of it fails, a name in a string included
+    sys.modules[room] = None  # type: ignore[assignment] # every import of it fails, by a string too
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,15 +22,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compares a text with `tests/golden/NAME`."""
+    """Compares text with `tests/golden/NAME`."""
 
     def compare(name: str, text: str) -> None:
         file = FOLDER / name
         if request.config.getoption("--update-golden"):
             file.write_text(text)
-        kept = file.read_text() if file.is_file() else ""
-        if text != kept:
-            changed = difflib.unified_diff(kept.splitlines(), text.splitlines(), f"golden/{name}", "now", lineterm="")
+        expected = file.read_text() if file.is_file() else ""
+        if text != expected:
+            changed = difflib.unified_diff(
+                expected.splitlines(), text.splitlines(), f"golden/{name}", "now", lineterm=""
+            )
             pytest.fail("\n".join([*changed, "If the change is meant, run `make golden`."]), pytrace=False)
 
     return compare

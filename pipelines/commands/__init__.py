@@ -1,1 +1,1 @@
-"""The `shiplift` command: one file per command, named after it, in folders by what they are about."""
+"""The `shiplift` command: one file per subcommand, named after it, in folders by topic."""

@@ -1,6 +1,6 @@
-"""The `shiplift` command: its commands in one table, and what holds for all of them.
+"""The `shiplift` command: a table of its subcommands, and the error handling they share.
 
-A command is a function in a file of its name; its body imports what it needs, so that `--help` is instant.
+A subcommand is a function in a file of the same name. Its body imports what it needs, so that `--help` is instant.
 """
 
 import json
@@ -54,8 +54,8 @@ for name, command in COMMANDS.items():
     app.command(name)(command)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         typer.echo(version("shiplift"))
@@ -65,7 +65,7 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _edge(
     home: Annotated[
-        Path | None, typer.Option(help="The folder that keeps all state. [default: .shiplift, or $SHIPLIFT_HOME]")
+        Path | None, typer.Option(help="Folder that holds all state. [default: .shiplift, or $SHIPLIFT_HOME]")
     ] = None,
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
@@ -75,22 +75,22 @@ def _edge(
 
 
 def main() -> NoReturn:
-    """The command's entry: every error of ours becomes one message and its exit code."""
+    """Entry point: turns every `ShipliftError` into one message and its exit code."""
     os.environ.setdefault("NO_PROXY", "127.0.0.1,localhost")
     try:
         app()
     except ShipliftError as error:
         _fail(error)
-    except SystemExit as ended:
-        own = {1: Cancelled.exit_code, 2: UsageError.exit_code}  # what typer means by 1 and 2
-        sys.exit(own.get(ended.code, ended.code) if isinstance(ended.code, int) else ended.code)
+    except SystemExit as error:
+        codes = {1: Cancelled.exit_code, 2: UsageError.exit_code}  # typer exits with 1 and 2 for these
+        sys.exit(codes.get(error.code, error.code) if isinstance(error.code, int) else error.code)
     sys.exit(0)
 
 
 def _fail(error: ShipliftError) -> NoReturn:
     if "--json" in sys.argv:
-        told = {"error": type(error).__name__, "exit_code": error.exit_code, "what": error.what, "do": error.do}
-        typer.echo(json.dumps(told))
+        document = {"error": type(error).__name__, "exit_code": error.exit_code, "what": error.what, "do": error.do}
+        typer.echo(json.dumps(document))
     typer.echo(f"{error.title}: {error}", err=True)
     sys.exit(error.exit_code)
 

@@ -1,6 +1,6 @@
-"""What a person sees: a release live on a terminal (lines where there is none), and tables. Results go to stdout,
+"""Output for people: a live view of a release (plain lines without a terminal), and tables.
 
-everything else to stderr, so that `--json` can be piped.
+Results go to stdout and everything else to stderr, so that `--json` can be piped.
 """
 
 import time
@@ -36,7 +36,7 @@ stdout = Console(highlight=False, soft_wrap=True)
 
 
 def watch(events: Iterator[Event | None], *, quiet: bool = False) -> None:
-    """Shows what happens in a release until there is nothing more; None is a pause."""
+    """Shows the events of a release until they end; None means that nothing happened for a moment."""
     view = _View()
     if quiet or not stderr.is_terminal:
         for event in events:
@@ -46,15 +46,15 @@ def watch(events: Iterator[Event | None], *, quiet: bool = False) -> None:
         with Live(view, console=stderr, refresh_per_second=10, transient=True):
             for event in events:
                 if event:
-                    view.take(event)
+                    view.add(event)
         stderr.print(view.table(finished=True))
 
 
 def follow(engine: Releasing, name: str, *, quiet: bool = False) -> ReleaseReport:
-    """Shows a release until it has ended, and gives its report.
+    """Shows a release until it ends, and returns its report.
 
     Raises:
-        StackDown, NotFound: it can't end, or left no report.
+        StackDown, NotFound: the release can't end, or left no report.
     """
     watch(engine.events(name), quiet=quiet)
     return engine.result(name)
@@ -71,18 +71,18 @@ def _line(event: Event) -> None:
 
 
 class _View:
-    """The live table: one row a stage, the running one with its progress."""
+    """The live table: one row per stage, with the progress of the running one."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str], Event] = {}
         self._since: dict[tuple[str, str], float] = {}
 
-    def take(self, event: Event) -> None:
-        """Takes an event in."""
-        at = (event.stage, event.target)
+    def add(self, event: Event) -> None:
+        """Adds an event."""
+        key = (event.stage, event.target)
         if event.kind == "started":
-            self._since[at] = time.monotonic()
-        self._rows[at] = event
+            self._since[key] = time.monotonic()
+        self._rows[key] = event
 
     def __rich__(self) -> Group:
         return Group(self.table(finished=False))
@@ -90,20 +90,20 @@ class _View:
     def table(self, *, finished: bool) -> Table:
         """The rows so far."""
         table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-        for at, event in self._rows.items():
+        for key, event in self._rows.items():
             if event.kind == "finished":
                 mark: Any = Text(_MARKS.get(event.outcome, "✗"), style=_STYLES.get(event.outcome, ""))
                 seconds, note = f"{event.seconds:.2f} s", "cached" if event.cached else event.message
             else:
                 mark = Text("·") if finished else Spinner("dots")
-                seconds = f"{time.monotonic() - self._since.get(at, time.monotonic()):.1f} s"
+                seconds = f"{time.monotonic() - self._since.get(key, time.monotonic()):.1f} s"
                 note = event.message + (f"  {event.done:.0%}" if event.done is not None else "")
-            table.add_row(mark, " ".join(at).strip(), Text(seconds, justify="right"), Text(note, style="dim"))
+            table.add_row(mark, " ".join(key).strip(), Text(seconds, justify="right"), Text(note, style="dim"))
         return table
 
 
 def show_report(report: ReleaseReport) -> None:
-    """A release's verdict, gates, endpoint and page, on stdout."""
+    """Prints a release's verdict, checks, endpoint and report page on stdout."""
     stdout.print()
     style = _STYLES.get(str(report.verdict), "")
     stdout.print(
@@ -121,7 +121,7 @@ def show_report(report: ReleaseReport) -> None:
 
 
 def show_answer(answer: Answer) -> None:
-    """What production answered, on stdout."""
+    """Prints production's answer on stdout."""
     typer.echo(f"{answer.model} version {answer.version}")
     for name, value in answer.outputs.items():
         typer.echo(f"{name}: {value}")
@@ -133,7 +133,7 @@ def style(word: str) -> str:
 
 
 def gates(checks: tuple[Check, ...]) -> Table:
-    """The table of gates."""
+    """The table of a verdict's checks."""
     table = Table("check", "verdict", "measured", "limit", "unit", box=None, padding=(0, 3, 0, 0), header_style="dim")
     for check in checks:
         verdict = Text(str(check.verdict), style=style(str(check.verdict)))
@@ -144,5 +144,5 @@ def gates(checks: tuple[Check, ...]) -> Table:
 
 
 def number(value: float | None) -> str:
-    """A number as people write it."""
+    """A number formatted for people."""
     return "-" if value is None else f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

@@ -1,4 +1,4 @@
-"""What every command does at its edge: settings, the engine, files given by hand, output. It loads at once."""
+"""Input and output shared by the commands: settings, the engine, files, results. It imports in no time."""
 
 import os
 from collections.abc import Callable
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from shiplift.runtime.records.base import Record
 
 R = TypeVar("R", bound="Record")
-HOME: ContextVar[Path | None] = ContextVar("home", default=None)  # what `--home` says
+HOME: ContextVar[Path | None] = ContextVar("home", default=None)  # the value of `--home`
 
 
 def settings(**options: Any) -> "Settings":
-    """The settings: options that were given, then variables, then defaults.
+    """The settings: command-line options first, then environment variables, then defaults.
 
     Raises:
-        UsageError: a variable has a wrong value.
+        UsageError: a variable has an invalid value.
     """
     from pydantic import ValidationError
 
     from shiplift.pipelines.settings import Settings
     from shiplift.runtime.base.errors import UsageError
 
-    chosen = {"home": HOME.get(), **options}
+    candidates = {"home": HOME.get(), **options}
     try:
-        return Settings(**{name: value for name, value in chosen.items() if value is not None})
+        return Settings(**{name: value for name, value in candidates.items() if value is not None})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -39,12 +39,12 @@ def settings(**options: Any) -> "Settings":
 
 
 def home() -> Path:
-    """The folder that keeps all state."""
+    """The folder that holds all state."""
     return settings().root
 
 
 def engine(name: str | None, namespace: str | None) -> "Engine":
-    """The place that runs releases: the only choice of it."""
+    """The engine to use. No other code chooses one."""
     from shiplift.pipelines.engines.table import choose
 
     return choose(settings(engine=name or None, namespace=namespace or None))
@@ -58,25 +58,25 @@ def values(file: Path | None, namespace: str | None) -> "Values":
 
 
 def version_of(name: str) -> tuple[str, int]:
-    """A model and its version.
+    """The model and the version in `MODEL/VERSION`.
 
     Raises:
-        UsageError: the name says no version.
+        UsageError: the name has no version.
     """
     from shiplift.runtime.base.errors import UsageError
     from shiplift.runtime.store.registry import model_and_version
 
     model, version = model_and_version(name)
     if version is None:
-        raise UsageError(f"{name!r} names no version", do="Write MODEL/VERSION, such as digits/3.")
+        raise UsageError(f"{name!r} has no version", do="Write MODEL/VERSION, such as digits/3.")
     return model, version
 
 
 def read(path: Path) -> str:
-    """A text file that the user named.
+    """The content of a text file that the user named.
 
     Raises:
-        UsageError: it can't be read.
+        UsageError: the file can't be read.
     """
     from shiplift.runtime.base.errors import UsageError
 
@@ -87,12 +87,12 @@ def read(path: Path) -> str:
 
 
 def say(message: str) -> None:
-    """A message for a person, on stderr: stdout is for results."""
+    """Prints a message for people on stderr; stdout is for results."""
     typer.echo(message, err=True)
 
 
-def give(result: R, show: Callable[[R], None], *, as_json: bool) -> None:
-    """A result, on stdout."""
+def print_result(result: R, show: Callable[[R], None], *, as_json: bool) -> None:
+    """Prints a result on stdout, as JSON or with `show`."""
     if as_json:
         typer.echo(result.model_dump_json())
     else:

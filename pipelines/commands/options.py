@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share, each described once."""
+"""Arguments and options that several commands share."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,17 +8,19 @@ import typer
 from shiplift.pipelines.choices import EngineName
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-Model = Annotated[str, typer.Argument(help="A registered model's name.", metavar="MODEL")]
-ModelVersion = Annotated[str, typer.Argument(help="A registered model and its version.", metavar="MODEL/VERSION")]
-Engine = Annotated[EngineName | None, typer.Option(help="Where it runs. [default: local, or $SHIPLIFT_ENGINE]")]
+Model = Annotated[str, typer.Argument(help="Name of a registered model.", metavar="MODEL")]
+ModelVersion = Annotated[str, typer.Argument(help="A registered model and a version of it.", metavar="MODEL/VERSION")]
+Engine = Annotated[EngineName | None, typer.Option(help="Where releases run. [default: local, or $SHIPLIFT_ENGINE]")]
 Namespace = Annotated[
     str | None, typer.Option(help="Shiplift's namespace on the cluster. [default: shiplift, or $SHIPLIFT_NAMESPACE]")
 ]
 Port = Annotated[int | None, typer.Option(min=1, max=65535)]
-Spec = Annotated[Path | None, typer.Option(help="A release spec to use instead of the logged one.")]
-Detach = Annotated[bool, typer.Option("--detach", help="Don't wait for it to end.")]
-Watch = Annotated[bool, typer.Option("--watch", help="On a cluster: show it until it has ended.")]
-AllowOlder = Annotated[bool, typer.Option("--allow-older", help="Promote it even over a newer champion.")]
-OpenPage = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
-ValuesFile = Annotated[Path | None, typer.Option("--values", help="A file of values; `shiplift values` prints one.")]
-Timeout = Annotated[float, typer.Option(help="Seconds to wait at most.", min=1)]
+Spec = Annotated[Path | None, typer.Option(help="Release spec to use instead of the one logged with the model.")]
+Detach = Annotated[bool, typer.Option("--detach", help="Return at once; don't wait for the release to end.")]
+Watch = Annotated[bool, typer.Option("--watch", help="On a cluster: follow the release until it ends.")]
+AllowOlder = Annotated[bool, typer.Option("--allow-older", help="Promote the version even if the champion is newer.")]
+OpenPage = Annotated[bool, typer.Option("--open", help="Open the report page in a browser.")]
+ValuesFile = Annotated[
+    Path | None, typer.Option("--values", help="Values file; `shiplift values` prints a commented one.")
+]
+Timeout = Annotated[float, typer.Option(help="Maximum wait, in seconds.", min=1)]

@@ -1,7 +1,7 @@
-"""What a user can ask of a place that runs releases. An engine is a class with these methods and a line in `table.py`.
+"""The interface of an engine, a place that runs releases: a class with these methods, listed in `table.py`.
 
-Every method raises errors of ours; beside those named, `StackDown` where this machine's stack does not run, and
-`ClusterUnreachable`, `ClusterRefused` or `Temporary` where a cluster does not answer.
+Methods raise only subclasses of `ShipliftError`. Besides those named, `StackDown` where this machine's stack does not
+run, and `ClusterUnreachable`, `ClusterRefused` or `Temporary` where a cluster does not answer.
 """
 
 from collections.abc import Iterator
@@ -16,117 +16,119 @@ from shiplift.runtime.store.history import History
 
 
 class Releasing(Protocol):
-    """Orders, and what becomes of them."""
+    """Starting releases, following them, and stopping or undoing them."""
 
     @property
     def attended(self) -> bool:
-        """Whether a release is the business of who ordered it: it is waited for unless they say otherwise, and
+        """Whether a command that orders a release waits for it by default, and cancels it when interrupted.
 
-        interrupting the wait cancels it. Else it goes on by itself, and is watched by who asks for that.
+        Where false, a release runs on its own, and is only followed on request.
         """
 
     def order(self, name: str, spec: str, *, again: bool, allow_older: bool) -> Accepted:
-        """Orders a release of a version (`MODEL/VERSION`), or of a model's newest one.
+        """Orders a release of a version (`MODEL/VERSION`), or of a model's newest version.
 
         Raises:
             NotFound: the registry has no such version.
-            SpecInvalid: the spec given by hand is wrong.
+            SpecInvalid: `spec` is not a valid spec.
         """
 
     def under_way(self, name: str) -> bool:
         """Whether a release is queued or running."""
 
     def events(self, name: str) -> Iterator[Event | None]:
-        """What happens in a release until it has ended; None is a pause."""
+        """Yields the events of a release until it ends; None means that nothing happened for a moment."""
 
     def result(self, name: str) -> ReleaseReport:
-        """How an ended release ended.
+        """The report of an ended release.
 
         Raises:
-            NotFound, StackDown: nothing says how.
+            NotFound, StackDown: the release left no report.
         """
 
     def cancel(self, model: str, version: int) -> str:
-        """Stops a version's release under way, and waits for it to clean up; gives its name, empty: there was none."""
+        """Cancels a version's release, and waits for it to clean up; returns its name, or "" if there was none."""
 
     def stop(self, name: str) -> None:
-        """The same for a release by its name."""
+        """Cancels a release by its name, and waits for it to clean up."""
 
     def rollback(self, model: str) -> Promotion:
         """Makes the previous champion serve again.
 
         Raises:
-            NothingToRollBack, CanaryFailed, ServerFailed, ...: as the step says.
+            NothingToRollBack, CanaryFailed, ServerFailed, ...: as `steps.rollback.rollback` does.
         """
 
 
-class Remembering(Protocol):
-    """Past releases."""
+class PastReleases(Protocol):
+    """Reading past releases."""
 
     @property
     def verified(self) -> bool:
         """Whether records of past releases are checked against their signatures."""
 
     def report(self, model: str, version: int) -> ReleaseReport:
-        """How a version's newest release ended; its `report` is the path of the page on this machine.
+        """The report of a version's newest release; `report` in it is the path of the page on this machine.
 
         Raises:
-            NotFound: it was never released.
+            NotFound: the version was never released.
         """
 
     def reports(self, model: str = "") -> list[ReleaseReport]:
-        """The newest report of each version that was released, of one model or of all; in no order."""
+        """The newest report of each released version of a model, or of all models; in no particular order."""
 
     def history(self, report: ReleaseReport) -> History:
-        """The records that a release's stages gave."""
+        """The records that a release's stages produced."""
 
     def story(self, report: ReleaseReport) -> Story:
-        """The same for a page."""
+        """The records of a release, prepared for its report page."""
 
     def champions(self) -> dict[str, int] | None:
-        """Each model's champion (0: none); None where the registry can't be asked."""
+        """The champion of each model (0: none); None if the registry does not answer."""
 
 
 class Serving(Protocol):
-    """What serves, and how it stands."""
+    """Production, logs, status and targets."""
 
     def infer(self, model: str, file: Path, *, sequence: bool) -> Answer:
-        """Sends one request made from a file to production; with `sequence` its samples in turn, as one sequence.
+        """Sends a file to production as one request; with `sequence`, its samples one by one as a sequence.
 
         Raises:
-            DataInvalid: the file's arrays are not the model's inputs.
+            DataInvalid: the file's arrays don't match the model's inputs.
             NotFound: the model is not served.
             ServerFailed: Triton refuses the request.
         """
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
-        """The last lines of a log, and then, if asked, new ones as they come. An empty name: what starts releases.
+        """Yields the last lines of a log and, with `follow`, new lines.
+
+        An empty name stands for the process that starts releases.
 
         Raises:
             NotFound: there is no such log.
         """
 
     def status(self, model: str | None) -> Status:
-        """How it all stands, or one model.
+        """The status of everything, or of a model.
 
         Raises:
             NotFound: the registry does not know the model.
         """
 
     def targets(self) -> Catalogue:
-        """The places that a spec may name.
+        """The targets that a spec may name.
 
         Raises:
-            SpecInvalid: the catalogue is wrong.
+            SpecInvalid: the catalogue is not valid.
         """
 
     def detect(self, name: str) -> Catalogue:
-        """Writes the targets found here into the catalogue of this home, and gives those.
+        """Adds the detected targets to the catalogue of this home, and returns them.
 
         Raises:
-            UsageError: one name for several targets.
+            UsageError: a name is given, but several targets are detected.
         """
 
 
-class Engine(Releasing, Remembering, Serving, Protocol):
-    """All of it."""
+class Engine(Releasing, PastReleases, Serving, Protocol):
+    """The whole interface."""

@@ -1,10 +1,10 @@
-"""A real cluster for the session: the one KUBECONFIG names, or one that a script starts on this machine.
+"""A real cluster for the session: the one that KUBECONFIG names, or one that a script starts on this machine.
 
 SHIPLIFT_CLUSTER_SCRIPT names the script, such as `kind.sh` here: `up`, `kubeconfig` (prints its path), `addon gateway`
 (the GatewayClass `eg`), `build DIR TAG --target NAME`. Pods and this process then share folders, and the images are
 built from the working tree; a cluster of yours must have them already (their names are the values' defaults, or
-SHIPLIFT_PIPELINE_IMAGE and SHIPLIFT_SERVER_IMAGE). What is tested is the path, on two cores: all of a release's pods
-are small. Workers of pytest-xdist share the cluster, each with a namespace of its own.
+SHIPLIFT_PIPELINE_IMAGE and SHIPLIFT_SERVER_IMAGE). The tests check behaviour, not speed, on two cores: all pods of a
+release are small. Workers of pytest-xdist share the cluster, each with its own namespace.
 """
 
 import json
@@ -38,13 +38,13 @@ _BUILD_S = 1500
 
 
 def of_this_machine(address: str) -> bool:
-    """Whether a node's address is one of this machine's, so that pods reach what listens on it here."""
-    return any(address == own.address for card in psutil.net_if_addrs().values() for own in card)
+    """Whether an address belongs to this machine, so that pods reach servers that listen on it."""
+    return any(address == local.address for interface in psutil.net_if_addrs().values() for local in interface)
 
 
-def until(what: Callable[[], Any], *, seconds: float = 60) -> Any:
-    """Waits for a condition and gives its value; each look at the cluster is a process."""
-    return _until(what, seconds=seconds, every_s=0.5)
+def until(condition: Callable[[], Any], *, seconds: float = 60) -> Any:
+    """Waits until a condition is true and returns its value; polls slowly, since each kubectl call is a process."""
+    return _until(condition, seconds=seconds, every_s=0.5)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,40 +55,40 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @dataclass(frozen=True)
 class Kube:
-    """The cluster as kubectl sees it. `here`: it runs on this machine, so that pods and this process share folders."""
+    """A cluster, through kubectl. `here`: it runs on this machine, so that pods and this process share folders."""
 
     kubeconfig: Path
     here: bool
 
-    def run(self, *words: str, given: str = "", check: bool = True) -> "subprocess.CompletedProcess[str]":
-        """kubectl with these words; what it may not do is its exit code and stderr, with `check=False`."""
+    def run(self, *arguments: str, stdin: str = "", check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """Runs kubectl; with `check=False`, a failure is only in the exit code and stderr."""
         done = subprocess.run(
-            ["kubectl", "--request-timeout=30s", *words], input=given, capture_output=True, text=True, check=False,
+            ["kubectl", "--request-timeout=30s", *arguments], input=stdin, capture_output=True, text=True, check=False,
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)}, timeout=200,
         )  # fmt: skip
-        assert not check or done.returncode == 0, f"kubectl {' '.join(words)}: {done.stderr}"
+        assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done
 
-    def __call__(self, *words: str, given: str = "") -> str:
-        return self.run(*words, given=given).stdout
+    def __call__(self, *arguments: str, stdin: str = "") -> str:
+        return self.run(*arguments, stdin=stdin).stdout
 
     def get(self, kind: str, namespace: str, name: str = "", selector: str = "") -> Any:
         """An object, or the list of those whose labels match."""
-        words = ["-n", namespace, "get", kind, *([name] if name else []), *(["-l", selector] if selector else [])]
-        found = json.loads(self(*words, "-o", "json"))
-        return found if name else found["items"]
+        query = ["-n", namespace, "get", kind, *([name] if name else []), *(["-l", selector] if selector else [])]
+        body = json.loads(self(*query, "-o", "json"))
+        return body if name else body["items"]
 
     def exists(self, kind: str, namespace: str, name: str) -> bool:
         return self.run("-n", namespace, "get", kind, name, check=False).returncode == 0
 
     def apply(self, body: Any) -> None:
         bodies = body if isinstance(body, list) else [body]
-        self("apply", "--server-side", "-f", "-", given=yaml.safe_dump_all(bodies))
+        self("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(bodies))
 
-    def shiplift(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
-        """The command of this working tree."""
+    def shiplift(self, *arguments: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """Runs the `shiplift` command of this working tree."""
         done = subprocess.run(
-            [sys.executable, "-m", "shiplift.pipelines.commands.app", *words],
+            [sys.executable, "-m", "shiplift.pipelines.commands.app", *arguments],
             capture_output=True, text=True, check=False, cwd=ROOT,
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig)}, timeout=400,
         )  # fmt: skip
@@ -96,13 +96,13 @@ class Kube:
         return done
 
     def service(self, namespace: str, name: str) -> str:
-        """A Service's address, reachable from here where the cluster is here."""
+        """The address of a Service, reachable from this process if the cluster runs on this machine."""
         return str(self.get("service", namespace, name)["spec"]["clusterIP"])
 
 
 @dataclass
 class Lab:
-    """Shiplift on the cluster, and what authors of models do with it."""
+    """Shiplift on the cluster, used as authors of models do."""
 
     kube: Kube
     values: Values
@@ -122,7 +122,7 @@ class Lab:
     def log(
         self, name: str, log_model: Callable[..., Any], *, spec: str = FAST, data: dict[str, NDArray[Any]] | None = None
     ) -> int:
-        """Runs `log_model(registered_model_name=...)` in a run with a spec and data; gives the version's number."""
+        """Runs `log_model(registered_model_name=...)` in a run with a spec and data; returns the version's number."""
         with self.mlflow.start_run():
             if spec:
                 self.mlflow.log_text(spec, "shiplift/shiplift.yaml")
@@ -133,7 +133,7 @@ class Lab:
             info = log_model(name="model", registered_model_name=name, pip_requirements=[])
         return int(info.registered_model_version)
 
-    def log_classifier(self, name: str, *, samples: int = 1200, spec: str = FAST, **how: Any) -> int:
+    def log_classifier(self, name: str, *, samples: int = 1200, spec: str = FAST, **options: Any) -> int:
         """Registers a logistic regression on digits with signature, example and validation set."""
         from mlflow.models import infer_signature
         from sklearn.linear_model import LogisticRegression
@@ -142,37 +142,39 @@ class Lab:
         if samples not in self.fitted:
             self.fitted[samples] = LogisticRegression(max_iter=200).fit(images[:samples], labels[:samples])
         model, example = self.fitted[samples], images[:4]
-        given = {"signature": infer_signature(example, model.predict(example)), "input_example": example} | how
+        options = {"signature": infer_signature(example, model.predict(example)), "input_example": example} | options
 
-        def log_model(**words: Any) -> Any:
-            return self.mlflow.sklearn.log_model(model, **given, **words)
+        def log_model(**arguments: Any) -> Any:
+            return self.mlflow.sklearn.log_model(model, **options, **arguments)
 
         return self.log(name, log_model, spec=spec, data={"input": images[1200:], "label": labels[1200:]})
 
     def workflows(self, model: str = "") -> list[Any]:
-        """The Workflows there are, the oldest first."""
-        found = self.kube.get("workflow", self.namespace)
-        found = [one for one in found if not model or f"-{model}-" in f"-{one['metadata']['name']}-"]
-        return sorted(found, key=lambda one: str(one["metadata"]["creationTimestamp"]))
+        """The Workflows in the namespace, oldest first."""
+        workflows = [
+            workflow for workflow in self.kube.get("workflow", self.namespace)
+            if not model or f"-{model}-" in f"-{workflow['metadata']['name']}-"
+        ]  # fmt: skip
+        return sorted(workflows, key=lambda workflow: str(workflow["metadata"]["creationTimestamp"]))
 
 
 @pytest.fixture(scope="session", autouse=True)
 def kube(tmp_path_factory: pytest.TempPathFactory) -> Kube:
     """A cluster with Argo Workflows; one that the script starts has a Gateway and the project's images."""
-    given = os.environ.get("KUBECONFIG", "")
+    kubeconfig = os.environ.get("KUBECONFIG", "")
     if not SCRIPT:
-        if not given:
+        if not kubeconfig:
             pytest.skip("no cluster: set KUBECONFIG, or SHIPLIFT_CLUSTER_SCRIPT to a script that starts one")
-        return Kube(Path(given.split(os.pathsep)[0]), here=False)
+        return Kube(Path(kubeconfig.split(os.pathsep)[0]), here=False)
     assert (ROOT / SCRIPT).is_file(), f"SHIPLIFT_CLUSTER_SCRIPT is {SCRIPT}, which is not a file: name the script"
-    assert shutil.which("kubectl"), "the tests of a cluster need kubectl: install it"
+    assert shutil.which("kubectl"), "the cluster tests need kubectl: install it"
     started = time.monotonic()
     shared = tmp_path_factory.getbasetemp().parent if WORKER else tmp_path_factory.getbasetemp()
     with FileLock(shared / "cluster.lock"):
         if not (shared / "cluster.ready").exists():
-            _prepare(start=not given)
+            _prepare(start=not kubeconfig)
             (shared / "cluster.ready").touch()
-    os.environ["KUBECONFIG"] = given or _script("kubeconfig").strip()  # for what connects from this process
+    os.environ["KUBECONFIG"] = kubeconfig or _script("kubeconfig").strip()  # for clients in this process
     print(f"cluster and images: {time.monotonic() - started:.0f} s")
     return Kube(Path(os.environ["KUBECONFIG"]), here=True)
 
@@ -186,25 +188,25 @@ def _prepare(*, start: bool) -> None:
             _script("build", str(ROOT), f"localhost/shiplift-{name}:dev", "--target", name)
 
 
-def _script(*words: str) -> str:
-    done = subprocess.run([ROOT / SCRIPT, *words], capture_output=True, text=True, check=False, timeout=_BUILD_S)
-    assert done.returncode == 0, f"cluster {' '.join(words)}: {(done.stdout + done.stderr)[-3000:]}"
+def _script(*arguments: str) -> str:
+    done = subprocess.run([ROOT / SCRIPT, *arguments], capture_output=True, text=True, check=False, timeout=_BUILD_S)
+    assert done.returncode == 0, f"cluster {' '.join(arguments)}: {(done.stdout + done.stderr)[-3000:]}"
     return done.stdout
 
 
 def stage_runs(workflow: Any) -> dict[str, Any]:
-    """How the stages of a Workflow went, as their pods told."""
+    """The stage runs that a Workflow's pods reported, by stage."""
     runs = [
-        json.loads(one["value"])
+        json.loads(parameter["value"])
         for node in workflow["status"]["nodes"].values()
-        for one in (node.get("outputs") or {}).get("parameters", [])
-        if one["name"] == "stage_run" and one.get("value")
+        for parameter in (node.get("outputs") or {}).get("parameters", [])
+        if parameter["name"] == "stage_run" and parameter.get("value")
     ]
     return {run["name"]: run for run in runs}
 
 
 def small_values(namespace: str, folder: Path | None, *, gateway: bool) -> dict[str, Any]:
-    """Values for two cores: nothing asks for more than a small node has."""
+    """Values for two cores: no request exceeds what a small node has."""
     storage = (
         {"kind": "hostPath", "path": str(folder), "size": "5Gi"} if folder else {"kind": "emptyDir", "size": "5Gi"}
     )
@@ -229,16 +231,16 @@ def small_values(namespace: str, folder: Path | None, *, gateway: bool) -> dict[
 
 @pytest.fixture(scope="session")
 def lab(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
-    """Shiplift installed for the session, its MLflow reached at its Service's address."""
+    """Shiplift, installed for the session; its MLflow is reached at its Service's address."""
     folder = tmp_path_factory.mktemp("lab")
     data = folder / "mlflow" if kube.here else None
     if data:
         data.mkdir()
-        data.chmod(0o777)  # for the images' user, who is nobody here
-    given = yaml.safe_dump(small_values(NAMESPACE, data, gateway=kube.here))
+        data.chmod(0o777)  # for the images' user, which does not exist here
+    values = yaml.safe_dump(small_values(NAMESPACE, data, gateway=kube.here))
     file = folder / "values.yaml"
-    file.write_text(given)
-    if kube.exists("namespace", "default", NAMESPACE):  # what an interrupted run left
+    file.write_text(values)
+    if kube.exists("namespace", "default", NAMESPACE):  # left by an interrupted run
         kube.shiplift("uninstall", "--namespace", NAMESPACE, "--data")
     kube.shiplift("install", "--values", str(file))
     prepare_environment()
@@ -250,18 +252,18 @@ def lab(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     mlflow.set_registry_uri(uri)
     registry = Registry(uri)
     client = mlflow.MlflowClient()
-    until(lambda: any(one.name == "shiplift" for one in client.list_webhooks(max_results=100)), seconds=60)
-    yield Lab(kube=kube, values=parse(given), registry=registry, mlflow=mlflow, folder=folder)
+    until(lambda: any(webhook.name == "shiplift" for webhook in client.list_webhooks(max_results=100)), seconds=60)
+    yield Lab(kube=kube, values=parse(values), registry=registry, mlflow=mlflow, folder=folder)
     kube.shiplift("uninstall", "--namespace", NAMESPACE, "--data")
 
 
 @pytest.fixture(scope="session")
 def nvidia_image(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An image with a `tritonserver` on its PATH, as NVIDIA has it: SHIPLIFT_NVIDIA_IMAGE, or one made here."""
+    """An image with `tritonserver` on its PATH, as in NVIDIA's: SHIPLIFT_NVIDIA_IMAGE, or one built here."""
     if image := os.environ.get("SHIPLIFT_NVIDIA_IMAGE", ""):
         return image
     if not kube.here:
-        pytest.skip("no image in place of NVIDIA's: set SHIPLIFT_NVIDIA_IMAGE")
+        pytest.skip("no image to stand in for NVIDIA's: set SHIPLIFT_NVIDIA_IMAGE")
     folder = tmp_path_factory.mktemp("nvidia")
     (folder / "tritonserver").write_text(_TRITONSERVER)
     (folder / "tritonserver").chmod(0o755)

@@ -1,4 +1,4 @@
-"""The client against a real API server: what it applies and deletes, and each way it can be refused."""
+"""The Kubernetes client against a real API server: applying, deleting, and each kind of refusal."""
 
 import uuid
 from collections.abc import Iterator
@@ -56,27 +56,27 @@ def test_what_is_not_there_is_none(client: KubernetesClient) -> None:
 
 
 def test_a_second_creation_and_a_late_write_are_conflicts(client: KubernetesClient) -> None:
-    made = client.create(config_map("claimed", by="first"))
+    created = client.create(config_map("claimed", by="first"))
     with pytest.raises(Conflict):
         client.create(config_map("claimed", by="second"))
-    client.replace({**made, "data": {"by": "third"}})
+    client.replace({**created, "data": {"by": "third"}})
     with pytest.raises(Conflict):
-        client.replace({**made, "data": {"by": "fourth"}})
-    late = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "data": {"by": "fifth"}}
+        client.replace({**created, "data": {"by": "fourth"}})
+    late = {"metadata": {"resourceVersion": created["metadata"]["resourceVersion"]}, "data": {"by": "fifth"}}
     with pytest.raises(Conflict):
         client.merge(kinds.CONFIG_MAP, "claimed", late)
     with pytest.raises(Conflict):
         client.delete(kinds.CONFIG_MAP, "claimed", uid=str(uuid.uuid4()))
     assert (client.get(kinds.CONFIG_MAP, "claimed") or {})["data"] == {"by": "third"}
-    assert client.delete(kinds.CONFIG_MAP, "claimed", uid=made["metadata"]["uid"])
+    assert client.delete(kinds.CONFIG_MAP, "claimed", uid=created["metadata"]["uid"])
 
 
 def test_a_long_list_comes_in_pages(client: KubernetesClient) -> None:
     names = [f"page-{number}" for number in range(7)]
     for name in names:
         client.apply({**config_map(name), "metadata": {"name": name, "labels": {"paged": "yes"}}})
-    found = list(client.each(kinds.CONFIG_MAP, "paged=yes", page=3))
-    assert [name_of(body) for body in found] == [f"ConfigMap {client.namespace}/{name}" for name in names]
+    listed = list(client.each(kinds.CONFIG_MAP, "paged=yes", page=3))
+    assert [name_of(body) for body in listed] == [f"ConfigMap {client.namespace}/{name}" for name in names]
 
 
 def test_kinds_that_the_table_lacks_are_discovered(client: KubernetesClient, namespace: str) -> None:
@@ -102,7 +102,7 @@ def test_every_kind_of_the_table_is_where_the_table_says(client: KubernetesClien
             assert (served.plural, served.namespaced) == (kind.plural, kind.namespaced), kind
 
 
-def test_what_the_cluster_finds_wrong_is_said_with_its_words(client: KubernetesClient) -> None:
+def test_a_refusal_has_the_words_of_the_cluster(client: KubernetesClient) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bad"}, "spec": {"containers": []}}
     with pytest.raises(ClusterRefused, match=r"refused changing Pod client-.*/bad \(422\): .*containers"):
         client.apply(pod)
@@ -110,7 +110,7 @@ def test_what_the_cluster_finds_wrong_is_said_with_its_words(client: KubernetesC
         client.create({**config_map("x"), "metadata": {"name": "x", "namespace": "no-such-namespace"}})
 
 
-def test_an_account_without_rights_is_told_what_it_may_not(
+def test_an_account_without_rights_gets_an_error_that_names_what_is_forbidden(
     kube: Kube, client: KubernetesClient, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kube("create", "serviceaccount", "limited", "-n", namespace)
@@ -122,7 +122,7 @@ def test_an_account_without_rights_is_told_what_it_may_not(
         limited.get(kinds.SECRET, "x")
     with pytest.raises(ClusterRefused, match=f"forbids changing ConfigMap {namespace}/x"):
         limited.apply(config_map("x"))
-    assert limited.serves(kinds.DEPLOYMENT)  # which anybody may ask
+    assert limited.serves(kinds.DEPLOYMENT)  # anybody may ask this
     stranger = _with(kube, tmp_path, monkeypatch, namespace, user={"token": "made-up"})
     with pytest.raises(ClusterRefused, match="forbids reading nodes in the cluster: Unauthorized"):
         stranger.find(kinds.NODE)
@@ -148,7 +148,7 @@ def test_a_kubeconfig_that_leads_to_no_api_server_is_no_cluster(
 def _with(
     kube: Kube, folder: Path, monkeypatch: pytest.MonkeyPatch, namespace: str, *, user: Any = None, cluster: Any = None
 ) -> KubernetesClient:
-    """A client with another user, or with another idea of where the cluster is."""
+    """A client whose kubeconfig has another user or another cluster."""
     body = yaml.safe_load(kube.kubeconfig.read_text())
     if user:
         body["users"][0]["user"] = user
@@ -184,8 +184,8 @@ def test_a_pod_that_does_not_run_is_diagnosed(
     )
 
     def why() -> Diagnosis | None:
-        found = diagnosis.of_pod(client.get(kinds.POD, name) or {})
-        return found if found and found.prospect is prospect else None
+        current = diagnosis.of_pod(client.get(kinds.POD, name) or {})
+        return current if current and current.prospect is prospect else None
 
     assert sentence in until(why, seconds=60).sentence
     client.delete(kinds.POD, name)

@@ -1,6 +1,6 @@
-"""The commands with `--engine argo` on a real cluster: a kubeconfig is all they need, and they leave nothing there.
+"""The commands with `--engine argo` on a real cluster: they need only a kubeconfig, and leave nothing behind.
 
-`tests/integration/test_cluster_commands.py` runs the same against a proxy that is no API server's.
+`tests/integration/test_cluster_commands.py` runs the same commands against a stand-in for the API server's proxy.
 """
 
 import json
@@ -18,25 +18,26 @@ from tests.cluster.test_release import SPEC, ended, promoted, workflow_of
 from tests.integration.conftest import digits
 
 MODEL = "asked"
+COMMAND = (sys.executable, "-m", "shiplift.pipelines.commands.app")
 
 
 class Shiplift:
-    """The command, with a home of its own where nothing has run."""
+    """The command, with a fresh home."""
 
     def __init__(self, lab: Lab, home: Path) -> None:
         self._lab = lab
         self.home = home
 
-    def words(self, *words: str) -> list[str]:
-        return ["--home", str(self.home), *words, "--engine", "argo", "--namespace", self._lab.namespace]
+    def arguments(self, *arguments: str) -> list[str]:
+        return ["--home", str(self.home), *arguments, "--engine", "argo", "--namespace", self._lab.namespace]
 
-    def __call__(self, *words: str, code: int = 0) -> str:
-        done = self._lab.kube.shiplift(*self.words(*words), check=False)
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        done = self._lab.kube.shiplift(*self.arguments(*arguments), check=False)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
-    def json(self, *words: str, code: int = 0) -> Any:
-        return json.loads(self(*words, "--json", code=code))
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", code=code))
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_logs_are_those_of_stages_and_of_parts(lab: Lab, shiplift: Shiplift, ver
     ended(lab, workflow_of(lab, MODEL, version))
     shiplift("rerun", f"{MODEL}/{version}")
     with subprocess.Popen(
-        [sys.executable, "-m", "shiplift.pipelines.commands.app", *shiplift.words("logs", f"{MODEL}/{version}", "-f")],
+        [*COMMAND, *shiplift.arguments("logs", f"{MODEL}/{version}", "-f")],
         cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as following:  # fmt: skip
         ended(lab, workflow_of(lab, MODEL, version))
@@ -120,7 +121,7 @@ def test_a_followed_log_shows_lines_while_a_stage_still_writes(lab: Lab, shiplif
     newest = version + 1
     name = workflow_of(lab, MODEL, newest)
     with subprocess.Popen(
-        [sys.executable, "-m", "shiplift.pipelines.commands.app", *shiplift.words("logs", name, "-f")],
+        [*COMMAND, *shiplift.arguments("logs", name, "-f")],
         cwd=ROOT, stdout=subprocess.PIPE, text=True,
     ) as following:  # fmt: skip
         assert following.stdout is not None
@@ -140,6 +141,6 @@ def test_the_status_and_the_targets_are_the_cluster_s(lab: Lab, shiplift: Shipli
     listed = shiplift.json("targets")
     assert "local-cpu" in [entry["target"]["name"] for entry in listed["entries"]]
     assert listed["file"] == f"ConfigMap {lab.namespace}/shiplift-targets"
-    found = shiplift.json("targets", "detect")
-    assert found["entries"]
+    detected = shiplift.json("targets", "detect")
+    assert detected["entries"]
     assert (shiplift.home / "targets.yaml").is_file()

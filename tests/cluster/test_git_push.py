@@ -1,4 +1,4 @@
-"""A push to a repository of specs, from the host's signed delivery to the release with the commit in the registry."""
+"""A push to a repository of specs: from the signed webhook to the release, with the commit in the registry."""
 
 import base64
 import hashlib
@@ -27,7 +27,7 @@ NAME = "team/models"
 
 @dataclass
 class Host:
-    """A git server on this machine that pods reach, and what it would announce."""
+    """A git server on this machine that pods can reach, and the webhooks of a git host."""
 
     lab: Lab
     folder: Path
@@ -50,8 +50,8 @@ class Host:
         body = json.dumps(
             {"ref": "refs/heads/main", "before": before, "after": after, "repository": {"full_name": NAME}}
         ).encode()
-        held = self.lab.kube.get("secret", self.lab.namespace, "shiplift-webhooks")["data"]["github"]
-        mac = hmac.new(base64.b64decode(held), body, hashlib.sha256).hexdigest()
+        secret = self.lab.kube.get("secret", self.lab.namespace, "shiplift-webhooks")["data"]["github"]
+        mac = hmac.new(base64.b64decode(secret), body, hashlib.sha256).hexdigest()
         return httpx.post(
             f"http://{self.lab.kube.service(self.lab.namespace, 'receiver')}/webhooks/github", content=body,
             headers={"X-Hub-Signature-256": f"sha256={mac}", "X-GitHub-Event": "push"}, trust_env=False, timeout=30,
@@ -61,13 +61,13 @@ class Host:
 @pytest.fixture
 def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
     addresses = lab.kube.get("node", "default")[0]["status"]["addresses"]
-    address = next(one["address"] for one in addresses if one["type"] == "InternalIP")
+    address = next(entry["address"] for entry in addresses if entry["type"] == "InternalIP")
     if not (lab.kube.here and of_this_machine(address)) or shutil.which("git") is None:
         pytest.skip("pods of another machine don't reach a git server here")
     folder, port = tmp_path / "models", free_port()
     folder.mkdir()
-    made = Host(lab=lab, folder=folder, port=port)
-    made.git("init", "--quiet", "--initial-branch=main")
+    host = Host(lab=lab, folder=folder, port=port)
+    host.git("init", "--quiet", "--initial-branch=main")
     daemon = start_child(
         ["git", "-c", "safe.directory=*", "daemon", "--export-all", "--reuseaddr", f"--port={port}",
          f"--base-path={tmp_path}", str(tmp_path)],
@@ -80,7 +80,7 @@ def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     lab.kube.shiplift("install", "--values", str(file))
-    yield made
+    yield host
     daemon.kill()
     daemon.wait()
 
@@ -89,7 +89,7 @@ def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
 def test_a_push_releases_the_model_whose_spec_changed_with_its_commit(lab: Lab, host: Host) -> None:
     version = lab.log_classifier("pushed", spec=FAST)
     releases = ArgoReleases(KubernetesClient(lab.namespace), lambda *_: {})
-    (first,) = until(lambda: releases.active("pushed"))  # what its registration began: not this test's business
+    (first,) = until(lambda: releases.active("pushed"))  # started by its registration: not part of this test
     releases.cancel(first.name)
     until(lambda: not releases.active("pushed"), seconds=120)
 
@@ -117,6 +117,6 @@ def test_a_push_of_a_spec_for_nobody_says_so_at_its_node(lab: Lab, host: Host) -
     releases = ArgoReleases(KubernetesClient(lab.namespace), lambda *_: {})
     until(lambda: not releases.get(push).active, seconds=180)
     assert not releases.get(push).succeeded
-    found = lab.kube.get("workflow", lab.namespace, push)
-    messages = " ".join(node.get("message", "") for node in found["status"]["nodes"].values())
+    workflow = lab.kube.get("workflow", lab.namespace, push)
+    messages = " ".join(node.get("message", "") for node in workflow["status"]["nodes"].values())
     assert "the registry has no versions of model 'nobody'" in messages

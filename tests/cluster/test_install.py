@@ -1,4 +1,4 @@
-"""`shiplift install` and `uninstall` on a real cluster, in namespaces of their own beside the session's."""
+"""`shiplift install` and `uninstall` on a real cluster, in their own namespaces beside the session's."""
 
 import base64
 import contextlib
@@ -28,47 +28,47 @@ SERVING = f"{NAME}-serving"
 
 @dataclass
 class Place:
-    """An installation that these tests may do anything to."""
+    """An installation that these tests may change at will."""
 
     kube: Kube
     folder: Path
-    given: dict[str, Any]
+    values: dict[str, Any]
 
     def write(self, **change: Any) -> Path:
         file = self.folder / "values.yaml"
-        file.write_text(yaml.safe_dump(self.given | change))
+        file.write_text(yaml.safe_dump(self.values | change))
         return file
 
     def install(self, *words: str, **change: Any) -> "subprocess.CompletedProcess[str]":
         return self.kube.shiplift("install", "--values", str(self.write(**change)), "--timeout", "200", *words)
 
     def changes(self, *words: str, **change: Any) -> dict[str, str]:
-        """What an installation says became of each object that is not as it was."""
+        """The changes that `install` reports, by object."""
         done = json.loads(self.install("--json", *words, **change).stdout)
-        return {one["object"]: one["change"] for one in done["objects"] if one["change"] != "unchanged"}
+        return {entry["object"]: entry["change"] for entry in done["objects"] if entry["change"] != "unchanged"}
 
     def versions(self) -> dict[str, str]:
-        """The version of every object of ours; status alone makes new ones, so pods and the like are left out."""
+        """The version of each of our objects, except kinds whose status changes it, such as pods."""
         kinds = "configmap,secret,service,serviceaccount,role,rolebinding,networkpolicy,workflowtemplate"
-        found = [one for space in (NAME, SERVING) for one in self.kube.get(kinds, space)]
-        return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"] for one in found}
+        bodies = [body for namespace in (NAME, SERVING) for body in self.kube.get(kinds, namespace)]
+        return {f"{body['kind']}/{body['metadata']['name']}": body["metadata"]["resourceVersion"] for body in bodies}
 
-    def mlflow(self, path: str, **how: Any) -> httpx.Response:
+    def mlflow(self, path: str, **options: Any) -> httpx.Response:
         at = f"http://{self.kube.service(NAME, 'mlflow')}:5000{path}"
-        return httpx.get(at, trust_env=False, timeout=30, **how)
+        return httpx.get(at, trust_env=False, timeout=30, **options)
 
-    def can(self, account: str, verb: str, what: str, namespace: str) -> bool:
+    def can(self, account: str, verb: str, resource: str, namespace: str) -> bool:
         who = f"system:serviceaccount:{NAME}:{account}"
-        return self.kube.run("auth", "can-i", verb, what, "-n", namespace, "--as", who, check=False).returncode == 0
+        return self.kube.run("auth", "can-i", verb, resource, "-n", namespace, "--as", who, check=False).returncode == 0
 
 
 @pytest.fixture(scope="module")
 def place(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    if kube.exists("namespace", "default", NAME):  # what an interrupted run left
+    if kube.exists("namespace", "default", NAME):  # left by an interrupted run
         kube.shiplift("uninstall", "--namespace", NAME, "--data")
-    made = Place(kube, tmp_path_factory.mktemp("install"), small_values(NAME, None, gateway=False))
-    made.install()
-    yield made
+    place = Place(kube, tmp_path_factory.mktemp("install"), small_values(NAME, None, gateway=False))
+    place.install()
+    yield place
     kube.shiplift("uninstall", "--namespace", NAME, "--data", check=False)
 
 
@@ -76,7 +76,7 @@ def test_everything_runs_when_install_returns(place: Place) -> None:
     for name, replicas in (("mlflow", 1), ("receiver", 2), ("reconciler", 1)):
         status = place.kube.get("deployment", NAME, name)["status"]
         assert (status["availableReplicas"], status["updatedReplicas"]) == (replicas, replicas)
-    names = {one["metadata"]["name"] for one in place.kube.get("workflowtemplate", NAME)}
+    names = {template["metadata"]["name"] for template in place.kube.get("workflowtemplate", NAME)}
     assert {"release", "rollback", "conclude", "git-push"} <= names
     receiver = f"http://{place.kube.service(NAME, 'receiver')}"
     for path, status in (("/healthz", 200), ("/readyz", 200), ("/metrics", 200), ("/webhooks/mlflow", 405)):
@@ -91,13 +91,13 @@ def test_mlflow_announces_new_versions_to_the_receiver(place: Place) -> None:
     (webhook,) = until(webhooks, seconds=60)
     assert webhook["url"] == f"http://receiver.{NAME}.svc/webhooks/mlflow"
     at = f"http://{place.kube.service(NAME, 'mlflow')}:5000/api/2.0/mlflow/webhooks/{webhook['webhook_id']}/test"
-    said = until(lambda: _passed(at), seconds=60)  # its secret may reach the receivers' files a minute later
-    assert said["response_status"] == 200
+    result = until(lambda: _passed(at), seconds=60)  # its secret may reach the receivers' files a minute later
+    assert result["response_status"] == 200
 
 
 def _passed(at: str) -> Any:
-    said = httpx.post(at, json={}, trust_env=False, timeout=30).json().get("result", {})
-    return said if said.get("success") else None
+    result = httpx.post(at, json={}, trust_env=False, timeout=30).json().get("result", {})
+    return result if result.get("success") else None
 
 
 def test_another_host_s_name_is_refused_by_mlflow(place: Place) -> None:
@@ -116,7 +116,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(place: Place) -> N
     assert place.changes("--dry-run", receiver={"replicas": 3}) == {f"Deployment {NAME}/receiver": "configured"}
     done = place.install("--dry-run", receiver={"replicas": 3})
     printed = list(yaml.safe_load_all(done.stdout))
-    (receiver,) = (one for one in printed if (one["kind"], one["metadata"]["name"]) == ("Deployment", "receiver"))
+    (receiver,) = (body for body in printed if (body["kind"], body["metadata"]["name"]) == ("Deployment", "receiver"))
     assert receiver["spec"]["replicas"] == 3
     assert f"would be configured: Deployment {NAME}/receiver" in done.stderr
     assert place.versions() == before
@@ -124,7 +124,7 @@ def test_a_dry_run_says_what_would_change_and_changes_nothing(place: Place) -> N
 
 
 def test_rendered_files_are_what_the_cluster_has(place: Place, tmp_path: Path) -> None:
-    (tmp_path / "values.yaml").write_text(yaml.safe_dump(place.given))
+    (tmp_path / "values.yaml").write_text(yaml.safe_dump(place.values))
     place.kube.shiplift("render", str(tmp_path / "out"), "--values", str(tmp_path / "values.yaml"))
     place.kube("apply", "--server-side", "--dry-run=server", "--force-conflicts", "-f", str(tmp_path / "out"))
     assert "Opaque" not in "".join(file.read_text() for file in (tmp_path / "out").iterdir())
@@ -135,8 +135,8 @@ def test_pods_have_no_privileges_and_write_nowhere_but_to_their_volumes(place: P
     assert len(pods) >= 4
     for pod in pods:
         assert pod["spec"]["securityContext"]["runAsNonRoot"]
-        for one in pod["spec"]["containers"]:
-            context = one["securityContext"]
+        for container in pod["spec"]["containers"]:
+            context = container["securityContext"]
             assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
             assert context["capabilities"] == {"drop": ["ALL"]}
     inside = ("-n", NAME, "exec", "deploy/mlflow", "--")
@@ -156,7 +156,7 @@ def test_a_pod_with_privileges_is_not_admitted(place: Place, namespace: str) -> 
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "root", "namespace": namespace},
         "spec": {"containers": [{"name": "x", "image": "x", "securityContext": {"privileged": True}}]},
     }  # fmt: skip
-    done = place.kube.run("apply", "-f", "-", given=yaml.safe_dump(body), check=False)
+    done = place.kube.run("apply", "-f", "-", stdin=yaml.safe_dump(body), check=False)
     assert "violates PodSecurity" in done.stderr
 
 
@@ -183,8 +183,8 @@ def test_each_account_may_do_what_its_part_needs_and_no_more(place: Place) -> No
         ("shiplift-reconciler", "create", "deployments", SERVING),
         ("shiplift-reconciler", "list", "pods", SERVING),
     ]
-    assert [one for one in may if not place.can(*one)] == []
-    assert [one for one in never if place.can(*one)] == []
+    assert [rights for rights in may if not place.can(*rights)] == []
+    assert [rights for rights in never if place.can(*rights)] == []
 
 
 def test_a_cluster_that_is_not_there_has_its_own_exit_code(kube: Kube, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_what_is_not_installed_can_not_be_removed(kube: Kube) -> None:
     assert "is not in the namespace 'nowhere'" in done.stderr
 
 
-# --- upgrades: each goes on from the one before, since each replaces pods --------------------------------------------
+# --- upgrades: each continues from the one before, since each replaces pods ------------------------------------------
 
 
 def secrets_of(place: Place) -> dict[str, dict[str, str]]:
@@ -210,11 +210,11 @@ def secrets_of(place: Place) -> dict[str, dict[str, str]]:
     return {name: place.kube.get("secret", NAME, name)["data"] for name in names}
 
 
-def test_an_upgrade_changes_what_it_says_and_no_secret_is_told_or_made_anew(place: Place) -> None:
+def test_an_upgrade_changes_what_it_reports_and_neither_reveals_nor_regenerates_a_secret(place: Place) -> None:
     before = secrets_of(place)
     file = place.write(
         repositories=[{"name": "team/models", "host": "github", "url": "https://git.example.org/x"}],
-        serving=place.given["serving"] | {"quota": {"pods": "50"}},
+        serving=place.values["serving"] | {"quota": {"pods": "50"}},
     )
     done = place.kube.shiplift("install", "--values", str(file), "--timeout", "200")
     assert f"created: ResourceQuota {SERVING}/shiplift" in done.stderr
@@ -223,12 +223,13 @@ def test_an_upgrade_changes_what_it_says_and_no_secret_is_told_or_made_anew(plac
     after = secrets_of(place)
     assert set(after["shiplift-webhooks"]) == {"mlflow", "github"}  # a key that was missing
     assert all(after[name].items() >= before[name].items() for name in before)
-    told = done.stdout + done.stderr + "".join(str(one["spec"]) for one in place.kube.get("deployment", NAME))
-    assert not any(base64.b64decode(value).decode() in told for kept in after.values() for value in kept.values())
+    visible = done.stdout + done.stderr
+    visible += "".join(str(deployment["spec"]) for deployment in place.kube.get("deployment", NAME))
+    assert not any(base64.b64decode(value).decode() in visible for keys in after.values() for value in keys.values())
 
 
-def test_an_image_that_does_not_exist_is_told_and_what_is_no_longer_wanted_goes(place: Place) -> None:
-    file = place.write(images={**place.given["images"], "pipeline": "localhost/nowhere:none"})
+def test_an_image_that_does_not_exist_is_reported_and_obsolete_objects_are_deleted(place: Place) -> None:
+    file = place.write(images={**place.values["images"], "pipeline": "localhost/nowhere:none"})
     done = place.kube.shiplift("install", "--values", str(file), "--timeout", "15", check=False)
     assert done.returncode == ServerFailed.exit_code
     assert "is not ready after 15 s" in done.stderr
@@ -243,7 +244,7 @@ def test_an_image_that_does_not_exist_is_told_and_what_is_no_longer_wanted_goes(
 
 @pytest.fixture
 def postgresql(kube: Kube) -> Iterator[str]:
-    """A database of this machine's own PostgreSQL, reached from pods by the node's address; gives its URI."""
+    """The URI of a database in a PostgreSQL on this machine, which pods reach at the node's address."""
     address = kube("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[0].address}")
     if not of_this_machine(address):
         pytest.skip("pods of another machine don't reach a database here")
@@ -276,19 +277,19 @@ def _as_postgres(*words: str | Path) -> None:
 
 
 def _postgresql_programs() -> Path:
-    def found() -> list[Path]:
+    def installed() -> list[Path]:
         return sorted(Path("/usr/lib/postgresql").glob("*/bin"))
 
-    if not found() and shutil.which("apt-get"):
+    if not installed() and shutil.which("apt-get"):
         with contextlib.suppress(subprocess.SubprocessError, OSError):
             quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
             subprocess.run(
                 ["apt-get", "install", "-y", "-qq", "--no-install-recommends", "postgresql"], env=quiet, check=False,
                 timeout=180, capture_output=True,
             )  # fmt: skip
-    if not found():
+    if not installed():
         pytest.skip("PostgreSQL is not here and can't be installed")
-    return found()[-1]
+    return installed()[-1]
 
 
 def test_mlflow_on_postgresql_outlives_its_pod(place: Place, postgresql: str) -> None:
@@ -301,7 +302,7 @@ def test_mlflow_on_postgresql_outlives_its_pod(place: Place, postgresql: str) ->
     }  # fmt: skip
     place.kube.apply(body)
     database = {"kind": "postgresql", "secret": "pg", "port": int(port)}
-    mlflow = place.given["mlflow"] | {"database": database}
+    mlflow = place.values["mlflow"] | {"database": database}
     assert place.changes(mlflow=mlflow)[f"Deployment {NAME}/mlflow"] == "configured"
     created = httpx.post(
         f"http://{place.kube.service(NAME, 'mlflow')}:5000/api/2.0/mlflow/registered-models/create",
@@ -310,8 +311,8 @@ def test_mlflow_on_postgresql_outlives_its_pod(place: Place, postgresql: str) ->
     assert created.status_code == 200
     place.kube("-n", NAME, "delete", "pod", "-l", "app.kubernetes.io/name=mlflow", "--wait=true")
     place.kube("-n", NAME, "rollout", "status", "deployment/mlflow", "--timeout=150s")
-    found = until(lambda: _model(place, "kept"), seconds=60)
-    assert found["name"] == "kept"
+    model = until(lambda: _model(place, "kept"), seconds=60)
+    assert model["name"] == "kept"
     password = httpx.URL(postgresql).password
     assert password not in str(place.kube.get("pods", NAME))
     assert password not in place.kube("-n", NAME, "logs", "deployment/mlflow")
@@ -323,16 +324,16 @@ def _model(place: Place, name: str) -> Any:
     return None
 
 
-# --- the end --------------------------------------------------------------------------------------------------------
+# --- uninstall -----------------------------------------------------------------------------------------------------
 
 
-def test_uninstall_keeps_what_the_data_need_and_with_data_removes_all(place: Place) -> None:
+def test_uninstall_keeps_data_and_secrets_and_with_data_removes_everything(place: Place) -> None:
     secret = place.kube.get("secret", NAME, "shiplift-ledger")["data"]
-    gone = json.loads(place.kube.shiplift("uninstall", "--namespace", NAME, "--json").stdout)
-    assert f"Secret {NAME}/shiplift-ledger" in gone["kept"]
+    removed = json.loads(place.kube.shiplift("uninstall", "--namespace", NAME, "--json").stdout)
+    assert f"Secret {NAME}/shiplift-ledger" in removed["kept"]
     assert not place.kube.exists("namespace", "default", SERVING)
     left = place.kube.get("all,configmap,role,rolebinding,networkpolicy,workflowtemplate", NAME)
-    assert [one["metadata"]["name"] for one in left if one["metadata"]["name"] != "kube-root-ca.crt"] == []
+    assert [body["metadata"]["name"] for body in left if body["metadata"]["name"] != "kube-root-ca.crt"] == []
     again = json.loads(place.install("--dry-run", "--json").stdout)["objects"]
     assert {"object": f"Secret {NAME}/shiplift-ledger", "change": "unchanged"} in again
     assert place.kube.get("secret", NAME, "shiplift-ledger")["data"] == secret

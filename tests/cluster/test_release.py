@@ -1,6 +1,6 @@
-"""A registration leads to a served champion on a real cluster, whatever is taken away on the way.
+"""A registration leads to a served champion on a real cluster, whatever fails on the way.
 
-The tests share one model and its history, in order: what one promoted, the next one disturbs.
+The tests share a model and its history, so they run in order: each disturbs what the one before promoted.
 """
 
 import base64
@@ -31,18 +31,19 @@ _RELEASE_S = 420
 
 
 def ended(lab: Lab, name: str, *, seconds: float = _RELEASE_S) -> Any:
-    """A Workflow that has ended and told the registry."""
+    """Waits until a Workflow has ended and the registry has its report; returns the Workflow."""
 
     def look() -> Any:
-        found = lab.kube.get("workflow", lab.namespace, name)
-        told = "shiplift.dev/concluded" in found["metadata"].get("labels", {})
-        return found if found.get("status", {}).get("phase") in ("Succeeded", "Failed", "Error") and told else None
+        workflow = lab.kube.get("workflow", lab.namespace, name)
+        phase = workflow.get("status", {}).get("phase")
+        concluded = "shiplift.dev/concluded" in workflow["metadata"].get("labels", {})
+        return workflow if phase in ("Succeeded", "Failed", "Error") and concluded else None
 
     return until(look, seconds=seconds)
 
 
 def promoted(lab: Lab, model: str, version: int) -> None:
-    """Waits until a version is the champion and its Workflow is through."""
+    """Waits until a version is the champion and its release has ended."""
     until(lambda: lab.registry.alias(model, CHAMPION) == version, seconds=_RELEASE_S)
     until(lambda: tag(lab, model, version, "outcome") == "promoted", seconds=60)
 
@@ -56,28 +57,28 @@ def workflow_of(lab: Lab, model: str, version: int) -> str:
     selector = f"shiplift.dev/model={model},shiplift.dev/version={version}"
 
     def look() -> list[Any]:
-        found = lab.kube.get("workflow", lab.namespace, selector=selector)
-        return [one for one in found if one["spec"]["workflowTemplateRef"]["name"] == "release"]
+        workflows = lab.kube.get("workflow", lab.namespace, selector=selector)
+        return [body for body in workflows if body["spec"]["workflowTemplateRef"]["name"] == "release"]
 
-    return str(max(until(look), key=lambda one: one["metadata"]["creationTimestamp"])["metadata"]["name"])
+    return str(max(until(look), key=lambda body: body["metadata"]["creationTimestamp"])["metadata"]["name"])
 
 
 def pod_of(lab: Lab, name: str, stage: str) -> Any:
     """A stage's running pod, once there is one."""
 
     def look() -> Any:
-        found = lab.kube.get(
+        pods = lab.kube.get(
             "pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={name},shiplift.dev/stage={stage}"
         )
-        return next((one for one in found if one["status"].get("phase") == "Running"), None)
+        return next((pod for pod in pods if pod["status"].get("phase") == "Running"), None)
 
     return until(look, seconds=_RELEASE_S)
 
 
 def serving(lab: Lab, model: str = MODEL) -> set[str]:
     """The versions that have pods."""
-    found = lab.kube.get("deployment", lab.serving, selector=f"shiplift.dev/model={model}")
-    return {one["metadata"]["labels"]["shiplift.dev/version"] for one in found}
+    deployments = lab.kube.get("deployment", lab.serving, selector=f"shiplift.dev/model={model}")
+    return {deployment["metadata"]["labels"]["shiplift.dev/version"] for deployment in deployments}
 
 
 def traffic(lab: Lab, model: str = MODEL) -> Traffic:
@@ -87,7 +88,7 @@ def traffic(lab: Lab, model: str = MODEL) -> Traffic:
 
 @contextmanager
 def scaled(kube: Kube, namespace: str, name: str, replicas: int) -> Iterator[None]:
-    """A Deployment with another number of replicas for a while."""
+    """Scales a Deployment, and back at the end."""
     before = kube.get("deployment", namespace, name)["spec"]["replicas"]
     kube("-n", namespace, "scale", "deployment", name, f"--replicas={replicas}")
     until(lambda: len(kube.get("pod", namespace, selector=f"app.kubernetes.io/name={name}")) == replicas, seconds=90)
@@ -152,7 +153,7 @@ def test_nothing_fails_while_pods_controller_and_webhook_are_lost_on_the_way(lab
         until(lambda: serving(lab) == {"1"}, seconds=60)
     assert client.failures == []
     print(f"{client.sent} requests through a promotion and a rollback, none failed")
-    finished = [one["metadata"]["uid"] for one in exports if one["status"]["phase"] == "Succeeded"]
+    finished = [pod["metadata"]["uid"] for pod in exports if pod["status"]["phase"] == "Succeeded"]
     assert finished
     assert lost["uid"] not in finished
     assert workflow["metadata"]["annotations"]["shiplift.dev/trigger"] == "sweep"
@@ -166,7 +167,7 @@ def test_a_registry_that_goes_away_during_a_stage_only_delays_it(lab: Lab) -> No
     nobody = {"spec": {"selector": {**selector, "shiplift.dev/away": "true"}}}
     lab.kube("-n", lab.namespace, "patch", "service", "mlflow", "--type=merge", "-p", json.dumps(nobody))
     try:
-        time.sleep(15)  # how long it is away is what is tested
+        time.sleep(15)  # the length of the outage under test
     finally:
         back = [{"op": "remove", "path": "/spec/selector/shiplift.dev~1away"}]
         lab.kube("-n", lab.namespace, "patch", "service", "mlflow", "--type=json", "-p", json.dumps(back))
@@ -212,17 +213,20 @@ def test_fifty_deliveries_over_two_replicas_one_of_which_is_killed_make_one_rele
 
 
 def ready_receivers(lab: Lab) -> Any:
-    found = lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=receiver")
+    pods = lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=receiver")
     ready = [
-        one for one in found if "deletionTimestamp" not in one["metadata"]
-        and any(c["type"] == "Ready" and c["status"] == "True" for c in one["status"].get("conditions", []))
+        pod for pod in pods if "deletionTimestamp" not in pod["metadata"]
+        and any(c["type"] == "Ready" and c["status"] == "True" for c in pod["status"].get("conditions", []))
     ]  # fmt: skip
     return ready if len(ready) == 2 else None
 
 
 @pytest.mark.slow
 def test_two_versions_registered_together_end_with_the_newer_one(lab: Lab) -> None:
-    older, newer = 1, lab.log_classifier("many", samples=1150, spec=SPEC)  # the older is the test before's, under way
+    older, newer = (
+        1,
+        lab.log_classifier("many", samples=1150, spec=SPEC),
+    )  # the older one is from the test before, still under way
     first, second = (ended(lab, workflow_of(lab, "many", version)) for version in (older, newer))
     assert min(started(second)) >= first["status"]["finishedAt"]
     assert [tag(lab, "many", version, "outcome") for version in (older, newer)] == ["promoted", "promoted"]
@@ -231,17 +235,17 @@ def test_two_versions_registered_together_end_with_the_newer_one(lab: Lab) -> No
 
 
 def started(workflow: Any) -> list[str]:
-    """When each of its pods was, all of them written alike."""
+    """When each of a Workflow's pods started, in one format, so that they compare as text."""
     return [node["startedAt"] for node in workflow["status"]["nodes"].values() if node["type"] == "Pod"]
 
 
 def submitted(lab: Lab, version: int, **site: Any) -> str:
-    """A Workflow of a version with another site, as a hand-written one would be."""
+    """Submits a Workflow with a changed site, as a hand-written one might have; returns its name."""
     engine = ArgoEngine(lab.namespace, lab.folder)
-    given = engine.site.model_copy(update={"place": engine.site.place.model_copy(update=site)})
+    changed = engine.site.model_copy(update={"place": engine.site.place.model_copy(update=site)})
     parameters = {
         "request": json.dumps({"model": MODEL, "version": version}), "trigger": "{}", "model": MODEL,
-        "site": given.model_dump_json(),
+        "site": changed.model_dump_json(),
     }  # fmt: skip
     body = {
         "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow",
@@ -284,12 +288,12 @@ def test_a_challenger_that_never_becomes_ready_leaves_the_champion_alone(lab: La
 
 
 @pytest.mark.slow
-def test_a_quota_that_is_spent_is_said_and_nothing_is_left(lab: Lab) -> None:
+def test_an_exhausted_quota_is_reported_and_nothing_is_left(lab: Lab) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
     other = 1 if champion == 2 else 2
     quota = {
         "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "full", "namespace": lab.serving},
-        "spec": {"hard": {"pods": "0"}},  # those there are stay
+        "spec": {"hard": {"pods": "0"}},  # running pods stay
     }  # fmt: skip
     lab.kube.apply(quota)
     try:
@@ -305,7 +309,7 @@ def test_a_quota_that_is_spent_is_said_and_nothing_is_left(lab: Lab) -> None:
 @pytest.mark.slow
 def test_argo_retry_goes_on_where_a_release_failed(lab: Lab) -> None:
     other = 1 if lab.registry.alias(MODEL, CHAMPION) == 2 else 2
-    name = workflow_of(lab, MODEL, other)  # the one without a quota for its pods, which it has now
+    name = workflow_of(lab, MODEL, other)  # it failed for lack of quota, which is now lifted
     before = {node["id"]: node.get("finishedAt") for node in pods_of(lab, name, "export")}
     argo(lab, "retry", name)
     assert ended(lab, name)["status"]["phase"] == "Succeeded"
@@ -316,9 +320,9 @@ def test_argo_retry_goes_on_where_a_release_failed(lab: Lab) -> None:
 
 
 def pods_of(lab: Lab, name: str, stage: str) -> list[Any]:
-    """A stage's pods as the Workflow's nodes tell them."""
-    found = lab.kube.get("workflow", lab.namespace, name)["status"]["nodes"].values()
-    return [node for node in found if node["type"] == "Pod" and node.get("templateName") == stage]
+    """A stage's pods, from the Workflow's nodes."""
+    nodes = lab.kube.get("workflow", lab.namespace, name)["status"]["nodes"].values()
+    return [node for node in nodes if node["type"] == "Pod" and node.get("templateName") == stage]
 
 
 @pytest.mark.slow
@@ -335,27 +339,31 @@ def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, stage: str) -> 
     until(lambda: serving(lab) == {str(champion)}, seconds=60)
 
 
+def deployments(lab: Lab) -> set[str]:
+    return {deployment["metadata"]["name"] for deployment in lab.kube.get("deployment", lab.serving)}
+
+
 @pytest.mark.slow
 def test_argos_own_commands_double_no_effect(lab: Lab) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
-    before = {one["metadata"]["name"] for one in lab.kube.get("deployment", lab.serving)}
+    before = deployments(lab)
     request = json.dumps({"model": MODEL, "version": champion})
-    made = argo(
+    workflow = argo(
         lab, "submit", "--from", "workflowtemplate/release", "-p", f"request={request}", "-p", "trigger={}", "-p",
         f"model={MODEL}", "-o", "name",
     ).strip()  # fmt: skip
-    first = ended(lab, made.rsplit("/", 1)[-1])
+    first = ended(lab, workflow.rsplit("/", 1)[-1])
     assert first["status"]["phase"] == "Succeeded"
     again = argo(lab, "resubmit", first["metadata"]["name"], "-o", "name").strip()
     assert ended(lab, again.rsplit("/", 1)[-1])["status"]["phase"] == "Succeeded"
-    assert {one["metadata"]["name"] for one in lab.kube.get("deployment", lab.serving)} == before
+    assert deployments(lab) == before
     assert lab.registry.alias(MODEL, CHAMPION) == champion
 
 
 def test_pods_of_steps_have_no_more_rights_than_they_need(lab: Lab) -> None:
     name = workflow_of(lab, MODEL, lab.registry.alias(MODEL, CHAMPION))
     for pod in lab.kube.get("pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={name}"):
-        (main,) = [one for one in pod["spec"]["containers"] if one["name"] == "main"]
+        (main,) = [container for container in pod["spec"]["containers"] if container["name"] == "main"]
         token = any("serviceaccount" in mount["mountPath"] for mount in main["volumeMounts"])
         assert token == (
             pod["metadata"]["labels"]["shiplift.dev/stage"] in ("deploy", "load_test", "promote", "conclude")

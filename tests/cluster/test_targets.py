@@ -1,7 +1,7 @@
-"""A release's targets on a real cluster: its pods on the nodes that match, and what happens where none does.
+"""Targets on a real cluster: pods run on the nodes that match, and a release fails where none does.
 
-The cluster's first node is labelled for a while. On one node a taint would keep out the rest of the release too, so
-tolerations are looked up in the pods.
+The tests label the cluster's first node for a while. On a single node, a taint would keep out the rest of the release
+too, so tolerations are checked in the pods' specs.
 """
 
 import json
@@ -24,7 +24,7 @@ ROLLOUT = "rollout: {canary_percent: [], hold_s: 0}\n"
 
 
 def spec(*targets: dict[str, Any]) -> str:
-    return f"{FAST}{ROLLOUT}targets: {json.dumps([{'precisions': ['fp32'], **one} for one in targets])}\n"
+    return f"{FAST}{ROLLOUT}targets: {json.dumps([{'precisions': ['fp32'], **target} for target in targets])}\n"
 
 
 FAST_NODE = {"name": "fast", "node_selector": {SLOT: "fast"}, "tolerations": [TOLERATION]}
@@ -36,7 +36,7 @@ def first_node(kube: Kube) -> str:
 
 @contextmanager
 def labelled(kube: Kube, slot: str) -> Iterator[str]:
-    """The first node with a label, and its name."""
+    """Labels the first node, and gives its name; removes the label at the end."""
     node = first_node(kube)
     kube("label", "node", node, f"{SLOT}={slot}", "--overwrite")
     try:
@@ -46,14 +46,19 @@ def labelled(kube: Kube, slot: str) -> Iterator[str]:
 
 
 def pods_on_targets(lab: Lab, name: str) -> dict[tuple[str, str], Any]:
-    """The pods of a Workflow that ran once per target, by stage and target."""
-    found = {}
+    """The pods of a Workflow's stages that run once per target, by stage and target."""
+    pods = {}
     for pod in lab.kube.get("pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={name}"):
-        words = next(one for one in pod["spec"]["containers"] if one["name"] == "main")["args"]
-        if "--target" in words:
-            target = json.loads(words[words.index("--target") + 1])
-            found[pod["metadata"]["labels"]["shiplift.dev/stage"], target["name"]] = pod
-    return found
+        main = next(container for container in pod["spec"]["containers"] if container["name"] == "main")
+        arguments = main["args"]
+        if "--target" in arguments:
+            target = json.loads(arguments[arguments.index("--target") + 1])
+            pods[pod["metadata"]["labels"]["shiplift.dev/stage"], target["name"]] = pod
+    return pods
+
+
+def tolerated(pod_spec: dict[str, Any]) -> bool:
+    return any(TOLERATION.items() <= toleration.items() for toleration in pod_spec["tolerations"])
 
 
 def seconds_between(first: str, last: str) -> float:
@@ -70,17 +75,17 @@ def test_stages_of_a_target_run_on_its_nodes_and_so_does_what_serves_it(lab: Lab
         placed = pods_on_targets(lab, name)
     assert workflow["status"]["phase"] == "Succeeded"
     assert "target fast is deployed and judged, anywhere is not" in tag(lab, MODEL, version, "reason")
-    names = {one["displayName"] for one in workflow["status"]["nodes"].values()}
+    names = {node["displayName"] for node in workflow["status"]["nodes"].values()}
     assert {"each-target(0:fast)", "each-target(1:anywhere)"} <= names
     for stage in ("quantize", "tune"):
         fast, anywhere = placed[stage, "fast"]["spec"], placed[stage, "anywhere"]["spec"]
         assert (fast["nodeSelector"], fast["nodeName"]) == ({SLOT: "fast"}, node)
-        assert any(TOLERATION.items() <= one.items() for one in fast["tolerations"])
+        assert tolerated(fast)
         assert SLOT not in anywhere.get("nodeSelector", {})
-        assert not any(one.get("key") == TOLERATION["key"] for one in anywhere["tolerations"])
+        assert not any(toleration.get("key") == TOLERATION["key"] for toleration in anywhere["tolerations"])
     (served,) = lab.kube.get("pod", lab.serving, selector=f"shiplift.dev/model={MODEL}")
     assert (served["spec"]["nodeSelector"], served["spec"]["nodeName"]) == ({SLOT: "fast"}, node)
-    assert any(TOLERATION.items() <= one.items() for one in served["spec"]["tolerations"])
+    assert tolerated(served["spec"])
 
 
 @pytest.mark.slow
@@ -97,7 +102,7 @@ def test_where_no_node_matches_the_release_ends_soon_and_says_what_it_asked_for(
     assert "nodes are available" in reason  # and the scheduler's own words
     pods = lab.kube.get("pod", lab.namespace, selector=f"workflows.argoproj.io/workflow={name}")
     assert [
-        one for one in pods if one["status"]["phase"] == "Pending" and "deletionTimestamp" not in one["metadata"]
+        pod for pod in pods if pod["status"]["phase"] == "Pending" and "deletionTimestamp" not in pod["metadata"]
     ] == []
     quantize = next(n for n in workflow["status"]["nodes"].values() if n.get("templateName") == "quantize")
     waited = seconds_between(quantize["startedAt"], workflow["metadata"]["annotations"]["shiplift.dev/stopped-at"])
@@ -107,7 +112,7 @@ def test_where_no_node_matches_the_release_ends_soon_and_says_what_it_asked_for(
 
 
 @pytest.mark.slow
-def test_a_target_that_vanishes_on_the_way_is_said_and_nothing_is_lost(lab: Lab) -> None:
+def test_a_target_that_vanishes_on_the_way_is_reported_and_nothing_is_lost(lab: Lab) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
     with traffic(lab, MODEL) as client:
         with labelled(lab.kube, "fast"):
@@ -144,18 +149,18 @@ def nvidia_spec(image: str, *, seconds: int) -> str:
 
 
 def benches(lab: Lab) -> list[Any]:
-    """The pods that configurations are measured on."""
+    """The pods on which configurations are measured."""
     return list(lab.kube.get("pod", lab.serving, selector="shiplift.dev/bench"))
 
 
-def a_running_bench(lab: Lab, not_: str = "") -> Any:
-    """The bench's pod, once its server is ready; not the one with this uid."""
+def a_running_bench(lab: Lab, except_uid: str = "") -> Any:
+    """Waits for a bench pod whose server is ready, other than the one with this uid."""
 
     def look() -> Any:
         for pod in benches(lab):
             conditions = pod.get("status", {}).get("conditions", [])
-            ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-            if ready and pod["metadata"]["uid"] != not_:
+            ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
+            if ready and pod["metadata"]["uid"] != except_uid:
                 return pod
         return None
 
@@ -173,14 +178,14 @@ def test_a_target_with_nvidias_image_is_searched_in_a_pod_of_its_own(lab: Lab, n
         workflow = ended(lab, name)
         log = lab.kube("-n", lab.namespace, "logs", tune["metadata"]["name"], "-c", "main")
     assert workflow["status"]["phase"] == "Succeeded"
-    # On the target's nodes, in its image, with no rights and no name that anybody's traffic could take.
+    # It runs on the target's nodes, in its image, without rights, and without a label that would attract traffic.
     spec = bench["spec"]
     assert (spec["nodeSelector"], spec["nodeName"]) == ({SLOT: "gpu"}, node)
-    assert any(TOLERATION.items() <= one.items() for one in spec["tolerations"])
-    assert [one["image"] for one in spec["containers"]] == [nvidia_image]
+    assert tolerated(spec)
+    assert [container["image"] for container in spec["containers"]] == [nvidia_image]
     assert not any("serviceaccount" in mount["mountPath"] for mount in spec["containers"][0]["volumeMounts"])
     assert "shiplift.dev/model" not in bench["metadata"]["labels"]
-    # Who measures runs anywhere, and may make that pod and nothing else.
+    # The measuring pod runs anywhere, and may create the bench pod and nothing else.
     assert tune["spec"]["serviceAccountName"] == "shiplift-tune"
     assert SLOT not in tune["spec"].get("nodeSelector", {})
     assert "trial 2: fp32 batch" in log
@@ -188,7 +193,7 @@ def test_a_target_with_nvidias_image_is_searched_in_a_pod_of_its_own(lab: Lab, n
     assert "did not become ready" not in log
     assert benches(lab) == []
     (served,) = lab.kube.get("pod", lab.serving, selector=f"shiplift.dev/model={SEARCHED}")
-    assert [one["image"] for one in served["spec"]["containers"]] == [nvidia_image]
+    assert [container["image"] for container in served["spec"]["containers"]] == [nvidia_image]
 
 
 @pytest.mark.slow
@@ -201,7 +206,7 @@ def test_a_search_whose_pod_is_killed_begins_anew_and_one_that_is_cancelled_leav
         name = workflow_of(lab, SEARCHED, version)
         tune = pods_on_targets(lab, name)["tune", "gpu"]["metadata"]["name"]
         lab.kube("-n", lab.namespace, "delete", "pod", tune, "--force", "--grace-period=0")
-        second = a_running_bench(lab, not_=first["uid"])["metadata"]
+        second = a_running_bench(lab, except_uid=first["uid"])["metadata"]
         assert second["name"] == first["name"]
         lab.kube.shiplift("cancel", f"{SEARCHED}/{version}", "--engine", "argo", "--namespace", lab.namespace)
         assert ended(lab, name)["status"]["phase"] == "Failed"
@@ -212,26 +217,26 @@ def test_a_search_whose_pod_is_killed_begins_anew_and_one_that_is_cancelled_leav
 def test_who_searches_may_make_pods_and_touch_nothing_that_serves(lab: Lab) -> None:
     who = f"--as=system:serviceaccount:{lab.namespace}:shiplift-tune"
 
-    def may(verb: str, what: str) -> bool:
-        return lab.kube.run("-n", lab.serving, "auth", "can-i", verb, what, who, check=False).returncode == 0
+    def may(verb: str, resource: str) -> bool:
+        return lab.kube.run("-n", lab.serving, "auth", "can-i", verb, resource, who, check=False).returncode == 0
 
     assert all(may(verb, "pods") for verb in ("get", "create", "delete"))
-    for verb, what in (
+    for verb, resource in (
         ("list", "pods"), ("patch", "deployments"), ("delete", "deployments"), ("get", "secrets"),
         ("patch", "httproutes.gateway.networking.k8s.io"), ("create", "pods/exec"),
     ):  # fmt: skip
-        assert not may(verb, what), f"{verb} {what}"
+        assert not may(verb, resource), f"{verb} {resource}"
 
 
 def of_version(lab: Lab, version: int) -> str:
-    """The Workflow of a version, once there is one."""
-    found = [one["metadata"]["name"] for one in lab.workflows(MODEL)]
-    return next((name for name in found if name.startswith(f"release-{MODEL}-{version}-")), "")
+    """The name of a version's Workflow; empty while there is none."""
+    names = [workflow["metadata"]["name"] for workflow in lab.workflows(MODEL)]
+    return next((name for name in names if name.startswith(f"release-{MODEL}-{version}-")), "")
 
 
 @pytest.fixture(scope="module", autouse=True)
 def no_label_left(kube: Kube) -> Iterator[None]:
-    """An interrupted run may have left the label."""
+    """Removes the label, which an interrupted run may have left."""
     kube("label", "node", first_node(kube), f"{SLOT}-")
     yield
     kube("label", "node", first_node(kube), f"{SLOT}-")

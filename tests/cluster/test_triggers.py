@@ -1,7 +1,7 @@
-"""What starts and ends releases, against a real API server and a real Argo, with a pipeline of one short step.
+"""Starting and ending releases against a real API server and Argo, with a pipeline of one short step.
 
-The templates have the names and parameters of the real ones; their pods sleep and tell. So each test takes seconds, and
-what is tested is what the API server and Argo's controller do: names claimed once, shutdowns, exit handlers, quotas.
+The templates have the names and parameters of the real ones, but their pods only sleep and report. So each test takes
+seconds, and tests what the API server and Argo's controller do: unique names, shutdowns, exit handlers, quotas.
 """
 
 import os
@@ -32,7 +32,7 @@ WEBHOOK, MANUAL = Trigger(kind="webhook"), Trigger(kind="manual")
 
 
 class Place:
-    """A namespace with small templates, and what acts on it."""
+    """A namespace with small templates, and the releases and reconciler that act on it."""
 
     def __init__(self, kube: Kube, name: str) -> None:
         self.kube = kube
@@ -54,23 +54,23 @@ class Place:
         return info.tags if info else {}
 
     def templates(self, *, seconds: float = 0, image: str = IMAGE, last_image: str = IMAGE, **pod: Any) -> None:
-        """Installs `release`, `conclude` and `git-push`; a step takes `seconds` and keeps its parameter."""
-        said = ReleaseReport(
+        """Installs `release`, `conclude` and `git-push`; the step takes `seconds` and outputs its parameter."""
+        report = ReleaseReport(
             model="m", version=1, verdict=Outcome.PASS, alias="", endpoint=None, stages=(), checks=(), release="r",
             reason="it said so", exit_code=0, seconds=1, since_request_seconds=1, overhead_seconds=0,
         ).model_dump_json()  # fmt: skip
         step = container(image, f"import sys, time; open('/tmp/out', 'w').write(sys.argv[1]); time.sleep({seconds})",
                          "{{workflow.parameters.request}}", "request_seen")  # fmt: skip
-        last = container(last_image, "import sys; open('/tmp/out', 'w').write(sys.argv[1])", said, "release_report")
+        last = container(last_image, "import sys; open('/tmp/out', 'w').write(sys.argv[1])", report, "release_report")
         shared: dict[str, Any] = {"serviceAccountName": "default", "podGC": {"strategy": "OnWorkflowSuccess"}}
-        asked = {"parameters": [{"name": name} for name in ("request", "trigger")]}
+        inputs = {"parameters": [{"name": name} for name in ("request", "trigger")]}
         steps = [{"name": "step", **step, **pod}, {"name": "conclude", **last}]
-        made: dict[str, dict[str, Any]] = {
-            "release": {"entrypoint": "step", "onExit": "conclude", "templates": steps, "arguments": asked},
-            "conclude": {"entrypoint": "conclude", "templates": steps, "arguments": asked},
+        templates: dict[str, dict[str, Any]] = {
+            "release": {"entrypoint": "step", "onExit": "conclude", "templates": steps, "arguments": inputs},
+            "conclude": {"entrypoint": "conclude", "templates": steps, "arguments": inputs},
             "git-push": {"entrypoint": "conclude", "templates": steps[1:]},
         }
-        for name, spec in made.items():
+        for name, spec in templates.items():
             self.kube.apply({
                 "apiVersion": "argoproj.io/v1alpha1", "kind": "WorkflowTemplate",
                 "metadata": {"name": name, "namespace": self.name}, "spec": {**shared, **spec},
@@ -78,13 +78,13 @@ class Place:
 
     def start(self, model: str = "digits") -> str:
         self.registry.add(model, 1)
-        self.registry.tag(model, 1, release="none")  # so that the sweep leaves it to us
+        self.registry.tag(model, 1, release="none")  # so that the sweep does not release it
         return self.releases.accept(Request(model=model, version=1), MANUAL, again=True).name
 
-    def reconciled(self, what: Callable[[], Any], *, seconds: float = 240) -> Any:
+    def reconciled(self, condition: Callable[[], Any], *, seconds: float = 240) -> Any:
         def turned() -> Any:
             self.reconciler.turn()
-            return what()
+            return condition()
 
         return until(turned, seconds=seconds)
 
@@ -93,10 +93,10 @@ class Place:
         return None if run.active else run
 
 
-def container(image: str, script: str, given: str, output: str) -> dict[str, Any]:
+def container(image: str, script: str, argument: str, output: str) -> dict[str, Any]:
     return {
         "container": {
-            "image": image, "imagePullPolicy": "IfNotPresent", "command": ["python", "-c", script], "args": [given],
+            "image": image, "imagePullPolicy": "IfNotPresent", "command": ["python", "-c", script], "args": [argument],
             "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}},
         },
         "outputs": {"parameters": [{"name": output, "valueFrom": {"path": "/tmp/out", "default": ""}}]},
@@ -128,9 +128,10 @@ def test_fifty_at_once_over_two_replicas_are_one_workflow(place: Place) -> None:
     place.templates()
     replicas = [place.releases, ArgoReleases(KubernetesClient(place.name), place._tags)]
     with ThreadPoolExecutor(50) as pool:
-        found = list(pool.map(lambda n: replicas[n % 2].accept(Request(model="digits", version=1), WEBHOOK), range(50)))
-    assert {one.name for one in found} == {run.name for run in place.releases.runs()}
-    assert [one.created for one in found].count(True) == 1
+        request = Request(model="digits", version=1)
+        accepted = list(pool.map(lambda n: replicas[n % 2].accept(request, WEBHOOK), range(50)))
+    assert {release.name for release in accepted} == {run.name for run in place.releases.runs()}
+    assert [release.created for release in accepted].count(True) == 1
 
 
 @pytest.mark.parametrize("model", ["模型", "x" * 256, "a {{workflow.name}} {{=1+1}} \"'\\ b", "-rf", "A_b.C"])
@@ -144,11 +145,11 @@ def test_any_model_s_name_reaches_the_step_as_it_is(place: Place, model: str) ->
     assert run.succeeded
     body = place.api.get(WORKFLOW, name)
     assert body is not None
-    seen = [
-        one["value"] for node in body["status"]["nodes"].values()
-        for one in node.get("outputs", {}).get("parameters", []) if one["name"] == "request_seen"
+    received = [
+        parameter["value"] for node in body["status"]["nodes"].values()
+        for parameter in node.get("outputs", {}).get("parameters", []) if parameter["name"] == "request_seen"
     ]  # fmt: skip
-    assert Request.model_validate_json(seen[0]) == request
+    assert Request.model_validate_json(received[0]) == request
 
 
 def test_an_ended_release_has_its_report_and_runs_again_only_if_asked(place: Place) -> None:
@@ -167,7 +168,7 @@ def test_an_ended_release_has_its_report_and_runs_again_only_if_asked(place: Pla
     assert counted("shiplift_releases_active") == 1
 
 
-def test_a_cancelled_release_still_tells(place: Place) -> None:
+def test_a_cancelled_release_still_reports(place: Place) -> None:
     place.templates(seconds=600)
     name = place.start()
     until(lambda: place.releases.get(name).first_pod_at)
@@ -198,7 +199,7 @@ def test_a_terminated_release_is_concluded(place: Place) -> None:
         ({"nodeSelector": {"shiplift.dev/none": "such"}}, "Unschedulable"),
     ],
 )
-def test_a_release_whose_pod_can_t_start_is_stopped_and_tells(place: Place, change: dict[str, Any], why: str) -> None:
+def test_a_release_whose_pod_can_t_start_is_stopped_and_reports(place: Place, change: dict[str, Any], why: str) -> None:
     place.templates(**change)
     name = place.start()
     run = place.reconciled(lambda: place.ended(name))
@@ -210,12 +211,12 @@ def test_a_pipeline_image_that_is_nowhere_still_ends_in_the_registry(place: Plac
     place.templates(image="localhost/none:such", last_image="localhost/none:such")
     name = place.start()
     place.reconciled(lambda: place.releases.get(name).concluded, seconds=300)
-    told = place.registry.versions["digits", 1].tags
-    assert (told["shiplift.release"], told["shiplift.outcome"]) == (name, "failed")
-    assert "localhost/none:such" in told["shiplift.reason"]
+    tags = place.registry.versions["digits", 1].tags
+    assert (tags["shiplift.release"], tags["shiplift.outcome"]) == (name, "failed")
+    assert "localhost/none:such" in tags["shiplift.reason"]
 
 
-def test_a_quota_that_allows_no_pod_is_said(place: Place) -> None:
+def test_a_quota_that_allows_no_pod_is_reported(place: Place) -> None:
     place.templates()
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "spec": {"hard": {"pods": "0"}}}
     place.kube.apply({**quota, "metadata": {"name": "none", "namespace": place.name}})
@@ -223,13 +224,13 @@ def test_a_quota_that_allows_no_pod_is_said(place: Place) -> None:
     try:
         name = place.start()
         place.reconciled(lambda: place.releases.get(name).concluded, seconds=300)
-        told = place.registry.versions["digits", 1].tags
-        assert "exceeded quota" in told["shiplift.reason"]
+        tags = place.registry.versions["digits", 1].tags
+        assert "exceeded quota" in tags["shiplift.reason"]
     finally:
         place.kube("delete", "quota", "none", "-n", place.name)
 
 
-def test_a_push_is_looked_into_once(place: Place) -> None:
+def test_a_push_is_processed_once(place: Place) -> None:
     place.templates()
     first, second = (place.releases.push("acme/models", "a" * 40, "b" * 40) for _ in range(2))
     assert (first.created, second.created, second.name) == (True, False, first.name)

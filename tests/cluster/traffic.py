@@ -1,4 +1,4 @@
-"""A client that never stops asking production through the gateway, over gRPC and HTTP, and counts what failed."""
+"""A client that sends requests to production through the gateway without pause, and counts failures."""
 
 import threading
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Traffic:
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def __enter__(self) -> "Traffic":
-        self._threads = [threading.Thread(target=one, daemon=True) for one in (self._over_grpc, self._over_http)]
+        self._threads = [threading.Thread(target=send, daemon=True) for send in (self._over_grpc, self._over_http)]
         for thread in self._threads:
             thread.start()
         return self
@@ -37,11 +37,13 @@ class Traffic:
             thread.join(timeout=30)
 
     def _over_grpc(self) -> None:
-        named = [("grpc.default_authority", self.authority)]
-        with triton.InferenceServerClient(f"{self.gateway}:8001", channel_args=named) as client:
-            given = triton.InferInput("input", list(self.row.shape), "FP32")
-            given.set_data_from_numpy(self.row)
-            self._repeat(lambda: str(client.infer(self.model, [given], client_timeout=10).get_response().model_version))
+        options = [("grpc.default_authority", self.authority)]
+        with triton.InferenceServerClient(f"{self.gateway}:8001", channel_args=options) as client:
+            tensor = triton.InferInput("input", list(self.row.shape), "FP32")
+            tensor.set_data_from_numpy(self.row)
+            self._repeat(
+                lambda: str(client.infer(self.model, [tensor], client_timeout=10).get_response().model_version)
+            )
 
     def _over_http(self) -> None:
         body = {
@@ -71,5 +73,5 @@ class Traffic:
 
 
 def row(images: Any) -> Any:
-    """One image as a request's row."""
+    """The first image, as a batch of one row."""
     return np.ascontiguousarray(images[:1], dtype=np.float32)

@@ -1,1 +1,1 @@
-"""Commands that put Shiplift on a cluster, or take it off."""
+"""Commands that install Shiplift on a cluster, or remove it."""

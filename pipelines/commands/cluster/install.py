@@ -11,19 +11,21 @@ from shiplift.pipelines.commands.options import Json, Namespace, Timeout, Values
 def install(
     namespace: Namespace = None,
     values: ValuesFile = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print it all and let the cluster check it.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the manifests and have the cluster validate them; change nothing.")
+    ] = False,
     timeout: Timeout = 300,
     as_json: Json = False,
 ) -> None:
-    """Put everything on the current cluster, or bring it up to date, and wait until it is ready.
+    """Install Shiplift on the current cluster, or upgrade it, and wait until it is ready.
 
     Example: `shiplift install --values values.yaml`
     """
     from shiplift.pipelines.installation import install as installation
     from shiplift.pipelines.installation import manifests
 
-    wanted = edge.values(values, namespace)
+    chosen = edge.values(values, namespace)
     if dry_run and not as_json:
-        typer.echo(manifests.text_of(manifests.documents(wanted)), nl=False)
-    done = installation.install(wanted, dry_run=dry_run, timeout_s=timeout, tell=edge.say)
-    edge.give(done, lambda installed: edge.say(installation.summary(installed)), as_json=as_json)
+        typer.echo(manifests.text_of(manifests.documents(chosen)), nl=False)
+    result = installation.install(chosen, dry_run=dry_run, timeout_s=timeout, tell=edge.say)
+    edge.print_result(result, lambda installed: edge.say(installation.summary(installed)), as_json=as_json)

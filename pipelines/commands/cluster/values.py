@@ -4,7 +4,7 @@ import typer
 
 
 def values() -> None:
-    """Print a commented file of what can be chosen on a cluster. Example: `shiplift values > values.yaml`"""
+    """Print a commented values file for `shiplift install`. Example: `shiplift values > values.yaml`"""
     from shiplift.pipelines.installation.values import commented
 
     typer.echo(commented(), nl=False)

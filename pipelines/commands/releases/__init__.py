@@ -1,1 +1,1 @@
-"""Commands about releases: order, watch, stop and undo them, read and judge past ones, ask what was promoted."""
+"""Commands about releases: start, watch, cancel, roll back, report, judge again; and requests to production."""

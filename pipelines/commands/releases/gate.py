@@ -10,19 +10,21 @@ from shiplift.pipelines.commands.options import Engine, Json, Namespace
 
 
 def gate(
-    name: Annotated[str, typer.Argument(help="A model's version, or all its versions.", metavar="MODEL[/VERSION]")],
-    policy: Annotated[Path, typer.Option(help="A spec with the sections to judge by: policy, slo, quality, data.")],
+    name: Annotated[
+        str, typer.Argument(help="A version of a model, or the model for all of them.", metavar="MODEL[/VERSION]")
+    ],
+    policy: Annotated[Path, typer.Option(help="Spec whose sections policy, slo, quality and data to judge by.")],
     engine: Engine = None,
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Judge past releases by a changed policy, from their kept measurements; says which verdicts would flip.
+    """Judge past releases by another policy, from their stored measurements; shows which verdicts would change.
 
-    Nothing is run or changed. Exits as a release with the (newest) verdict would: 0, 20 or 21. Example:
+    Runs and changes nothing. Exits as a release with the (newest) verdict would: 0, 20 or 21. Example:
     `shiplift gate digits/3 --policy stricter.yaml`
     """
     from shiplift.pipelines.commands.releases import gate_replay
 
     replay = gate_replay.replay(edge.engine(engine, namespace), name, str(policy), edge.read(policy))
-    edge.give(replay, gate_replay.show, as_json=as_json)
+    edge.print_result(replay, gate_replay.show, as_json=as_json)
     raise typer.Exit(replay.outcome.exit_code)

@@ -1,7 +1,7 @@
-"""`shiplift gate`: past releases judged again under a changed policy, from what was measured then. Nothing is run.
+"""`shiplift gate`: judges past releases again by another policy, from their stored measurements. It runs nothing.
 
-A release keeps the evidence of its verdict; the file's sections `policy`, `slo`, `quality` and `data` take the place of
-those it was released with, and sections that the file leaves out stay as they were.
+A release stores the evidence of its verdict. The sections `policy`, `slo`, `quality` and `data` of the given file
+replace those of the release's spec; sections that the file leaves out stay as they were.
 """
 
 from rich.table import Table
@@ -26,9 +26,9 @@ _SECTIONS = ("quality", "data", "slo", "policy")
 
 
 class Flip(Record):
-    """A check whose verdict is another one under the changed policy; `before` or `after` is empty where there is none.
+    """A check whose verdict changes under the new policy; `before` or `after` is empty where there is no such check.
 
-    `reason` is that of the verdict after.
+    `reason` belongs to the verdict after.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Flip(Record):
 
 
 class Replayed(Record):
-    """One release judged again."""
+    """A release judged again."""
 
     model: str
     version: int
@@ -54,9 +54,9 @@ class Replayed(Record):
 
 
 class Replay(Record):
-    """Every release judged again, newest first, and how many verdicts would be another.
+    """Every release judged again, newest first, and how many verdicts would change.
 
-    Not `verified`: nobody checked that the measurements are those that Shiplift kept.
+    `verified` is false where the signatures of the measurements could not be checked.
     """
 
     policy: str
@@ -71,11 +71,11 @@ class Replay(Record):
 
 
 def replay(engine: Engine, name: str, file: str, text: str) -> Replay:
-    """One version's release (`MODEL/VERSION`), or all of a model's, judged by the sections of a spec's text.
+    """Judges a version's release (`MODEL/VERSION`), or all of a model's, by the sections of a spec's text.
 
     Raises:
-        SpecInvalid: the text is no spec.
-        NotFound: there is no such release, or it kept no evidence.
+        SpecInvalid: the text is not a valid spec.
+        NotFound: there is no such release, or it stored no evidence.
     """
     changed = parse(text)
     model, version = model_and_version(name)
@@ -83,7 +83,7 @@ def replay(engine: Engine, name: str, file: str, text: str) -> Replay:
     judged = [_judged(engine, report, changed) for report in sorted(reports, key=lambda report: -report.version)]
     releases = tuple(release for release in judged if release)
     if not releases:
-        raise NotFound(f"{name} has no release with kept measurements", do=f"Run `shiplift rerun {name}` first.")
+        raise NotFound(f"{name} has no release with stored measurements", do=f"Run `shiplift rerun {name}` first.")
     flipped = sum(release.before != release.after for release in releases)
     return Replay(policy=file, releases=releases, flipped=flipped, verified=engine.verified)
 
@@ -94,10 +94,10 @@ def _judged(engine: Engine, report: ReleaseReport, changed: ReleaseSpec) -> Repl
     evidence = verdict.evidence if verdict else _early(report, history)
     if admitted is None or evidence is None:
         return None
-    then = {name: getattr(admitted, name) for name in _SECTIONS}
-    now = {name: getattr(changed, name) for name in _SECTIONS if name in changed.model_fields_set}
-    before = policy.verdict(evidence, Limits(**then))
-    after = policy.verdict(evidence, Limits(**then | now))
+    old = {name: getattr(admitted, name) for name in _SECTIONS}
+    new = {name: getattr(changed, name) for name in _SECTIONS if name in changed.model_fields_set}
+    before = policy.verdict(evidence, Limits(**old))
+    after = policy.verdict(evidence, Limits(**old | new))
     return Replayed(
         model=report.model,
         version=report.version,
@@ -106,12 +106,12 @@ def _judged(engine: Engine, report: ReleaseReport, changed: ReleaseSpec) -> Repl
         after=after.outcome,
         checks=after.checks,
         flips=_flips(before, after),
-        note="" if evidence.load_report else "it ended before it was measured under load: only its quality is judged",
+        note="" if evidence.load_report else "it ended before the load test: only its quality is judged",
     )
 
 
 def _early(report: ReleaseReport, history: History) -> Evidence | None:
-    """What is known of a release whose quality stopped it."""
+    """The evidence of a release that its quality stopped."""
     exported, candidates = history.last(Exported), history.last(Candidates)
     if exported is None or candidates is None:
         return None
@@ -153,7 +153,7 @@ def _word(check: Check | None) -> str:
 
 
 def show(replay: Replay) -> None:
-    """The releases, what would flip, and why, on stdout."""
+    """Prints the releases, and which verdicts would change and why, on stdout."""
     for release in replay.releases:
         arrow = (
             f"{release.before} -> {release.after}" if release.before != release.after else f"{release.after}, as before"
@@ -168,7 +168,7 @@ def show(replay: Replay) -> None:
     console.stdout.print(f"{replay.flipped} of {len(replay.releases)} verdicts would flip", markup=False)
     if not replay.verified:
         console.stdout.print(
-            "judged from measurements as the registry has them; the key to check their signatures stays on the cluster",
+            "signatures of the measurements are not checked: the key stays on the cluster",
             markup=False, style="dim",
         )  # fmt: skip
 

@@ -11,17 +11,17 @@ from shiplift.pipelines.commands.options import Engine, Json, Model, Namespace
 
 def infer(
     model: Model,
-    file: Annotated[Path, typer.Option("--input", help="An NPZ of arrays by input name, or JSON of the same.")],
-    sequence: Annotated[bool, typer.Option("--sequence", help="Send its samples in turn, as one sequence.")] = False,
+    file: Annotated[Path, typer.Option("--input", help="NPZ or JSON file of arrays by input name.")],
+    sequence: Annotated[bool, typer.Option("--sequence", help="Send the samples one by one, as a sequence.")] = False,
     engine: Engine = None,
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
     """Send a request to production and print the answer. Example: `shiplift infer digits --input sample.npz`
 
-    On a cluster it goes through the API server to the pods that serve the model.
+    On a cluster, the request goes through the API server to the pods that serve the model.
     """
     from shiplift.pipelines.commands import console
 
     answer = edge.engine(engine, namespace).infer(model, file, sequence=sequence)
-    edge.give(answer, console.show_answer, as_json=as_json)
+    edge.print_result(answer, console.show_answer, as_json=as_json)

@@ -9,7 +9,7 @@ from shiplift.pipelines.commands.options import AllowOlder, Detach, Engine, Json
 
 
 def release(
-    name: Annotated[str, typer.Argument(help="A model, or one version of it.", metavar="MODEL[/VERSION]")],
+    name: Annotated[str, typer.Argument(help="A model, or a version of it.", metavar="MODEL[/VERSION]")],
     spec: Spec = None,
     detach: Detach = False,
     allow_older: AllowOlder = False,
@@ -18,7 +18,7 @@ def release(
     watch: Watch = False,
     as_json: Json = False,
 ) -> None:
-    """Release a version now (the newest, if none is named); joins the release if there is one already.
+    """Release a version now (the newest by default); if its release exists already, follow that one.
 
     Example: `shiplift release digits/3 --spec shiplift.yaml`, `shiplift release digits --engine argo --watch`
     """

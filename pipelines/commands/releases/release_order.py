@@ -1,4 +1,4 @@
-"""What `release` and `rerun` share: place an order, and wait for it where that is who ordered's business."""
+"""What `release` and `rerun` share: placing an order, and following the release to its end."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from shiplift.runtime.base.errors import Cancelled, ShipliftError
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """A release that somebody wants."""
+    """A request for a release, from the command line."""
 
     name: str
     spec: str
@@ -23,16 +23,16 @@ class Order:
 
 
 def place(engine: Engine, order: Order, *, detach: bool, watch: bool, as_json: bool) -> None:
-    """Places an order; shows the release to its end and exits as it did, where that is waited for."""
+    """Places an order. An attended or watched release is followed to its end, and its exit code is the command's."""
     accepted = engine.order(order.name, order.spec, again=order.again, allow_older=order.allow_older)
     if not accepted.queued and not engine.under_way(accepted.name):
-        edge.say("this release has ended before; `shiplift rerun` runs it again")
+        edge.say("this release has already ended; `shiplift rerun` runs it again")
     if detach or not (engine.attended or watch):
-        edge.give(accepted, _show_accepted, as_json=as_json)
+        edge.print_result(accepted, _show_accepted, as_json=as_json)
         return
     with _interruptible(engine, accepted.name):
         report = console.follow(engine, accepted.name, quiet=as_json)
-    edge.give(report, console.show_report, as_json=as_json)
+    edge.print_result(report, console.show_report, as_json=as_json)
     raise typer.Exit(report.exit_code)
 
 
@@ -42,7 +42,7 @@ def _show_accepted(accepted: Accepted) -> None:
 
 @contextmanager
 def _interruptible(engine: Engine, name: str) -> Iterator[None]:
-    """Ctrl-C cancels a release that is attended, and waits for it to clean up; of another it ends the watching."""
+    """On Ctrl-C, cancels an attended release and waits for it to clean up; for others, only stops watching."""
     try:
         yield
     except KeyboardInterrupt:
@@ -51,15 +51,15 @@ def _interruptible(engine: Engine, name: str) -> Iterator[None]:
         edge.say("cancelling, and cleaning up ...")
         engine.stop(name)
         _tell_if_promoted(engine, name)
-        raise Cancelled(f"release {name} was cancelled", do="The same command goes on where it was.") from None
+        raise Cancelled(f"release {name} was cancelled", do="Run the same command again to resume it.") from None
 
 
 def _tell_if_promoted(engine: Engine, name: str) -> None:
     try:
-        ended = engine.result(name)
+        report = engine.result(name)
     except ShipliftError:  # it was cancelled before it began
         return
-    if ended.exit_code == 0:
+    if report.exit_code == 0:
         edge.say("it was promoted before it could be cancelled; `shiplift rollback` undoes that")
-        console.show_report(ended)
+        console.show_report(report)
         raise typer.Exit(0) from None

@@ -11,14 +11,16 @@ from shiplift.pipelines.commands.options import Engine, Json, Namespace, OpenPag
 
 def report(
     name: Annotated[str, typer.Argument(help="A registered model and its version.", metavar="[MODEL/VERSION]")] = "",
-    compare: Annotated[str, typer.Option(help="Another MODEL/VERSION to show beside it.")] = "",
-    index: Annotated[bool, typer.Option("--index", help="Show all models: champion, limits, verdicts.")] = False,
+    compare: Annotated[str, typer.Option(help="Another MODEL/VERSION to compare with.")] = "",
+    index: Annotated[
+        bool, typer.Option("--index", help="Write a page of all models: champions, limits, verdicts.")
+    ] = False,
     open_page: OpenPage = False,
     engine: Engine = None,
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Show how a version's release went, and where its page is; or two side by side, or a page of all models.
+    """Show how a version's release ended and where its page is, compare two versions, or list all models.
 
     Examples: `shiplift report digits/3 --open`, `shiplift report digits/3 --compare digits/1`,
     `shiplift report --index --engine argo`
@@ -26,17 +28,17 @@ def report(
     from shiplift.pipelines.commands import console
     from shiplift.pipelines.commands.releases import report_pages
 
-    place, folder = edge.engine(engine, namespace), edge.home() / "reports"
+    chosen, folder = edge.engine(engine, namespace), edge.home() / "reports"
     if index:
-        page = report_pages.index(place, folder)
+        page = report_pages.index(chosen, folder)
         typer.echo(str(page))
     elif compare:
-        page = report_pages.comparison(place, folder, compare, _named(name))
+        page = report_pages.comparison(chosen, folder, compare, _named(name))
         typer.echo(str(page))
     else:
-        shown = place.report(*edge.version_of(_named(name)))
-        edge.give(shown, console.show_report, as_json=as_json)
-        page = Path(shown.report)
+        ended = chosen.report(*edge.version_of(_named(name)))
+        edge.print_result(ended, console.show_report, as_json=as_json)
+        page = Path(ended.report)
     if open_page:
         _open(page)
 
@@ -45,7 +47,7 @@ def _named(name: str) -> str:
     from shiplift.runtime.base.errors import UsageError
 
     if not name:
-        raise UsageError("no version was named", do="Write MODEL/VERSION, such as digits/3, or `--index`.")
+        raise UsageError("no version is named", do="Write MODEL/VERSION, such as digits/3, or `--index`.")
     return name
 
 
@@ -53,5 +55,5 @@ def _open(page: Path) -> None:
     from shiplift.runtime.base.errors import NotFound
 
     if not page.is_file():
-        raise NotFound("this release kept no page", do="`shiplift rerun` writes another.")
+        raise NotFound("this release has no report page", do="`shiplift rerun` writes one.")
     typer.launch(page.absolute().as_uri())

@@ -1,4 +1,4 @@
-"""Pages beside a release's own: two releases side by side, and all models of a place."""
+"""Pages over several releases: a comparison of two, and an index of all models."""
 
 import contextlib
 from pathlib import Path
@@ -15,17 +15,16 @@ from shiplift.runtime.store.registry import model_and_version
 
 
 def comparison(engine: Engine, folder: Path, left: str, right: str) -> Path:
-    """Writes the page of two releases, named as MODEL/VERSION, into a folder, and gives its path.
+    """Writes a page that compares two releases, named as MODEL/VERSION, to a folder; returns its path.
 
     Raises:
-        UsageError: one is no version's name.
-        NotFound: one was never released.
+        NotFound: a name has no version, or the version was never released.
     """
     sides = []
     for name in (left, right):
         model, version = model_and_version(name)
         if version is None:
-            raise NotFound(f"{name!r} names no version", do="Write MODEL/VERSION, such as digits/3.")
+            raise NotFound(f"{name!r} has no version", do="Write MODEL/VERSION, such as digits/3.")
         report = engine.report(model, version)
         sides.append((report, engine.story(report)))
     names = [release_name(report.model, report.version, "") for report, _ in sides]
@@ -35,7 +34,7 @@ def comparison(engine: Engine, folder: Path, left: str, right: str) -> Path:
 
 
 def index(engine: Engine, folder: Path) -> Path:
-    """Writes the page of every model that was released into a folder, and gives its path."""
+    """Writes a page of all released models to a folder; returns its path."""
     by_model: dict[str, list[ReleaseReport]] = {}
     for report in sorted(engine.reports(), key=lambda report: (report.model, report.version)):
         by_model.setdefault(report.model, []).append(report)
@@ -49,7 +48,7 @@ def index(engine: Engine, folder: Path) -> Path:
 def _standing(
     engine: Engine, champions: dict[str, int] | None, model: str, reports: tuple[ReleaseReport, ...]
 ) -> Standing:
-    """What the registry says; where it is down, what the releases' own reports say."""
+    """A model's entry: the champion from the registry, or from the releases' reports where the registry is down."""
     promoted = [report.version for report in reports if report.alias]
     champion = promoted[-1] if promoted else 0
     limits = ""

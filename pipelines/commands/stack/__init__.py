@@ -1,1 +1,1 @@
-"""Commands about the stack: start and stop it, look at it, read its logs, check the machine under it."""
+"""Commands about the stack: start and stop it, show its state and logs, check the machine."""

@@ -12,6 +12,6 @@ def doctor(as_json: Json = False) -> None:
     from shiplift.runtime.base.errors import MissingTool
 
     examination = doctor_checks.examine(edge.settings())
-    edge.give(examination, doctor_checks.show, as_json=as_json)
+    edge.print_result(examination, doctor_checks.show, as_json=as_json)
     if not examination.usable:
         raise typer.Exit(MissingTool.exit_code)

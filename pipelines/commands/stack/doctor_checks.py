@@ -30,7 +30,7 @@ _MARKS: dict[str, tuple[str, str]] = {"ok": ("✓", "green"), "warning": ("!", "
 
 
 class Finding(Record):
-    """One thing looked at: `missing` keeps a release from working, `warning` does not."""
+    """The result of one check: `missing` means that releases can't run; with `warning` they can."""
 
     name: str
     state: State
@@ -39,20 +39,20 @@ class Finding(Record):
 
 
 class Examination(Record):
-    """Everything looked at."""
+    """The results of all checks."""
 
     usable: bool
     findings: tuple[Finding, ...]
 
 
 def examine(settings: Settings) -> Examination:
-    """Looks at the machine; starts nothing that stays."""
-    findings = tuple(finding for look in _LOOKS for finding in look(settings))
+    """Checks the machine; leaves nothing running."""
+    findings = tuple(finding for check in _CHECKS for finding in check(settings))
     return Examination(usable=all(finding.state != "missing" for finding in findings), findings=findings)
 
 
 def show(examination: Examination) -> None:
-    """The findings, for a person."""
+    """Prints the findings as a table."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     for finding in examination.findings:
         mark, style = _MARKS[finding.state]
@@ -62,24 +62,24 @@ def show(examination: Examination) -> None:
 
 
 def _python(_: Settings) -> Iterator[Finding]:
-    good = (3, 11) <= sys.version_info[:2] < (3, 13)
-    do = "" if good else "Use Python 3.11 or 3.12: the bundled server's numpy < 2 exists for these."
-    yield Finding(name="python", state="ok" if good else "missing", found=platform.python_version(), do=do)
+    supported = (3, 11) <= sys.version_info[:2] < (3, 13)
+    do = "" if supported else "Use Python 3.11 or 3.12: numpy < 2, which the bundled server needs, supports only these."
+    yield Finding(name="python", state="ok" if supported else "missing", found=platform.python_version(), do=do)
 
 
 def _packages(_: Settings) -> Iterator[Finding]:
-    wanted = {
+    packages: dict[str, tuple[State, str]] = {
         "mlflow": ("missing", "pip install 'shiplift[local]'"),
         "onnxruntime": ("missing", "pip install 'shiplift[local]'"),
         "modelaudit": ("missing", "pip install 'shiplift[local]'"),
         "fastapi": ("missing", "pip install 'shiplift[local]'"),
-        "torch": ("warning", "pip install 'shiplift[torch]', to release pytorch models"),
+        "torch": ("warning", "pip install 'shiplift[torch]', to release PyTorch models"),
         "skl2onnx": ("warning", "pip install 'shiplift[sklearn]', to release scikit-learn models"),
     }
-    for name, (state, do) in wanted.items():
-        there = importlib.util.find_spec(name) is not None
-        version = importlib.metadata.version(name) if there else "not installed"
-        yield Finding(name=name, state="ok" if there else state, found=version, do="" if there else do)
+    for name, (state, do) in packages.items():
+        installed = importlib.util.find_spec(name) is not None
+        version = importlib.metadata.version(name) if installed else "not installed"
+        yield Finding(name=name, state="ok" if installed else state, found=version, do="" if installed else do)
 
 
 def _bundled_server(settings: Settings) -> Iterator[Finding]:
@@ -92,36 +92,38 @@ def _bundled_server(settings: Settings) -> Iterator[Finding]:
         return
     environment = ServerEnvironment(settings.server_environment or default_root())
     if not environment.ready:
-        yield Finding(name="bundled Triton", state="warning", found="not made yet", do="`shiplift up` makes it (15 s).")
+        yield Finding(
+            name="bundled Triton", state="warning", found="not installed yet", do="`shiplift up` installs it (15 s)."
+        )
         return
     for name, program in (("tritonserver", environment.tritonserver), ("perf_analyzer", environment.perf_analyzer)):
         yield _program(name, program, environment)
 
 
 def _program(name: str, program: Path, environment: ServerEnvironment) -> Finding:
-    """Whether a program's libraries are all found."""
+    """Whether all shared libraries of a program can be loaded."""
     if not program.is_file():
         return Finding(
             name=name,
             state="missing",
-            found=f"not at {program}",
-            do=f"Remove {environment.root}; `shiplift up` makes it again.",
+            found=f"{program} does not exist",
+            do=f"Remove {environment.root}; `shiplift up` installs it again.",
         )
     variables = {**os.environ, "LD_LIBRARY_PATH": environment.library_path}
     libraries = subprocess.run(["ldd", str(program)], env=variables, capture_output=True, text=True, check=False).stdout  # noqa: S607
-    lacking = [line.split()[0] for line in libraries.splitlines() if "not found" in line]
-    if lacking:
+    missing = [line.split()[0] for line in libraries.splitlines() if "not found" in line]
+    if missing:
         return Finding(
             name=name,
             state="missing",
-            found=f"lacks {', '.join(lacking)}",
-            do="Install the packages that hold these libraries.",
+            found=f"missing libraries: {', '.join(missing)}",
+            do="Install the packages that provide these libraries.",
         )
     return Finding(name=name, state="ok", found=str(program))
 
 
 def _sandbox(_: Settings) -> Iterator[Finding]:
-    """Asked in a child: entering a namespace can't be undone."""
+    """Network and file isolation. Namespaces are tried in a child process: entering one can't be undone."""
     probe = "import ctypes,sys; sys.exit(ctypes.CDLL(None).unshare(0x50000000) != 0)"
     isolated = subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
     abi = int(ctypes.CDLL(None).syscall(444, None, 0, 1))
@@ -140,25 +142,25 @@ def _sandbox(_: Settings) -> Iterator[Finding]:
 
 
 def _machine(settings: Settings) -> Iterator[Finding]:
-    at = settings.root
-    while not at.exists():
-        at = at.parent
-    free = shutil.disk_usage(at).free / 2**30
+    folder = settings.root
+    while not folder.exists():
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free / 2**30
     yield Finding(
-        name="disk", state="ok" if free >= _DISK_GB else "warning", found=f"{free:.0f} GiB free at {at}",
-        do="" if free >= _DISK_GB else f"At least {_DISK_GB} GiB are needed for a stack and a few models.",
+        name="disk", state="ok" if free >= _DISK_GB else "warning", found=f"{free:.0f} GiB free at {folder}",
+        do="" if free >= _DISK_GB else f"Free some space: a stack and a few models need at least {_DISK_GB} GiB.",
     )  # fmt: skip
     memory = psutil.virtual_memory().available / 2**30
     yield Finding(
         name="memory", state="ok" if memory >= _MEMORY_GB else "warning", found=f"{memory:.0f} GiB available",
-        do="" if memory >= _MEMORY_GB else f"Exporting torch models needs about {_MEMORY_GB} GiB.",
+        do="" if memory >= _MEMORY_GB else f"Free some memory: exporting PyTorch models needs about {_MEMORY_GB} GiB.",
     )  # fmt: skip
 
 
 def _ports(settings: Settings) -> Iterator[Finding]:
     running = stack.read(settings.root)
     if running is not None and all(running.runs(name) for name in running.names):
-        yield Finding(name="ports", state="ok", found="the stack is running on its own")
+        yield Finding(name="ports", state="ok", found="in use by the running stack")
         return
     for name in ("mlflow_port", "http_port", "grpc_port", "metrics_port", "receiver_port"):
         port = getattr(running or settings, name)
@@ -171,6 +173,6 @@ def _ports(settings: Settings) -> Iterator[Finding]:
             yield Finding(name=flag.removeprefix("--"), state="ok", found=f"{port} is free")
 
 
-_LOOKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
     _python, _packages, _bundled_server, _sandbox, _machine, _ports,
 )  # fmt: skip

@@ -4,7 +4,7 @@ from shiplift.pipelines.commands import edge
 
 
 def down() -> None:
-    """Stop the embedded stack. State stays; a release under way goes on at the next start. Example: `shiplift down`"""
+    """Stop the embedded stack. State is kept; a release under way resumes at the next `up`. Example: `shiplift down`"""
     from shiplift.pipelines.engines.local import stack
 
     if not stack.down(edge.home(), edge.say):

@@ -1,4 +1,4 @@
-"""What `shiplift status` and `shiplift up` show: one table for each kind of status, whichever engine it is of."""
+"""Tables for `shiplift status` and `shiplift up`: one for each kind of status, whichever engine it comes from."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,12 +12,12 @@ from shiplift.pipelines.engines.local.status import Endpoints
 
 
 def show(status: Status) -> None:
-    """A status, for a person."""
+    """Prints a status as tables."""
     _SHOW[type(status)](status)
 
 
 def show_endpoints(endpoints: Endpoints) -> None:
-    """The addresses of a stack, one a line."""
+    """Prints the addresses of a stack, one per line."""
     for name, address in endpoints.model_dump().items():
         console.stdout.print(f"{name:<10}{address}", markup=False)
 

@@ -14,14 +14,18 @@ def up(
     http_port: Port = None,
     grpc_port: Port = None,
     metrics_port: Port = None,
-    free_ports: Annotated[bool, typer.Option("--free-ports", help="Choose free ports, whatever the defaults.")] = False,
-    registry: Annotated[str | None, typer.Option(help="Use this MLflow server instead of an own one.")] = None,
-    rate_limiter: Annotated[bool, typer.Option("--rate-limiter", help="Run Triton with its rate limiter.")] = False,
+    free_ports: Annotated[
+        bool, typer.Option("--free-ports", help="Use any free ports instead of the defaults.")
+    ] = False,
+    registry: Annotated[
+        str | None, typer.Option(help="URI of an MLflow server to use instead of starting one.")
+    ] = None,
+    rate_limiter: Annotated[bool, typer.Option("--rate-limiter", help="Enable Triton's rate limiter.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start the embedded stack: MLflow, the webhook receiver, production Triton and the dispatcher.
 
-    What runs already is left alone. Example: `shiplift up --free-ports`
+    Leaves alone what is already running. Example: `shiplift up --free-ports`
     """
     from shiplift.pipelines.commands.stack import status_tables
     from shiplift.pipelines.engines.local import stack
@@ -37,4 +41,4 @@ def up(
         registry_uri=registry,
         rate_limiter=rate_limiter or None,
     )
-    edge.give(endpoints(stack.up(settings, edge.say)), status_tables.show_endpoints, as_json=as_json)
+    edge.print_result(endpoints(stack.up(settings, edge.say)), status_tables.show_endpoints, as_json=as_json)

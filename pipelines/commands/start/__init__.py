@@ -1,1 +1,1 @@
-"""Commands to begin with: files to start from, targets to name, a demo."""
+"""Commands to get started: example files, targets, a demo."""

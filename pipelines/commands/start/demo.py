@@ -11,7 +11,7 @@ from shiplift.pipelines.commands import edge
 def demo(
     keep: Annotated[bool, typer.Option("--keep", help="Leave the stack running at the end.")] = False,
 ) -> None:
-    """Run the whole story: three versions of a digit classifier, one refused, one promoted live, one rollback.
+    """Run a complete demo: three versions of a digit classifier, a refusal, a promotion under load, a rollback.
 
     The last line on stdout is JSON. Example: `shiplift demo`
     """

@@ -9,8 +9,8 @@ from shiplift.pipelines.commands import edge
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="Where to write.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there.")] = False,
+    folder: Annotated[Path, typer.Argument(help="Folder to write to.")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     github_actions: Annotated[
         bool, typer.Option("--github-actions", help="Write a GitHub Actions workflow that releases changed specs.")
     ] = False,

@@ -1,4 +1,4 @@
-"""`shiplift init`: the files to begin with."""
+"""`shiplift init`: the files it writes."""
 
 import json
 import shutil
@@ -14,24 +14,23 @@ _WORKFLOW = {".github/workflows/shiplift-release.yaml": "github/shiplift-release
 
 
 def write(folder: Path, *, force: bool, github_actions: bool = False) -> list[Path]:
-    """Writes the commented spec, its schema and the example training script; gives their paths.
+    """Writes the commented spec, its schema and the example training script; returns their paths.
 
-    With `github_actions`, it is the workflow that releases models whose spec changed, and nothing else.
+    With `github_actions`, writes only a GitHub Actions workflow that releases models whose spec changed.
 
     Raises:
-        UsageError: one of them is there already and `force` is not given, or there is no such folder and none can be
-            made; nothing is written then.
+        UsageError: a file exists and `force` is not set, or the folder can't be created. Nothing is written then.
     """
     sources = _WORKFLOW if github_actions else {name: name for name in _COPIED} | {SCHEMA: ""}
     paths = [folder / name for name in sources]
-    there = [str(path) for path in paths if path.exists()]
-    if there and not force:
-        raise UsageError(f"{', '.join(there)} is there already", do="Use --force to overwrite, or another folder.")
+    existing = [str(path) for path in paths if path.exists()]
+    if existing and not force:
+        raise UsageError(f"already exists: {', '.join(existing)}", do="Use --force to overwrite, or another folder.")
     try:
         for path in paths:
             path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UsageError(f"{folder} can't be made: {error.strerror}", do="Give another folder.") from error
+        raise UsageError(f"{folder} can't be created: {error.strerror}", do="Choose another folder.") from error
     for name, source in sources.items():
         if source:
             with as_file(files("shiplift.templates").joinpath(source)) as file:

@@ -1,4 +1,4 @@
-"""What `shiplift targets` shows: the catalogue as a table."""
+"""The table of targets that `shiplift targets` prints."""
 
 from rich.table import Table
 from rich.text import Text
@@ -8,7 +8,7 @@ from shiplift.pipelines.engines.answers import Catalogue, Entry
 
 
 def show(catalogue: Catalogue) -> None:
-    """The catalogue, for a person."""
+    """Prints the catalogue as a table."""
     table = Table(
         "", "target", "accelerator", "precisions", "server", "runs on", box=None, padding=(0, 2, 0, 0),
         header_style="dim",

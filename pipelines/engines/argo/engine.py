@@ -1,6 +1,6 @@
-"""A cluster as a place that runs releases: Workflows in one namespace, and the registry and models beside them.
+"""The engine for a cluster: Workflows in one namespace, with the registry and the models beside them.
 
-It needs a kubeconfig and nothing else: what is inside is asked through the API server's service proxy.
+It needs only a kubeconfig: services inside the cluster are reached through the API server's service proxy.
 """
 
 import time
@@ -41,9 +41,6 @@ from shiplift.runtime.store.registry import TAG, check_name, model_and_version
 from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 from shiplift.runtime.targets import catalogue, discovery, machine
 
-_POLL_S = 0.5
-_ROLLBACK_S = 600
-
 
 @dataclass(frozen=True)
 class ArgoEngine:
@@ -56,26 +53,26 @@ class ArgoEngine:
 
     @cached_property
     def api(self) -> KubernetesClient:
-        """The cluster."""
+        """The client of the cluster."""
         return KubernetesClient(self.namespace)
 
     @cached_property
     def releases(self) -> ArgoReleases:
-        """Its releases."""
+        """The releases of the cluster."""
         return ArgoReleases(self.api, self._tags)
 
     @cached_property
     def registry(self) -> RestRegistry:
-        """Its registry."""
+        """The registry on the cluster."""
         uri = self.site.registry_uri
         return RestRegistry(uri, timeout_s=PATIENT_S, transport=transport_to(self.api, uri))
 
     @cached_property
     def site(self) -> Site:
-        """The site that its templates run with.
+        """The site in the installed WorkflowTemplate.
 
         Raises:
-            ClusterRefused: Shiplift is not installed there.
+            ClusterRefused: Shiplift is not installed in the namespace.
         """
         template = self.api.get(WORKFLOW_TEMPLATE, RELEASE_TEMPLATE)
         if template is None:
@@ -90,11 +87,11 @@ class ArgoEngine:
     # --- releasing ---
 
     def order(self, name: str, spec: str, *, again: bool, allow_older: bool) -> Accepted:
-        """Orders a release of a version, or of a model's newest one.
+        """Orders a release of a version, or of a model's newest version.
 
         Raises:
             NotFound: the registry has no such version.
-            SpecInvalid: the spec given by hand is wrong.
+            SpecInvalid: `spec` is not a valid spec.
         """
         parse(spec)
         model, version = model_and_version(name)
@@ -108,14 +105,14 @@ class ArgoEngine:
         return body is not None and not events.ended(body)
 
     def events(self, name: str) -> Iterator[Event | None]:
-        """What happens in a release until it has ended, as engine 1 would tell it."""
+        """Yields the events of a release until it ends."""
         return events.of(self.api, name)
 
     def result(self, name: str) -> ReleaseReport:
-        """How an ended release ended.
+        """The report of an ended release.
 
         Raises:
-            NotFound: nobody told; its nodes may.
+            NotFound: the release left no report.
         """
         report = self.releases.result(name)
         if report is None:
@@ -125,7 +122,7 @@ class ArgoEngine:
         return report
 
     def cancel(self, model: str, version: int) -> str:
-        """Stops a version's release under way, and waits for its last stage; gives its name, empty: there was none."""
+        """Cancels a version's release, and waits for its last stage; returns its name, or "" if there was none."""
         for run in self.releases.active(model):
             if run.request is not None and (run.request.model, run.request.version) == (model, version):
                 self.stop(run.name)
@@ -133,7 +130,7 @@ class ArgoEngine:
         return ""
 
     def stop(self, name: str) -> None:
-        """The same for a release by its name."""
+        """Cancels a release by its name, and waits for its last stage."""
         self.releases.cancel(name)
         for _ in self.events(name):
             pass
@@ -142,39 +139,39 @@ class ArgoEngine:
         """Makes the previous champion serve again."""
         return rollback(self.api, check_name(model))
 
-    # --- the past ---
+    # --- past releases ---
 
     def report(self, model: str, version: int) -> ReleaseReport:
-        """How a version's newest release ended, as the registry keeps it; its page is saved in `home`."""
+        """The report of a version's newest release, from the registry; its page is saved in `home`."""
         return self._past.report(model, version)
 
     def reports(self, model: str = "") -> list[ReleaseReport]:
-        """The newest report of each version that was released."""
+        """The newest report of each released version."""
         return self._past.reports(model)
 
     def history(self, report: ReleaseReport) -> History:
-        """The records that a release's stages gave, whoever wrote them: the key to check them stays on the cluster."""
+        """The records that a release's stages produced, unverified: the key to verify them stays on the cluster."""
         return self._past.history(report)
 
     def story(self, report: ReleaseReport) -> Story:
-        """The same for a page."""
+        """The records of a release, prepared for its report page."""
         return self._past.story(report)
 
     def champions(self) -> dict[str, int]:
-        """Each model's champion (0: none)."""
+        """The champion of each model (0: none)."""
         return self._past.champions()
 
     @property
     def _past(self) -> Past:
         return Past(self.registry, self.home)
 
-    # --- what serves ---
+    # --- serving ---
 
     def infer(self, model: str, file: Path, *, sequence: bool = False) -> Answer:
-        """Sends one request made from a file to the pods that have most of the model's traffic.
+        """Sends the content of a file, as one request, to the pods with the largest share of the model's traffic.
 
-        It does not pass the gateway: an address of that may not be reachable from here. The steps of a sequence all
-        reach one server where the model has one replica.
+        The request bypasses the gateway, whose address may not be reachable from here. The requests of a sequence all
+        reach the same server only if the model has one replica.
         """
         from shiplift.pipelines.engines.inference import ask  # noqa: PLC0415 - Triton's client: 0.2 s
         from shiplift.runtime.serving.kubernetes.front import Front  # noqa: PLC0415
@@ -190,7 +187,7 @@ class ArgoEngine:
             return ask(TritonHttpClient(http), model, file, sequence=sequence)
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
-        """The logs of a part's pods, or of those of a version's newest release; each line says whose it is."""
+        """The logs of a component's pods, or of a version's newest release; each line begins with its pod or stage."""
         name = name or logs.PARTS[0]
         if name in logs.PARTS:
             return logs.of_part(self.api, name, lines=lines, follow=follow)
@@ -199,7 +196,7 @@ class ArgoEngine:
         return logs.of_release(self.api, workflow, lines=lines, ended=ended)
 
     def status(self, model: str | None) -> Status:
-        """The releases there still are Workflows of, newest first."""
+        """The releases whose Workflows still exist, newest first."""
         runs = sorted(self.releases.runs(model=model or ""), key=lambda run: run.created_at, reverse=True)
         shown = tuple(
             WorkflowStatus(
@@ -212,28 +209,28 @@ class ArgoEngine:
         return ClusterStatus(namespace=self.namespace, releases=shown, aliases=aliases)
 
     def targets(self) -> Catalogue:
-        """The catalogue that is installed."""
-        kept = self.api.get(CONFIG_MAP, TARGETS)  # none: no targets in the values
-        text = str((kept or {}).get("data", {}).get(catalogue.FILE, ""))
+        """The catalogue installed on the cluster."""
+        config_map = self.api.get(CONFIG_MAP, TARGETS)  # None: the values have no targets
+        text = str((config_map or {}).get("data", {}).get(catalogue.FILE, ""))
         entries = tuple(Entry(target=target, unfit=None) for target in catalogue.parse(text).values())
         return Catalogue(file=f"ConfigMap {self.namespace}/{TARGETS}", entries=entries, default_place="any node")
 
     def detect(self, name: str) -> Catalogue:
-        """Writes the targets that the cluster's nodes are into the catalogue of `home`, and gives those.
+        """Adds the targets detected from the cluster's nodes to the catalogue of `home`, and returns them.
 
-        `targets` in the values is what brings them to the cluster.
+        To install them on the cluster, list them under `targets` in the values.
         """
         targets = discovery.named(discovery.of_nodes(self.api.find(NODE)), name)
         file = catalogue.save(self.home, *targets)
         return Catalogue(file=str(file), entries=tuple(map(_entry, targets)), default_place="any node")
 
-    # --- looking things up ---
+    # --- helpers ---
 
     @property
     def _cluster(self) -> Cluster:
         place = self.site.place
         if not isinstance(place, Cluster):
-            raise ClusterRefused("the site of the templates names no cluster", do="Run `shiplift install` again.")
+            raise ClusterRefused("the installed WorkflowTemplate names no cluster", do="Run `shiplift install` again.")
         return place
 
     def _tags(self, model: str, version: int) -> Mapping[str, str]:
@@ -241,7 +238,7 @@ class ArgoEngine:
         return {key: tag for key, tag in info.tags.items() if key.startswith(TAG)} if info else {}
 
     def _newest_workflow(self, name: str) -> str:
-        """The newest release of a version or model; or the one of that name."""
+        """The name of the Workflow: of the newest release of a version or model, or `name` itself if there is one."""
         if "/" not in name and self.api.get(WORKFLOW, name) is not None:
             return name
         model, version = model_and_version(name)

@@ -1,4 +1,4 @@
-"""What happens in a Workflow, told as engine 1 tells it: stages that start, stages that finish."""
+"""The events of a Workflow, as the local engine reports them: stages that start, stages that finish."""
 
 import time
 from collections.abc import Iterator
@@ -16,15 +16,15 @@ _POLL_S = 0.5
 
 
 def of(api: KubernetesClient, name: str) -> Iterator[Event | None]:
-    """The events of a release until it has ended; None is a pause.
+    """Yields the events of a release until it ends; None means that nothing happened for a moment.
 
     Raises:
         NotFound: there is no such Workflow.
     """
-    told: dict[tuple[str, str], str] = {}
+    reported: dict[tuple[str, str], str] = {}
     while True:
         body = workflow(api, name)
-        yield from _news(body, told)
+        yield from _changes(body, reported)
         if ended(body):
             return
         yield None
@@ -32,10 +32,10 @@ def of(api: KubernetesClient, name: str) -> Iterator[Event | None]:
 
 
 def workflow(api: KubernetesClient, name: str) -> Object:
-    """A Workflow as it is now.
+    """The current state of a Workflow.
 
     Raises:
-        NotFound: there is none of that name.
+        NotFound: there is no such Workflow.
     """
     body = api.get(WORKFLOW, name)
     if body is None:
@@ -44,18 +44,18 @@ def workflow(api: KubernetesClient, name: str) -> Object:
 
 
 def ended(body: Object) -> bool:
-    """Whether a Workflow has."""
+    """Whether a Workflow has ended."""
     return workflows.ended(body.get("status", {}).get("phase"))
 
 
-def _news(body: Object, told: dict[tuple[str, str], str]) -> Iterator[Event]:
-    """What has changed since it was last told: stages that started, stages that finished."""
+def _changes(body: Object, reported: dict[tuple[str, str], str]) -> Iterator[Event]:
+    """The stages that started or finished since the last call; updates `reported`."""
     for stage, node in attempts(body, RELEASE):
         run = stage_run(stage, node)
         state = f"{node['id']} {'started' if under_way(node) else run.outcome}"
-        if told.get((run.name, run.target)) == state:
+        if reported.get((run.name, run.target)) == state:
             continue
-        told[run.name, run.target] = state
+        reported[run.name, run.target] = state
         if under_way(node):
             yield Event(stage=run.name, target=run.target, kind="started")
         else:

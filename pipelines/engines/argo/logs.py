@@ -1,4 +1,4 @@
-"""Logs of a cluster's pods: of a release, stage by stage, and of the parts that start releases."""
+"""Logs of a cluster's pods: of a release, stage by stage, and of the components that start releases."""
 
 import json
 import time
@@ -17,13 +17,13 @@ from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 PARTS = ("reconciler", "receiver", "mlflow")
 _POLL_S = 1.0
-_WIDTH = 16  # of what stands before each line
+_WIDTH = 16  # of the label before each line
 _Key = tuple[str, int]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A container that has begun to write, and how its lines are marked; a restarted one is another source."""
+    """A started container and the label of its lines; a restarted container is another source."""
 
     pod: str
     container: str
@@ -33,19 +33,19 @@ class Source:
 
 
 def of_part(api: KubernetesClient, name: str, *, lines: int, follow: bool) -> Iterator[str]:
-    """The log of a part, from all its pods; followed, it has no end.
+    """Yields the log of a component, from all its pods; with `follow`, it never ends.
 
     Raises:
-        NotFound: it has no pod.
+        NotFound: the component has no pod.
     """
     return _lines(api, f"app.kubernetes.io/name={name}", name, lines=lines, ended=(lambda: False) if follow else None)
 
 
 def of_release(api: KubernetesClient, workflow: str, *, lines: int, ended: Callable[[], bool] | None) -> Iterator[str]:
-    """The log of a Workflow, from the pods it still has; with `ended` (whether it has) it is followed until then.
+    """Yields the log of a Workflow, from the pods it still has; with `ended`, follows it until that returns true.
 
     Raises:
-        NotFound: it has none.
+        NotFound: the Workflow has no pods left.
     """
     return _lines(api, f"workflows.argoproj.io/workflow={workflow}", workflow, lines=lines, ended=ended)
 
@@ -53,58 +53,59 @@ def of_release(api: KubernetesClient, workflow: str, *, lines: int, ended: Calla
 def _lines(
     api: KubernetesClient, selector: str, name: str, *, lines: int, ended: Callable[[], bool] | None
 ) -> Iterator[str]:
-    def look() -> list[Source]:
+    def find_sources() -> list[Source]:
         return _sources(api, selector)
 
     if ended is not None:
-        yield from _followed(api, look, lines, ended)
+        yield from _followed(api, find_sources, lines, ended)
         return
-    sources = look()
+    sources = find_sources()
     if not sources:
         raise NotFound(
-            f"no pod of {name} has a log", do="A stage's pod is kept for `keep.pods_s` seconds after it has ended."
+            f"no pod of {name} has a log",
+            do="A stage's pod is deleted `keep.pods_s` seconds after it ends; set a larger value to keep logs longer.",
         )
-    kept: deque[str] = deque(maxlen=lines)
+    last: deque[str] = deque(maxlen=lines)
     for source in sources:
-        kept.extend(_marked(api, source, lines=lines, follow=False))
-    yield from kept
+        last.extend(_marked(api, source, lines=lines, follow=False))
+    yield from last
 
 
 def _followed(
-    api: KubernetesClient, look: Callable[[], list[Source]], lines: int, ended: Callable[[], bool]
+    api: KubernetesClient, find_sources: Callable[[], list[Source]], lines: int, ended: Callable[[], bool]
 ) -> Iterator[str]:
-    """One reader a container, since several write at once; what they read comes in the order in which it came."""
-    read: Queue[str | ShipliftError] = Queue()
+    """Yields lines as they arrive, with one reader thread per container, since several write at once."""
+    queue: Queue[str | ShipliftError] = Queue()
     readers: dict[_Key, Thread] = {}
     while True:
-        last = ended()  # asked before the pods are: one that began before the end is read too
-        for source in look():
+        done = ended()  # checked before the pods are listed, so that one started before the end is read too
+        for source in find_sources():
             key = (source.pod, source.restarts)
             if key not in readers:
-                readers[key] = Thread(target=_read, args=(api, source, lines, read), daemon=True)
+                readers[key] = Thread(target=_read, args=(api, source, lines, queue), daemon=True)
                 readers[key].start()
-        yield from _arrived(read)
-        if last and not any(reader.is_alive() for reader in readers.values()) and read.empty():
+        yield from _arrived(queue)
+        if done and not any(reader.is_alive() for reader in readers.values()) and queue.empty():
             return
 
 
-def _arrived(read: "Queue[str | ShipliftError]") -> Iterator[str]:
-    """What comes within one look's time."""
-    until = time.monotonic() + _POLL_S
+def _arrived(queue: "Queue[str | ShipliftError]") -> Iterator[str]:
+    """Yields the lines that arrive within one poll interval."""
+    deadline = time.monotonic() + _POLL_S
     with suppress(Empty):
-        while (left := until - time.monotonic()) > 0:
-            line = read.get(timeout=left)
+        while (left := deadline - time.monotonic()) > 0:
+            line = queue.get(timeout=left)
             if isinstance(line, ShipliftError):
                 raise line
             yield line
 
 
-def _read(api: KubernetesClient, source: Source, lines: int, into: "Queue[str | ShipliftError]") -> None:
+def _read(api: KubernetesClient, source: Source, lines: int, queue: "Queue[str | ShipliftError]") -> None:
     try:
         for line in _marked(api, source, lines=lines, follow=True):
-            into.put(line)
+            queue.put(line)
     except ShipliftError as error:
-        into.put(error)
+        queue.put(error)
 
 
 def _marked(api: KubernetesClient, source: Source, *, lines: int, follow: bool) -> Iterator[str]:
@@ -113,7 +114,7 @@ def _marked(api: KubernetesClient, source: Source, *, lines: int, follow: bool) 
 
 
 def _sources(api: KubernetesClient, selector: str) -> list[Source]:
-    """The main containers that have started, the oldest first."""
+    """The main containers that have started, oldest first."""
     started = (_source(pod) for pod in api.find(POD, selector))
     return sorted((source for source in started if source), key=lambda source: source.started_at)
 
@@ -132,11 +133,11 @@ def _source(pod: Object) -> Source | None:
 
 
 def _label(pod: Object, container: Object) -> str:
-    """The stage, with its target where it runs once per target; else the pod."""
+    """The stage, with its target if it runs once per target; without a stage, the pod."""
     stage = pod["metadata"].get("labels", {}).get(f"{LABEL}stage", "")
-    words = container.get("args", [])
+    arguments = container.get("args", [])
     target = ""
-    if "--target" in words:
+    if "--target" in arguments:
         with suppress(ValueError, IndexError, AttributeError):
-            target = str(json.loads(words[words.index("--target") + 1]).get("name", ""))
+            target = str(json.loads(arguments[arguments.index("--target") + 1]).get("name", ""))
     return f"{stage}/{target}" if stage and target else stage or str(pod["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""Past releases of a cluster, as its registry keeps them with the versions."""
+"""Past releases of a cluster, from the registry, which stores them with the versions."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,17 +18,17 @@ from shiplift.runtime.store.registry_rest import RestRegistry
 
 @dataclass(frozen=True)
 class Past:
-    """What a registry knows of releases; pages are saved in `home`."""
+    """The releases stored in a registry; their report pages are saved in `home`."""
 
     registry: RestRegistry
     home: Path
 
     def report(self, model: str, version: int) -> ReleaseReport:
-        """How a version's newest release ended, as the registry keeps it; its page is saved in `home`."""
+        """The report of a version's newest release; its page is saved in `home`."""
         return with_page(Published(self.registry, self.version(model, version)), self.home)
 
     def reports(self, model: str = "") -> list[ReleaseReport]:
-        """The newest report of each version that was released."""
+        """The newest report of each released version."""
         models = [model] if model else [name for name, latest, _ in self.registry.models() if latest]
         released = [
             Published(self.registry, info) for name in models for info in self.registry.versions(name)
@@ -37,24 +37,24 @@ class Past:
         return [report for release in released if (report := release.find())]
 
     def history(self, report: ReleaseReport) -> History:
-        """The records that a release's stages gave, whoever wrote them: the key to check them stays on the cluster."""
+        """The records that a release's stages produced, unverified: the key to verify them stays on the cluster."""
         run_id = run_of(self.version(report.model, report.version))
         return History(UncheckedLedger(self.registry, run_id), report.stages, RELEASE.givers)
 
     def story(self, report: ReleaseReport) -> Story:
-        """The same for a page."""
+        """The records of a release, prepared for its report page."""
         published = Published(self.registry, self.version(report.model, report.version))
         return story_of(self.history(report), config=published.config())
 
     def champions(self) -> dict[str, int]:
-        """Each model's champion (0: none)."""
+        """The champion of each model (0: none)."""
         return {model: aliases.get(CHAMPION, 0) for model, _, aliases in self.registry.models()}
 
     def version(self, model: str, version: int) -> VersionInfo:
-        """A version as the registry has it.
+        """A version in the registry.
 
         Raises:
-            NotFound: it has none of that number.
+            NotFound: the registry has no such version.
         """
         info = self.registry.version(model, version)
         if info is None:

@@ -1,4 +1,4 @@
-"""A rollback as a Workflow: one stage, waited for."""
+"""Runs a rollback as a Workflow with one stage, and waits for it."""
 
 import time
 
@@ -21,8 +21,8 @@ def rollback(api: KubernetesClient, model: str) -> Promotion:
     """Makes the previous champion serve again.
 
     Raises:
-        NothingToRollBack, CanaryFailed, ServerFailed, ...: as the step says.
-        Temporary: it takes too long, or its pod was lost.
+        NothingToRollBack, CanaryFailed, ServerFailed, ...: as `steps.rollback.rollback` does.
+        Temporary: the rollback takes too long, or its pod was lost.
     """
     name = api.create(_body(model))["metadata"]["name"]
     deadline = time.monotonic() + _ROLLBACK_S
@@ -31,7 +31,7 @@ def rollback(api: KubernetesClient, model: str) -> Promotion:
         if ended(body):
             return _promotion(body)
         time.sleep(_POLL_S)
-    raise Temporary(f"rollback {name} takes over {_ROLLBACK_S} s", do=f"Look at it with `argo get {name}`.")
+    raise Temporary(f"rollback {name} has not ended after {_ROLLBACK_S} s", do=f"Look at it with `argo get {name}`.")
 
 
 def _body(model: str) -> Object:
@@ -53,5 +53,5 @@ def _promotion(body: Object) -> Promotion:
             return Promotion.model_validate_json(text)
         if text := parameters.get(Failure.parameter()):
             raise Failure.model_validate_json(text).error()
-    why = body["status"].get("message", "its pod left no reason")
-    raise Temporary(f"rollback {body['metadata']['name']} failed: {why}", do="Look at it with `argo get`.")
+    reason = body["status"].get("message", "its pod left no reason")
+    raise Temporary(f"rollback {body['metadata']['name']} failed: {reason}", do="Look at it with `argo get`.")

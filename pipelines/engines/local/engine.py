@@ -1,4 +1,4 @@
-"""This machine as a place that runs releases: the stack of one home folder, and the releases in it."""
+"""The engine for this machine: the stack of a home folder, and its releases."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ _CANCEL_S = 120
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """The stack of a home, running or not: what needs it says so (`StackDown`)."""
+    """The stack of a home, running or not; methods that need it running raise `StackDown`."""
 
     home: Path
     attended: bool = field(default=True, init=False)
@@ -42,29 +42,29 @@ class LocalEngine:
 
     @property
     def releases(self) -> Releases:
-        """Its releases."""
+        """The releases of the home."""
         return Releases(self.home)
 
     @property
     def site(self) -> Site:
-        """The home as a site, whether its stack runs or not.
+        """The site of the home, whether its stack runs or not.
 
         Raises:
-            StackDown: it never had one.
+            StackDown: the home never had a stack.
         """
-        made = stack.read(self.home)
-        if made is None:
+        saved = stack.read(self.home)
+        if saved is None:
             raise StackDown(f"no stack was started in {self.home}", do="Run `shiplift up`.")
-        return stack.site(self.home, made)
+        return stack.site(self.home, saved)
 
     # --- releasing ---
 
     def order(self, name: str, spec: str, *, again: bool, allow_older: bool) -> Accepted:
-        """Orders a release of a version, or of a model's newest one.
+        """Orders a release of a version, or of a model's newest version.
 
         Raises:
             NotFound: the registry has no such version.
-            SpecInvalid: the spec given by hand is wrong.
+            SpecInvalid: `spec` is not a valid spec.
         """
         parse(spec)
         running = stack.require(self.home)
@@ -81,10 +81,10 @@ class LocalEngine:
         return self.releases.active(name)
 
     def events(self, name: str) -> Iterator[Event | None]:
-        """What happens in a release until it has ended.
+        """Yields the events of a release until it ends.
 
         Raises:
-            StackDown: the dispatcher is gone, so it would never end.
+            StackDown: the dispatcher is gone, so the release would never end.
         """
         offset = 0
         while True:
@@ -94,15 +94,15 @@ class LocalEngine:
             if ended:
                 return
             if not events and not self._dispatching():
-                raise StackDown("the dispatcher is not running: the release waits", do="Run `shiplift up`.")
+                raise StackDown("the dispatcher is not running, so the release waits", do="Run `shiplift up`.")
             yield None
             time.sleep(_POLL_S)
 
     def result(self, name: str) -> ReleaseReport:
-        """How an ended release ended.
+        """The report of an ended release.
 
         Raises:
-            StackDown: it left no result.
+            StackDown: the release left no result.
         """
         report = self.releases.result(name)
         if report is None:
@@ -110,26 +110,26 @@ class LocalEngine:
         return report
 
     def cancel(self, model: str, version: int) -> str:
-        """Cancels a version's release under way, and waits; gives its name, empty if there was none."""
+        """Cancels a version's release, and waits for it to clean up; returns its name, or "" if there was none."""
         name = next(filter(self.under_way, self.releases.of(model, version)), "")
         if name:
             self.stop(name)
         return name
 
     def stop(self, name: str) -> None:
-        """Interrupts a release's process and waits until it has cleaned up; a queued one is taken off the queue.
+        """Interrupts a release's process and waits until it has cleaned up; takes a queued release off the queue.
 
         Raises:
-            Temporary: it did not end in time.
+            Temporary: the release did not end in time.
         """
-        releases, deadline, asked = self.releases, time.monotonic() + _CANCEL_S, False
+        releases, deadline, interrupted = self.releases, time.monotonic() + _CANCEL_S, False
         while releases.active(name) and time.monotonic() < deadline:
             worker = releases.worker(name)
-            if worker and not asked:
-                asked = True
+            if worker and not interrupted:
+                interrupted = True
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGINT)
-            elif not worker and not asked:
+            elif not worker and not interrupted:
                 (releases.folder(name) / "queued").unlink(missing_ok=True)
             time.sleep(_POLL_S)
         if releases.active(name):
@@ -142,44 +142,44 @@ class LocalEngine:
         return rollback(stack.site(self.home, stack.require(self.home)), model)
 
     def _dispatching(self) -> bool:
-        made = stack.read(self.home)
-        return made is not None and made.runs("dispatcher")
+        saved = stack.read(self.home)
+        return saved is not None and saved.runs("dispatcher")
 
-    # --- the past ---
+    # --- past releases ---
 
     def report(self, model: str, version: int) -> ReleaseReport:
-        """How a version's newest release ended, as this home knows it, else the registry."""
+        """The report of a version's newest release, from this home, else from the registry."""
         return past.report_of(self.home, model, version)
 
     def reports(self, model: str = "") -> list[ReleaseReport]:
-        """The newest report of each version that was released."""
+        """The newest report of each released version."""
         return past.reports_of(self.home, model)
 
     def history(self, report: ReleaseReport) -> History:
-        """The records that a release's stages gave."""
+        """The records that a release's stages produced."""
         from shiplift.pipelines.release import RELEASE  # noqa: PLC0415 - every step, and what each loads
 
         ledger = Ledger(self.site, Request(model=report.model, version=report.version))
         return History(ledger, report.stages, RELEASE.givers)
 
     def story(self, report: ReleaseReport) -> Story:
-        """The same for a page."""
+        """The records of a release, prepared for its report page."""
         history = self.history(report)
         store = ArtifactStore(self.site.artifacts_uri)
         return story_of(history, config=server_config_or_reason(store, history.package))
 
     def champions(self) -> dict[str, int] | None:
-        """Each model's champion (0: none), asked for at once; None: the registry is down."""
+        """The champion of each model (0: none); None if the registry does not answer."""
         try:
             registry = RestRegistry(self.site.registry_uri, timeout_s=PATIENT_S)
             return {model: aliases.get(CHAMPION, 0) for model, _, aliases in registry.models()}
         except ShipliftError:
             return None
 
-    # --- what serves ---
+    # --- serving ---
 
     def infer(self, model: str, file: Path, *, sequence: bool = False) -> Answer:
-        """Sends one request made from a file to production."""
+        """Sends the content of a file to production as one request."""
         from shiplift.pipelines.engines.inference import ask  # noqa: PLC0415 - 0.2 s
         from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415
 
@@ -190,11 +190,11 @@ class LocalEngine:
             return ask(client, model, file, sequence=sequence)
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
-        """The log of a part of the stack, or of a release."""
+        """The log of a component of the stack, or of a release."""
         return logs.log_lines(self.home, name, lines=lines, follow=follow)
 
     def status(self, model: str | None) -> Status:
-        """The stack, or one model's versions."""
+        """The status of the stack, or of a model's versions."""
         return status.of_model(self.home, model) if model else status.of_stack(self.home)
 
     def targets(self) -> Catalogue:
@@ -202,7 +202,7 @@ class LocalEngine:
         return _listed(self.home / catalogue.FILE, *catalogue.catalogue(self.home).values())
 
     def detect(self, name: str) -> Catalogue:
-        """Writes the targets that this machine is into the catalogue, and gives those."""
+        """Adds the targets detected on this machine to the catalogue, and returns them."""
         targets = discovery.named(discovery.detect(machine.this_machine()), name)
         return _listed(catalogue.save(self.home, *targets), *targets)
 

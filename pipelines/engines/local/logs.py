@@ -1,4 +1,4 @@
-"""The logs of a home: of the stack's parts, and of releases."""
+"""The logs of a home: of the stack's components, and of releases."""
 
 import time
 from collections import deque
@@ -14,7 +14,7 @@ _POLL_S = 0.05
 
 
 def log_lines(home: Path, name: str, *, lines: int, follow: bool) -> Iterator[str]:
-    """The last lines of a log, and then, if asked, new ones as they come; an empty name is the dispatcher's.
+    """Yields the last lines of a log and, with `follow`, new lines; an empty name is the dispatcher's log.
 
     Raises:
         NotFound: there is no such log.
@@ -36,8 +36,8 @@ def _log_file(home: Path, name: str) -> Path:
     else:
         releases = Releases(home)
         model, version = model_and_version(name)
-        wanted = {*releases.of(model, version), *({name} & set(releases.names()))}
-        files = [releases.folder(release) / "log.txt" for release in wanted]
+        candidates = {*releases.of(model, version), *({name} & set(releases.names()))}
+        files = [releases.folder(release) / "log.txt" for release in candidates]
         file = max((f for f in files if f.is_file()), key=lambda f: f.stat().st_mtime, default=home / "logs" / name)
     if not file.is_file():
         raise NotFound(f"there is no log of {name!r}", do=f"Logs are: {', '.join(stack.NAMES)}, or MODEL/VERSION.")

@@ -1,4 +1,4 @@
-"""Past releases of a home: their reports lie with the releases, and with the versions in the registry."""
+"""Past releases of a home: reports are stored with the releases, and with the versions in the registry."""
 
 from pathlib import Path
 
@@ -14,8 +14,8 @@ def report_of(home: Path, model: str, version: int) -> ReleaseReport:
     """The newest report of a version: from this home, else from the registry.
 
     Raises:
-        NotFound: it was never released.
-        StackDown: it was not released from here, and the registry is down.
+        NotFound: the version was never released.
+        StackDown: the version was not released from this home, and the registry is down.
     """
     releases = Releases(home)
     ended = [name for name in releases.of(model, version) if releases.result(name)]
@@ -26,7 +26,7 @@ def report_of(home: Path, model: str, version: int) -> ReleaseReport:
 
 
 def reports_of(home: Path, model: str) -> list[ReleaseReport]:
-    """The newest report of each version released from this home; of a model that never was, those in the registry."""
+    """The newest report of each version released from this home; for a model with none here, from the registry."""
     releases = Releases(home)
     names = releases.of(model) if model else releases.names()
     newest: dict[tuple[str, int], ReleaseReport] = {}

@@ -1,4 +1,4 @@
-"""How the stack of a home stands, and what its registry says of each model."""
+"""The status of a home's stack, and of the models in its registry."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ _SHOWN = (CHAMPION, CHALLENGER, PREVIOUS)
 
 
 class Endpoints(Record):
-    """Where a stack answers."""
+    """The addresses of a stack."""
 
     mlflow: str
     receiver: str
@@ -25,7 +25,7 @@ class Endpoints(Record):
 
 
 def endpoints(running: stack.Stack) -> Endpoints:
-    """The addresses of a stack."""
+    """The addresses at which a stack answers."""
     host = stack.HOST
     return Endpoints(
         mlflow=running.registry_uri,
@@ -37,22 +37,22 @@ def endpoints(running: stack.Stack) -> Endpoints:
 
 
 def of_stack(home: Path) -> StackStatus:
-    """The stack of a home, running or not."""
-    made = stack.read(home)
-    if made is None:
+    """The status of a home's stack, running or not."""
+    saved = stack.read(home)
+    if saved is None:
         return StackStatus(home=str(home), running=False)
-    memory = stack.memory(made)
-    at = endpoints(made)
-    addresses = {"mlflow": at.mlflow, "receiver": at.receiver, "triton": at.http}
+    memory = stack.memory(saved)
+    where = endpoints(saved)
+    addresses = {"mlflow": where.mlflow, "receiver": where.receiver, "triton": where.http}
     parts = tuple(
         Part(
             name=name,
-            running=made.runs(name),
-            pid=made.processes[name].pid if made.runs(name) else 0,
+            running=saved.runs(name),
+            pid=saved.processes[name].pid if saved.runs(name) else 0,
             memory_mb=round(memory.get(name, 0), 1),
             address=addresses.get(name, ""),
         )
-        for name in made.names
+        for name in saved.names
     )
     releases = Releases(home)
     return StackStatus(
@@ -60,13 +60,13 @@ def of_stack(home: Path) -> StackStatus:
         running=all(part.running for part in parts),
         parts=parts,
         memory_mb=round(sum(memory.values()), 1),
-        models=_models(made) if made.runs("mlflow") or not made.embedded_registry else (),
+        models=_models(saved) if saved.runs("mlflow") or not saved.embedded_registry else (),
         releasing=tuple(releases.pending()),
     )
 
 
-def _models(made: stack.Stack) -> tuple[ModelStatus, ...]:
-    registry = RestRegistry(made.registry_uri, timeout_s=PATIENT_S)
+def _models(saved: stack.Stack) -> tuple[ModelStatus, ...]:
+    registry = RestRegistry(saved.registry_uri, timeout_s=PATIENT_S)
     return tuple(
         ModelStatus(
             model=name,
@@ -80,7 +80,7 @@ def _models(made: stack.Stack) -> tuple[ModelStatus, ...]:
 
 
 def of_model(home: Path, model: str) -> ModelVersions:
-    """A model's versions.
+    """The status of a model's versions, newest first.
 
     Raises:
         StackDown: the stack does not run.

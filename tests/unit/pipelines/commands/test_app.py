@@ -19,7 +19,7 @@ COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[
 
 
 class Done(NamedTuple):
-    """How a command ended."""
+    """The exit code and output of a command."""
 
     returncode: int
     stdout: str
@@ -31,13 +31,13 @@ Shiplift = Callable[..., Done]
 
 @pytest.fixture
 def shiplift(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Shiplift:
-    """The command's own entry, in this process: `shiplift("status", home=folder)`."""
+    """The command's entry point, in this process: `shiplift("status", home=folder)`."""
     for name in [name for name in os.environ if name.startswith("SHIPLIFT_")]:
         monkeypatch.delenv(name)
 
-    def run(*words: str | Path, home: Path | None = None) -> Done:
-        at = ["--home", str(home)] if home else []
-        monkeypatch.setattr(sys, "argv", ["shiplift", *at, *map(str, words)])
+    def run(*arguments: str | Path, home: Path | None = None) -> Done:
+        options = ["--home", str(home)] if home else []
+        monkeypatch.setattr(sys, "argv", ["shiplift", *options, *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
         assert isinstance(ended.value.code, int)
@@ -54,7 +54,7 @@ def test_the_commands_are_these() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_every_command_says_what_it_does_and_shows_an_example(name: str) -> None:
+def test_every_command_has_help_with_an_example(name: str) -> None:
     done = CliRunner().invoke(app, [name, "--help"])
     assert done.exit_code == 0
     assert "Example" in done.stdout
@@ -114,35 +114,35 @@ def test_with_json_an_error_is_one_line_of_json(shiplift: Shiplift, tmp_path: Pa
     assert done.returncode == 69
 
 
-def test_the_status_of_nothing_is_told_and_is_no_error(shiplift: Shiplift, tmp_path: Path) -> None:
+def test_the_status_without_a_stack_is_shown_without_an_error(shiplift: Shiplift, tmp_path: Path) -> None:
     done = shiplift("status", home=tmp_path)
     assert (done.returncode, done.stdout) == (0, f"no stack in {tmp_path}; `shiplift up` starts one\n")
-    found = json.loads(shiplift("status", "--json", home=tmp_path).stdout)
-    assert (found["home"], found["running"], found["parts"]) == (str(tmp_path), False, [])
+    status = json.loads(shiplift("status", "--json", home=tmp_path).stdout)
+    assert (status["home"], status["running"], status["parts"]) == (str(tmp_path), False, [])
 
 
-def test_stopping_nothing_is_told_and_is_no_error(shiplift: Shiplift, tmp_path: Path) -> None:
+def test_stopping_nothing_is_reported_without_an_error(shiplift: Shiplift, tmp_path: Path) -> None:
     done = shiplift("down", home=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing was running\n")
 
 
 @pytest.mark.parametrize(
-    ("text", "code", "said"),
+    ("text", "code", "message"),
     [
         ("slo: {p99_ms: -1}", 65, "spec not valid: slo.p99_ms"),
         (None, 64, "can't be read"),
         (b"\xff", 64, "can't be read"),
     ],
 )
-def test_a_wrong_spec_is_told_before_anything_else(
-    shiplift: Shiplift, text: Any, code: int, said: str, tmp_path: Path
+def test_a_wrong_spec_is_reported_before_anything_else(
+    shiplift: Shiplift, text: Any, code: int, message: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "spec.yaml"
     if text is not None:
         file.write_bytes(text if isinstance(text, bytes) else text.encode())
     done = shiplift("release", "digits/1", "--spec", file, home=tmp_path)
     assert done.returncode == code
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_wrong_variable_is_named(shiplift: Shiplift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,13 +163,13 @@ def test_init_writes_a_spec_its_schema_and_an_example_and_overwrites_nothing(
     (folder / "train.py").write_text("mine")
     again = shiplift("init", folder)
     assert again.returncode == 64
-    assert "is there already" in again.stderr
+    assert "already exists" in again.stderr
     assert (folder / "train.py").read_text() == "mine"
     assert shiplift("init", folder, "--force").returncode == 0
     assert (folder / "train.py").read_text() != "mine"
 
 
-def test_init_into_what_is_no_folder_is_a_usage_error(shiplift: Shiplift, tmp_path: Path) -> None:
+def test_init_into_a_path_that_is_no_folder_is_a_usage_error(shiplift: Shiplift, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = shiplift("init", tmp_path / "file")
     assert done.returncode == 64
@@ -183,13 +183,13 @@ def test_the_schema_printed_is_the_schema_promised(shiplift: Shiplift, golden: G
 
 
 @pytest.mark.parametrize("name", ["triton", "digits/3", "nothing"])
-def test_a_log_that_is_not_there_is_told_with_those_that_may_be(shiplift: Shiplift, name: str, tmp_path: Path) -> None:
+def test_for_a_missing_log_the_error_lists_the_logs_there_are(shiplift: Shiplift, name: str, tmp_path: Path) -> None:
     done = shiplift("logs", name, home=tmp_path)
     assert done.returncode == 66
     assert "mlflow, triton, receiver, dispatcher" in done.stderr
 
 
-def test_a_command_asks_nobody_before_it_is_asked_to() -> None:
+def test_help_imports_nothing_heavy() -> None:
     """`--help` is instant: the command imports what it needs when it runs."""
     heavy = {"mlflow", "torch", "numpy", "onnx", "fastapi", "kubernetes", "pydantic"}
     script = f"import sys, shiplift.pipelines.commands.app; print(sorted({heavy!r} & set(sys.modules)))"

@@ -31,11 +31,11 @@ def report(name: str) -> ReleaseReport:
 def with_dispatcher(home: Path) -> None:
     """A stack whose dispatcher is this process."""
     numbers = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port", "cache_mb")
-    made = stack.Stack(
+    running = stack.Stack(
         **dict.fromkeys(numbers, 1), registry_uri="", server_environment="", rate_limiter=False, sweep_s=60, since=0,
         processes={"dispatcher": identify(os.getpid())},
     )  # fmt: skip
-    (home / "stack.json").write_text(made.model_dump_json())
+    (home / "stack.json").write_text(running.model_dump_json())
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_release_is_followed_to_its_end(
     worker.join(timeout=10)
     out, err = capfd.readouterr()
     assert out == ""
-    assert "[red]scanning[/]" in err  # what a step says is text, not markup
+    assert "[red]scanning[/]" in err  # a step's message is text, not markup
     assert "ok" in err
 
 
@@ -85,7 +85,7 @@ def test_a_release_that_nobody_works_on_is_not_waited_for(engine: LocalEngine, n
         console.follow(engine, name, quiet=True)
 
 
-def test_a_release_without_a_result_is_told(engine: LocalEngine, releases: Releases, name: str) -> None:
+def test_a_release_without_a_result_is_an_error(engine: LocalEngine, releases: Releases, name: str) -> None:
     (releases.folder(name) / "queued").unlink()
     with pytest.raises(StackDown, match="has no result"):
         console.follow(engine, name, quiet=True)
@@ -100,7 +100,7 @@ def test_a_report_is_shown_with_verdict_gates_and_endpoint(name: str, capfd: pyt
     assert err == ""
 
 
-def test_targets_that_are_not_served_are_told_with_the_verdict(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_targets_that_are_not_served_are_shown_with_the_verdict(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     two = {"serving_target": "fast", "not_served": ("[red]arm[/]",)}
     console.show_report(report(name).model_copy(update=two))
     assert "note: target fast is deployed and judged, [red]arm[/] is not: one target serves" in capfd.readouterr().out

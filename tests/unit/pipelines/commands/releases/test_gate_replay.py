@@ -31,7 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def released(home: Path, version: int, **records: Record) -> None:
-    """A release that ended, with what its stages gave."""
+    """An ended release with the records of its stages."""
     stages = []
     (home / "records").mkdir(exist_ok=True)
     for stage, record in records.items():
@@ -57,33 +57,34 @@ def judged(home: Path, text: str, name: str = "digits/3") -> Replay:
 
 def test_the_released_limits_give_the_released_verdict(home: Path) -> None:
     released(home, 3, admit=admitted(p99_ms=40), gate=measured())
-    found = judged(home, "")
-    (one,) = found.releases
-    assert (one.before, one.after, one.flips, found.flipped) == (Outcome.PASS, Outcome.PASS, (), 0)
-    assert one.checks == measured().checks
+    replay = judged(home, "")
+    (release,) = replay.releases
+    assert (release.before, release.after, release.flips, replay.flipped) == (Outcome.PASS, Outcome.PASS, (), 0)
+    assert release.checks == measured().checks
 
 
 def test_a_stricter_policy_says_what_it_would_have_refused(home: Path) -> None:
     released(home, 3, admit=admitted(p99_ms=40), gate=measured())
-    found = judged(home, "policy: {rules: [{metric: memory_mb, comparison: <=, limit: 100 MiB}]}\nslo: {p99_ms: 5}")
-    (one,) = found.releases
-    assert (found.flipped, one.before, one.after, found.outcome) == (1, Outcome.PASS, Outcome.FAIL, Outcome.FAIL)
-    flips = {flip.name: (flip.before, flip.after, flip.limit_before, flip.limit_after) for flip in one.flips}
+    replay = judged(home, "policy: {rules: [{metric: memory_mb, comparison: <=, limit: 100 MiB}]}\nslo: {p99_ms: 5}")
+    (release,) = replay.releases
+    assert (release.before, release.after) == (Outcome.PASS, Outcome.FAIL)
+    assert (replay.flipped, replay.outcome) == (1, Outcome.FAIL)
+    flips = {flip.name: (flip.before, flip.after, flip.limit_before, flip.limit_after) for flip in release.flips}
     assert flips == {"p99": ("pass", "fail", 40.0, 5.0), "memory_mb": ("", "fail", None, 100.0)}
 
 
 def test_sections_that_are_left_out_stay_as_they_were(home: Path) -> None:
     released(home, 3, admit=admitted(p99_ms=5), gate=measured())
-    found = judged(home, "quality: {min_score: 0.5}")
-    assert [check.verdict for check in found.releases[0].checks if check.name == "p99"] == [Outcome.FAIL]
+    replay = judged(home, "quality: {min_score: 0.5}")
+    assert [check.verdict for check in replay.releases[0].checks if check.name == "p99"] == [Outcome.FAIL]
 
 
 def test_every_version_of_a_model_is_judged_newest_first(home: Path) -> None:
     for version, memory in ((1, 5), (2, 50)):
         released(home, version, admit=admitted(), gate=measured(memory))
-    found = judged(home, "slo: {memory_mb: 500}", "digits")
-    assert [(one.version, one.after) for one in found.releases] == [(2, Outcome.FAIL), (1, Outcome.PASS)]
-    assert found.flipped == 1
+    replay = judged(home, "slo: {memory_mb: 500}", "digits")
+    assert [(release.version, release.after) for release in replay.releases] == [(2, Outcome.FAIL), (1, Outcome.PASS)]
+    assert replay.flipped == 1
 
 
 def test_a_release_whose_quality_stopped_it_is_judged_by_that(home: Path) -> None:
@@ -93,9 +94,9 @@ def test_a_release_whose_quality_stopped_it_is_judged_by_that(home: Path) -> Non
         ),
     )  # fmt: skip
     released(home, 3, admit=admitted(), export=exported(), quantize=candidates)
-    (one,) = judged(home, "quality: {min_score: 0.7}").releases
-    assert (one.after, [check.name for check in one.checks]) == (Outcome.PASS, ["parity", "accuracy"])
-    assert "before it was measured" in one.note
+    (release,) = judged(home, "quality: {min_score: 0.7}").releases
+    assert (release.after, [check.name for check in release.checks]) == (Outcome.PASS, ["parity", "accuracy"])
+    assert "before the load test" in release.note
     rules = "policy: {rules: [{metric: p99_ms, comparison: <=, limit: 5}]}"
     assert judged(home, rules).releases[0].after is Outcome.INCONCLUSIVE
 
@@ -117,15 +118,15 @@ def test_of_several_targets_the_one_that_ended_the_release_is_judged(home: Path)
         runs["quantize"].model_copy(update={"target": "small"}),
         StageRun(name="package", key="d" * 64, target="small", outcome="refused"),
     )  # fmt: skip
-    for given, score in ((stages, 0.6), (stages[:2] + stages[4:] + stages[2:4], 0.6), (stages[:5], 0.9)):
-        file.write_text(done.model_copy(update={"stages": given}).model_dump_json())
-        (one,) = judged(home, "quality: {min_score: 0.7}").releases
-        assert {check.name: check.measured for check in one.checks}["accuracy"] == score
+    for runs_in_order, score in ((stages, 0.6), (stages[:2] + stages[4:] + stages[2:4], 0.6), (stages[:5], 0.9)):
+        file.write_text(done.model_copy(update={"stages": runs_in_order}).model_dump_json())
+        (release,) = judged(home, "quality: {min_score: 0.7}").releases
+        assert {check.name: check.measured for check in release.checks}["accuracy"] == score
 
 
-def test_what_kept_no_measurements_is_told(home: Path) -> None:
+def test_a_release_without_stored_measurements_is_not_found(home: Path) -> None:
     released(home, 3)
-    with pytest.raises(NotFound, match="no release with kept measurements"):
+    with pytest.raises(NotFound, match="no release with stored measurements"):
         judged(home, "")
     with pytest.raises(SpecInvalid):
         judged(home, "policy: {rules: 3}")
@@ -133,9 +134,9 @@ def test_what_kept_no_measurements_is_told(home: Path) -> None:
 
 def test_what_it_prints_is_for_people_and_for_programs(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     released(home, 3, admit=admitted(p99_ms=40), gate=measured())
-    found = judged(home, "slo: {p99_ms: 5}")
-    gate_replay.show(found)
-    said = capsys.readouterr().out
-    assert "pass -> fail" in said
-    assert "1 of 1 verdicts would flip" in said
-    assert json.loads(found.model_dump_json())["releases"][0]["flips"][0]["name"] == "p99"
+    replay = judged(home, "slo: {p99_ms: 5}")
+    gate_replay.show(replay)
+    output = capsys.readouterr().out
+    assert "pass -> fail" in output
+    assert "1 of 1 verdicts would flip" in output
+    assert json.loads(replay.model_dump_json())["releases"][0]["flips"][0]["name"] == "p99"

@@ -28,13 +28,13 @@ def released(home: Path, model: str, version: int, *, promoted: bool) -> None:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A home whose stack was stopped: nobody answers where its registry was."""
+    """A home whose stack was stopped: nothing answers at its registry's address."""
     ports = dict.fromkeys(("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port"), free_port())
-    made = stack.Stack(
+    stopped = stack.Stack(
         **ports, registry_uri=f"http://127.0.0.1:{free_port()}", server_environment="", cache_mb=0, rate_limiter=False,
         sweep_s=60, since=0,
     )  # fmt: skip
-    (tmp_path / "stack.json").write_text(made.model_dump_json())
+    (tmp_path / "stack.json").write_text(stopped.model_dump_json())
     return tmp_path
 
 

@@ -19,64 +19,69 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     return Settings(home=tmp_path / "deep" / "home", server_environment=tmp_path / "server", **ports)
 
 
-def named(found: Examination) -> dict[str, str]:
-    return {one.name: one.state for one in found.findings}
+def states(examination: Examination) -> dict[str, str]:
+    return {finding.name: finding.state for finding in examination.findings}
 
 
 def test_the_machine_is_examined_and_left_as_it_was(settings: Settings, tmp_path: Path) -> None:
-    found = doctor_checks.examine(settings)
+    examination = doctor_checks.examine(settings)
     assert list(tmp_path.iterdir()) == []
     assert {"python", "mlflow", "onnxruntime", "sandbox: network", "sandbox: files", "disk", "memory"} <= set(
-        named(found)
+        states(examination)
     )
-    assert named(found)["python"] == "ok"
+    assert states(examination)["python"] == "ok"
 
 
-def test_what_is_not_right_says_what_to_do_and_what_is_right_says_nothing(settings: Settings) -> None:
-    for one in doctor_checks.examine(settings).findings:
-        assert one.found
-        assert (one.do == "") == (one.state == "ok"), one
+def test_only_a_finding_that_is_not_ok_says_what_to_do(settings: Settings) -> None:
+    for finding in doctor_checks.examine(settings).findings:
+        assert finding.found
+        assert (finding.do == "") == (finding.state == "ok"), finding
 
 
 def test_a_machine_is_usable_as_long_as_nothing_is_missing(settings: Settings) -> None:
-    found = doctor_checks.examine(settings)
-    assert found.usable == ("missing" not in named(found).values())
+    examination = doctor_checks.examine(settings)
+    assert examination.usable == ("missing" not in states(examination).values())
 
 
 def test_a_port_that_is_taken_is_a_warning_that_names_it(settings: Settings) -> None:
-    assert named(doctor_checks.examine(settings))["http-port"] == "ok"
+    assert states(doctor_checks.examine(settings))["http-port"] == "ok"
     with socket.create_server(("127.0.0.1", settings.http_port)):
-        found = {one.name: one for one in doctor_checks.examine(settings).findings}["http-port"]
-    assert found.state == "warning"
-    assert str(settings.http_port) in found.found
-    assert "--http-port" in found.do
+        findings = {finding.name: finding for finding in doctor_checks.examine(settings).findings}
+    port = findings["http-port"]
+    assert port.state == "warning"
+    assert str(settings.http_port) in port.found
+    assert "--http-port" in port.do
 
 
-def test_a_server_environment_without_its_programs_is_told(settings: Settings, tmp_path: Path) -> None:
+def test_a_server_environment_without_its_programs_is_missing_them(settings: Settings, tmp_path: Path) -> None:
     if unsupported():
         pytest.skip("this machine cannot run the bundled server")
-    assert named(doctor_checks.examine(settings))["bundled Triton"] == "warning"
+    assert states(doctor_checks.examine(settings))["bundled Triton"] == "warning"
     (tmp_path / "server").mkdir()
     (tmp_path / "server" / "stamp").touch()
-    found = doctor_checks.examine(settings)
-    assert (named(found)["tritonserver"], named(found)["perf_analyzer"], found.usable) == ("missing", "missing", False)
+    examination = doctor_checks.examine(settings)
+    assert (states(examination)["tritonserver"], states(examination)["perf_analyzer"], examination.usable) == (
+        "missing",
+        "missing",
+        False,
+    )
 
 
-def test_a_package_that_is_not_there_is_told_with_how_to_get_it(
+def test_a_missing_package_is_reported_with_how_to_install_it(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import importlib.util
 
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in ("mlflow", "torch") else real(name))
-    found = {one.name: one for one in doctor_checks.examine(settings).findings}
-    assert (found["mlflow"].state, found["torch"].state) == ("missing", "warning")
-    assert "pip install" in found["mlflow"].do
+    findings = {finding.name: finding for finding in doctor_checks.examine(settings).findings}
+    assert (findings["mlflow"].state, findings["torch"].state) == ("missing", "warning")
+    assert "pip install" in findings["mlflow"].do
 
 
 def test_findings_are_shown_as_a_table(settings: Settings, capfd: pytest.CaptureFixture[str]) -> None:
-    found = doctor_checks.examine(settings)
-    doctor_checks.show(found)
+    examination = doctor_checks.examine(settings)
+    doctor_checks.show(examination)
     out, _ = capfd.readouterr()
-    assert all(one.name in out for one in found.findings)
-    assert ("this machine can run releases" in out) == found.usable
+    assert all(finding.name in out for finding in examination.findings)
+    assert ("this machine can run releases" in out) == examination.usable

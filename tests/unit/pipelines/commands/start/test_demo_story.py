@@ -1,4 +1,4 @@
-"""What a stopped demo left under way is waited for, in real folders; the registry alone is a stand-in."""
+"""Cleaning up after an interrupted demo, in real folders; only the registry is a fake."""
 
 import os
 import threading
@@ -20,7 +20,7 @@ from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.registry import VersionInfo
 
 
-class Swept:
+class FakeRegistry:
     """A registry whose webhooks may have been lost."""
 
     missed: tuple[VersionInfo, ...] = ()
@@ -34,7 +34,7 @@ class Swept:
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo_story, "RestRegistry", Swept)
+    monkeypatch.setattr(demo_story, "RestRegistry", FakeRegistry)
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_a_version_whose_webhook_was_lost_is_released_before_the_demo_begins(
     tmp_path: Path, releases: Releases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = VersionInfo(name="digits", version=3, source="", run_id="", tags={}, created_at=1.0)
-    monkeypatch.setattr(Swept, "missed", (info,))
+    monkeypatch.setattr(FakeRegistry, "missed", (info,))
 
     def work() -> None:
         (name,) = releases.of("digits", 3)

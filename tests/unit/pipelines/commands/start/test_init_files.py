@@ -26,7 +26,7 @@ def workflow(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_the_workflow_is_not_overwritten_unasked(tmp_path: Path, workflow: dict[str, Any]) -> None:
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         init_files.write(tmp_path, force=False, github_actions=True)
     assert init_files.write(tmp_path, force=True, github_actions=True)
     assert len(init_files.write(tmp_path, force=False)) == 3

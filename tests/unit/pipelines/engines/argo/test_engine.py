@@ -1,4 +1,4 @@
-"""What the command line asks of a cluster, of the real client and an API server that is told what to say."""
+"""The Argo engine with the real client against a fake API server."""
 
 import json
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ def engine(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def installed(server: ApiServer, home: Path) -> None:
-    """The template that names the site."""
+    """Installs the WorkflowTemplate that names the site."""
     place = Cluster(namespace="shiplift", serving_namespace="shiplift-serving", server_image="x")
     there = site(home, registry_uri="http://mlflow.shiplift:5000").model_copy(update={"place": place})
     parameters = [{"name": "request"}, {"name": "site", "value": there.model_dump_json()}]
@@ -68,8 +68,8 @@ def report(name: str, version: int = 1) -> ReleaseReport:
     )  # fmt: skip
 
 
-def gave(name: str) -> dict[str, Any]:
-    """The status of a Workflow that told how it ended."""
+def reported(name: str) -> dict[str, Any]:
+    """The status of a Workflow with a release report."""
     outputs = {"parameters": [{"name": "release_report", "value": report(name).model_dump_json()}]}
     return {"phase": "Failed", "nodes": {"n9": {"finishedAt": "2026-01-01T00:09:00Z", "outputs": outputs}}}
 
@@ -102,12 +102,12 @@ def test_a_cluster_without_shiplift_says_so(engine: ArgoEngine) -> None:
         _ = engine.site
 
 
-def test_the_releases_of_a_cluster_are_told_newest_first(engine: ArgoEngine, server: ApiServer) -> None:
-    workflow(server, "release-digits-1", 1, **gave("release-digits-1"))
+def test_the_releases_of_a_cluster_are_listed_newest_first(engine: ArgoEngine, server: ApiServer) -> None:
+    workflow(server, "release-digits-1", 1, **reported("release-digits-1"))
     workflow(server, "release-digits-2", 2, created="2026-01-02T00:00:00Z")
     status = engine.status(None)
     assert isinstance(status, ClusterStatus)
-    assert [(one.name, one.phase, one.verdict, one.reason) for one in status.releases] == [
+    assert [(release.name, release.phase, release.verdict, release.reason) for release in status.releases] == [
         ("release-digits-2", "Running", "", ""), ("release-digits-1", "Failed", "fail", "too slow"),
     ]  # fmt: skip
 
@@ -120,14 +120,14 @@ def test_a_release_is_under_way_until_its_workflow_has_ended(engine: ArgoEngine,
     assert not engine.under_way("gone")
 
 
-def test_what_happens_is_told_once_and_the_result_is_the_last_stage_s(engine: ArgoEngine, server: ApiServer) -> None:
+def test_events_are_reported_once_and_the_result_is_the_last_stage_s(engine: ArgoEngine, server: ApiServer) -> None:
     workflow(server, "r", nodes={"n1": NODE | {"phase": "Running"}})
     events = engine.events("r")
     first = next(events)
     assert first is not None
     assert (first.stage, first.kind) == ("admit", "started")
     assert next(events) is None
-    workflow(server, "r", **gave("r"))
+    workflow(server, "r", **reported("r"))
     server.workflows["r"]["status"]["nodes"]["n1"] = NODE | {"phase": "Succeeded", "finishedAt": NODE["startedAt"]}
     assert [(event.stage, event.outcome) for event in events if event] == [("admit", "ok")]
     assert engine.result("r") == report("r")
@@ -151,7 +151,7 @@ def test_cancelling_waits_for_the_end_and_names_what_it_stopped(engine: ArgoEngi
     thread.join(timeout=10)
 
 
-def test_a_wrong_spec_is_told_before_the_cluster_is_asked(engine: ArgoEngine, server: ApiServer) -> None:
+def test_a_wrong_spec_is_refused_before_the_cluster_is_asked(engine: ArgoEngine, server: ApiServer) -> None:
     with pytest.raises(SpecInvalid):
         engine.order("digits/1", "slo: 3", again=False, allow_older=False)
     assert server.asked == []
@@ -194,10 +194,10 @@ def test_the_log_of_a_release_is_that_of_its_stages_in_their_order(engine: ArgoE
     stage(server, "new", "tune", "trial 1", "trial 2", started="2", args=target)
     stage(server, "new", "admit", "scanned", started="1", state={"terminated": {}})
     stage(server, "new", "deploy", "not yet", started="3", state={"waiting": {}})
-    wanted = ["admit            scanned", "tune/gpu         trial 1", "tune/gpu         trial 2"]
-    assert list(engine.logs("digits/3", lines=50, follow=False)) == wanted
-    assert list(engine.logs("digits", lines=2, follow=False)) == wanted[1:]
-    assert list(engine.logs("new", lines=50, follow=False)) == wanted
+    expected = ["admit            scanned", "tune/gpu         trial 1", "tune/gpu         trial 2"]
+    assert list(engine.logs("digits/3", lines=50, follow=False)) == expected
+    assert list(engine.logs("digits", lines=2, follow=False)) == expected[1:]
+    assert list(engine.logs("new", lines=50, follow=False)) == expected
 
 
 def test_a_followed_release_ends_with_its_last_stage(engine: ArgoEngine, server: ApiServer) -> None:
@@ -227,7 +227,7 @@ def test_the_parts_of_a_cluster_have_logs_with_their_pods_names(engine: ArgoEngi
     assert list(engine.logs("", lines=5, follow=False)) == ["reconciler-a     swept"]
 
 
-def test_a_log_that_is_not_there_is_told_with_those_that_may_be(engine: ArgoEngine, server: ApiServer) -> None:
+def test_for_a_missing_log_the_error_lists_the_logs_there_are(engine: ArgoEngine, server: ApiServer) -> None:
     with pytest.raises(NotFound, match="Logs are: reconciler, receiver, mlflow, or MODEL/VERSION"):
         list(engine.logs("digits/9", lines=5, follow=False))
     workflow(server, "r")

@@ -58,13 +58,13 @@ def test_a_log_is_followed_as_it_grows(tmp_path: Path) -> None:
     file.write_text("one\n")
     lines = LocalEngine(tmp_path).logs("triton", lines=5, follow=True)
     assert next(lines) == "one"
-    found: list[str] = []
-    reader = threading.Thread(target=lambda: found.append(next(lines)))
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append(next(lines)))
     reader.start()
     with file.open("a") as log:
         log.write("two\n")
     reader.join(timeout=20)
-    assert found == ["two"]
+    assert read == ["two"]
 
 
 @pytest.mark.parametrize("by_name", [True, False])
