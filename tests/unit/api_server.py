@@ -174,8 +174,8 @@ class _Handler(BaseHTTPRequestHandler):
         if name and name not in there:
             return 404, {"message": "not found"}
         if self.command == "DELETE":
-            wanted = body.get("preconditions", {}).get("uid", there[name]["metadata"].get("uid"))
-            same = wanted == there[name]["metadata"].get("uid")
+            expected = body.get("preconditions", {}).get("uid", there[name]["metadata"].get("uid"))
+            same = expected == there[name]["metadata"].get("uid")
             return (200, there.pop(name)) if same else (409, {"message": "another uid"})
         if self.command == "PATCH":
             _merge(there[name], body)
@@ -191,8 +191,8 @@ def _page(all_of_them: list[Object], query: dict[str, list[str]]) -> Object:
     for term in filter(None, query.get("labelSelector", [""])[0].split(",")):
         key, _, value = term.partition("=")
         all_of_them = [
-            one for one in all_of_them if one["metadata"].get("labels", {}).get(key, None if value else "") == value
-            or (not value and key in one["metadata"].get("labels", {}))
+            body for body in all_of_them if body["metadata"].get("labels", {}).get(key, None if value else "") == value
+            or (not value and key in body["metadata"].get("labels", {}))
         ]  # fmt: skip
     first = int(query.get("continue", ["0"])[0])
     last = first + int(query.get("limit", ["1000000"])[0])

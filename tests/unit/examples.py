@@ -44,7 +44,7 @@ def config(max_batch: int = 8, queue_delay_us: int = 0, instances: int = 1, thre
 
 
 def package(**changes: Any) -> Package:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "target": "local-cpu",
         "server": "bundled",
         "model": "digits",
@@ -58,11 +58,11 @@ def package(**changes: Any) -> Package:
         "metric": "accuracy",
         "validation": "v" * 64,
     }
-    return Package(**given | changes)
+    return Package(**defaults | changes)
 
 
 def trial(**changes: Any) -> Trial:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "precision": "fp32",
         "config": config(),
         "concurrency": 16,
@@ -72,11 +72,11 @@ def trial(**changes: Any) -> Trial:
         "memory_mb": 100.0,
         "within_slo": True,
     }
-    return Trial(**given | changes)
+    return Trial(**defaults | changes)
 
 
 def point(concurrency: int = 4, throughput_per_s: float = 1000, p99_ms: float = 10, **changes: Any) -> LoadPoint:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "concurrency": concurrency,
         "throughput_per_s": throughput_per_s,
         "p50_ms": p99_ms / 4,
@@ -86,12 +86,12 @@ def point(concurrency: int = 4, throughput_per_s: float = 1000, p99_ms: float = 
         "queue_ms": 0.1,
         "compute_ms": 0.5,
     }
-    return LoadPoint(**given | changes)
+    return LoadPoint(**defaults | changes)
 
 
 def load_report(*points: LoadPoint, **changes: Any) -> LoadReport:
-    given: dict[str, Any] = {"failures": 0, "memory_mb": 200.0, "protocol": "grpc"}
-    return LoadReport(points=points or (point(),), **given | changes)
+    defaults: dict[str, Any] = {"failures": 0, "memory_mb": 200.0, "protocol": "grpc"}
+    return LoadReport(points=points or (point(),), **defaults | changes)
 
 
 def comparison(
@@ -124,14 +124,14 @@ def isolation() -> Isolation:
 
 
 def exported(*parity: ParityCase, **changes: Any) -> Exported:
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "model": artifact("b", kind="tree"),
         "signature": signature(),
         "opset": 20,
         "reference": artifact("c"),
         "isolation": isolation(),
     }
-    return Exported(parity=parity or (case(),), **given | changes)
+    return Exported(parity=parity or (case(),), **defaults | changes)
 
 
 def case(max_abs: float = 1e-6, max_rel: float = 1e-6, inputs: str = "example", batch: int = 2) -> ParityCase:
@@ -139,20 +139,20 @@ def case(max_abs: float = 1e-6, max_rel: float = 1e-6, inputs: str = "example", 
 
 
 def check(verdict: Outcome = Outcome.PASS, name: str = "p99", reason: str = "", **changes: Any) -> Check:
-    given: dict[str, Any] = {"measured": 10.0, "limit": 20.0, "unit": "ms"}
-    return Check(name=name, verdict=verdict, reason=reason, **given | changes)
+    defaults: dict[str, Any] = {"measured": 10.0, "limit": 20.0, "unit": "ms"}
+    return Check(name=name, verdict=verdict, reason=reason, **defaults | changes)
 
 
 def site(home: Path, **changes: Any) -> Site:
     """A site whose folders are below `home` and whose addresses nobody listens on."""
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "home": str(home),
         "registry_uri": "http://127.0.0.1:9",
         "artifacts_uri": (home / "artifacts").as_uri(),
         "server_environment": str(home / "server"),
         "place": Machine(http="127.0.0.1:1", grpc="127.0.0.1:2", metrics="http://127.0.0.1:3/metrics"),
     }
-    return Site(**given | changes)
+    return Site(**defaults | changes)
 
 
 def perceptron(path: Path, *, inputs: int = 4, hidden: int = 32, classes: int = 3, seed: int = 0) -> Path:
@@ -178,8 +178,8 @@ def perceptron(path: Path, *, inputs: int = 4, hidden: int = 32, classes: int = 
 
 def save(graph: Any, path: Path, *, opset: int = 20) -> Path:
     """Writes a graph as a checked model."""
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
-    onnx.checker.check_model(made)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+    onnx.checker.check_model(model)
     path.parent.mkdir(parents=True, exist_ok=True)
-    onnx.save(made, path)
+    onnx.save(model, path)
     return path

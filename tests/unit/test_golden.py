@@ -11,7 +11,7 @@ def test_another_text_than_the_golden_one_fails_with_the_difference_and_what_to_
         pytest.skip("it would be written")
     with pytest.raises(pytest.fail.Exception) as error:
         golden(name, "another text\n")
-    said = str(error.value)
-    assert f"--- golden/{name}" in said
-    assert "+another text" in said
-    assert said.endswith("If the change is meant, run `make golden`.")
+    message = str(error.value)
+    assert f"--- golden/{name}" in message
+    assert "+another text" in message
+    assert message.endswith("If the change is meant, run `make golden`.")

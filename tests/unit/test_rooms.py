@@ -57,17 +57,17 @@ def test_unit_tests_mirror_the_rooms() -> None:
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_a_module_begins_with_what_it_is_for(path: Path) -> None:
-    said = ast.get_docstring(ast.parse(path.read_text()))
-    assert said
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_is_one_public_function_named_like_its_file(name: str) -> None:
     module = importlib.import_module(f"shiplift.steps.{name}")
     public = [
-        found.__name__
-        for found in vars(module).values()
-        if inspect.isfunction(found) and found.__module__ == module.__name__ and not found.__name__.startswith("_")
+        member.__name__
+        for member in vars(module).values()
+        if inspect.isfunction(member) and member.__module__ == module.__name__ and not member.__name__.startswith("_")
     ]
     assert public == [name]
 

@@ -85,9 +85,9 @@ def test_a_spec_that_is_no_text_is_refused_and_no_crash(tmp_path: Path) -> None:
 def test_data_beside_the_model_are_found_before_the_run_is_asked(tmp_path: Path, path: str) -> None:
     log(tmp_path, path, "beside")
     registry: Any = Run(**{path: "in the run"})
-    found = _logged(registry, "run", path, tmp_path / "model", tmp_path / "to")
-    assert found is not None
-    assert found.read_text() == "beside"
+    file = _logged(registry, "run", path, tmp_path / "model", tmp_path / "to")
+    assert file is not None
+    assert file.read_text() == "beside"
 
 
 def test_files_over_the_limit_are_refused_with_both_sizes(tmp_path: Path) -> None:
@@ -123,8 +123,8 @@ def test_an_image_s_example_does_not_hold_the_scan_up_and_is_there_after_it(tmp_
         perceptron(model / "model.onnx")
         for name in ("input_example.json", "serving_input_example.json"):
             (model / name).write_text(text)
-        found = _scan(model, place, ReleaseSpec())
-        assert found.findings == ()
+        scan = _scan(model, place, ReleaseSpec())
+        assert scan.findings == ()
         assert sorted(file.name for file in model.iterdir()) == [
             "input_example.json", "model.onnx", "serving_input_example.json",
         ]  # fmt: skip

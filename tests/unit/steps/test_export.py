@@ -41,16 +41,16 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_a_model_is_converted_in_the_sandbox_and_compared_outside(bench: Bench, tmp_path: Path) -> None:
-    found = bench.export()
-    assert (found.signature, found.opset) == (signature(), 20)
-    assert [(case.inputs, case.batch) for case in found.parity] == [
+    result = bench.export()
+    assert (result.signature, result.opset) == (signature(), 20)
+    assert [(case.inputs, case.batch) for case in result.parity] == [
         ("example", 3), ("random-1", 1), ("random-2", 2), ("random-7", 7),
     ]  # fmt: skip
-    assert all(case.max_abs < 1e-6 and case.problem == "" for case in found.parity)
-    assert (found.isolation.memory_limit_mb, found.isolation.timeout_s) == (4096, 60)
-    reference = load_npz(bench.store.read(found.reference))
+    assert all(case.max_abs < 1e-6 and case.problem == "" for case in result.parity)
+    assert (result.isolation.memory_limit_mb, result.isolation.timeout_s) == (4096, 60)
+    reference = load_npz(bench.store.read(result.reference))
     assert {name: array.shape for name, array in reference.items()} == {"input/input": (3, 4), "output/output": (3, 3)}
-    tree = bench.store.fetch(found.model, tmp_path / "fetched")
+    tree = bench.store.fetch(result.model, tmp_path / "fetched")
     onnx.checker.check_model(onnx.load(tree / "model.onnx"))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["artifacts", "fetched", "source"]
 
@@ -87,8 +87,8 @@ class Running:
         return [np.asarray(self.answer)]
 
 
-def compared(wanted: Any, got: Any) -> ParityCase:
-    answers = {"example/input/input": EXAMPLE[:2], "example/output/output": np.asarray(wanted)}
+def compared(expected: Any, got: Any) -> ParityCase:
+    answers = {"example/input/input": EXAMPLE[:2], "example/output/output": np.asarray(expected)}
     return _case(Running(got), answers, signature(), "example")
 
 
@@ -98,7 +98,7 @@ def test_a_difference_is_the_largest_of_any_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "got", "problem"),
+    ("expected", "got", "problem"),
     [
         ([[1.0, 2.0]], [[1.0]], "with shape"),
         ([[np.nan]], [[1.0]], "the original gives NaN in 'output'"),
@@ -106,8 +106,8 @@ def test_a_difference_is_the_largest_of_any_value() -> None:
         ([[1]], [[2]], "'output' differs where it must be equal"),
     ],
 )
-def test_where_there_is_nothing_to_compare_the_case_says_what_is_wrong(wanted: Any, got: Any, problem: str) -> None:
-    case = compared(wanted, got)
+def test_where_there_is_nothing_to_compare_the_case_says_what_is_wrong(expected: Any, got: Any, problem: str) -> None:
+    case = compared(expected, got)
     assert case.max_abs == np.inf
     assert problem in case.problem
 

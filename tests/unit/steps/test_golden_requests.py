@@ -30,12 +30,12 @@ class Answers:
         return {"y": np.asarray(self.planned[len(self.rows) - 1])[None]}
 
 
-def checked(wanted: Any, got: Any, *, tolerance: float = 1e-3, datatype: Any = "FP32") -> Answers:
+def checked(expected: Any, got: Any, *, tolerance: float = 1e-3, datatype: Any = "FP32") -> Answers:
     answers = Answers(got)
     signature = Signature(inputs=(tensor("x", -1, 2),), outputs=(tensor("y", -1, 2, datatype=datatype),))
-    golden = golden_arrays({"x": np.zeros((len(wanted), 2), np.float32)}, {"y": np.asarray(wanted)})
+    golden = golden_arrays({"x": np.zeros((len(expected), 2), np.float32)}, {"y": np.asarray(expected)})
     check_golden(cast("TritonClient", answers), "digits", signature, golden, tolerance=tolerance)
-    assert len(answers.rows) == min(len(wanted), 8)
+    assert len(answers.rows) == min(len(expected), 8)
     return answers
 
 
@@ -89,16 +89,16 @@ def test_answers_of_another_size_are_wrong() -> None:
 
 
 def test_classes_must_be_equal_but_for_the_few_that_a_tolerance_allows() -> None:
-    wanted = [[n, n] for n in range(8)]
-    checked(wanted, wanted, datatype="INT64")
-    one_off = [[9, 0], *wanted[1:]]
+    expected = [[n, n] for n in range(8)]
+    checked(expected, expected, datatype="INT64")
+    one_off = [[9, 0], *expected[1:]]
     with pytest.raises(GoldenMismatch):
-        checked(wanted, one_off, datatype="INT64")
-    checked(wanted, one_off, datatype="INT64", tolerance=0.1)
+        checked(expected, one_off, datatype="INT64")
+    checked(expected, one_off, datatype="INT64", tolerance=0.1)
 
 
 def test_texts_must_be_equal_however_they_are_given() -> None:
-    wanted = [["ä", "b"]]
-    checked(wanted, [np.array(["ä".encode(), b"b"], dtype=object)], datatype="BYTES")
+    expected = [["ä", "b"]]
+    checked(expected, [np.array(["ä".encode(), b"b"], dtype=object)], datatype="BYTES")
     with pytest.raises(GoldenMismatch):
-        checked(wanted, [np.array([b"x", b"b"], dtype=object)], datatype="BYTES")
+        checked(expected, [np.array([b"x", b"b"], dtype=object)], datatype="BYTES")

@@ -51,14 +51,14 @@ class Bench:
         reference = self.store.put_bytes(dump_npz({"input/input": self.inputs}))
         return exported(*parity, model=self.model, reference=reference)
 
-    def package(self, given: Candidates | None = None, *parity: ParityCase, **changes: Any) -> Packages:
+    def package(self, offered: Candidates | None = None, *parity: ParityCase, **changes: Any) -> Packages:
         arguments: dict[str, Any] = {
             "target": Target(), "quality": Quality(), "data": Data(), "search_space": SearchSpace(),
             "serving": Serving(), "exported": self.exported(*parity),
         }  # fmt: skip
         return package(
             site(self.home), model_version=MODEL,
-            candidates=given or candidates(self.model, 0.95, 0.94), **arguments | changes,
+            candidates=offered or candidates(self.model, 0.95, 0.94), **arguments | changes,
         )  # fmt: skip
 
 
@@ -68,19 +68,19 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_each_kept_candidate_becomes_a_package_in_its_order(bench: Bench) -> None:
-    given = candidates(bench.model, 0.95, 0.94)
-    given = given.model_copy(update={"candidates": given.candidates[::-1]})
-    found = bench.package(given)
-    assert [(one.precision, one.score) for one in found.packages] == [("int8", 0.94), ("fp32", 0.95)]
-    assert {(one.model, one.version, one.metric, one.validation) for one in found.packages} == {
+    offered = candidates(bench.model, 0.95, 0.94)
+    offered = offered.model_copy(update={"candidates": offered.candidates[::-1]})
+    result = bench.package(offered)
+    assert [(entry.precision, entry.score) for entry in result.packages] == [("int8", 0.94), ("fp32", 0.95)]
+    assert {(entry.model, entry.version, entry.metric, entry.validation) for entry in result.packages} == {
         ("My Digits", 7, "accuracy", "v" * 64)
     }
-    assert found.objection() is None
+    assert result.objection() is None
 
 
 def test_a_package_is_a_repository_that_proves_itself(bench: Bench, tmp_path: Path) -> None:
-    one = bench.package().packages[0]
-    tree = bench.store.fetch(one.repository, tmp_path / "tree")
+    first = bench.package().packages[0]
+    tree = bench.store.fetch(first.repository, tmp_path / "tree")
     (name,) = (path.name for path in tree.iterdir() if path.is_dir())
     assert name.startswith("my-digits-")
     config_ = parse((tree / name / "config.pbtxt").read_text())
@@ -96,18 +96,18 @@ def test_a_package_is_a_repository_that_proves_itself(bench: Bench, tmp_path: Pa
 
 def test_a_package_carries_the_slices_that_rules_are_about(bench: Bench) -> None:
     parts = (Slice(name="label=1", score=0.9, error=0.02, samples=200),)
-    given = candidates(bench.model, 0.95)
-    sliced = tuple(one.model_copy(update={"slices": parts}) for one in given.candidates)
-    (made,) = bench.package(given.model_copy(update={"candidates": sliced})).packages
-    assert made.slices == parts
+    offered = candidates(bench.model, 0.95)
+    sliced = tuple(entry.model_copy(update={"slices": parts}) for entry in offered.candidates)
+    (built,) = bench.package(offered.model_copy(update={"candidates": sliced})).packages
+    assert built.slices == parts
 
 
 def test_a_package_says_which_nodes_and_which_server_it_needs(bench: Bench) -> None:
     target = Target(server="nvidia", image="example.org/triton:1", node_selector={"disk": "fast"})
     serving = Serving(host_policy=HostPolicy(cpu_cores="0-3"), rate_limiter=RateLimiter())
-    one = bench.package(target=target, serving=serving).packages[0]
-    assert (one.server, one.nodes) == ("nvidia", target.nodes)
-    assert one.needs == ServerNeeds(rate_limiter=True, flags=("--host-policy=numa_any_cores_0-3,cpu-cores=0-3",))
+    built = bench.package(target=target, serving=serving).packages[0]
+    assert (built.server, built.nodes) == ("nvidia", target.nodes)
+    assert built.needs == ServerNeeds(rate_limiter=True, flags=("--host-policy=numa_any_cores_0-3,cpu-cores=0-3",))
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,11 @@ def test_a_plan_for_another_place_is_refused_before_anything_is_scheduled(bench:
     stamp = Stamp(tensorrt="10.9.0.34", compute_capability="9.0", profiles={})
     (bench.file.parent / STAMP).write_text(stamp.model_dump_json())
     (bench.file.parent / PLAN).write_bytes(b"plan")
-    given = candidates(bench.store.put_tree(bench.file.parent), 0.95)
+    offered = candidates(bench.store.put_tree(bench.file.parent), 0.95)
     fits = {"accelerator": "nvidia", "server": "nvidia", "engine": "tensorrt", "compute_capability": "9.0"}
     with pytest.raises(QuantizeFailed, match=f"target local-cpu: {why}"):
-        bench.package(given, target=Target(**{**fits, **changes}))
-    assert len(bench.package(given, target=Target(**fits)).packages) == 1
+        bench.package(offered, target=Target(**{**fits, **changes}))
+    assert len(bench.package(offered, target=Target(**fits)).packages) == 1
 
 
 NATIVE = Target(server="nvidia", engine="pytorch", precisions=("fp32",))
@@ -135,17 +135,17 @@ def test_torchscript_is_packaged_for_pytorch_itself_with_names_by_position(bench
     (tmp_path / "script").mkdir()
     (tmp_path / "script" / "model.pt").write_bytes(b"script")
     native = bench.exported().model_copy(update={"torchscript": bench.store.put_tree(tmp_path / "script")})
-    (one,) = bench.package(candidates(bench.model, 0.95), target=NATIVE, exported=native).packages
-    tree = bench.store.fetch(one.repository, tmp_path / "tree")
+    (built,) = bench.package(candidates(bench.model, 0.95), target=NATIVE, exported=native).packages
+    tree = bench.store.fetch(built.repository, tmp_path / "tree")
     (name,) = (path.name for path in tree.iterdir() if path.is_dir())
     assert sorted(path.name for path in (tree / name / "7").iterdir()) == ["model.pt"]
-    made = parse((tree / name / "config.pbtxt").read_text())
-    assert (made.backend, made.platform, made.input[0].name) == ("pytorch", "pytorch_libtorch", "INPUT__0")
-    assert set(made.model_warmup[0].inputs) == {"INPUT__0"}
-    assert [spec.name for spec in (*one.signature.inputs, *one.signature.outputs)] == ["INPUT__0", "OUTPUT__0"]
+    config = parse((tree / name / "config.pbtxt").read_text())
+    assert (config.backend, config.platform, config.input[0].name) == ("pytorch", "pytorch_libtorch", "INPUT__0")
+    assert set(config.model_warmup[0].inputs) == {"INPUT__0"}
+    assert [spec.name for spec in (*built.signature.inputs, *built.signature.outputs)] == ["INPUT__0", "OUTPUT__0"]
     golden = load_npz(tree / GOLDEN)
-    wanted = onnx_models.answer(onnx_models.session(bench.file), {"input": golden["input/INPUT__0"]})["output"]
-    np.testing.assert_allclose(golden["output/OUTPUT__0"], wanted, rtol=1e-5)
+    expected = onnx_models.answer(onnx_models.session(bench.file), {"input": golden["input/INPUT__0"]})["output"]
+    np.testing.assert_allclose(golden["output/OUTPUT__0"], expected, rtol=1e-5)
 
 
 def test_without_a_torchscript_form_pytorch_has_nothing_to_serve(bench: Bench) -> None:
@@ -158,18 +158,18 @@ def test_the_same_candidate_makes_the_same_package(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "parity", "change", "failing"),
+    ("scores", "parity", "change", "failing"),
     [
         ((0.95,), case(1, 1), {}, "parity"),
         ((0.5,), case(), {"quality": Quality(min_score=0.9)}, "accuracy"),
     ],
 )
 def test_a_version_without_a_chance_ends_here_with_the_reason(
-    bench: Bench, given: tuple[float, ...], parity: ParityCase, change: dict[str, Any], failing: str
+    bench: Bench, scores: tuple[float, ...], parity: ParityCase, change: dict[str, Any], failing: str
 ) -> None:
-    found = bench.package(candidates(bench.model, *given), parity, **change)
-    assert found.packages == ()
-    objection = found.objection()
+    result = bench.package(candidates(bench.model, *scores), parity, **change)
+    assert result.packages == ()
+    objection = result.objection()
     assert objection is not None
     assert (objection.outcome, objection.reasons[0].split(":")[0]) == (Outcome.FAIL, failing)
 
@@ -181,13 +181,13 @@ def test_a_version_nobody_can_score_ends_here_undecided(bench: Bench) -> None:
 
 
 def test_the_most_accurate_candidate_is_judged(bench: Bench) -> None:
-    found = bench.package(candidates(bench.model, 0.95, 0.8), quality=Quality(min_score=0.9))
-    assert [check.measured for check in found.checks if check.name == "accuracy"] == [0.95]
+    result = bench.package(candidates(bench.model, 0.95, 0.8), quality=Quality(min_score=0.9))
+    assert [check.measured for check in result.checks if check.name == "accuracy"] == [0.95]
 
 
 def test_a_target_left_without_a_candidate_says_why_each_was_dropped(bench: Bench) -> None:
-    found = bench.package(candidates(bench.model, 0.95, 0.8, dropped="too slow"))
-    objection = found.objection()
+    result = bench.package(candidates(bench.model, 0.95, 0.8, dropped="too slow"))
+    objection = result.objection()
     assert objection is not None
     assert objection.reasons == ("precision: fp32: too slow; int8: too slow",)
 

@@ -48,8 +48,8 @@ def candidate(precision: Any, latency_ms: float, score: float | None = 0.95, dro
 
 
 def judged(*candidates: Candidate, target: Target = BOTH, metric: Any = "accuracy", drop: float = 0.01) -> Any:
-    found = _judged(candidates, target, metric, Quantization(max_score_drop=drop))
-    return [(one.precision, one.dropped) for one in found]
+    ranked = _judged(candidates, target, metric, Quantization(max_score_drop=drop))
+    return [(entry.precision, entry.dropped) for entry in ranked]
 
 
 def test_each_part_of_the_data_has_a_score_of_its_own(tmp_path: Path) -> None:
@@ -60,20 +60,20 @@ def test_each_part_of_the_data_has_a_score_of_its_own(tmp_path: Path) -> None:
     labels = np.where(np.arange(40) < 30, answers, (answers + 1) % 3)  # the last ten are all wrong
     parts = np.where(np.arange(40) < 30, "north", "south")
     body = dump_npz({"input": inputs, "label": labels, "region": parts, "few": np.arange(3)})
-    given = exported(
+    source = exported(
         model=store.put_tree(model.parent),
         reference=store.put_bytes(dump_npz({"input/input": inputs[:8]})),
     )
     datasets = Datasets(validation=store.put_bytes(body), validation_name="validation.npz")
 
     def scored(data: Data) -> Candidates:
-        return quantize(site(tmp_path), Target(precisions=("fp32",)), given, datasets, data, Quantization())
+        return quantize(site(tmp_path), Target(precisions=("fp32",)), source, datasets, data, Quantization())
 
-    (found,) = scored(Data(slices=("region",))).candidates
-    assert [(one.name, one.score, one.samples) for one in found.slices][:2] == [
+    (fp32,) = scored(Data(slices=("region",))).candidates
+    assert [(part.name, part.score, part.samples) for part in fp32.slices][:2] == [
         ("region=north", 1.0, 30), ("region=south", 0.0, 10),
     ]  # fmt: skip
-    assert all(one.name.startswith("label=") for one in scored(Data()).candidates[0].slices)
+    assert all(part.name.startswith("label=") for part in scored(Data()).candidates[0].slices)
     with pytest.raises(DataInvalid, match=r"has no 'colour', which `data\.slices` names"):
         scored(Data(slices=("colour",)))
     with pytest.raises(DataInvalid, match=r"has 3 values of 'few' for 40 samples"):
@@ -106,34 +106,34 @@ def test_a_slower_candidate_is_dropped_with_both_times() -> None:
 def test_a_candidate_may_cost_no_more_of_the_metric_than_the_budget(
     metric: str, before: float, now: float, kept: bool
 ) -> None:
-    found = judged(candidate("fp32", 2.0, before), candidate("int8", 1.0, now), metric=metric)
-    why = dict(found)["int8"]
+    ranked = judged(candidate("fp32", 2.0, before), candidate("int8", 1.0, now), metric=metric)
+    why = dict(ranked)["int8"]
     assert (why == "") is kept
     assert kept or "the budget is 0.01" in why
 
 
 @pytest.mark.parametrize(("before", "now"), [(None, 0.9), (0.9, None), (None, None)])
 def test_accuracy_that_nobody_knows_is_not_given_away(before: float | None, now: float | None) -> None:
-    found = judged(candidate("fp32", 2.0, before), candidate("int8", 1.0, now))
-    assert found == [
+    ranked = judged(candidate("fp32", 2.0, before), candidate("int8", 1.0, now))
+    assert ranked == [
         ("fp32", ""),
         ("int8", "its accuracy is unknown: there are no labels to score it with"),
     ]
 
 
 def test_a_target_that_allows_int8_alone_gets_no_fp32() -> None:
-    found = judged(candidate("fp32", 2.0), candidate("int8", 1.0), target=INT8_ONLY)
-    assert found == [("int8", ""), ("fp32", "target local-cpu does not allow fp32")]
+    ranked = judged(candidate("fp32", 2.0), candidate("int8", 1.0), target=INT8_ONLY)
+    assert ranked == [("int8", ""), ("fp32", "target local-cpu does not allow fp32")]
 
 
 def test_a_target_that_allows_int8_alone_may_end_with_nothing() -> None:
-    found = judged(candidate("fp32", 1.0), candidate("int8", 2.0), target=INT8_ONLY)
-    assert all(why for _, why in found)
+    ranked = judged(candidate("fp32", 1.0), candidate("int8", 2.0), target=INT8_ONLY)
+    assert all(why for _, why in ranked)
 
 
 def test_a_candidate_that_gave_no_numbers_stays_dropped_for_that() -> None:
-    found = judged(candidate("fp32", 2.0), candidate("int8", 1.0, None, "output holds NaN"))
-    assert found == [("fp32", ""), ("int8", "output holds NaN")]
+    ranked = judged(candidate("fp32", 2.0), candidate("int8", 1.0, None, "output holds NaN"))
+    assert ranked == [("fp32", ""), ("int8", "output holds NaN")]
     broken = judged(candidate("fp32", 2.0, None, "output holds NaN"))
     assert broken == [("fp32", "output holds NaN")]
 
@@ -177,27 +177,27 @@ class Bench:
 
 def _spread_weights(file: Path) -> None:
     """One huge weight, of an input that is always tiny, takes the whole range of its layer's 8 bits."""
-    made = onnx.load(file)
-    (first,) = (tensor for tensor in made.graph.initializer if tensor.name == "w1")
+    model = onnx.load(file)
+    (first,) = (tensor for tensor in model.graph.initializer if tensor.name == "w1")
     weights = numpy_helper.to_array(first).copy()
     weights[:, -1] = 3000.0
     first.CopyFrom(numpy_helper.from_array(weights, "w1"))
-    (second,) = (tensor for tensor in made.graph.initializer if tensor.name == "w2")
+    (second,) = (tensor for tensor in model.graph.initializer if tensor.name == "w2")
     weights = numpy_helper.to_array(second).copy()
     weights[-1] = 0
     second.CopyFrom(numpy_helper.from_array(weights, "w2"))
-    onnx.save(made, file)
+    onnx.save(model, file)
 
 
 def _normalise(file: Path) -> None:
     """A LayerNormalization between the two layers, as transformers have it."""
-    made = onnx.load(file)
-    size = made.graph.initializer[0].dims[1]
-    made.graph.initializer.append(numpy_helper.from_array(np.ones(size, np.float32), "scale"))
-    made.graph.node[2].input[0] = "normed"
-    made.graph.node.insert(2, helper.make_node("LayerNormalization", ["h2", "scale"], ["normed"], axis=-1))
-    onnx.checker.check_model(made)
-    onnx.save(made, file)
+    model = onnx.load(file)
+    size = model.graph.initializer[0].dims[1]
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(size, np.float32), "scale"))
+    model.graph.node[2].input[0] = "normed"
+    model.graph.node.insert(2, helper.make_node("LayerNormalization", ["h2", "scale"], ["normed"], axis=-1))
+    onnx.checker.check_model(model)
+    onnx.save(model, file)
 
 
 @pytest.fixture
@@ -207,14 +207,14 @@ def bench(tmp_path: Path) -> Bench:
 
 def test_every_precision_is_built_scored_and_timed(bench: Bench) -> None:
     datasets = bench.datasets()
-    found = bench.quantize(datasets, max_score_drop=1)
+    result = bench.quantize(datasets, max_score_drop=1)
     assert datasets.validation is not None
-    assert (found.target, found.metric, found.validation) == ("local-cpu", "accuracy", datasets.validation.sha256)
-    by = {one.precision: one for one in found.candidates}
+    assert (result.target, result.metric, result.validation) == ("local-cpu", "accuracy", datasets.validation.sha256)
+    by = {entry.precision: entry for entry in result.candidates}
     assert by["fp32"].score == 1.0
     assert by["int8"].score is not None
     assert by["int8"].score > 0.9
-    assert all(one.latency_ms > 0 and one.samples == 400 and one.score_error is not None for one in by.values())
+    assert all(entry.latency_ms > 0 and entry.samples == 400 and entry.score_error is not None for entry in by.values())
     assert by["int8"].size_bytes < by["fp32"].size_bytes
     assert by["fp32"].model == bench.exported.model
     assert by["int8"].model is not None
@@ -222,9 +222,9 @@ def test_every_precision_is_built_scored_and_timed(bench: Bench) -> None:
     assert by["int8"].method.startswith("static ")
     assert by["int8"].relative_error is not None
     assert 0 < by["int8"].relative_error < 0.2
-    assert [(one.name, one.score) for one in by["fp32"].slices] == [(f"label={at}", 1.0) for at in range(3)]
-    assert sum(one.samples for one in by["int8"].slices) == 400
-    assert all(one.memory_mb > 0 for one in by.values())
+    assert [(part.name, part.score) for part in by["fp32"].slices] == [(f"label={at}", 1.0) for at in range(3)]
+    assert sum(part.samples for part in by["int8"].slices) == 400
+    assert all(entry.memory_mb > 0 for entry in by.values())
 
 
 def test_int8_is_calibrated_on_its_own_data_where_they_were_logged(bench: Bench) -> None:
@@ -236,22 +236,22 @@ def test_int8_is_calibrated_on_its_own_data_where_they_were_logged(bench: Bench)
 
 
 def test_without_data_there_is_fp32_alone_and_the_reason(bench: Bench) -> None:
-    found = bench.quantize(Datasets())
-    assert [one.precision for one in found.kept] == ["fp32"]
-    assert (found.metric, found.candidates[0].score) == (None, None)
-    assert any("no validation data were logged" in note for note in found.notes)
-    assert any("int8 was not built" in note for note in found.notes)
+    result = bench.quantize(Datasets())
+    assert [entry.precision for entry in result.kept] == ["fp32"]
+    assert (result.metric, result.candidates[0].score) == (None, None)
+    assert any("no validation data were logged" in note for note in result.notes)
+    assert any("int8 was not built" in note for note in result.notes)
 
 
 def test_a_target_that_allows_fp32_alone_builds_nothing_else(bench: Bench) -> None:
-    found = bench.quantize(bench.datasets(), Target(precisions=("fp32",)))
-    assert [one.precision for one in found.candidates] == ["fp32"]
+    result = bench.quantize(bench.datasets(), Target(precisions=("fp32",)))
+    assert [entry.precision for entry in result.candidates] == ["fp32"]
 
 
 def test_data_without_labels_score_nothing_and_keep_fp32(bench: Bench) -> None:
-    found = bench.quantize(bench.datasets(input=bench.inputs))
-    assert [one.precision for one in found.kept] == ["fp32"]
-    assert any("has no 'label'" in note for note in found.notes)
+    result = bench.quantize(bench.datasets(input=bench.inputs))
+    assert [entry.precision for entry in result.kept] == ["fp32"]
+    assert any("has no 'label'" in note for note in result.notes)
 
 
 def test_calibration_needs_two_samples(bench: Bench) -> None:
@@ -276,13 +276,13 @@ def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
 
 def built(bench: Bench, to: Path, **how: Any) -> dict[str, Path]:
     """The bench's model with every method of calibration, on the default target."""
-    given = Quantization(**how)
+    settings = Quantization(**how)
     prepared = prepare(bench.file, to / "prepared.onnx")
-    plan = scheme(bench.file, Target(), given)
-    found = ranges(prepared, {"input": bench.inputs}, plan.op_types, given, to)
-    for method in found:
+    plan = scheme(bench.file, Target(), settings)
+    files = ranges(prepared, {"input": bench.inputs}, plan.op_types, settings, to)
+    for method in files:
         (to / method).mkdir()
-    return {method: quantize_static(prepared, at, plan, to / method / "model.onnx") for method, at in found.items()}
+    return {method: quantize_static(prepared, at, plan, to / method / "model.onnx") for method, at in files.items()}
 
 
 def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Bench, tmp_path: Path) -> None:
@@ -299,19 +299,19 @@ def test_each_way_of_calibration_gives_a_model_close_to_the_original(bench: Benc
 def test_looking_at_few_tensors_at_a_time_finds_the_same(
     bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def found(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
+    def ranges_and_limits(folder: Path) -> tuple[dict[str, float], dict[str, float]]:
         folder.mkdir()
         prepared, plan = prepare(bench.file, folder / "prepared.onnx"), scheme(bench.file, Target(), Quantization())
-        given = ranges(prepared, {"input": bench.inputs}, plan.op_types, Quantization(), folder)["minmax"]
+        file = ranges(prepared, {"input": bench.inputs}, plan.op_types, Quantization(), folder)["minmax"]
         (folder / "to").mkdir()
-        rough = quantize_static(prepared, given, plan, folder / "to" / "model.onnx")
+        rough = quantize_static(prepared, file, plan, folder / "to" / "model.onnx")
         noise = sensitivity.layer_noise(prepared, rough, layers(prepared), {"input": bench.inputs[:4]})
-        limits = json.loads(given.read_text())["data"]
+        limits = json.loads(file.read_text())["data"]
         return {f"{name} {end}": limits[name][end]["data"] for name in limits for end in ("lowest", "highest")}, noise
 
-    together = found(tmp_path / "together")
+    together = ranges_and_limits(tmp_path / "together")
     monkeypatch.setattr(onnx_models, "observed_bytes", lambda _: 1)
-    apart = found(tmp_path / "apart")
+    apart = ranges_and_limits(tmp_path / "apart")
     assert apart[0] == pytest.approx(together[0])
     assert apart[1] == pytest.approx(together[1], rel=1e-3)
     assert apart[1]
@@ -326,9 +326,9 @@ def test_ranges_are_those_that_onnxruntime_s_own_calibration_finds(bench: Bench,
     ours = json.loads(
         ranges(prepared, {"input": bench.inputs}, ("MatMul",), Quantization(), tmp_path)["minmax"].read_text()
     )
-    made = create_calibrator(prepared, ["MatMul"], str(tmp_path / "augmented.onnx"), CalibrationMethod.MinMax)
-    made.collect_data(iter_reader([{"input": bench.inputs}]))
-    theirs = made.compute_data()
+    calibrator = create_calibrator(prepared, ["MatMul"], str(tmp_path / "augmented.onnx"), CalibrationMethod.MinMax)
+    calibrator.collect_data(iter_reader([{"input": bench.inputs}]))
+    theirs = calibrator.compute_data()
     for name in theirs.keys():  # noqa: SIM118 - no mapping
         low, high = theirs[name].range_value
         assert ours["data"][name]["lowest"]["data"] == pytest.approx(np.asarray(low).item())
@@ -383,17 +383,17 @@ def test_a_layer_whose_output_needs_more_than_8_bits_is_left_in_float(tmp_path: 
     """One layer's weights span six decades in one channel: quantized, its small inputs vanish."""
     bench = Bench(tmp_path, fragile=True)
     how: Any = {"max_score_drop": 0.02, "per_channel": False, "max_float_share": 1.0}
-    found = {one.precision: one for one in bench.quantize(bench.datasets(), **how).candidates}
-    assert found["int8"].float_layers != ()
-    assert found["int8"].score is not None
-    assert found["int8"].score >= 0.98
+    by_precision = {entry.precision: entry for entry in bench.quantize(bench.datasets(), **how).candidates}
+    assert by_precision["int8"].float_layers != ()
+    assert by_precision["int8"].score is not None
+    assert by_precision["int8"].score >= 0.98
     name = f"layers of {sensitivity.graph_digest(bench.file)}"
     with lessons(bench.site, name, tmp_path / "learned") as learned:
         (kept,) = learned.iterdir()
         noise = json.loads(kept.read_text())
-        assert list(found["int8"].float_layers) == noise["layers"][: len(found["int8"].float_layers)]
+        assert list(by_precision["int8"].float_layers) == noise["layers"][: len(by_precision["int8"].float_layers)]
         kept.write_text(json.dumps(noise | {"layers": noise["layers"][::-1]}))
-    again = {one.precision: one for one in bench.quantize(bench.datasets(), **how).candidates}
+    again = {entry.precision: entry for entry in bench.quantize(bench.datasets(), **how).candidates}
     assert again["int8"].float_layers[0] == noise["layers"][-1]  # what is kept is used, not measured again
 
 
@@ -403,23 +403,23 @@ def test_a_dynamic_rung_leaves_its_weakest_layers_in_float_too(tmp_path: Path, *
     if gemm:
         _with_gemm(bench)
     how: Any = {"max_score_drop": 0.02, "per_channel": False, "max_float_share": 1.0}
-    found = {one.method.split(",")[0]: one for one in bench.quantize(bench.datasets(), **how).candidates}
-    dynamic = found["dynamic"]
+    by_method = {entry.method.split(",")[0]: entry for entry in bench.quantize(bench.datasets(), **how).candidates}
+    dynamic = by_method["dynamic"]
     assert dynamic.float_layers != ()
     assert dynamic.score is not None
     assert dynamic.score >= 0.98
     assert dynamic.model is not None
-    made = onnx.load(bench.store.fetch(dynamic.model, tmp_path / "fetched") / "model.onnx").graph
-    assert sum(node.op_type == "MatMulInteger" for node in made.node) == 2 - len(dynamic.float_layers)
+    graph = onnx.load(bench.store.fetch(dynamic.model, tmp_path / "fetched") / "model.onnx").graph
+    assert sum(node.op_type == "MatMulInteger" for node in graph.node) == 2 - len(dynamic.float_layers)
 
 
 def _with_gemm(bench: Bench) -> None:
     """Its products written as Gemm: the quantizer takes those apart first, and names them anew."""
-    made = onnx.load(bench.file)
-    for node in made.graph.node:
+    model = onnx.load(bench.file)
+    for node in model.graph.node:
         if node.op_type == "MatMul":
             node.op_type = "Gemm"
-    onnx.save(made, bench.file)
+    onnx.save(model, bench.file)
     bench.exported = bench.exported.model_copy(update={"model": bench.store.put_tree(bench.file.parent)})
 
 
@@ -432,15 +432,15 @@ def test_a_model_without_layers_to_quantize_is_told_so(tmp_path: Path) -> None:
     )  # fmt: skip
     save(graph, bench.file)
     bench.exported = bench.exported.model_copy(update={"model": bench.store.put_tree(bench.file.parent)})
-    found = {one.precision: one for one in bench.quantize(bench.datasets()).candidates}
-    assert found["int8"].model is None
-    assert "the model has no convolution and no matrix product" in found["int8"].dropped
+    by_precision = {entry.precision: entry for entry in bench.quantize(bench.datasets()).candidates}
+    assert by_precision["int8"].model is None
+    assert "the model has no convolution and no matrix product" in by_precision["int8"].dropped
 
 
 def test_the_same_graph_with_other_weights_has_the_same_digest(tmp_path: Path) -> None:
-    one, other = perceptron(tmp_path / "a.onnx", seed=1), perceptron(tmp_path / "b.onnx", seed=2)
-    assert sensitivity.graph_digest(one) == sensitivity.graph_digest(other)
-    assert sensitivity.graph_digest(one) != sensitivity.graph_digest(perceptron(tmp_path / "c.onnx", hidden=33))
+    first, second = perceptron(tmp_path / "a.onnx", seed=1), perceptron(tmp_path / "b.onnx", seed=2)
+    assert sensitivity.graph_digest(first) == sensitivity.graph_digest(second)
+    assert sensitivity.graph_digest(first) != sensitivity.graph_digest(perceptron(tmp_path / "c.onnx", hidden=33))
 
 
 # --- the other rungs ---
@@ -448,18 +448,18 @@ def test_the_same_graph_with_other_weights_has_the_same_digest(tmp_path: Path) -
 
 def test_half_precision_keeps_its_inputs_and_outputs_in_fp32(bench: Bench, tmp_path: Path) -> None:
     for kind in ("fp16", "bf16"):
-        made = onnx.load(to_half(bench.file, kind, tmp_path / f"{kind}.onnx"))
-        assert {v.type.tensor_type.elem_type for v in (*made.graph.input, *made.graph.output)} == {TensorProto.FLOAT}
-        wanted = TensorProto.FLOAT16 if kind == "fp16" else TensorProto.BFLOAT16
-        assert {tensor.data_type for tensor in made.graph.initializer} == {wanted}
-        onnx.checker.check_model(made)
+        half = onnx.load(to_half(bench.file, kind, tmp_path / f"{kind}.onnx"))
+        assert {v.type.tensor_type.elem_type for v in (*half.graph.input, *half.graph.output)} == {TensorProto.FLOAT}
+        datatype = TensorProto.FLOAT16 if kind == "fp16" else TensorProto.BFLOAT16
+        assert {tensor.data_type for tensor in half.graph.initializer} == {datatype}
+        onnx.checker.check_model(half)
     got = onnx_models.answer(onnx_models.session(tmp_path / "fp16.onnx"), {"input": bench.inputs})["output"]
     assert (got.argmax(axis=1) == bench.labels).mean() > 0.99
 
 
 def test_a_rung_that_this_hardware_has_not_is_recorded_with_the_reason(bench: Bench) -> None:
-    found = bench.quantize(bench.datasets(), Target(precisions=("fp32", "fp16", "bf16")))
-    by = {one.precision: one for one in found.candidates}
+    result = bench.quantize(bench.datasets(), Target(precisions=("fp32", "fp16", "bf16")))
+    by = {entry.precision: entry for entry in result.candidates}
     assert by["fp32"].dropped == ""
     assert by["fp16"].model is not None
     assert by["bf16"].model is None
@@ -469,9 +469,11 @@ def test_a_rung_that_this_hardware_has_not_is_recorded_with_the_reason(bench: Be
 def test_dynamic_int8_is_tried_where_attention_or_recurrence_is(tmp_path: Path) -> None:
     bench = Bench(tmp_path, normed=True)
     assert has_attention(bench.file)
-    found = [one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates if one.precision == "int8"]
-    assert sorted(one.method.split()[0].rstrip(",") for one in found) == ["dynamic", "static"]
-    assert sum(not one.dropped for one in found) <= 1
+    int8 = [
+        entry for entry in bench.quantize(bench.datasets(), max_score_drop=1).candidates if entry.precision == "int8"
+    ]
+    assert sorted(entry.method.split()[0].rstrip(",") for entry in int8) == ["dynamic", "static"]
+    assert sum(not entry.dropped for entry in int8) <= 1
 
 
 def test_dynamic_int8_takes_a_gemm_whose_weights_are_transposed(tmp_path: Path) -> None:
@@ -489,17 +491,17 @@ def test_dynamic_int8_takes_a_gemm_whose_weights_are_transposed(tmp_path: Path) 
         value_info=[helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 8])],
     )
     file = save(graph, tmp_path / "model.onnx")
-    made = quantize_dynamic(prepare(file, tmp_path / "prepared.onnx"), scheme(file, Target(), Quantization()),
+    quantized = quantize_dynamic(prepare(file, tmp_path / "prepared.onnx"), scheme(file, Target(), Quantization()),
                             tmp_path / "dynamic.onnx")  # fmt: skip
-    given = {"input": rng.normal(size=(5, 8)).astype(np.float32)}
-    wanted, got = (onnx_models.answer(onnx_models.session(one), given)["output"] for one in (file, made))
-    np.testing.assert_allclose(got, wanted, atol=0.1)
+    inputs = {"input": rng.normal(size=(5, 8)).astype(np.float32)}
+    expected, got = (onnx_models.answer(onnx_models.session(path), inputs)["output"] for path in (file, quantized))
+    np.testing.assert_allclose(got, expected, atol=0.1)
 
 
 def test_a_job_in_a_process_of_its_own_gives_what_it_gives_here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = {one.precision: one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates}
+    here = {entry.precision: entry for entry in bench.quantize(bench.datasets(), max_score_drop=1).candidates}
     monkeypatch.setattr(rungs, "_SMALL_BYTES", 0)
-    apart = {one.precision: one for one in bench.quantize(bench.datasets(), max_score_drop=1).candidates}
+    apart = {entry.precision: entry for entry in bench.quantize(bench.datasets(), max_score_drop=1).candidates}
     assert apart["int8"].model == here["int8"].model
     assert apart["int8"].score == here["int8"].score
     assert apart["int8"].build_peak_mb > 0 == here["int8"].build_peak_mb
@@ -508,9 +510,9 @@ def test_a_job_in_a_process_of_its_own_gives_what_it_gives_here(bench: Bench, mo
 def test_a_rung_whose_process_is_killed_is_a_reason_and_no_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rungs, "_SMALL_BYTES", 0)
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    found = bench.quantize(bench.datasets())
-    assert [one.precision for one in found.kept] == ["fp32"]
-    assert "int8 static can't be built" in found.candidates[1].dropped
+    result = bench.quantize(bench.datasets())
+    assert [entry.precision for entry in result.kept] == ["fp32"]
+    assert "int8 static can't be built" in result.candidates[1].dropped
 
 
 @pytest.mark.parametrize(
@@ -556,18 +558,18 @@ def test_a_rung_is_held_against_fp32_overall_and_per_slice(it: Evaluation, why: 
 def test_a_faster_form_of_the_same_precision_takes_its_place() -> None:
     static = candidate("int8", 1.0).model_copy(update={"method": "static"})
     dynamic = candidate("int8", 0.5).model_copy(update={"method": "dynamic"})
-    found = _judged((candidate("fp32", 2.0), static, dynamic), BOTH, "accuracy", Quantization())
-    assert [(one.method, one.dropped) for one in found] == [
+    ranked = _judged((candidate("fp32", 2.0), static, dynamic), BOTH, "accuracy", Quantization())
+    assert [(entry.method, entry.dropped) for entry in ranked] == [
         ("dynamic", ""), ("", ""), ("static", "dynamic is faster: 0.500 ms"),
     ]  # fmt: skip
 
 
 def test_scores_are_split_by_named_columns(bench: Bench) -> None:
     site_of = np.where(np.arange(400) % 2, "north", "south")
-    found = bench.quantize(
+    result = bench.quantize(
         bench.datasets(input=bench.inputs, label=bench.labels, plant=site_of), data=Data(slices=("plant",))
     )
-    names = {one.name: one.samples for one in found.candidates[0].slices}
+    names = {part.name: part.samples for part in result.candidates[0].slices}
     assert (names["plant=north"], names["plant=south"]) == (200, 200)
     with pytest.raises(DataInvalid, match=r"which `data\.slices` names"):
         bench.quantize(bench.datasets(), data=Data(slices=("plant",)))
@@ -575,21 +577,21 @@ def test_scores_are_split_by_named_columns(bench: Bench) -> None:
 
 def test_classes_are_scored_by_the_metric_that_the_record_names(bench: Bench) -> None:
     """Under F1 the slices by class are each class's own F1: their mean is the score, as macro F1 is defined."""
-    found = bench.quantize(bench.datasets(), data=Data(metric="f1"))
-    top = found.candidates[0]
-    assert found.metric == "f1"
-    assert np.mean([one.score for one in top.slices]) == pytest.approx(top.score)
-    assert all(one.name.startswith("label=") for one in top.slices)
+    result = bench.quantize(bench.datasets(), data=Data(metric="f1"))
+    top = result.candidates[0]
+    assert result.metric == "f1"
+    assert np.mean([part.score for part in top.slices]) == pytest.approx(top.score)
+    assert all(part.name.startswith("label=") for part in top.slices)
 
 
 def test_a_column_with_more_values_than_a_record_has_room_for_is_not_one_to_slice_by(bench: Bench) -> None:
     columns = {"serial": np.arange(400), "plant": np.repeat(["north", "south"], 200), "text": np.full(400, "x" * 50)}
-    found = bench.quantize(
+    result = bench.quantize(
         bench.datasets(input=bench.inputs, label=bench.labels, **columns), data=Data(slices=tuple(columns))
     )
-    given = found.candidates[0].slices
-    assert {one.name.split("=")[0] for one in given} == {"plant", "label"}
-    assert all(0 <= one.error < 0.1 for one in given)
+    slices = result.candidates[0].slices
+    assert {part.name.split("=")[0] for part in slices} == {"plant", "label"}
+    assert all(0 <= part.error < 0.1 for part in slices)
 
 
 # --- what can't be served there ---
@@ -634,7 +636,7 @@ def test_what_the_bundled_server_s_onnxruntime_loads_is_let_through_and_nothing_
 
 
 @pytest.mark.parametrize(
-    ("version", "model", "said"),
+    ("version", "model", "message"),
     [
         ("1.22.1", {"opset": 23}, "the model has opset 23; .* opsets up to 22"),
         ("1.22", {"ir": 11}, "IR version 11; .* those up to 10"),
@@ -648,15 +650,15 @@ def test_what_the_bundled_server_s_onnxruntime_loads_is_let_through_and_nothing_
     ],
 )
 def test_an_older_onnxruntime_of_a_target_is_known_by_its_version(
-    tmp_path: Path, version: str, model: Any, said: str
+    tmp_path: Path, version: str, model: Any, message: str
 ) -> None:
     """The limits are those measured with the real releases; of what is not in the table nothing is claimed."""
     old = Target(name="old", server="nvidia", versions=Versions(onnxruntime=version))
     file = written(tmp_path / "model.onnx", **model)
-    if not said:
+    if not message:
         require_operators(file, old)
         return
-    with pytest.raises(ExportFailed, match=f"{said}") as error:
+    with pytest.raises(ExportFailed, match=f"{message}") as error:
         require_operators(file, old)
     assert f"target old runs ONNX Runtime {version}" in error.value.what
     assert "serve it with a newer ONNX Runtime" in error.value.do
@@ -664,16 +666,16 @@ def test_an_older_onnxruntime_of_a_target_is_known_by_its_version(
 
 def test_an_operator_of_an_unknown_domain_is_refused_before_building(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
-    made = onnx.load(bench.file)
-    made.graph.node[0].domain = "my.company"
-    made.opset_import.append(onnx.helper.make_opsetid("my.company", 1))
-    onnx.save(made, bench.file)
+    model = onnx.load(bench.file)
+    model.graph.node[0].domain = "my.company"
+    model.opset_import.append(onnx.helper.make_opsetid("my.company", 1))
+    onnx.save(model, bench.file)
     with pytest.raises(ExportFailed, match=r"operator my\.company::MatMul is in no ONNX Runtime"):
         require_operators(bench.file, Target())
 
 
 @pytest.mark.parametrize(
-    ("samples", "said"),
+    ("samples", "message"),
     [
         (np.ones((50, 3), np.float32), "has shape"),
         (np.ones((50, 4, 1), np.float32), "has shape"),
@@ -683,11 +685,11 @@ def test_an_operator_of_an_unknown_domain_is_refused_before_building(tmp_path: P
         (np.ones((1, 4), np.float32), "fewer than 2 samples"),
     ],
 )
-def test_calibration_data_that_do_not_fit_are_refused(bench: Bench, samples: Any, said: str) -> None:
+def test_calibration_data_that_do_not_fit_are_refused(bench: Bench, samples: Any, message: str) -> None:
     both = bench.datasets().model_copy(
         update={"calibration": bench.logged(input=samples), "calibration_name": "calibration.npz"}
     )
-    with pytest.raises(DataInvalid, match=said):
+    with pytest.raises(DataInvalid, match=message):
         bench.quantize(both)
 
 
@@ -695,9 +697,9 @@ def test_calibration_data_that_do_not_fit_are_refused(bench: Bench, samples: Any
 
 
 @pytest.mark.parametrize(
-    ("there", "wanted", "picked"),
+    ("there", "count", "picked"),
     [(10, 3, [0, 4, 9]), (3, 10, [0, 1, 2]), (5, 5, [0, 1, 2, 3, 4]), (1, 4, [0]), (10, 1, [0])],
 )
-def test_samples_are_picked_from_all_over_the_set(there: int, wanted: int, picked: list[int]) -> None:
-    got = pick({"x": np.arange(there), "y": np.arange(there) * 2}, wanted)
+def test_samples_are_picked_from_all_over_the_set(there: int, count: int, picked: list[int]) -> None:
+    got = pick({"x": np.arange(there), "y": np.arange(there) * 2}, count)
     assert (got["x"].tolist(), got["y"].tolist()) == (picked, [2 * at for at in picked])

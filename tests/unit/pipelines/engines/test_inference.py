@@ -16,8 +16,8 @@ def test_a_request_is_read_from_npz_or_json(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(dump_npz({"x": np.arange(3)}))
     (tmp_path / "a.json").write_text(json.dumps({"x": [0, 1, 2]}))
     (tmp_path / "b.json").write_text("[0, 1, 2]")
-    found: list[dict[str, Any]] = [inference.request_arrays(tmp_path / n) for n in ("a.npz", "a.json", "b.json")]
-    assert [{name: array.tolist() for name, array in one.items()} for one in found] == [
+    requests: list[dict[str, Any]] = [inference.request_arrays(tmp_path / n) for n in ("a.npz", "a.json", "b.json")]
+    assert [{name: array.tolist() for name, array in arrays.items()} for arrays in requests] == [
         {"x": [0, 1, 2]}, {"x": [0, 1, 2]}, {"": [0, 1, 2]},
     ]  # fmt: skip
 
@@ -30,8 +30,8 @@ def test_a_request_that_is_neither_is_refused(tmp_path: Path, text: str) -> None
 
 
 def test_arrays_are_matched_to_inputs_by_name_and_a_single_one_by_itself(tmp_path: Path) -> None:
-    one, two = np.zeros(1), np.ones(1)
-    assert inference.matched({"": one}, ["x"], tmp_path) == {"x": one}
-    assert inference.matched({"b": two, "a": one, "c": one}, ["a", "b"], tmp_path) == {"a": one, "b": two}
+    zeros, ones = np.zeros(1), np.ones(1)
+    assert inference.matched({"": zeros}, ["x"], tmp_path) == {"x": zeros}
+    assert inference.matched({"b": ones, "a": zeros, "c": zeros}, ["a", "b"], tmp_path) == {"a": zeros, "b": ones}
     with pytest.raises(DataInvalid, match="has no b; the model's inputs are a, b"):
-        inference.matched({"a": one}, ["a", "b"], tmp_path)
+        inference.matched({"a": zeros}, ["a", "b"], tmp_path)

@@ -195,8 +195,8 @@ def test_why_it_was_not_measured_is_the_checks_reason() -> None:
     why = "champion 1 can't be measured beside the challenger: its pods exceed the quota"
     report = load_report().model_copy(update={"uncompared": why})
     evidence = policy.evidence_of(exported(), package(), report, champion())
-    found = named(policy.judge(evidence, LIMITS))["champion"]
-    assert (found.verdict, found.reason) == (INCONCLUSIVE, why)
+    check = named(policy.judge(evidence, LIMITS))["champion"]
+    assert (check.verdict, check.reason) == (INCONCLUSIVE, why)
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ def test_throughput_against_the_champion_is_decided_by_its_whole_interval(
     ratio: float, spread: float, verdict: Outcome
 ) -> None:
     slo = Slo(regression=Regression(throughput_percent=25))
-    found = against(comparison(throughput_ratio=ratio, spread=spread), slo=slo)
-    assert found["throughput against the champion"].verdict is verdict
+    checks = against(comparison(throughput_ratio=ratio, spread=spread), slo=slo)
+    assert checks["throughput against the champion"].verdict is verdict
 
 
 def test_one_round_decides_nothing() -> None:
@@ -248,9 +248,9 @@ def test_what_is_not_decided_says_how_many_rounds_would() -> None:
 
 def test_a_surer_answer_needs_a_narrower_interval() -> None:
     sure, surer = Slo(regression=Regression(confidence_percent=60)), Slo(regression=Regression(confidence_percent=99.9))
-    found = comparison(p99_ratio=1.3, spread=0.05)
-    assert against(found, slo=sure)["p99 against the champion"].verdict is PASS
-    assert against(found, slo=surer)["p99 against the champion"].verdict is INCONCLUSIVE
+    measured = comparison(p99_ratio=1.3, spread=0.05)
+    assert against(measured, slo=sure)["p99 against the champion"].verdict is PASS
+    assert against(measured, slo=surer)["p99 against the champion"].verdict is INCONCLUSIVE
 
 
 @pytest.mark.parametrize(
@@ -267,8 +267,8 @@ def test_a_surer_answer_needs_a_narrower_interval() -> None:
 )
 def test_a_worse_score_than_the_champion_s_is_refused(metric: str, before: float, now: float, verdict: Outcome) -> None:
     slo = Slo(regression=Regression(score=0.01))
-    found = against(comparison(), slo=slo, before=champion(score=before, metric=metric), score=now, metric=metric)
-    check = found[f"{metric} against the champion"]
+    checks = against(comparison(), slo=slo, before=champion(score=before, metric=metric), score=now, metric=metric)
+    check = checks[f"{metric} against the champion"]
     assert (check.verdict, explained(check)) == (verdict, True)
 
 
@@ -282,9 +282,9 @@ def test_a_worse_score_than_the_champion_s_is_refused(metric: str, before: float
     ],
 )
 def test_scores_on_other_samples_or_in_another_unit_are_not_compared(before: dict[str, Any]) -> None:
-    found = against(comparison(), before=champion(**before), score=0.1)
-    assert [name for name in found if "accuracy" in name] == []
-    assert {check.verdict for check in found.values()} == {PASS}
+    checks = against(comparison(), before=champion(**before), score=0.1)
+    assert [name for name in checks if "accuracy" in name] == []
+    assert {check.verdict for check in checks.values()} == {PASS}
 
 
 _numbers = st.none() | st.floats()
@@ -301,10 +301,10 @@ def test_nothing_but_a_number_within_its_limit_ever_passes(value: float | None, 
 @given(p99=st.floats(), throughput=st.floats(), memory=st.floats())
 def test_no_measurement_that_is_not_a_number_ever_passes_a_limit(p99: float, throughput: float, memory: float) -> None:
     report = load_report(point(throughput_per_s=throughput, p99_ms=p99), memory_mb=memory)
-    found = named(policy.load_checks(report, Slo(p99_ms=10, throughput_per_s=10, memory_mb=10)))
-    assert (found["p99"].verdict is PASS) == (p99 <= 10)
-    assert (found["throughput"].verdict is PASS) == (throughput >= 10)
-    assert (found["memory"].verdict is PASS) == (memory <= 10)
+    checks = named(policy.load_checks(report, Slo(p99_ms=10, throughput_per_s=10, memory_mb=10)))
+    assert (checks["p99"].verdict is PASS) == (p99 <= 10)
+    assert (checks["throughput"].verdict is PASS) == (throughput >= 10)
+    assert (checks["memory"].verdict is PASS) == (memory <= 10)
 
 
 def test_a_package_carries_what_its_score_is_compared_by() -> None:

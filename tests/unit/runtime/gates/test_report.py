@@ -295,8 +295,8 @@ def _luminance(colour: str) -> float:
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
-def _contrast(one: str, other: str) -> float:
-    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+def _contrast(first: str, second: str) -> float:
+    light, dark = sorted((_luminance(first), _luminance(second)), reverse=True)
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -325,7 +325,7 @@ def test_text_and_charts_can_be_read_on_every_paper(scheme: str) -> None:
         assert _contrast(colour, colours["card"]) >= 3, colour
 
 
-CHROMIUM = next((found for name in ("chromium", "chromium-browser", "google-chrome") if (found := which(name))), None)
+CHROMIUM = next((path for name in ("chromium", "chromium-browser", "google-chrome") if (path := which(name))), None)
 
 
 def chromium(folder: Path) -> list[str]:
@@ -340,12 +340,12 @@ def chromium(folder: Path) -> list[str]:
 @pytest.mark.parametrize("which_page", ["release", "comparison", "index"])
 def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: Path) -> None:
     """At 390 pixels nothing sticks out sideways, and the screenshot has ink and colour on it."""
-    made = {
+    page = {
         "release": lambda: render(report(), everything()),
         "comparison": lambda: render_comparison((report(), whole_story()), (report(version=4), everything())),
         "index": lambda: render_index((Standing(model="digits", champion=3, limits="none", releases=(report(),)),)),
     }[which_page]()
-    (tmp_path / "page.html").write_text(made)
+    (tmp_path / "page.html").write_text(page)
     # Headless Chromium has no window narrower than 500 pixels: a frame is as narrow as it is told to be.
     frame = '<iframe id="f" src="page.html" width="390" height="1600" style="border:0"></iframe>'
     script = (
@@ -360,9 +360,9 @@ def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: P
         [*words, "--window-size=600,1600", f"--screenshot={shot}", at], capture_output=True, check=True, timeout=120
     )
     dom = subprocess.run([*words, "--dump-dom", at], capture_output=True, text=True, check=True, timeout=120).stdout
-    found = re.search(r"<title>(\d+) of (\d+)</title>", dom)
-    assert found is not None
-    assert int(found[1]) <= int(found[2])
+    title = re.search(r"<title>(\d+) of (\d+)</title>", dom)
+    assert title is not None
+    assert int(title[1]) <= int(title[2])
     from matplotlib.image import imread
 
     pixels = imread(shot)[:, :390, :3]

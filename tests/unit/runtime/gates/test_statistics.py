@@ -23,25 +23,25 @@ def test_the_ratio_is_the_geometric_mean() -> None:
 
 @pytest.mark.parametrize("few", [[], [1.3]])
 def test_too_few_rounds_bound_nothing(few: list[float]) -> None:
-    found = ratio_interval(few)
-    assert (found.low, found.high) == (0, math.inf)
+    interval = ratio_interval(few)
+    assert (interval.low, interval.high) == (0, math.inf)
     assert smallest_difference(few) == math.inf
     assert rounds_to_decide(few, 2.0) is None
 
 
 @pytest.mark.parametrize("bad", [[1.0, math.nan], [1.0, math.inf], [1.0, 0.0]])
 def test_what_is_no_ratio_bounds_nothing(bad: list[float]) -> None:
-    found = ratio_interval(bad)
-    assert math.isnan(found.estimate)
-    assert (found.low, found.high) == (0, math.inf)
+    interval = ratio_interval(bad)
+    assert math.isnan(interval.estimate)
+    assert (interval.low, interval.high) == (0, math.inf)
 
 
 @given(ratios)
 def test_an_interval_holds_its_estimate_and_does_not_care_which_side_is_which(values: list[float]) -> None:
-    one, other = ratio_interval(values), ratio_interval([1 / value for value in values])
-    assert one.low <= one.estimate * (1 + 1e-9)
-    assert one.estimate <= one.high * (1 + 1e-9)
-    assert one.estimate == pytest.approx(1 / other.estimate)
+    interval, inverse = ratio_interval(values), ratio_interval([1 / value for value in values])
+    assert interval.low <= interval.estimate * (1 + 1e-9)
+    assert interval.estimate <= interval.high * (1 + 1e-9)
+    assert interval.estimate == pytest.approx(1 / inverse.estimate)
 
 
 @given(ratios, st.integers(2, 6))
@@ -58,8 +58,8 @@ def test_nineteen_of_twenty_intervals_hold_the_truth(rounds: int) -> None:
     truth, trials = 1.2, 300
     held = 0
     for _ in range(trials):
-        found = ratio_interval(list(truth * np.exp(rng.normal(0, 0.2, rounds))))
-        held += found.low <= truth <= found.high
+        interval = ratio_interval(list(truth * np.exp(rng.normal(0, 0.2, rounds))))
+        held += interval.low <= truth <= interval.high
     assert held / trials >= 0.92
 
 
@@ -80,8 +80,8 @@ def test_as_many_rounds_as_it_says_decide_it(limit: float) -> None:
     assert needed is not None
     logs = np.log(values)
     more = list(np.exp(rng.normal(logs.mean(), logs.std(ddof=1), 2 * needed + 4)))
-    found = ratio_interval(more)
-    assert found.high < limit or found.low > limit
+    interval = ratio_interval(more)
+    assert interval.high < limit or interval.low > limit
 
 
 def test_no_number_of_rounds_decides_what_lies_on_the_limit() -> None:

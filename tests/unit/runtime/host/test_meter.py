@@ -27,7 +27,7 @@ time.sleep(600)
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Iterator[tuple[Any, int]]:
+def measured(tmp_path: Path) -> Iterator[tuple[Any, int]]:
     """What the meter tells, and the pid of what it measures."""
     copied = shutil.copyfile(meter.__file__, tmp_path / "meter.py")
     port = free_port()
@@ -43,13 +43,13 @@ def told(tmp_path: Path) -> Iterator[tuple[Any, int]]:
         server.communicate()
 
 
-def test_the_server_and_its_children_are_measured_and_the_meter_is_not(told: tuple[Any, int]) -> None:
-    answer, pid = told
+def test_the_server_and_its_children_are_measured_and_the_meter_is_not(measured: tuple[Any, int]) -> None:
+    answer, pid = measured
     assert 64 < answer["memory_mb"] < memory_mb(pid)
 
 
-def test_what_it_runs_on_is_told(told: tuple[Any, int]) -> None:
-    answer, _ = told
+def test_what_it_runs_on_is_told(measured: tuple[Any, int]) -> None:
+    answer, _ = measured
     assert answer["cores"] == len(os.sched_getaffinity(0))
     flags, cores, gpu = answer["hardware"]
     assert (flags == sorted(flags), bool(flags), cores) == (True, True, os.cpu_count())
@@ -61,10 +61,10 @@ def test_where_the_kernel_tells_no_share_all_that_a_process_has_counts(monkeypat
     exact = meter.memory_mb(os.getpid(), without=0)
     real = Path.read_text
 
-    def without_rollup(path: Path, *words: Any, **given: Any) -> str:
+    def without_rollup(path: Path, *words: Any, **options: Any) -> str:
         if path.name == "smaps_rollup":
             raise PermissionError(path)
-        return real(path, *words, **given)
+        return real(path, *words, **options)
 
     monkeypatch.setattr(Path, "read_text", without_rollup)
     assert meter.memory_mb(os.getpid(), without=0) >= 0.9 * exact > 0

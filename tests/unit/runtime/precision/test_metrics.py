@@ -25,37 +25,37 @@ _values = st.tuples(_matrices, _matrices)
 @settings(deadline=None, max_examples=30)
 @given(_pairs)
 def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
-    got, wanted = pair
-    value, error = metrics.score("accuracy", {"label": got}, wanted)
-    assert value == pytest.approx(sklearn.accuracy_score(wanted, got))
+    got, expected = pair
+    value, error = metrics.score("accuracy", {"label": got}, expected)
+    assert value == pytest.approx(sklearn.accuracy_score(expected, got))
     assert error == pytest.approx(math.sqrt(value * (1 - value) / (len(got) - 1)))
 
 
 @settings(deadline=None, max_examples=15)
 @given(_pairs)
 def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
-    got, wanted = pair
-    value, error = metrics.score("f1", {"label": got}, wanted)
-    assert value == pytest.approx(sklearn.f1_score(wanted, got, average="macro", zero_division=0))
+    got, expected = pair
+    value, error = metrics.score("f1", {"label": got}, expected)
+    assert value == pytest.approx(sklearn.f1_score(expected, got, average="macro", zero_division=0))
     assert 0 <= error < 1
 
 
 @settings(deadline=None, max_examples=15)
 @given(_pairs)
 def test_the_f1_of_a_class_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
-    got, wanted = pair
-    classes = np.unique(wanted)
-    theirs = sklearn.f1_score(wanted, got, labels=classes, average=None, zero_division=0)
-    for one, score in zip(classes, theirs, strict=True):
-        value, error = metrics.class_f1({"label": got}, wanted, one)
+    got, expected = pair
+    classes = np.unique(expected)
+    theirs = sklearn.f1_score(expected, got, labels=classes, average=None, zero_division=0)
+    for label, score in zip(classes, theirs, strict=True):
+        value, error = metrics.class_f1({"label": got}, expected, label)
         assert value == pytest.approx(score)
         assert 0 <= error < 1
 
 
 def test_the_f1_of_a_class_with_a_name_has_a_bootstrap_error() -> None:
-    wanted = np.repeat(["cat", "dog"], 100).astype(object)
-    got = np.where(np.arange(200) % 10 == 0, "dog", wanted)
-    value, error = metrics.class_f1({"label": got}, wanted, "cat")
+    expected = np.repeat(["cat", "dog"], 100).astype(object)
+    got = np.where(np.arange(200) % 10 == 0, "dog", expected)
+    value, error = metrics.class_f1({"label": got}, expected, "cat")
     assert value == pytest.approx(90 * 2 / 190)
     assert 0.01 < error < 0.04
 
@@ -123,17 +123,19 @@ def test_class_numbers_may_be_logged_as_floats_and_in_a_column() -> None:
 
 @pytest.mark.parametrize("metric", ["accuracy", "f1"])
 @pytest.mark.parametrize(
-    ("labels", "said"),
+    ("labels", "message"),
     [
         (np.eye(3), "labels of shape (3, 3)"),
         (np.array(["a", "b", "c"]), "text"),
         (np.arange(5), "labels of shape (5,)"),
     ],
 )
-def test_labels_that_cannot_be_compared_are_refused_not_counted_as_wrong(metric: Any, labels: Any, said: str) -> None:
+def test_labels_that_cannot_be_compared_are_refused_not_counted_as_wrong(
+    metric: Any, labels: Any, message: str
+) -> None:
     with pytest.raises(DataInvalid) as error:
         metrics.score(metric, {"logits": np.eye(3, dtype=np.float32)}, labels)
-    assert said in error.value.what
+    assert message in error.value.what
 
 
 @pytest.mark.parametrize("metric", ["mae", "cosine"])

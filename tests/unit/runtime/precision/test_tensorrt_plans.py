@@ -44,8 +44,8 @@ class Library:
         self.complaint, self.found = complaint, found
 
     def _note(self, name: str, result: Any = None) -> Any:
-        def called(*given: Any) -> Any:
-            self.calls.append((name, *given))
+        def called(*arguments: Any) -> Any:
+            self.calls.append((name, *arguments))
             return result
 
         return called
@@ -118,14 +118,14 @@ def test_kernel_timings_are_kept_for_the_next_build(model: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("trt", "said"),
+    ("trt", "message"),
     [
         (Library(complaint="no importer for NonZero"), "can't parse the graph: no importer for NonZero"),
         (Library(found=False), "found no way to run the graph in 141312 MiB"),
     ],
 )
-def test_what_tensorrt_refuses_says_why_and_leaves_no_plan(model: Path, tmp_path: Path, trt: Any, said: str) -> None:
-    with pytest.raises(QuantizeFailed, match=said):
+def test_what_tensorrt_refuses_says_why_and_leaves_no_plan(model: Path, tmp_path: Path, trt: Any, message: str) -> None:
+    with pytest.raises(QuantizeFailed, match=message):
         build_plan(model, signature(), H200, tmp_path / "kept", trt)
     assert not (model.parent / PLAN).exists()
 
@@ -169,10 +169,10 @@ def test_kept_candidates_get_a_plan_and_dropped_ones_none(
     tree = store.put_tree(model.parent)
     kept = candidate("fp16", 1.0).model_copy(update={"model": tree})
     dropped = candidate("fp32", 1.0, dropped="slow").model_copy(update={"model": tree})
-    found = _with_plans(site(tmp_path), store, H200, exported(), (kept, dropped))
-    assert found[0].model is not None
-    assert set(store.manifest(found[0].model)) == {"model.onnx", "model.plan", "plan.json"}
-    assert found[1] == dropped
+    result = _with_plans(site(tmp_path), store, H200, exported(), (kept, dropped))
+    assert result[0].model is not None
+    assert set(store.manifest(result[0].model)) == {"model.onnx", "model.plan", "plan.json"}
+    assert result[1] == dropped
 
 
 def test_without_the_library_a_plan_is_a_missing_tool(tmp_path: Path) -> None:

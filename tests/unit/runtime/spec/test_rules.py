@@ -32,7 +32,7 @@ def test_a_rate_may_be_by_the_minute() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("metric: p99_ms, comparison: '<=', limit: 40 MiB", "p99_ms is a time, '40 MiB' is not"),
         ("metric: memory_mb, comparison: '<=', limit: 5 ms", "memory_mb is a size"),
@@ -49,8 +49,8 @@ def test_a_rate_may_be_by_the_minute() -> None:
         ("metric: p99_ms, comparison: '<='", "limit"),
     ],
 )
-def test_a_rule_that_makes_no_sense_is_refused_with_the_reason(text: str, said: str) -> None:
+def test_a_rule_that_makes_no_sense_is_refused_with_the_reason(text: str, message: str) -> None:
     with pytest.raises(SpecInvalid) as error:
         parse(rule(text))
-    assert said in error.value.what
+    assert message in error.value.what
     assert error.value.what.startswith("policy.rules.0")

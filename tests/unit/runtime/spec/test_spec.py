@@ -33,12 +33,12 @@ def test_the_commented_template_names_every_field() -> None:
 
 
 def _records(kind: type[Record]) -> set[type[Record]]:
-    found = {kind}
+    records = {kind}
     for field in kind.model_fields.values():
         for inner in (field.annotation, *getattr(field.annotation, "__args__", ())):
             if isinstance(inner, type) and issubclass(inner, Record):
-                found |= _records(inner)
-    return found
+                records |= _records(inner)
+    return records
 
 
 def test_the_schema_for_editors_is_the_one_promised(golden: Golden) -> None:
@@ -244,11 +244,11 @@ _sections = st.dictionaries(st.sampled_from([*ReleaseSpec.model_fields, "other"]
 @given(_sections)
 def test_any_yaml_is_a_spec_or_an_error_that_says_why(body: dict[str, Any]) -> None:
     try:
-        found = parse(yaml.safe_dump(body))
+        parsed = parse(yaml.safe_dump(body))
     except SpecInvalid as error:
         assert error.what  # noqa: PT017 - either is right
     else:
-        assert isinstance(found, ReleaseSpec)
+        assert isinstance(parsed, ReleaseSpec)
 
 
 @settings(deadline=None, max_examples=60)

@@ -78,10 +78,10 @@ def test_the_digest_of_a_tree_depends_on_names_and_bytes_alone(store: ArtifactSt
         (tmp_path / name / "a").write_text("x")
     (tmp_path / "two" / "a").chmod(0o600)
     os.utime(tmp_path / "two" / "a", (0, 0))
-    one, two = (store.put_tree(tmp_path / name) for name in ("one", "two"))
-    assert one == two
+    first, second = (store.put_tree(tmp_path / name) for name in ("one", "two"))
+    assert first == second
     (tmp_path / "two" / "a").rename(tmp_path / "two" / "b")
-    assert store.put_tree(tmp_path / "two").sha256 != one.sha256
+    assert store.put_tree(tmp_path / "two").sha256 != first.sha256
 
 
 def test_a_blob_that_was_altered_is_refused_and_nothing_of_it_stays(store: ArtifactStore, tmp_path: Path) -> None:

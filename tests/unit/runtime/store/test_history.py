@@ -72,8 +72,8 @@ def test_a_record_is_found_by_its_type() -> None:
 def test_of_several_targets_the_deployed_one_tells_the_story_or_the_one_that_ended_it(
     history: History, target: str
 ) -> None:
-    told = [record.target if record else None for record in (history.last(Candidates), history.last(Tuned))]
-    assert told == [target, target]
+    targets = [record.target if record else None for record in (history.last(Candidates), history.last(Tuned))]
+    assert targets == [target, target]
 
 
 @pytest.mark.parametrize("outcome", ["failed", "cancelled", "skipped"])
@@ -98,7 +98,7 @@ def test_a_stage_that_ran_again_tells_of_its_last_run() -> None:
     ],
 )
 def test_the_package_is_what_came_closest_to_serving(kept: dict[str, Record], version: int | None) -> None:
-    found: Package | None = History(
+    last: Package | None = History(
         Kept(kept), [run(name) for name in ("package", "tune", "deploy")], RELEASE.givers
     ).package
-    assert (found.version if found else None) == version
+    assert (last.version if last else None) == version

@@ -12,12 +12,12 @@ def journal(folder: Path) -> Journal[Trial]:
 
 
 def test_what_was_added_is_found_by_the_next_process(tmp_path: Path) -> None:
-    one = journal(tmp_path)
-    assert one.get("a") is None
-    one.add("a", trial(throughput_per_s=1))
-    one.add("b", trial(throughput_per_s=2))
-    for each in (one, journal(tmp_path)):
-        assert [each.get(key) for key in "abc"] == [trial(throughput_per_s=1), trial(throughput_per_s=2), None]
+    written = journal(tmp_path)
+    assert written.get("a") is None
+    written.add("a", trial(throughput_per_s=1))
+    written.add("b", trial(throughput_per_s=2))
+    for trials in (written, journal(tmp_path)):
+        assert [trials.get(key) for key in "abc"] == [trial(throughput_per_s=1), trial(throughput_per_s=2), None]
 
 
 def test_the_last_record_of_a_key_counts(tmp_path: Path) -> None:

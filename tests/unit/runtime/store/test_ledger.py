@@ -66,10 +66,10 @@ def elsewhere(home: Path, runs: Runs, *, secret: str | None = None) -> Ledger:
 
 
 def test_a_record_that_was_put_is_found(tmp_path: Path, runs: Runs, record: Package) -> None:
-    one = ledger(tmp_path, runs)
-    assert one.get(KEY, "package", Package) is None
-    one.put(KEY, "package", record)
-    assert one.get(KEY, "package", Package) == record
+    records = ledger(tmp_path, runs)
+    assert records.get(KEY, "package", Package) is None
+    records.put(KEY, "package", record)
+    assert records.get(KEY, "package", Package) == record
     assert ledger(tmp_path, runs).get(KEY, "package", Package) == record
 
 
@@ -97,17 +97,17 @@ def test_a_record_lies_with_the_run_of_its_version(tmp_path: Path, runs: Runs, r
 @pytest.mark.parametrize(
     "forge",
     [
-        lambda said: said | {"record": said["record"].replace('"version":2', '"version":9')},
-        lambda said: said | {"signature": "0" * 64},
-        lambda said: said | {"signature": "é"},
-        lambda said: said | {"signature": None},
-        lambda said: said | {"record": "\ud800"},
-        lambda said: said | {"signature": sign("guessed", KEY, said["record"])},
-        lambda said: {"record": said["record"]},
-        lambda said: {},
-        lambda said: [],
-        lambda said: "text",
-        lambda said: None,
+        lambda body: body | {"record": body["record"].replace('"version":2', '"version":9')},
+        lambda body: body | {"signature": "0" * 64},
+        lambda body: body | {"signature": "é"},
+        lambda body: body | {"signature": None},
+        lambda body: body | {"record": "\ud800"},
+        lambda body: body | {"signature": sign("guessed", KEY, body["record"])},
+        lambda body: {"record": body["record"]},
+        lambda body: {},
+        lambda body: [],
+        lambda body: "text",
+        lambda body: None,
     ],
 )
 def test_a_forged_record_is_not_a_hit(tmp_path: Path, runs: Runs, record: Package, forge: Any) -> None:
@@ -139,21 +139,21 @@ def test_a_record_signed_by_another_stack_is_not_a_hit(tmp_path: Path, runs: Run
 
 
 def test_a_record_whose_bytes_are_gone_is_not_a_hit(tmp_path: Path, runs: Runs, record: Package) -> None:
-    one = ledger(tmp_path, runs)
-    one.put(KEY, "package", record)
+    records = ledger(tmp_path, runs)
+    records.put(KEY, "package", record)
     for blob in (tmp_path / "artifacts").rglob("*"):
         if blob.is_file() and blob.read_bytes() == b"bytes":
             blob.unlink()
-    assert one.get(KEY, "package", Package) is None
+    assert records.get(KEY, "package", Package) is None
     assert elsewhere(tmp_path, runs).get(KEY, "package", Package) is None
 
 
 def test_a_record_whose_manifest_was_altered_is_not_a_hit(tmp_path: Path, runs: Runs, record: Package) -> None:
-    one = ledger(tmp_path, runs)
-    one.put(KEY, "package", record)
+    records = ledger(tmp_path, runs)
+    records.put(KEY, "package", record)
     digest = record.repository.sha256
     (tmp_path / "artifacts" / "sha256" / digest[:2] / digest).write_text("{}")
-    assert one.get(KEY, "package", Package) is None
+    assert records.get(KEY, "package", Package) is None
 
 
 def test_every_artifact_of_a_record_is_found_however_deep() -> None:

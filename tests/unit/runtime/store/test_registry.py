@@ -120,9 +120,11 @@ def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, 
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)
-    made = x509.CertificateBuilder(name, name, key.public_key(), 1, now - timedelta(hours=1), now + timedelta(hours=1))
+    builder = x509.CertificateBuilder(
+        name, name, key.public_key(), 1, now - timedelta(hours=1), now + timedelta(hours=1)
+    )
     names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    certificate = made.add_extension(names, critical=False).sign(key, hashes.SHA256())
+    certificate = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
     file, secret = tmp_path / "certificate.pem", tmp_path / "key.pem"
     pem = serialization.Encoding.PEM
     file.write_bytes(certificate.public_bytes(pem))
@@ -175,15 +177,15 @@ def test_a_text_that_an_author_wrote_as_bytes_is_read_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "body",
     [
         b"<html>Bad gateway</html>", b"", b"[]", b"null", b'{"model_version": {"name": "a"}}',
         b'{"model_version": {"name": "a", "version": "x"}}',
         b'{"model_version": {"name": "a", "version": "1", "tags": 3}}',
     ],
 )  # fmt: skip
-def test_an_odd_answer_is_temporary(uri: str, said: bytes) -> None:
-    Answers.status, Answers.body = 200, said
+def test_an_odd_answer_is_temporary(uri: str, body: bytes) -> None:
+    Answers.status, Answers.body = 200, body
     with pytest.raises(Temporary, match="the registry"):
         RestRegistry(uri).version("a", 1)
 

@@ -62,16 +62,16 @@ def test_what_nvidias_image_serves_does_not_run_beside_the_bundled_server() -> N
 
 
 @pytest.mark.parametrize(
-    ("version", "wanted", "is_older"),
+    ("version", "other", "is_older"),
     [("1.2.3", "1.2", False), ("1.2", "1.3", True), ("1.10", "1.9", False), ("1.0", "", False), ("", "1", True)],
 )
-def test_versions_compare_as_numbers_and_as_far_as_given(version: str, wanted: str, is_older: bool) -> None:
-    assert older(version, wanted) is is_older
+def test_versions_compare_as_numbers_and_as_far_as_given(version: str, other: str, is_older: bool) -> None:
+    assert older(version, other) is is_older
 
 
 def test_gpus_are_read_from_nvidia_smi() -> None:
-    said = "NVIDIA H200, 9.0, 143771, 570.1\nFailed to initialize NVML\nOdd, x, 1, 2\n"
-    assert list(parse_smi(said)) == [H200]
+    output = "NVIDIA H200, 9.0, 143771, 570.1\nFailed to initialize NVML\nOdd, x, 1, 2\n"
+    assert list(parse_smi(output)) == [H200]
     assert list(parse_smi("")) == []
 
 
@@ -93,7 +93,7 @@ def test_a_machine_is_detected_as_its_processor_and_its_gpu() -> None:
 
 def test_what_was_detected_means_the_machine_it_was_detected_on() -> None:
     for machine in (VNNI, AVX2, PLAIN, ARM, Hardware(architecture="x86_64", flags=frozenset(), gpus=(A10,))):
-        assert [mismatch(one, machine) for one in detect(machine)] == [""] * len(detect(machine))
+        assert [mismatch(target, machine) for target in detect(machine)] == [""] * len(detect(machine))
 
 
 # --- nodes ---
@@ -119,9 +119,9 @@ GFD = {
 def test_nodes_become_one_target_per_kind_of_hardware() -> None:
     taint = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
     sick = {"key": "node.kubernetes.io/disk-pressure", "effect": "NoSchedule"}
-    found = {
-        one.name: one
-        for one in of_nodes([
+    targets = {
+        target.name: target
+        for target in of_nodes([
             node({"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true", f"{NFD}AVX512VNNI": "true"}),
             node({"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true", f"{NFD}AVX512VNNI": "true"}),
             node({"kubernetes.io/arch": "amd64", f"{NFD}AVX2": "true"}),
@@ -130,9 +130,9 @@ def test_nodes_become_one_target_per_kind_of_hardware() -> None:
             node(GFD, (taint, sick)),
         ])
     }  # fmt: skip
-    assert set(found) == {"cpu-vnni", "cpu-avx2", "cpu-arm64", "cpu", "nvidia-a10"}
-    assert found["cpu-vnni"].node_selector == {"kubernetes.io/arch": "amd64", f"{NFD}AVX512VNNI": "true"}
-    gpu = found["nvidia-a10"]
+    assert set(targets) == {"cpu-vnni", "cpu-avx2", "cpu-arm64", "cpu", "nvidia-a10"}
+    assert targets["cpu-vnni"].node_selector == {"kubernetes.io/arch": "amd64", f"{NFD}AVX512VNNI": "true"}
+    gpu = targets["nvidia-a10"]
     assert (gpu.compute_capability, gpu.memory_mb, gpu.versions.driver) == ("8.6", 23028, "550.54.15")
     assert gpu.node_selector == {"nvidia.com/gpu.product": "NVIDIA-A10"}
     assert gpu.tolerations == (Toleration(key="nvidia.com/gpu", value="present", effect="NoSchedule"),)
@@ -141,7 +141,7 @@ def test_nodes_become_one_target_per_kind_of_hardware() -> None:
 def test_nodes_that_take_no_pods_are_no_targets() -> None:
     control = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
     assert of_nodes([node({}, (control,)), node({}, unschedulable=True)]) == ()
-    assert [one.name for one in of_nodes([{"metadata": {"name": "bare"}}])] == ["cpu"]
+    assert [target.name for target in of_nodes([{"metadata": {"name": "bare"}}])] == ["cpu"]
 
 
 # --- the catalogue ---
@@ -162,7 +162,7 @@ def test_saved_targets_come_back_and_replace_their_namesakes(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("targets: [{name: a, accelerator: tpu}]", "accelerator"),
         ("- a", "is a list"),
@@ -170,9 +170,9 @@ def test_saved_targets_come_back_and_replace_their_namesakes(tmp_path: Path) -> 
         ("target: []", "there is no such field"),
     ],
 )
-def test_a_wrong_catalogue_says_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_catalogue_says_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / FILE).write_text(text)
-    with pytest.raises(SpecInvalid, match=said):
+    with pytest.raises(SpecInvalid, match=message):
         catalogue(tmp_path)
 
 
@@ -184,8 +184,8 @@ def test_of_several_targets_it_is_told_at_once_that_one_serves(tmp_path: Path) -
 
 def test_a_spec_names_targets_of_the_catalogue(tmp_path: Path) -> None:
     save(tmp_path, gpu_target(memory_mb=7))
-    wanted = Wanted(targets=parse("targets: [gpu, {name: mine}]").targets)
-    assert find_targets(site(tmp_path), wanted).targets == (gpu_target(memory_mb=7), Target(name="mine"))
+    selection = Wanted(targets=parse("targets: [gpu, {name: mine}]").targets)
+    assert find_targets(site(tmp_path), selection).targets == (gpu_target(memory_mb=7), Target(name="mine"))
     with pytest.raises(SpecInvalid, match="the catalogue has no 'tpu'; it has local-cpu, gpu"):
         find_targets(site(tmp_path), Wanted(targets=("tpu",)))
 
@@ -218,13 +218,13 @@ def test_a_target_that_cannot_be_is_refused(text: str, named: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("targets: [{server: nvidia, engine: pytorch, precisions: [fp32]}]", "set `export.torchscript: true`"),
         ("export: {torchscript: true, postprocess: softmax}", "keeps the model whole"),
         ("export: {torchscript: true, outputs: [a]}", "keeps the model whole"),
     ],
 )
-def test_what_pytorch_serves_is_exported_for_it_and_whole(text: str, said: str) -> None:
-    with pytest.raises(SpecInvalid, match=said):
+def test_what_pytorch_serves_is_exported_for_it_and_whole(text: str, message: str) -> None:
+    with pytest.raises(SpecInvalid, match=message):
         parse(text)

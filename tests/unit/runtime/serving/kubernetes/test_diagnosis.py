@@ -192,8 +192,8 @@ def test_every_reason_is_known_to_all_code_that_waits(workloads: Workloads, serv
     assert why.reason == reason
     assert workloads._problem("x", None) == ("pod x-1: ", why)
     assert why.sentence in readiness._reasons(server.api(), DEPLOYMENT)
-    found = stuck.of_pod(pod)
-    assert (found.why if found else None) == (why if why.prospect < Prospect.RESTART else None)
+    obstacle = stuck.of_pod(pod)
+    assert (obstacle.why if obstacle else None) == (why if why.prospect < Prospect.RESTART else None)
 
 
 def test_a_refused_creation_is_known_to_all_code_that_waits(workloads: Workloads, server: ApiServer) -> None:
