@@ -1,4 +1,4 @@
-"""What engines answer: records of one shape wherever it runs, so that a command renders them without asking where."""
+"""The records that engines return: the same for every engine, so that a command renders them alike."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from shiplift.runtime.spec.target import Target
 
 
 class Accepted(Record):
-    """A release that exists now; `created` or `queued` say whether this call did something."""
+    """An accepted release; `created` and `queued` say whether this call created or queued it."""
 
     name: str
     created: bool
@@ -24,36 +24,36 @@ def final(exit_code: int) -> bool:
 
 
 class Answer(Record):
-    """What production answered: the version that did, and nested lists of plain values by output."""
+    """Production's answer: the version that answered, and nested lists of plain values by output."""
 
     model: str
     version: int
     outputs: dict[str, Any]
 
 
-# --- places to serve ------------------------------------------------------------------------------------------------
+# --- targets ------------------------------------------------------------------------------------------------
 
 
 class Entry(Record):
-    """A target of the catalogue; `unfit` says why this machine is not it (empty: it is; None: nobody looked)."""
+    """A target of the catalogue; `unfit` says why this machine does not fit it (empty: it fits; None: not checked)."""
 
     target: Target
     unfit: str | None = ""
 
 
 class Catalogue(Record):
-    """The catalogue as it is now, and where it is kept. `default_place` is where a target runs that names no nodes."""
+    """The catalogue and the file that holds it. `default_place` is where a target without nodes runs."""
 
     file: str
     entries: tuple[Entry, ...]
     default_place: str = "this machine"
 
 
-# --- how it stands --------------------------------------------------------------------------------------------------
+# --- status --------------------------------------------------------------------------------------------------
 
 
 class Part(Record):
-    """One process of the stack."""
+    """A process of the stack."""
 
     name: str
     running: bool
@@ -73,7 +73,7 @@ class ModelStatus(Record):
 
 
 class StackStatus(Record):
-    """The stack and the models of its registry."""
+    """The status of the stack and of the models in its registry."""
 
     home: str
     running: bool
@@ -84,7 +84,7 @@ class StackStatus(Record):
 
 
 class VersionStatus(Record):
-    """One version and how its release ended."""
+    """A version and how its release ended."""
 
     version: int
     aliases: tuple[str, ...]
@@ -104,7 +104,7 @@ class ModelVersions(Record):
 
 
 class WorkflowStatus(Record):
-    """One Workflow of a model."""
+    """A release's Workflow."""
 
     name: str
     model: str
@@ -115,7 +115,7 @@ class WorkflowStatus(Record):
 
 
 class ClusterStatus(Record):
-    """The releases of a cluster, newest first, and a model's aliases where one was asked for."""
+    """The releases of a cluster, newest first, and the aliases of the model, if one is named."""
 
     namespace: str
     releases: tuple[WorkflowStatus, ...]

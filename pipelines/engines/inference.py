@@ -1,4 +1,4 @@
-"""One request to production, made from a file: an NPZ of arrays by input name, or JSON of the same."""
+"""A request to production from a file: NPZ or JSON, with arrays by input name."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from shiplift.runtime.serving.triton.client import InferenceClient, infer_one_by
 
 
 class Server(InferenceClient, Protocol):
-    """A server that tells what it serves."""
+    """An inference server that describes its models."""
 
     def signature(self, model: str) -> Signature:
         """A model's tensors."""
@@ -25,11 +25,11 @@ class Server(InferenceClient, Protocol):
 
 
 def ask(server: Server, model: str, file: Path, *, sequence: bool) -> Answer:
-    """What a server that serves a model answers to a file; with `sequence` to its samples in turn, as one sequence.
+    """A server's answer to the content of a file; with `sequence`, to its samples one by one as a sequence.
 
     Raises:
         UsageError: there is no such file.
-        DataInvalid: the file's arrays are not the model's inputs.
+        DataInvalid: the file's arrays don't match the model's inputs.
         ServerFailed: Triton refuses the request.
     """
     name = serving_name(model)
@@ -47,9 +47,9 @@ def ask(server: Server, model: str, file: Path, *, sequence: bool) -> Answer:
 
 
 def request_arrays(file: Path) -> Arrays:
-    """The arrays of a file by input name; of JSON that names none, one under an empty name."""
+    """The arrays of a file by input name; JSON without names gives a single array under an empty name."""
     if not file.is_file():
-        raise UsageError(f"there is no file {file}", do="Give an NPZ or JSON file.")
+        raise UsageError(f"there is no file {file}", do="Name an NPZ or JSON file.")
     if file.suffix == ".npz":
         return dict(load_npz(file))
     try:
@@ -63,7 +63,7 @@ def request_arrays(file: Path) -> Arrays:
 
 
 def matched(arrays: Arrays, names: list[str], file: Path) -> Arrays:
-    """The arrays for inputs of these names; a single one is for a single input, whatever it is called."""
+    """The arrays for the inputs of these names; a single array matches a single input, whatever its name."""
     if len(names) == 1 and len(arrays) == 1:
         return {names[0]: next(iter(arrays.values()))}
     missing = [name for name in names if name not in arrays]

@@ -1,4 +1,4 @@
-"""Pages of releases that were not run on this machine: saved here, so that a browser can open them."""
+"""Report pages of releases that ran elsewhere: saved here, so that a browser can open them."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from shiplift.runtime.store.published import Published
 
 
 def with_page(published: Published, home: Path) -> ReleaseReport:
-    """A report that the registry keeps, its page saved in `home`; without one, its `report` is empty.
+    """A report from the registry, with its page saved in `home`; without a page, `report` in it is empty.
 
     Raises:
         NotFound: the version was never released.

@@ -1,4 +1,4 @@
-"""The engines there are, by name. One is chosen once, at the edge; nobody behind it asks which it is."""
+"""The engines by name. The command line chooses one; no other code depends on which it is."""
 
 from collections.abc import Callable
 

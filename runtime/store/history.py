@@ -1,7 +1,7 @@
-"""What the stages of a release gave, asked for by type: `History(ledger, report.stages, givers).last(LoadReport)`.
+"""The records of a release, looked up by type: `History(ledger, report.stages, givers).last(LoadReport)`.
 
-Records are kept by stage and key, and a release has many. Who reads them names a type and nothing else: which stage
-gives it is read off the pipeline (`Pipeline.givers`).
+The ledger stores records by stage and key. A reader names only the type; which stage returns it comes from the pipeline
+(`Pipeline.givers`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,18 +18,18 @@ from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 R = TypeVar("R", bound=Record)
-_GAVE = ("ok", "refused", "inconclusive")  # outcomes of stages that gave a record
+_GAVE = ("ok", "refused", "inconclusive")  # the outcomes of stages that returned a record
 
 
 class Entries(Protocol):
-    """Where the records of finished stages are kept: the ledger, or a copy of it."""
+    """Where the records of finished stages are stored: the ledger, or a copy of it."""
 
     def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
-        """The record that a stage gave under a key; None where there is none of this kind."""
+        """The record stored for a stage under a key; None if there is none of this kind."""
 
 
 class History:
-    """The records of one release; what its entries raise, its methods raise."""
+    """The records of one release. Its methods raise what its entries raise."""
 
     def __init__(self, entries: Entries, stages: Iterable[StageRun], givers: Mapping[str, str]) -> None:
         self._entries = entries
@@ -37,16 +37,16 @@ class History:
         self._givers = givers
 
     def last(self, kind: type[R]) -> R | None:
-        """The record of a type; None where the release did not get that far, or where it is gone.
+        """The record of a type; None if the release did not get that far, or if the record is gone.
 
-        Of a stage that ran once per target it is the deployed target's, where it ran for that one; else that of the
-        target that ended the release; else the first one's.
+        For a stage that ran once per target, this is the deployed target's record if there is one, then that of the
+        target that ended the release, then that of the first target.
         """
         return self._last(kind, self._deployed)
 
     @property
     def package(self) -> Package | None:
-        """What was deployed; before that the best one tuned, before that the first one made."""
+        """The deployed package; if none was deployed the tuned one, and if none was tuned the first one built."""
         if deployment := self.last(Deployment):
             return deployment.package
         if tuned := self.last(Tuned):
@@ -56,7 +56,7 @@ class History:
 
     @cached_property
     def _deployed(self) -> str:
-        """The target that was deployed; not looked up where there is no choice."""
+        """The deployed target; not looked up if there is only one."""
         if len({run.target for run in self._runs if run.target}) < 2:
             return ""
         deployment = self._last(Deployment, "")
@@ -69,12 +69,12 @@ class History:
             runs = [run for run in runs if name and run.target == name] or runs
         if not runs:
             return None
-        run = [run for run in runs if run.target == runs[0].target][-1]  # it may have run again
+        run = [run for run in runs if run.target == runs[0].target][-1]  # a stage may run twice
         return self._entries.recall(run.key, stage, kind) if run.outcome in _GAVE else None
 
     @property
     def _ended(self) -> str:
-        """The target that ended the release; empty: none did."""
+        """The target that ended the release; empty if none did."""
         ended = (run.target for run in self._runs if run.target and run.outcome not in ("ok", "skipped"))
         return next(ended, "")
 
@@ -83,13 +83,13 @@ def server_config(store: ArtifactStore, package: Package) -> str:
     """A package's config.pbtxt.
 
     Raises:
-        ArtifactCorrupt, Temporary: its bytes are gone, altered or can't be had.
+        ArtifactCorrupt, Temporary: its bytes are missing, altered or out of reach.
     """
     return store.read_from_tree(package.repository, f"{serving_name(package.model)}/config.pbtxt").decode()
 
 
 def server_config_or_reason(store: ArtifactStore, package: Package | None) -> str:
-    """The same for a page: where it can't be had, a comment says why; empty without a package."""
+    """The same for a page: a comment with the reason if it is out of reach; empty without a package."""
     try:
         return server_config(store, package) if package else ""
     except ShipliftError as error:
