@@ -110,7 +110,7 @@ def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(la
 
 
 def test_a_past_release_is_judged_again_by_another_policy_without_running_it(lab: Lab, tmp_path: Path) -> None:
-    spec = FAST.replace("slo: {", "slo: {p99_ms: 5000, ").replace("open_loop_s: 0", "open_loop_s: 2")
+    spec = FAST.replace("slo: {", "slo: {p99_ms: 5000, ").replace("open_loop_s: 0", "open_loop_s: 8")
     first = lab.log_classifier("judged", spec=spec)
     assert lab.wait("judged", first).exit_code == 0
     second = lab.log_classifier("judged", spec=spec)
