@@ -7,6 +7,8 @@ Codes below 64 are about a release, 64 to 78 follow BSD's `sysexits.h`, 130 is t
 from collections.abc import Iterator
 from typing import ClassVar
 
+from shiplift.runtime.base.text import printable
+
 
 class ShipliftError(Exception):
     """An error the user can act on: `what` went wrong, with the value against its limit, and what to `do` next."""
@@ -16,9 +18,9 @@ class ShipliftError(Exception):
     about_model: ClassVar[bool] = False  # the model is at fault: a retry fails the same way
 
     def __init__(self, what: str, *, do: str) -> None:
-        super().__init__(f"{what.rstrip('.')}. {do}")
-        self.what = what
-        self.do = do
+        self.what = printable(what, lines=True)
+        self.do = printable(do, lines=True)
+        super().__init__(f"{self.what.rstrip('.')}. {self.do}")
 
 
 class Refused(ShipliftError):
@@ -59,6 +61,13 @@ class SandboxLimit(ShipliftError):
     exit_code = 32
     title = "sandbox limit"
     about_model = True
+
+
+class NotConfined(ShipliftError):
+    """The kernel refuses a mechanism that confines hostile code, and the site does not accept its absence."""
+
+    exit_code = 50
+    title = "not confined"
 
 
 class DataInvalid(ShipliftError):
@@ -170,6 +179,28 @@ class NoMatchingTarget(ShipliftError):
     title = "no matching target"
 
 
+class RegistryHeld(ShipliftError):
+    """Another installation of Shiplift releases from this registry."""
+
+    exit_code = 53
+    title = "registry held"
+
+
+class HomeNotPrivate(ShipliftError):
+    """Others can write to the folder that holds the state."""
+
+    exit_code = 54
+    title = "home not private"
+
+
+class PolicyRefused(ShipliftError):
+    """The release spec asks for more than this site's policy allows."""
+
+    exit_code = 52
+    title = "beyond the site's policy"
+    about_model = True
+
+
 class UsageError(ShipliftError):
     """The command line is wrong."""
 
@@ -211,6 +242,13 @@ class Temporary(ShipliftError):
 
     exit_code = 75
     title = "temporary failure"
+
+
+class RegistryDenied(Temporary):
+    """The registry wants other credentials. A daemon tries again, since passwords change; a stage's pod does not."""
+
+    exit_code = 55
+    title = "registry access denied"
 
 
 class MissingTool(ShipliftError):

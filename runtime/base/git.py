@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,35 +132,52 @@ class Commits:
         )  # fmt: skip
 
     def _run(self, *arguments: str) -> bytes:
-        """Runs a git command and returns its standard output.
+        return _run(self._folder, self._origin, *arguments)
 
-        Raises:
-            NotFound: git reported that something does not exist.
-            Temporary: git failed for another reason, or took too long.
-        """
-        command = ["git", *_options(self._origin), *arguments]
-        try:
-            process = subprocess.Popen(
-                command, cwd=self._folder, env=_environment(self._folder), stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-            )  # fmt: skip
-        except FileNotFoundError as error:
-            raise MissingTool("git is not installed", do="Install it, or use the pipeline's image.") from error
-        try:
-            output, errors = process.communicate(timeout=self._origin.timeout_s)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)  # its helper processes too: they would hold the pipes open
-            process.communicate()
-            if isinstance(error, subprocess.TimeoutExpired):
-                message = f"git {arguments[0]} took longer than {self._origin.timeout_s:g} s"
-                raise Temporary(message, do="Try again, or raise the limit.") from error
-            raise
-        if process.returncode == 0:
-            return output
-        reason = " ".join(errors.decode(errors="replace").split())[:300] or f"exit code {process.returncode}"
-        if _MISSING.search(reason):
-            raise NotFound(f"git {arguments[0]} of {self._origin.url}: {reason}", do="Check the branch and the commit.")
-        raise Temporary(f"git {arguments[0]} of {self._origin.url}: {reason}", do="Check its URL and credentials.")
+
+def latest_commit(origin: Origin, branch: str) -> str | None:
+    """The hash of a branch's latest commit, without fetching it; None if there is no such branch.
+
+    Raises:
+        Temporary: the repository does not respond, or refuses access.
+    """
+    ref = f"refs/heads/{branch}"
+    with tempfile.TemporaryDirectory(prefix="shiplift-git-") as folder:
+        listing = _run(Path(folder), origin, "ls-remote", "--quiet", "--", origin.url, ref).decode(errors="replace")
+    refs = (line.partition("\t") for line in listing.splitlines())
+    return next((commit for commit, _, name in refs if name == ref), None)  # git also lists refs that end like it
+
+
+def _run(folder: Path, origin: Origin, *arguments: str) -> bytes:
+    """Runs a git command in a folder and returns its standard output.
+
+    Raises:
+        NotFound: git reported that something does not exist.
+        Temporary: git failed for another reason, or took too long.
+    """
+    command = ["git", *_options(origin), *arguments]
+    try:
+        process = subprocess.Popen(
+            command, cwd=folder, env=_environment(folder), stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise MissingTool("git is not installed", do="Install it, or use the pipeline's image.") from error
+    try:
+        output, errors = process.communicate(timeout=origin.timeout_s)
+    except BaseException as error:
+        os.killpg(process.pid, signal.SIGKILL)  # its helper processes too: they would hold the pipes open
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            message = f"git {arguments[0]} of {origin.url} took longer than {origin.timeout_s:g} s"
+            raise Temporary(message, do="Try again, or raise the limit.") from error
+        raise
+    if process.returncode == 0:
+        return output
+    reason = " ".join(errors.decode(errors="replace").split())[:300] or f"exit code {process.returncode}"
+    if _MISSING.search(reason):
+        raise NotFound(f"git {arguments[0]} of {origin.url}: {reason}", do="Check the branch and the commit.")
+    raise Temporary(f"git {arguments[0]} of {origin.url}: {reason}", do="Check its URL and credentials.")
 
 
 def _options(origin: Origin) -> list[str]:
@@ -182,4 +200,5 @@ def _environment(home: Path) -> dict[str, str]:
     return inherited | {
         "HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "false", "GIT_ATTR_NOSYSTEM": "1", "LC_ALL": "C",
+        "GIT_CEILING_DIRECTORIES": str(home.parent),
     }  # fmt: skip

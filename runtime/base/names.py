@@ -50,11 +50,20 @@ def workflow_name(model: str, version: int, spec: str) -> str:
     return f"release-{slug}{suffix}"
 
 
-def push_name(repository: str, commit: str) -> str:
-    """The name of a git push on a cluster; unique for repositories that differ in more than punctuation."""
-    slug = re.sub(r"[^a-z0-9]+", "-", repository.lower())[:33].strip("-")
-    return f"git-{slug}-{commit[:12]}"
+def repository_slug(repository: str) -> str:
+    """A repository's name in names on a cluster; the same only for repositories whose names differ in punctuation."""
+    return re.sub(r"[^a-z0-9]+", "-", repository.lower())[:33].strip("-")
+
+
+def push_name(repository: str, before: str, after: str) -> str:
+    """The name of a git push on a cluster: always the same for a repository and the commits before and after."""
+    return f"git-{repository_slug(repository)}-{after[:12]}-{before[:8]}"
 
 
 def _release_digest(model: str, version: int, spec: str) -> str:
     return hashlib.sha256(f"{model}\n{version}\n{spec}".encode()).hexdigest()[:10]
+
+
+def bracketed(address: str) -> str:
+    """An IP address as it stands in a URL or before a port: IPv6 in brackets."""
+    return f"[{address}]" if ":" in address else address

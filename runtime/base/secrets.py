@@ -9,9 +9,11 @@ import hmac
 import json
 import os
 import secrets
+import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from shiplift.runtime.base.errors import HomeNotPrivate
 from shiplift.runtime.base.storage import write_atomically
 
 FILE = "secrets.json"
@@ -24,6 +26,26 @@ class Secrets:
     webhook: str
     ledger: str
     mlflow: str
+
+
+def make_private(home: Path) -> None:
+    """Creates a home that its owner alone can enter, or makes it so; its secrets too.
+
+    Raises:
+        HomeNotPrivate: it belongs to somebody else, or others could write to it: nobody knows what they left there.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    state = home.stat()
+    mode = stat.S_IMODE(state.st_mode)
+    if state.st_uid != os.getuid() or mode & 0o022:
+        why = f"belongs to user {state.st_uid}" if state.st_uid != os.getuid() else "can be written by others"
+        raise HomeNotPrivate(
+            f"{home} {why} (mode {mode:04o})",
+            do=f"Look at what is in it, then run `chmod 700 {home}`, or choose another folder with --home.",
+        )
+    for path, private in ((home, 0o700), (home / FILE, 0o600)):
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) != private:
+            path.chmod(private)
 
 
 def load_secrets(home: Path) -> Secrets:

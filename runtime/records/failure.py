@@ -1,8 +1,9 @@
-"""An error as a record: what ended a stage. Apart from the release's records, because the sandbox sends one too."""
+"""An error as a record: what ended a stage."""
 
 from typing import Literal, Self
 
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, by_exit_code
+from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.base import Record
 
 _MAX_BUG_CHARACTERS = 1000  # a record passes through a Workflow's status, and an exception's text has no limit
@@ -22,7 +23,7 @@ class Failure(Record):
         kind = type(error).__name__
         if isinstance(error, ShipliftError):
             return cls(kind=kind, exit_code=error.exit_code, what=error.what, do=error.do)
-        what = " ".join(f"a bug in Shiplift: {kind}: {error}".split())
+        what = printable(" ".join(f"a bug in Shiplift: {kind}: {error}".split()))
         do = "Report it with the traceback from the release's log."
         return cls(kind=kind, exit_code=ShipliftError.exit_code, what=what[:_MAX_BUG_CHARACTERS], do=do)
 

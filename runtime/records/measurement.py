@@ -4,18 +4,29 @@ from typing import Literal
 
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
-from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.precision import Variant
 from shiplift.runtime.records.serving import Package, ServingConfig
 
 
-class Trial(Record):
+class Counts(Record):
+    """How many requests of a model a server has answered and failed since it loaded it."""
+
+    answered: int = 0
+    failed: int = 0
+
+    @property
+    def total(self) -> int:
+        """All requests."""
+        return self.answered + self.failed
+
+
+class Trial(Variant):
     """One measured serving configuration.
 
     `window_ms` is the length of a measurement window: short ones only select the finalists. `pruned`: it exceeded its
     limits and was already slower than the best, so no lower concurrency was tried.
     """
 
-    precision: Precision
     config: ServingConfig
     concurrency: int
     throughput_per_s: float
@@ -102,7 +113,8 @@ class LoadReport(Record):
     `points` are the challenger's in closed loop, `champion_points` the champion's, `open_points` the challenger's in
     open loop. `knee` is the concurrency beyond which more latency buys no more throughput. `max_rate_per_s` is the
     highest arrival rate found within the p99 limit (None: not searched for, or no limit). `uncompared` says why there
-    is no `comparison`. `raw` holds every measurement window as gzipped JSON lines.
+    is no `comparison`. `raw` holds every measurement window as gzipped JSON lines. `target` is the one whose package
+    was measured, `others` are the reports of the targets that serve beside it.
     """
 
     points: tuple[LoadPoint, ...]
@@ -116,4 +128,6 @@ class LoadReport(Record):
     open_points: tuple[LoadPoint, ...] = ()
     knee: int = 0
     max_rate_per_s: float | None = None
+    target: str = ""
+    others: tuple["LoadReport", ...] = ()
     raw: Artifact | None = volatile(None)

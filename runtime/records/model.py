@@ -6,6 +6,12 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.tensor import Signature
 
+# MLflow's flavors that are released; of several that a version has, the first of these counts.
+Flavor = Literal[
+    "onnx", "pytorch", "sklearn", "lightgbm", "xgboost", "catboost", "tensorflow", "keras", "transformers",
+    "sentence_transformers",
+]  # fmt: skip
+
 
 class ModelVersion(Record):
     """An admitted model version: `digest` covers every file of the model, `run_id` is the MLflow run that logged it."""
@@ -13,21 +19,23 @@ class ModelVersion(Record):
     name: str
     version: int
     digest: str
-    flavor: Literal["pytorch", "sklearn", "lightgbm", "xgboost", "tensorflow", "keras", "onnx"]
+    flavor: Flavor
     files: Artifact
     run_id: str = volatile("")
     registered_at: float = volatile(0.0)
 
 
 class Contract(Record):
-    """What the author declared: the logged signature, and the input example as an NPZ of arrays by input name.
+    """What the author declared: the signature, and the input example as an NPZ of arrays by input name.
 
-    `tabular`: the inputs are the columns of a data frame.
+    The signature is the graph's for ONNX, else the logged one. `tabular`: the inputs are the columns of a data frame.
+    `notes` say what was not declared but derived.
     """
 
     signature: Signature
     example: Artifact
     tabular: bool = False
+    notes: tuple[str, ...] = ()
 
 
 class Datasets(Record):
@@ -65,9 +73,14 @@ class Scan(Record):
 
 
 class Isolation(Record):
-    """The isolation that the sandbox had, which depends on what the machine's kernel offers."""
+    """The isolation that the sandbox had: `none` stands for what the site accepts to be without.
 
-    network: Literal["namespace", "landlock", "none"]
+    `mounts` and the network's `landlock` add to what the others hold.
+    """
+
+    network: Literal["namespace", "seccomp", "landlock", "none"]
+    processes: Literal["namespace", "none"] = "none"
+    mounts: Literal["read-only", "none"] = "none"
     files: Literal["landlock", "none"]
     calls: Literal["seccomp", "none"] = "none"
     memory_limit_mb: int
@@ -87,17 +100,33 @@ class ParityCase(Record):
     problem: str = ""
 
 
+class TextFront(Record):
+    """What makes tensors of text, and answers of a graph's outputs: `tokenizer.json` and `text.json` (a tree).
+
+    `signature` is what clients see. `reference` is an NPZ with texts as `input/NAME` and the original's answers as
+    `output/NAME`.
+    """
+
+    files: Artifact
+    signature: Signature
+    reference: Artifact
+
+
 class Exported(Record):
     """The ONNX model (a tree holding `model.onnx`), verified against the original.
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`.
-    `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it.
+    `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it. `graph` is the digest of
+    the graph without its weights: what is learnt about a graph is kept under it. `text` is there for models that take
+    text: the graph takes their tokens.
     """
 
     model: Artifact
     signature: Signature
     opset: int
+    graph: str = ""
     torchscript: Artifact | None = None
+    text: TextFront | None = None
     parity: tuple[ParityCase, ...]
     reference: Artifact
     isolation: Isolation = volatile()

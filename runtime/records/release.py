@@ -2,12 +2,16 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.serving import Endpoint, which_target_serves
+from shiplift.runtime.records.serving import Endpoint, which_targets_serve
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
 
+_MESSAGE_CHARACTERS = 500
 StageOutcome = Literal["ok", "refused", "inconclusive", "failed", "cancelled", "skipped"]
 
 
@@ -37,6 +41,13 @@ class StageRun(Record):
     measured_seconds: float = 0.0
 
 
+class StageRuns(Record):
+    """How the stages of one pod have gone so far, in order, and the stage under way (empty: none)."""
+
+    runs: tuple[StageRun, ...] = ()
+    under_way: str = ""
+
+
 class Ending(Record):
     """How a pipeline ended: its stages, the verdict if one was reached, the error if one was raised.
 
@@ -55,7 +66,8 @@ class Ending(Record):
 class ReleaseReport(Record):
     """A finished release, for people and programs. The first seven fields are the public JSON form.
 
-    `serving_target` is the target that was deployed and judged (empty: none was), `not_served` are the others.
+    `serving_target` is the target that was deployed and judged first (empty: none was), `serving_beside` those that
+    were with it. `not_served` are the others, and `left_out` says why, by target.
     """
 
     model: str
@@ -76,12 +88,15 @@ class ReleaseReport(Record):
     trigger: str = ""
     commit: str = ""
     serving_target: str = ""
+    serving_beside: tuple[str, ...] = ()
     not_served: tuple[str, ...] = ()
+    left_out: dict[str, str] = Field(default_factory=dict)
 
     @property
     def targets_note(self) -> str:
-        """Which of several targets serves, for people; empty if there was only one."""
-        return which_target_serves(self.serving_target, self.not_served)
+        """Which of several targets serve, for people; empty if all do."""
+        serving = (self.serving_target, *self.serving_beside) if self.serving_target else ()
+        return which_targets_serve(serving, self.not_served, self.left_out)
 
     @property
     def outcome(self) -> Literal["promoted", "refused", "inconclusive", "not admitted", "cancelled", "failed"]:
@@ -92,3 +107,14 @@ class ReleaseReport(Record):
             return "not admitted" if self.failure.exit_code == NotAdmitted.exit_code else self.failure.outcome
         outcome = self.verdict.stage_outcome
         return "inconclusive" if outcome == "ok" else outcome
+
+    @property
+    def message(self) -> str:
+        """Why it was not promoted, in a line for a list of releases; empty if it was."""
+        cause = " ".join(self.reason.split())
+        return "" if self.alias else printable(f"{self.outcome}: {cause}", limit=_MESSAGE_CHARACTERS)
+
+    @property
+    def heading(self) -> str:
+        """The verdict in capitals; a release that was cancelled has none."""
+        return (self.outcome if self.outcome == "cancelled" else str(self.verdict)).upper()

@@ -1,16 +1,18 @@
 """What is served, where, and with which configuration."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
-from shiplift.runtime.records.precision import Metric, Precision, Slice
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.precision import Metric, Slice, Variant
 from shiplift.runtime.records.tensor import Signature
 
 ServerKind = Literal["bundled", "nvidia"]
+ONE_TARGET = "one target serves per machine, the first in `targets` that can run"
 
 
 class ServingConfig(Record):
@@ -32,14 +34,19 @@ class Nodes(Record):
 
 
 class ServerNeeds(Record):
-    """What a server must be started with for a package's configuration to take effect."""
+    """What a server must be started with for a package's configuration to take effect.
+
+    `request_timeout_s` is the longest that one of its executions may take, and so the least to wait before a server
+    that answers nobody counts as stuck.
+    """
 
     rate_limiter: bool = False
     flags: tuple[str, ...] = ()
+    request_timeout_s: float = 30
 
 
-class Package(Record):
-    """A Triton model repository (a tree) with one model version in one precision, and its golden requests.
+class Package(Variant):
+    """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
 
     `sequences`: the model is stateful, so each request belongs to a sequence; the golden ones are the steps of one.
     """
@@ -48,7 +55,6 @@ class Package(Record):
     server: ServerKind
     model: str
     version: int
-    precision: Precision
     config: ServingConfig
     repository: Artifact
     signature: Signature
@@ -60,6 +66,13 @@ class Package(Record):
     sequences: bool = False
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())
+
+
+class Beside(Record):
+    """The package of another target that serves beside a version's first one, and what one replica of it can take."""
+
+    package: Package
+    capacity: Capacity | None = volatile(None)
 
 
 class Endpoint(Record):
@@ -102,7 +115,8 @@ class ServerPods(Record):
 class Deployment(Record):
     """A package loaded on a staging server, warmed up, and answering its golden requests correctly.
 
-    `workload` is what runs the server, which depends on the place. `metrics` is a URL.
+    `workload` is what runs the server, which depends on the place. `metrics` is a URL. `others` are the same for the
+    release's other targets that serve too; `left_out` says why the remaining ones don't, by name.
     """
 
     package: Package
@@ -110,6 +124,13 @@ class Deployment(Record):
     metrics: str = volatile("")
     load_seconds: float = volatile(0.0)
     workload: Annotated[ServerProcess | ServerPods, Field(discriminator="kind")] = volatile()
+    others: tuple["Deployment", ...] = ()
+    left_out: dict[str, str] = Field(default_factory=dict)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of the targets that are deployed."""
+        return (self.package.target, *(other.package.target for other in self.others))
 
 
 class Staged(Record):
@@ -120,7 +141,12 @@ class Staged(Record):
 
 
 class Promotion(Record):
-    """The champion after a promotion or a rollback, stored with its version so that it can be compared and restored."""
+    """The champion after a promotion or a rollback, stored with its version so that it can be compared and restored.
+
+    It is stored before the traffic moves, with `unfinished` naming what has begun, and again once the aliases have.
+    `capacity` is what the load test measured of one replica; None if it measured nothing. `others` are the packages of
+    other targets that serve with it.
+    """
 
     model: str
     version: int
@@ -129,18 +155,42 @@ class Promotion(Record):
     previous: int = volatile(0)
     package: Package
     replicas: int = volatile(1)
+    capacity: Capacity | None = volatile(None)
+    others: tuple[Beside, ...] = ()
+    unfinished: Literal["", "promotion", "rollback"] = volatile("")
 
 
-def which_target_serves(serving: str, not_served: Iterable[str]) -> str:
-    """A sentence on which of several targets is deployed and judged, and why the others are not.
+class Drift(Record):
+    """An alias that somebody moved by hand: it names `named` (0: none), but should name `version` (0: none)."""
 
-    Empty if there are no others.
+    model: str
+    alias: str
+    named: int
+    version: int
+
+    @property
+    def sentence(self) -> str:
+        """What is wrong, for people."""
+        named = f"names version {self.named}" if self.named else "was removed"
+        should = f"version {self.version}" if self.version else "no version"
+        return f"alias {self.alias!r} of {self.model!r} {named}, but production and its signed promotion say {should}"
+
+
+class Reinstated(Record):
+    """The aliases of a model that were moved back to what production serves."""
+
+    moved: tuple[Drift, ...] = ()
+
+
+def which_targets_serve(serving: Sequence[str], not_served: Iterable[str], left_out: Mapping[str, str]) -> str:
+    """A sentence on which of several targets are deployed and judged, and why the others are not.
+
+    `left_out` has a reason for each, but for those of a release by an earlier Shiplift. Empty if there are no others.
     """
     others = tuple(not_served)
-    if not others:
+    if not others or not serving:
         return ""
+    reasons = dict.fromkeys(left_out.get(name, ONE_TARGET) for name in others)
     verb = "is" if len(others) == 1 else "are"
-    return (
-        f"target {serving} is deployed and judged, {', '.join(others)} {verb} not: one target serves per release, "
-        "the first in `targets` that can run"
-    )
+    deployed = f"target {serving[0]} is" if len(serving) == 1 else f"targets {', '.join(serving)} are"
+    return f"{deployed} deployed and judged, {', '.join(others)} {verb} not: {'; '.join(reasons)}"

@@ -30,10 +30,44 @@ class GatewayRef(Record):
     namespace: str
 
 
+class ActivatorRef(Record):
+    """What holds the requests of services without a pod, each for at most `hold_s` seconds."""
+
+    hold_s: float = 60
+
+
+class IngressRef(Record):
+    """How requests come in from outside where there is no Gateway API.
+
+    HTTP: `host`, by path; gRPC: `MODEL.host`. `tls_secret` names the Secret with the certificate for both.
+    """
+
+    class_name: str
+    host: str
+    tls_secret: str = ""
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
+class Sharing(Record):
+    """What servers with several models may hold, and the `placement` of services that name none.
+
+    `memory_mb` is the memory limit of such a server, `models` the most that it may hold.
+    """
+
+    placement: Literal["own", "shared", "auto"] = "own"
+    memory_mb: int = Field(2048, ge=256)
+    models: int = Field(8, ge=2, le=64)
+
+
 class Cluster(Record):
     """A Kubernetes cluster as a place to serve: names only; credentials come from the pod or the kubeconfig.
 
-    `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, Services move the traffic.
+    `namespace` holds the pipeline, `serving_namespace` the models. Without a `gateway`, Services move the traffic; an
+    `ingress` leads to them from outside.
+    `packages_uri` is an artifact store with a copy of what serves, which pods ask first; empty: there is none.
+    `prometheus` is the address at which KEDA reaches the Prometheus that scrapes the models; empty: there is none.
+    `monitoring_labels` are those by which the Prometheus operator selects monitors and rules. Without an `activator`
+    no service is scaled to zero. `sharing` is about servers with several models.
     """
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled", "nvidia")
@@ -45,21 +79,65 @@ class Cluster(Record):
     server_image: str
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     gateway: GatewayRef | None = None
+    ingress: IngressRef | None = None
     ready_timeout_s: int = 180
     server_cpu_request: str = "250m"
     server_memory_limit: str = "2Gi"
+    packages_uri: str = ""
+    prometheus: str = ""
+    monitoring_labels: dict[str, str] = Field(default_factory=dict)
+    activator: ActivatorRef | None = None
+    sharing: Sharing = Sharing()
+
+
+class SandboxSettings(Record):
+    """Which mechanisms of confinement this site accepts to be without, where its kernel has none; empty: no exception.
+
+    `namespaces`: own network, processes and mounts. `landlock`: which files are read and written. `seccomp`: which
+    system calls are made.
+    """
+
+    allow_without: tuple[Literal["namespaces", "landlock", "seccomp"], ...] = ()
+
+
+class SitePolicy(Record):
+    """What every release on a site may ask for, whatever its spec says: whoever runs the site decides it.
+
+    `pickle` are the modes of `admission.pickle`. `max_size_mb` bounds a version's files, `memory_mb` and `timeout_s`
+    the sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory, `targets` a spec's targets.
+    """
+
+    pickle: tuple[Literal["refuse", "sandbox"], ...] = ("refuse", "sandbox")
+    max_size_mb: int = Field(16384, ge=1, strict=True)
+    memory_mb: int = Field(16384, ge=512, strict=True)
+    timeout_s: int = Field(3600, ge=5, strict=True)
+    unpacked_mb: int = Field(4096, ge=1, strict=True)
+    samples: int = Field(10_000_000, ge=1, strict=True)
+    targets: int = Field(16, ge=1, strict=True)
 
 
 class Site(Record):
     """Where a release runs: what every site has, and the `place` that serves. Steps never ask for the place's type.
 
-    `modelopt` is the Python interpreter of the environment that has NVIDIA's modelopt, if there is one. Every field is
-    volatile: the same work on another site is a cache hit.
+    `artifacts_uri` is where this process reads artifacts. `origin_uri` is where others do, if that is its own broker.
+    `modelopt` is the Python interpreter of the environment with NVIDIA's modelopt, where there is one. `holder` names
+    the installation in the registry's lease. Every field but the policy is volatile: the same work on another site is a
+    cache hit. A policy that changes makes every stage run again, so that what an older one admitted is judged by the
+    new one.
     """
 
     home: str = volatile()
     registry_uri: str = volatile()
     artifacts_uri: str = volatile()
+    origin_uri: str = volatile("")
     server_environment: str = volatile()
     modelopt: str = volatile("")
+    sandbox: SandboxSettings = volatile(SandboxSettings())
+    holder: str = volatile("")
+    policy: SitePolicy = SitePolicy()
     place: Annotated[Machine | Cluster, Field(discriminator="kind")] = volatile()
+
+    @property
+    def artifacts_for_pods(self) -> str:
+        """Where the pods that this process creates fetch artifacts: they can't reach its broker."""
+        return self.origin_uri or self.artifacts_uri

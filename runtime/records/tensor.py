@@ -10,7 +10,10 @@ Datatype = Literal[
 
 
 class TensorSpec(Record):
-    """A tensor's name, Triton datatype and shape; -1 is a dynamic dimension, the first dimension is the batch."""
+    """A tensor's name, Triton datatype and shape; -1 is a dynamic dimension, the first dimension is the batch.
+
+    A first dimension of 1 says that the model takes one sample at a time.
+    """
 
     name: str
     datatype: Datatype
@@ -22,3 +25,8 @@ class Signature(Record):
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+
+    @property
+    def batch(self) -> int:
+        """The number of samples that the model takes at a time; -1: any."""
+        return max((spec.shape[0] for spec in self.inputs), default=-1)

@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import Literal, Self
 
+from pydantic import Field
+
 from shiplift.runtime.base.errors import Inconclusive, Refused
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.measurement import LoadReport
@@ -12,11 +14,19 @@ from shiplift.runtime.records.serving import Package
 
 
 class Packages(Record):
-    """One package per kept precision; `checks` are the quality gates, judged early to stop hopeless models."""
+    """One package per precision that can pass; `checks` are the quality gates, judged early to stop hopeless models.
+
+    `notes` say why kept precisions are not packaged.
+    """
 
     target: str
     packages: tuple[Package, ...]
     checks: tuple["Check", ...] = volatile()
+    notes: tuple[str, ...] = volatile(())
+
+    def remark(self) -> str:
+        """Which precisions can't pass."""
+        return "; ".join(self.notes)
 
     def objection(self) -> "Verdict | None":
         """A failed or undecided quality check ends the release before anything is measured."""
@@ -74,21 +84,28 @@ class Scored(Record):
 class Evidence(Record):
     """Everything a verdict rests on, stored with it so that it can be judged again under another policy.
 
-    `not_served` are the release's other targets, which were not measured under load.
+    `others` are the scores of the targets that serve beside the challenger's. `not_served` are the release's remaining
+    targets, which were not measured under load; `left_out` says why, by target.
     """
 
     parity: tuple[ParityCase, ...]
     challenger: Scored
     champion: Scored | None = None
     load_report: LoadReport | None = None
+    others: tuple[Scored, ...] = ()
     not_served: tuple[str, ...] = ()
+    left_out: dict[str, str] = Field(default_factory=dict)
 
 
 class Verdict(Record):
-    """The verdict of all gates: the worst one decides. `evidence` is what they judged; only the last gate stores it."""
+    """The verdict of all gates: the worst one decides. `evidence` is what they judged; only the last gate stores it.
+
+    `left_out` are the targets that did not pass, where the spec says to serve the others.
+    """
 
     outcome: Outcome
     checks: tuple[Check, ...]
+    left_out: tuple[str, ...] = ()
     evidence: Evidence | None = volatile(None)
 
     @classmethod

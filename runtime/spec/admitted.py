@@ -2,7 +2,7 @@
 
 from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, RecordedRequests, Scan
-from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, SearchSpace, Slo
+from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
 from shiplift.runtime.spec.rules import Policy
 from shiplift.runtime.spec.serving import Rollout, Serving
@@ -28,5 +28,6 @@ class Admitted(Sections):
     policy: Policy = Policy()
     latency_target: LatencyTarget
     comparison_target: ComparisonTarget = ComparisonTarget()
+    score_target: ScoreTarget = ScoreTarget()
     serving: Serving
     rollout: Rollout

@@ -9,11 +9,13 @@ import reprlib
 from collections.abc import Iterator, Mapping
 from typing import Any, Self, get_args
 
-import yaml
 from pydantic import ValidationError, model_validator
 
+from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.precision import SCALES
+from shiplift.runtime.spec.fields import Section
 from shiplift.runtime.spec.measurement import Load, SearchSpace, Slo
 from shiplift.runtime.spec.model import Admission, Conversion, Data, Quality, Quantization
 from shiplift.runtime.spec.rules import Policy
@@ -23,7 +25,7 @@ from shiplift.runtime.spec.target import Target, Targets
 MAX_SPEC_BYTES = 256 * 1024
 
 
-class ReleaseSpec(Record):
+class ReleaseSpec(Section):
     """The whole spec, as written in `shiplift.yaml`."""
 
     model: str | None = None
@@ -43,10 +45,11 @@ class ReleaseSpec(Record):
     @model_validator(mode="after")
     def _possible(self) -> Self:
         lowest = self.quality.min_score
-        if lowest is not None and self.data.metric != "mae" and lowest > 1:
-            raise ValueError(f"quality.min_score {lowest} can't be reached: {self.data.metric} is at most 1")
-        if lowest is not None and self.data.metric == "mae" and lowest < 0:
-            raise ValueError(f"quality.min_score {lowest} can't be reached: mae is at least 0")
+        metric, scale = self.data.metric, SCALES[self.data.metric]
+        if lowest is not None and scale.better > 0 and lowest > scale.highest:
+            raise ValueError(f"quality.min_score {lowest} can't be reached: {metric} is at most {scale.highest:g}")
+        if lowest is not None and scale.better < 0 and lowest < scale.lowest:
+            raise ValueError(f"quality.min_score {lowest} can't be reached: {metric} is at least {scale.lowest:g}")
         native = [t.name for t in self.targets if isinstance(t, Target) and t.engine == "pytorch"]
         if native and not self.export.torchscript:
             raise ValueError(f"target {native[0]} has `engine: pytorch`: set `export.torchscript: true`")
@@ -61,17 +64,6 @@ class ReleaseSpec(Record):
         return self
 
 
-class _Loader(yaml.SafeLoader):
-    """A safe loader that refuses duplicate keys, of which PyYAML silently takes the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Builds a mapping; raises for a duplicate key."""
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-        for key in {key for key in keys if keys.count(key) > 1}:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} appears twice", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
-
-
 def parse(text: str) -> ReleaseSpec:
     """The spec from YAML text; empty text is the default spec.
 
@@ -81,20 +73,19 @@ def parse(text: str) -> ReleaseSpec:
     return validate(load_mapping(text, "the spec"))
 
 
-def load_mapping(text: str, document: str) -> dict[str, Any]:
+def load_mapping(text: str, document: str, *, by_owner: bool = False) -> dict[str, Any]:
     """The mapping in a YAML document; empty text is an empty mapping. `document` names it in errors.
 
+    What the site's owner wrote may have aliases and merges.
+
     Raises:
-        SpecInvalid: it is not YAML, not a mapping, or too large.
+        SpecInvalid: it is not YAML, not a mapping, too large, or, unless it is the owner's, has aliases, merges, tags
+            or deep nesting.
     """
-    if len(text.encode()) > MAX_SPEC_BYTES:
-        raise SpecInvalid(
-            f"{document} has {len(text.encode())} bytes, the limit is {MAX_SPEC_BYTES}", do="Shorten it and try again."
-        )
     try:
-        body = yaml.load(text, _Loader)  # noqa: S506 - a stricter safe loader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as a 13th month, or endless brackets
-        raise SpecInvalid(f"{document} is not YAML: {' '.join(str(error).split())}", do="Fix that line.") from error
+        body = strict_yaml.load(text, MAX_SPEC_BYTES, by_owner=by_owner)
+    except strict_yaml.NotStrict as error:
+        raise SpecInvalid(f"{document} {error}", do="Fix that line, and try again.") from error
     if body is not None and not isinstance(body, dict):
         raise SpecInvalid(f"{document} is a {type(body).__name__}, not a mapping", do="Write sections, such as `slo:`.")
     return body or {}

@@ -1,9 +1,52 @@
 """Field types shared by several sections of the spec."""
 
 import math
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
+
+from shiplift.runtime.records.base import Record
+
+LARGEST = 2**53  # beyond it a float is no longer exact, and no setting makes sense
+
+
+class Section(Record):
+    """The base class of what authors write: `true` is no number, and a number is finite and not absurdly large."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds = _kinds(cls.model_fields[str(info.field_name)].annotation)
+        if any(isinstance(kind, type) and issubclass(kind, Record) for kind in kinds):
+            return value  # it validates its own fields
+        for number in _numbers(value):
+            if isinstance(number, bool) and bool not in kinds:
+                raise ValueError(f"must not be {str(number).lower()}")
+            if isinstance(number, float) and not math.isfinite(number):
+                raise ValueError("must be a finite number")
+            if abs(number) > LARGEST:
+                raise ValueError(f"is too large a number: the limit is {LARGEST}")
+        return value
+
+
+def _kinds(annotation: Any) -> set[Any]:
+    """Every type in an annotation such as `tuple[int, ...] | None`."""
+    inner = [kind for argument in get_args(annotation) for kind in _kinds(argument)]
+    return {annotation, *inner} if isinstance(annotation, type) else set(inner)
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """The numbers in a value, and in the lists and mappings that it holds."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, int | float):
+            yield item
+        elif isinstance(item, list | tuple):
+            pending.extend(item)
+        elif isinstance(item, dict):
+            pending.extend(item.values())
 
 
 def finite(value: float) -> float:

@@ -4,11 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shiplift.runtime.records.base import Record
-from shiplift.runtime.spec.fields import NotNegative, Percent, Positive, RelativePath
+from shiplift.runtime.spec.fields import NotNegative, Percent, Positive, RelativePath, Section
 
 
-class ComparisonTarget(Record):
+class ComparisonTarget(Section):
     """What the comparison with the champion must decide; it ends as soon as it can."""
 
     p99_percent: Percent = 50
@@ -22,7 +21,7 @@ class Regression(ComparisonTarget):
     score: NotNegative = 0.01
 
 
-class Slo(Record):
+class Slo(Section):
     """What serving must reach.
 
     p99 and throughput are judged at one operating point of the load test: the one with the highest throughput among
@@ -36,13 +35,19 @@ class Slo(Record):
     regression: Regression = Regression()
 
 
-class LatencyTarget(Record):
+class ScoreTarget(Section):
+    """How much worse than the champion's score a challenger's may be: judged before tuning, so its own record."""
+
+    worse: NotNegative = 0.01
+
+
+class LatencyTarget(Section):
     """The part of the SLO that tuning aims at: its own record, so that other limits can change without a new search."""
 
     p99_ms: Positive | None = None
 
 
-class SearchSpace(Record):
+class SearchSpace(Section):
     """The serving configurations to measure, and how long that may take.
 
     `time_budget_s` bounds the search; the configuration that Triton's documentation suggests is always measured.
@@ -70,7 +75,7 @@ class SearchSpace(Record):
         return self
 
 
-class DynamicShape(Record):
+class DynamicShape(Section):
     """The size of a dynamic dimension of an input in the load test's requests; `axis` 1 is the first after the batch.
 
     uniform: any size from `low` to `high`. lognormal: within the same bounds, mostly short and rarely long, like texts.
@@ -94,7 +99,7 @@ class DynamicShape(Record):
         return self
 
 
-class Load(Record):
+class Load(Section):
     """The load test: a sweep over concurrencies, then Poisson arrivals at fixed rates, then champion and challenger.
 
     Requests are those logged at `requests` (NPZ, or KServe bodies as JSON) if there are any, else generated from the

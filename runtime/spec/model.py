@@ -4,23 +4,22 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.precision import Metric
-from shiplift.runtime.spec.fields import NotNegative, Positive, RelativePath, finite
+from shiplift.runtime.spec.fields import NotNegative, Positive, RelativePath, Section, finite
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
 NEWEST_OPSET = 23  # the newest to export with
 Method = Literal["minmax", "entropy", "percentile"]
 
 
-class Admission(Record):
+class Admission(Section):
     """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`."""
 
     pickle: Literal["refuse", "sandbox"] = "refuse"
     max_size_mb: Positive = 8192
 
 
-class Conversion(Record):
+class Conversion(Section):
     """How the model becomes ONNX. `outputs` keeps only the named outputs; `postprocess` is appended to the graph.
 
     `torchscript` also stores the model as TorchScript, for targets with `engine: pytorch`. That form is always whole,
@@ -47,7 +46,7 @@ class Conversion(Record):
         return self
 
 
-class Data(Record):
+class Data(Section):
     """The data logged with the version's run or model, and how predictions are scored on them.
 
     `validation` and `calibration` are artifact paths (NPZ, CSV or Parquet); `label` is the array or column with the
@@ -64,13 +63,14 @@ class Data(Record):
     calibration_samples: int = Field(256, ge=2)
 
 
-class Quantization(Record):
+class Quantization(Section):
     """How lower precisions are built, and how much of the task metric they may lose against fp32 (in its own unit).
 
     Each of `methods` is tried to calibrate INT8; the one closest to fp32 is used. If it loses too much, layers are left
     in float, the most sensitive first, until it is within the budget: at most `max_float_share` of them. A slice is a
     class, or a value of one of `data.slices`; slices with fewer than `min_slice_samples` samples are ignored.
-    `max_error` is the largest L2 error of the outputs, relative to fp32's.
+    `max_error` is the largest L2 error of the outputs, relative to fp32's. `memory_mb` and `timeout_s` limit the
+    sandboxed processes that build and score the precisions, and those that answer golden requests.
     """
 
     methods: tuple[Method, ...] = Field(("minmax", "percentile", "entropy"), min_length=1)
@@ -81,9 +81,11 @@ class Quantization(Record):
     min_slice_samples: int = Field(30, ge=1)
     max_float_share: float = Field(0.5, ge=0, le=1)
     max_error: NotNegative = 1.0
+    memory_mb: int = Field(16384, ge=512, le=4_194_304, json_schema_extra={"volatile": True})
+    timeout_s: int = Field(3600, ge=5, le=86400, json_schema_extra={"volatile": True})
 
 
-class Parity(Record):
+class Parity(Section):
     """The largest allowed difference between the outputs of the original and the exported model.
 
     An output passes if its largest difference is within `max_abs`, or within `max_rel` of its largest value.
@@ -93,7 +95,7 @@ class Parity(Record):
     max_rel: NotNegative = 1e-2
 
 
-class Quality(Record):
+class Quality(Section):
     """The quality the model must have. `min_score` is the lowest (for mae: the highest) task metric allowed."""
 
     parity: Parity = Parity()

@@ -13,7 +13,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shiplift.runtime.records.base import Record
+from shiplift.runtime.spec.fields import Section
 
 Comparison = Literal["<=", ">="]
 _LIMIT = re.compile(r"^\s*(?P<number>[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(?P<unit>\S.*?)?\s*$")
@@ -72,7 +72,7 @@ METRICS: dict[str, Metric] = {
 }
 
 
-class Rule(Record):
+class Rule(Section):
     """One gate: `metric` `comparison` `limit`, as `p95_ms <= 40 ms`.
 
     `limit` is a number in the metric's own unit, or text with another unit of its kind ("0.05 s", "2 GiB", "300/s").
@@ -135,7 +135,7 @@ class Rule(Record):
         return f"{self.metric} {self.slice}".strip()
 
 
-class Policy(Record):
+class Policy(Section):
     """Rules in addition to those of the sections `quality` and `slo`."""
 
     rules: tuple[Rule, ...] = ()

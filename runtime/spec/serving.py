@@ -4,11 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shiplift.runtime.records.base import Record
-from shiplift.runtime.spec.fields import Positive
+from shiplift.runtime.spec.fields import Positive, Section
 
 
-class Priorities(Record):
+class Priorities(Section):
     """Triton's request priorities: 1 is the most urgent."""
 
     levels: int = Field(ge=1, le=100)
@@ -21,7 +20,7 @@ class Priorities(Record):
         return self
 
 
-class Queue(Record):
+class Queue(Section):
     """Triton's queue policy. A `max_size` or `timeout_ms` of 0 means no limit."""
 
     max_size: int = Field(0, ge=0, le=2**32 - 1)
@@ -30,26 +29,27 @@ class Queue(Record):
     allow_timeout_override: bool = True
 
 
-class RateLimiter(Record):
+class RateLimiter(Section):
     """Triton's rate limiter: the resources an instance needs while it executes, and its priority."""
 
     resources: dict[str, Annotated[int, Field(ge=1, le=2**31 - 1)]] = Field(default_factory=dict)
     priority: int = Field(1, ge=1, le=2**31 - 1)
 
 
-class HostPolicy(Record):
+class HostPolicy(Section):
     """Where instances run: a NUMA node, or a list of cores such as `0-3` or `0,2`."""
 
     numa_node: int | None = Field(None, ge=0)
     cpu_cores: str | None = Field(None, pattern=r"^[0-9]{1,4}(-[0-9]{1,4})?(,[0-9]{1,4}(-[0-9]{1,4})?)*$")
 
 
-class SequenceBatching(Record):
+class SequenceBatching(Section):
     """A stateful model: Triton's sequence batcher sends all requests of a sequence to one instance.
 
     `states` maps each input that takes a state to the output that holds the state for the next request. A sequence
     starts from zeros; clients neither send nor see the states. An instance holds at most `max_candidate_sequences`,
-    and a sequence without requests for `max_sequence_idle_s` is dropped.
+    and a sequence without requests for `max_sequence_idle_s` is dropped. Without this section, an ONNX graph's
+    states are found by name and shape; `sequence_batching: null` serves it as it is.
     """
 
     states: dict[str, str] = Field(min_length=1)
@@ -64,8 +64,12 @@ class SequenceBatching(Record):
         return states
 
 
-class Serving(Record):
-    """Triton settings that tuning does not decide."""
+class Serving(Section):
+    """Triton settings that tuning does not decide.
+
+    An execution that takes longer than `request_timeout_s` is stopped and its requests fail, so that an input on which
+    the model does not end can't keep an instance busy.
+    """
 
     labels: tuple[str, ...] = ()
     warmup: bool = True
@@ -76,6 +80,7 @@ class Serving(Record):
     host_policy: HostPolicy | None = None
     graph_optimization: Literal["off", "basic", "all"] = "all"
     sequence_batching: SequenceBatching | None = None
+    request_timeout_s: float = Field(30, ge=0.1, le=3600)
 
     @model_validator(mode="after")
     def _one_scheduler(self) -> Self:
@@ -85,16 +90,33 @@ class Serving(Record):
         return self
 
 
-class Rollout(Record):
+def told_states(serving: Serving) -> dict[str, str] | None:
+    """The states that a spec names, none if it says `sequence_batching: null`; None: it doesn't say."""
+    if serving.sequence_batching:
+        return serving.sequence_batching.states
+    policed = serving.priorities or serving.response_cache or serving.queue != Queue()
+    return {} if policed or "sequence_batching" in serving.model_fields_set else None
+
+
+def with_states(serving: Serving, states: dict[str, str]) -> Serving:
+    """The settings for a model with these states: served in sequences, unless the spec says so already."""
+    if not states or serving.sequence_batching:
+        return serving
+    return serving.model_copy(update={"sequence_batching": SequenceBatching(states=states)})
+
+
+class Rollout(Section):
     """How a promoted version takes over on a cluster: its replicas, and the traffic shares it gets on the way.
 
     Each share is held for `hold_s` seconds, and the next follows only if the new version failed no request. On one
-    machine the served name is switched in one step.
+    machine the served name is switched in one step. `replicas` are of each target. `failed_target` says what becomes of
+    a version if one of its targets, but the first, can't serve or fails a gate: it is refused, or served without it.
     """
 
     replicas: int = Field(1, ge=1, le=1000)
     canary_percent: tuple[Annotated[int, Field(ge=1, le=99)], ...] = (10, 50)
     hold_s: float = Field(10, ge=0, le=86400)
+    failed_target: Literal["refuse", "leave_out"] = "refuse"
 
     @field_validator("canary_percent")
     @classmethod

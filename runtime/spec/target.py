@@ -4,18 +4,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import Nodes, ServerKind
-from shiplift.runtime.spec.fields import Name
+from shiplift.runtime.spec.fields import Name, Section
 
 Accelerator = Literal["cpu", "cpu-vnni", "cpu-avx2", "cpu-arm64", "nvidia"]
-Engine = Literal["onnxruntime", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
+CpuFeature = Literal["AMXBF16", "AMXINT8", "AVX512BF16"]  # as Node Feature Discovery names them
 VersionText = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+){0,3})?$")]
 Dims = tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...]
 
 
-class Toleration(Record):
+class Toleration(Section):
     """A Kubernetes toleration; an empty `effect` tolerates every effect of the taint."""
 
     key: str = ""
@@ -24,7 +23,7 @@ class Toleration(Record):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
 
 
-class Versions(Record):
+class Versions(Section):
     """The software versions of a target, as `1.23` or `1.23.2`; empty if unknown, and then not checked."""
 
     onnxruntime: VersionText = ""
@@ -32,7 +31,7 @@ class Versions(Record):
     driver: VersionText = ""
 
 
-class Profile(Record):
+class Profile(Section):
     """The shapes of one input, batch included, for which a TensorRT engine is built."""
 
     min: Dims
@@ -48,21 +47,24 @@ class Profile(Record):
         return self
 
 
-class Target(Record):
+class Target(Section):
     """Hardware that the model will serve on, how to select nodes that have it, and what runs there.
 
+    `cpu_features` are those that the CPU has beyond its `accelerator`: OpenVINO's bf16 needs AVX512BF16 or AMXBF16.
     `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` executes the model: ONNX Runtime (on a GPU
-    with its CUDA provider, or with TensorRT through it), a TensorRT plan, or PyTorch itself (TorchScript in NVIDIA's
-    server, with inputs and outputs named by position: `INPUT__0`, `OUTPUT__0`).
+    with its CUDA provider, or with TensorRT through it), OpenVINO (on x86 CPUs), a TensorRT plan, or PyTorch itself
+    (TorchScript in NVIDIA's server, with inputs and outputs named by position: `INPUT__0`, `OUTPUT__0`). With `auto`,
+    tuning chooses between ONNX Runtime and OpenVINO on the bundled server's CPUs; elsewhere it is ONNX Runtime.
     """
 
     name: Name = "local-cpu"
     accelerator: Accelerator = "cpu"
+    cpu_features: tuple[CpuFeature, ...] = ()
     compute_capability: str = Field("", pattern=r"^([0-9]{1,2}\.[0-9])?$")
     memory_mb: int = Field(0, ge=0)
-    precisions: tuple[Precision, ...] = Field(("fp32", "int8"), min_length=1)
+    precisions: tuple[Precision, ...] = Field(("fp32", "bf16", "int8"), min_length=1)
     server: ServerKind = "bundled"
-    engine: Engine = "onnxruntime"
+    engine: Engine | Literal["auto"] = "auto"
     image: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
@@ -75,6 +77,14 @@ class Target(Record):
         return self.accelerator == "nvidia"
 
     @property
+    def engines(self) -> tuple[Engine, ...]:
+        """The engines to choose from."""
+        if self.engine != "auto":
+            return (self.engine,)
+        both = not self.gpu and self.server == "bundled" and self.accelerator != "cpu-arm64"
+        return ("onnxruntime", "openvino") if both else ("onnxruntime",)
+
+    @property
     def nodes(self) -> Nodes:
         """The cluster nodes that the target selects."""
         tolerations = tuple(t.model_dump(exclude_defaults=True) for t in self.tolerations)
@@ -82,9 +92,13 @@ class Target(Record):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        gpu_engine = self.engine not in ("onnxruntime", "pytorch")
+        gpu_engine = self.engine in ("onnxruntime-tensorrt", "tensorrt")
         if not self.gpu and (self.compute_capability or self.memory_mb or gpu_engine):
             raise ValueError("compute_capability, memory_mb and other engines are for `accelerator: nvidia`")
+        if self.cpu_features and (self.gpu or self.accelerator == "cpu-arm64"):
+            raise ValueError("`cpu_features` are for x86 CPUs")
+        if self.engine == "openvino" and (self.gpu or self.accelerator == "cpu-arm64"):
+            raise ValueError("`engine: openvino` is for x86 CPUs")
         if self.gpu and self.server != "nvidia":
             raise ValueError("a GPU needs `server: nvidia`: the bundled server runs only on CPUs")
         if self.engine == "pytorch" and (self.server != "nvidia" or self.precisions != ("fp32",)):
@@ -117,20 +131,20 @@ TargetOrName = Annotated[Annotated[Target, Tag("in full")] | Annotated[Name, Tag
 Targets = Annotated[tuple[TargetOrName, ...], Field(min_length=1), AfterValidator(_names_differ)]
 
 
-class Wanted(Record):
+class Wanted(Section):
     """The targets a spec asks for: in full, or by name in the site's catalogue."""
 
     targets: Targets = (Target(),)
 
 
-class Fleet(Record):
-    """All targets of a release, in full, in the spec's order: the first that can run is the one that serves."""
+class Fleet(Section):
+    """All targets of a release, in full, in the spec's order: on one machine the first that can run serves."""
 
     targets: tuple[Target, ...] = Field((Target(),), min_length=1)
 
     def remark(self) -> str:
-        """A note that only one target will serve, shown before time is spent on the others."""
+        """A note on what becomes of several targets, shown before time is spent on them."""
         if len(self.targets) == 1:
             return ""
         names = ", ".join(target.name for target in self.targets)
-        return f"of {names} the first that can run serves; the others are prepared and not served"
+        return f"of {names} the first that can run serves on one machine; on a cluster each does, on its own nodes"

@@ -1,0 +1,29 @@
+"""Text of others, made safe to show: names and exceptions may contain what a terminal, a log or a page would obey.
+
+Escape sequences move the cursor and recolour, a right-to-left override reverses what follows, a line break forges a
+line of a log, and a NUL or a lone surrogate is refused by what must store it.
+"""
+
+import unicodedata
+
+_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, formats, surrogates, unassigned, separators
+
+
+def printable(text: str, *, limit: int = 0, lines: bool = False) -> str:
+    r"""The text with every character that is not shown as itself written as `\x1b`, `\u202e` or `\U000e0001`.
+
+    Doing it twice changes nothing. With `lines`, line breaks and tabs stay. With a `limit`, a longer text is cut to
+    that many characters, the last of which is `…`.
+    """
+    if text.isascii() and text.isprintable():
+        safe = text
+    else:
+        safe = "".join(c if lines and c in "\n\t" else _escaped(c) for c in text)
+    return safe if not limit or len(safe) <= limit else f"{safe[: limit - 1]}…"
+
+
+def _escaped(character: str) -> str:
+    if unicodedata.category(character) not in _UNSAFE:
+        return character
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
