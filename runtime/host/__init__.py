@@ -1,1 +1,1 @@
-"""This machine: processes, the sandbox, and the scanner that runs inside it."""
+"""This machine: processes, scratch folders, and the scanner that runs in the sandbox."""

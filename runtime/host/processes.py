@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from shiplift.runtime.records.serving import Process
 
 _PR_SET_PDEATHSIG = 1
 _NOTICE_S = 5
+_CGROUP = Path("/sys/fs/cgroup")
 _libc = ctypes.CDLL(None)
 
 
@@ -34,10 +36,14 @@ def identify(pid: int) -> Process:
 
 
 def start_child(
-    command: Sequence[str | Path], *, environment: Mapping[str, str], log: Path, folder: Path | None = None
-) -> "subprocess.Popen[bytes]":
-    """Starts a child that is killed when this process ends, however it ends; its output is appended to `log`."""
-    return _start(command, environment, log, folder, _die_with_parent)
+    command: Sequence[str | Path], *, environment: Mapping[str, str], log: Path, folder: Path | None = None,
+    own_session: bool = True,
+) -> "subprocess.Popen[bytes]":  # fmt: skip
+    """Starts a child that is killed when this process ends, however it ends; its output is appended to `log`.
+
+    Without its `own_session` it also gets the signals that are sent to this process's group.
+    """
+    return _start(command, environment, log, folder, die_with_parent, own_session=own_session)
 
 
 def start_daemon(
@@ -88,6 +94,15 @@ def memory_mb(pid: int) -> float:
     return total / 2**20
 
 
+def resident_mb(pid: int) -> float:
+    """The resident memory of a process and its children, in MiB: cheap to ask, and shared pages count repeatedly."""
+    total = 0
+    for process in _family(pid):
+        with contextlib.suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total / 2**20
+
+
 def own_memory_mb() -> tuple[float, float]:
     """This process's resident memory now and at its peak, in MiB.
 
@@ -96,6 +111,24 @@ def own_memory_mb() -> tuple[float, float]:
     status = Path("/proc/self/status").read_text()
     current, peak = (int(status.split(f"{key}:")[1].split()[0]) / 1024 for key in ("VmRSS", "VmHWM"))
     return current, peak
+
+
+def free_memory_mb() -> int:
+    """The memory that new processes can use here, in MiB: the machine's, or the container's if that is less."""
+    free = psutil.virtual_memory().available
+    with contextlib.suppress(OSError, ValueError):  # no limit, or no cgroup v2
+        limit, used = (int((_CGROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        cached = re.search(r"^inactive_file (\d+)$", (_CGROUP / "memory.stat").read_text(), re.MULTILINE)
+        free = min(free, limit - used + (int(cached.group(1)) if cached else 0))
+    return max(free >> 20, 1)
+
+
+def total_memory_mb() -> int:
+    """The memory of this machine in MiB, or the container's limit if that is less."""
+    total = int(psutil.virtual_memory().total)
+    with contextlib.suppress(OSError, ValueError):  # no limit, or no cgroup v2
+        total = min(total, int((_CGROUP / "memory.max").read_text()))
+    return max(total >> 20, 1)
 
 
 def free_port() -> int:
@@ -142,17 +175,18 @@ def _listener(port: int) -> str:
 
 def _start(
     command: Sequence[str | Path], environment: Mapping[str, str], log: Path, folder: Path | None,
-    before_exec: Callable[[], None] | None,
+    before_exec: Callable[[], None] | None, *, own_session: bool = True,
 ) -> "subprocess.Popen[bytes]":  # fmt: skip
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         return subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment),
-            cwd=folder, start_new_session=True, preexec_fn=before_exec,  # noqa: PLW1509 - one prctl, bound before the fork
+            cwd=folder, start_new_session=own_session, preexec_fn=before_exec,  # noqa: PLW1509 - one prctl, bound before the fork
         )  # fmt: skip
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """The kernel kills this process when its parent ends."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 

@@ -1,0 +1,1 @@
+"""What a registered version may contain: every file is read as bytes, and judged by lists of what is allowed."""

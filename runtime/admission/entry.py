@@ -1,0 +1,41 @@
+"""Admission's half in the sandbox: one run reads what the author declared, and scans every file."""
+
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.admission.allowed import Pickle
+from shiplift.runtime.admission.examples import missing_example
+from shiplift.runtime.admission.scan import objections, scan_files
+from shiplift.runtime.model.contracts import read_model
+from shiplift.runtime.model.tensors import Arrays, dump_npz
+
+PRELOAD = ("modelaudit.core", "onnx")
+EXAMPLE = "example.npz"
+
+
+def inspect(
+    *, folder: str, examples: str, out: str, pickle: Pickle, unpacked_mb: int, states: dict[str, str] | None
+) -> dict[str, Any]:
+    """The contract and the scan of the MLflow model in `folder`; writes the input example to `out/example.npz`.
+
+    `states` are those that the spec names; None: look for some. What the scan objects to is not opened any further.
+
+    Raises:
+        NotAdmitted: it has no signature, no usable input example, or no known flavor.
+    """
+    logged = read_model(Path(folder), Path(examples), states)
+    scan = scan_files(Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb)
+    example: Arrays | None = {} if objections(scan) else logged.example
+    notes = list(logged.notes)
+    if example is None:
+        example, note = missing_example(Path(folder), logged)
+        notes.append(note)
+    (Path(out) / EXAMPLE).write_bytes(dump_npz(example))
+    return {
+        "flavor": logged.flavor,
+        "signature": logged.signature.model_dump(mode="json"),
+        "tabular": logged.tabular,
+        "states": logged.states,
+        "notes": notes,
+        "scan": scan.model_dump(mode="json"),
+    }

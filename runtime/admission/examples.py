@@ -1,0 +1,99 @@
+"""An input example for a version that was logged without one: from its program's file, or made from its signature.
+
+MLflow keeps no example for a model with several tensors as inputs, although `torch.export` wrote one into the file. It
+is read here, in the sandbox, after the scan has judged that file.
+"""
+
+import io
+import math
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.model.contracts import LoggedModel, check_example, metadata
+from shiplift.runtime.model.tensors import Arrays, as_input, numpy_type
+from shiplift.runtime.model.text.tasks import TEXT_FLAVORS, example_texts, task_of
+from shiplift.runtime.records.tensor import TensorSpec
+
+_SAMPLES = 4
+_SEED = 20240229
+_MAX_BYTES = 256 << 20
+_DO = "Log one: `log_model(..., input_example=x)` with arrays or tensors as the model takes them."
+_FROM_PROGRAM = "The input example is the one in the pt2 file: MLflow kept none."
+_FROM_SIGNATURE = (
+    "The version has no input example, so one was made from its signature: random numbers. Log an example to check "
+    "parity and load with realistic values."
+)
+_OUR_TEXTS = "The version has no input example, so it is asked Shiplift's own sentences. Log one with real texts."
+
+
+def missing_example(folder: Path, logged: LoggedModel) -> tuple[Arrays, str]:
+    """An example for a version without one, and a note that says where it comes from.
+
+    Raises:
+        NotAdmitted: the program's example does not match the signature, or the signature does not determine one.
+    """
+    if logged.flavor == "pytorch" and (example := _of_program(folder, logged.signature.inputs)):
+        check_example(example, logged.signature.inputs, _DO)
+        return example, _FROM_PROGRAM
+    if logged.flavor in TEXT_FLAVORS:
+        texts = example_texts(folder, task_of(metadata(folder), logged.flavor))
+        return {logged.signature.inputs[0].name: texts}, _OUR_TEXTS
+    rng = np.random.default_rng(_SEED)
+    return {spec.name: _made(spec, rng) for spec in logged.signature.inputs}, _FROM_SIGNATURE
+
+
+def _of_program(folder: Path, inputs: tuple[TensorSpec, ...]) -> Arrays | None:
+    """The example inputs in a pt2 file, named by the signature, in order or by keyword; None: there are none."""
+    for file in sorted(folder.glob("**/*.pt2")):
+        with zipfile.ZipFile(file) as archive:
+            members = [entry for entry in archive.infolist() if "/sample_inputs/" in entry.filename]
+            if members and members[0].file_size <= _MAX_BYTES:
+                return _read(archive.read(members[0]), inputs)
+    return None
+
+
+def _read(body: bytes, inputs: tuple[TensorSpec, ...]) -> Arrays | None:
+    import torch  # noqa: PLC0415 - only for such models
+
+    try:
+        positional, keywords = torch.load(io.BytesIO(body), map_location="cpu", weights_only=True)
+        names = [spec.name for spec in inputs if spec.name not in keywords]
+        tensors = dict(zip(names, positional, strict=True)) | dict(keywords)
+        return {spec.name: as_input(_array(tensors[spec.name]), spec) for spec in inputs}
+    except Exception as error:  # whatever a damaged file makes torch raise
+        reason = " ".join(str(error).split())[:200]
+        raise NotAdmitted(
+            f"the example inputs in the pt2 file do not match the signature: {type(error).__name__}: {reason}", do=_DO
+        ) from error
+
+
+def _array(value: Any) -> NDArray[Any]:
+    return np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
+
+
+def _made(spec: TensorSpec, rng: np.random.Generator) -> NDArray[Any]:
+    """Random values for an input whose sizes are all known, but for the batch.
+
+    Integers are 0 and 1, which are valid as indices, masks and counts; bytes are any.
+    """
+    if spec.datatype == "BYTES" or -1 in spec.shape[1:]:
+        what = "text" if spec.datatype == "BYTES" else f"of the shape {spec.shape}"
+        raise NotAdmitted(
+            f"the version has no input example, and its signature determines none: {spec.name!r} is {what}", do=_DO
+        )
+    kind = numpy_type(spec.datatype)
+    shape = (_SAMPLES if spec.shape[0] == -1 else spec.shape[0], *spec.shape[1:])
+    if (size := math.prod(shape) * kind.itemsize) > _MAX_BYTES:
+        raise NotAdmitted(
+            f"an input example made from the signature would take {size} bytes for {spec.name!r}, the limit is "
+            f"{_MAX_BYTES}",
+            do=_DO,
+        )
+    if kind.kind == "f":
+        return rng.standard_normal(shape).astype(kind)
+    return rng.integers(0, 256 if spec.datatype == "UINT8" else 2, shape).astype(kind)

@@ -1,0 +1,49 @@
+"""The site's policy above every spec: a version's author writes the spec, whoever runs the site writes the policy."""
+
+from collections.abc import Iterator
+
+from shiplift.runtime.base.errors import PolicyRefused
+from shiplift.runtime.records.site import SitePolicy
+from shiplift.runtime.spec.document import ReleaseSpec
+
+
+def check(policy: SitePolicy, spec: ReleaseSpec) -> None:
+    """Whether a spec stays within a site's policy.
+
+    Raises:
+        PolicyRefused: it does not; the message names each value and its limit.
+    """
+    if beyond := [*_modes(policy, spec), *_numbers(policy, spec)]:
+        raise PolicyRefused(
+            f"the spec asks for more than this site allows: {'; '.join(beyond)}",
+            do="Change the spec, or ask whoever runs this site to change its `policy` (site.yaml, or the values file).",
+        )
+
+
+def _modes(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[str]:
+    if spec.admission.pickle not in policy.pickle:
+        allowed = " or ".join(policy.pickle) or "none"
+        yield f"admission.pickle is {spec.admission.pickle!r}, `policy.pickle` allows {allowed}"
+
+
+_LIMITED = (
+    ("admission", "max_size_mb", "max_size_mb"),
+    ("export", "memory_mb", "memory_mb"),
+    ("export", "timeout_s", "timeout_s"),
+    ("quantization", "memory_mb", "memory_mb"),
+    ("quantization", "timeout_s", "timeout_s"),
+    ("serving", "request_timeout_s", "timeout_s"),
+    ("data", "min_samples", "samples"),
+    ("data", "calibration_samples", "samples"),
+)
+
+
+def _numbers(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[str]:
+    """What the spec's author wrote beyond the policy. A default is no wish: where it is applied, the policy caps it."""
+    for section, field, name in _LIMITED:
+        part = getattr(spec, section)
+        value, limit = getattr(part, field), getattr(policy, name)
+        if field in part.model_fields_set and value > limit:
+            yield f"{section}.{field} is {value:g}, the limit is {limit:g} (`policy.{name}`)"
+    if len(spec.targets) > policy.targets:
+        yield f"the number of targets is {len(spec.targets)}, the limit is {policy.targets} (`policy.targets`)"

@@ -1,0 +1,151 @@
+"""Scans a model's files before anyone loads them: what each is, what it would import, call or open.
+
+Everything is judged by lists of what is allowed. modelaudit is a second opinion: what it finds critical refuses a
+version too, except the names that our own lists accept. Runs inside the sandbox, since a parser of hostile files is a
+target; `refusal` runs outside.
+"""
+
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.admission import allowed, contents
+from shiplift.runtime.admission.allowed import Pickle
+from shiplift.runtime.admission.contents import Judge, objection
+from shiplift.runtime.admission.formats import archives, huggingface_files, mlmodel, onnx_files
+from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.base.files import Irregular, TreeFile, open_regular, read_regular, regular_files
+from shiplift.runtime.model.contracts import MAX_EXAMPLE_BYTES, METADATA, metadata
+from shiplift.runtime.model.text.tasks import TEXT_FLAVORS
+from shiplift.runtime.records.model import Finding, Scan
+
+_UNFINISHED = {"S213", "S902"}  # modelaudit's rules for "the analysis did not complete"
+_SHOWN, _KEPT = 3, 200
+
+
+def scan_files(folder: Path, examples: Path, *, pickle: Pickle, unpacked_mb: int) -> Scan:
+    """Scans every file below `folder`, and the input examples in the folder `examples`.
+
+    The examples are apart because modelaudit parses JSON in Python, each file many times: one with images took it more
+    than ten minutes. A file that parses as JSON is data, and only our own reader opens these.
+    """
+    started = time.monotonic()
+    judge = Judge(pickle=pickle, budget_bytes=unpacked_mb << 20)
+    try:
+        files, data = regular_files(folder), regular_files(examples)
+    except Irregular as error:
+        return _scan([objection("(all files)", str(error))], 0, started)
+    findings = [finding for file in (*files, *data) for finding in _file(file, judge)]
+    findings += [finding for file in data for finding in _example(file)]
+    findings += [objection(METADATA, problem) for problem in _mlmodel(folder)]
+    findings = [objection(*problem) for problem in _huggingface(folder, files)] + findings
+    if not findings:  # a second opinion takes seconds, and can only refuse
+        findings += _modelaudit(folder, pickle)
+    return _scan(findings, len(files) + len(data), started)
+
+
+def objections(scan: Scan) -> list[Finding]:
+    """The findings that refuse a version."""
+    return [finding for finding in scan.findings if finding.severity == "critical"]
+
+
+def refusal(findings: Sequence[Finding]) -> NotAdmitted:
+    """The error that names the first objections."""
+    first = "; ".join(f"{finding.file}: {finding.what}" for finding in findings[:_SHOWN])
+    more = f" (and {len(findings) - _SHOWN} more)" if len(findings) > _SHOWN else ""
+    return NotAdmitted(
+        f"the scan found code or data that must not be loaded: {first}{more}",
+        do="Log the model without code: pytorch with serialization_format='pt2', sklearn with 'skops', or as ONNX. "
+        "Pickles of known frameworks can be accepted with `admission: {pickle: sandbox}`.",
+    )
+
+
+def _scan(findings: list[Finding], files: int, started: float) -> Scan:
+    return Scan(scanner=_version(), files=files, findings=tuple(findings[:_KEPT]), seconds=time.monotonic() - started)
+
+
+def _file(file: TreeFile, judge: Judge) -> Iterator[Finding]:
+    yield from contents.by_name(file.name)
+    try:
+        with open_regular(file.path) as opened:
+            if archives.is_archive(opened):
+                yield from _archive(file, opened, judge)
+            yield from contents.by_bytes(file.name, opened, judge)
+    except Irregular as error:
+        yield objection(file.name, str(error))
+    if contents.suffix(file.name) == "onnx":
+        yield from (objection(file.name, problem) for problem in onnx_files.problems(file.path))
+    if contents.suffix(file.name) in ("h5", "hdf5"):
+        yield objection(file.name, "a whole model as HDF5 can carry code: save it as .keras")
+
+
+def _archive(file: TreeFile, opened: Any, judge: Judge) -> Iterator[Finding]:
+    """A file that readers of zips accept, which may begin in the middle of other data."""
+    if opened.read(4) == b"PK\x03\x04":
+        opened.seek(0)
+        yield from archives.findings(file.name, opened, judge)
+    else:
+        yield objection(file.name, "it hides a zip archive behind other data")
+    opened.seek(0)
+
+
+def _example(file: TreeFile) -> Iterator[Finding]:
+    try:
+        json.loads(read_regular(file.path, MAX_EXAMPLE_BYTES))
+    except (ValueError, RecursionError) as error:
+        yield objection(file.name, f"it is not JSON: {type(error).__name__}")
+
+
+def _mlmodel(folder: Path) -> Iterator[str]:
+    try:
+        yield from mlmodel.problems(metadata(folder))
+    except NotAdmitted as error:
+        yield error.what
+
+
+def _huggingface(folder: Path, files: Sequence[TreeFile]) -> Iterator[tuple[str, str]]:
+    try:
+        flavors = metadata(folder).get("flavors")
+    except NotAdmitted:  # told by `_mlmodel`
+        return
+    if isinstance(flavors, dict) and not flavors.keys().isdisjoint(TEXT_FLAVORS):
+        yield from huggingface_files.problems(files)
+
+
+def _modelaudit(root: Path, pickle: Pickle) -> Iterator[Finding]:
+    from modelaudit.core import scan_model_directory_or_file  # noqa: PLC0415 - takes 1 s, in the sandbox only
+
+    for issue in scan_model_directory_or_file(str(root)).issues:
+        details = issue.details or {}
+        named = str(details.get("associated_global") or details.get("import_reference") or "")
+        severity = str(getattr(issue.severity, "value", issue.severity))
+        unfinished = bool(details.get("analysis_incomplete")) or (issue.rule_code in _UNFINISHED and not named)
+        if severity not in ("critical", "warning") or (severity == "warning" and unfinished):
+            continue
+        critical = severity == "critical" and not unfinished and not _listed(named, pickle)
+        yield Finding(
+            severity="critical" if critical else "warning",
+            file=_relative(str(issue.location or ""), root),
+            what=issue.message[:300],
+            names=named,
+        )
+
+
+def _listed(named: str, pickle: Pickle) -> bool:
+    """Whether our own lists, which have judged the same file, accept what modelaudit objects to."""
+    module, _, name = named.removesuffix(".__call__").rpartition(".")
+    accepts = allowed.is_framework if pickle == "sandbox" else allowed.is_data
+    return bool(module) and accepts((module, name))
+
+
+def _relative(location: str, root: Path) -> str:
+    return re.sub(rf"^{re.escape(str(root))}/?", "", location) or "(all files)"
+
+
+def _version() -> str:
+    from importlib.metadata import version  # noqa: PLC0415
+
+    return f"shiplift allow-lists, modelaudit {version('modelaudit')}"

@@ -1,0 +1,85 @@
+"""A confined function: confines itself, imports, waits for a request, runs, and sends the result to its parent.
+
+Confinement comes first, while this process has one thread. Libraries start threads on import, and hostile code could
+make a thread that was started earlier act on its behalf.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.progress import listening
+from shiplift.runtime.confinement.init import EXIT_CODE, confine
+from shiplift.runtime.confinement.messages import Sender
+from shiplift.runtime.confinement.policy import Policy
+
+_HEADROOM_MB = 1024  # shared libraries' private pages and thread stacks are not the model's fault
+
+
+def main(start: dict[str, Any]) -> None:
+    """Runs one request.
+
+    `start` has `policy`, `entry` (`module:function`), `preload`, and the descriptors `set_up`, to which the processes
+    above the model's code say what holds, and `answer`. The request has `arguments`, `memory_mb`, `cpu_s`, `file_mb`.
+    Lines before it may have `expect`, a key of the entry's PRELOAD_FOR.
+    """
+    policy = Policy.from_json(start["policy"])
+    held = confine(policy, _refusing(start["set_up"]), close=(start["set_up"], start["answer"]))
+    _tell(start["set_up"], {"missing": held.missing, "landlock_abi": held.landlock_abi})
+    os.close(start["set_up"])  # what runs from here on can't change it
+    os.chdir(policy.write[0])
+    module, _, name = start["entry"].partition(":")
+    loaded = importlib.import_module(module)
+    if start["preload"]:
+        _preload(getattr(loaded, "PRELOAD", ()))
+    function = getattr(loaded, name)
+    for line in sys.stdin:  # none is left when the parent ended, or has no request
+        message = json.loads(line)
+        if "expect" not in message:
+            _run(function, message, Sender(start["answer"]))
+            break
+        _preload(getattr(loaded, "PRELOAD_FOR", {}).get(message["expect"], ()))
+
+
+def _run(function: Any, request: dict[str, Any], sender: Sender) -> None:
+    _limit(request["memory_mb"], request["cpu_s"], request["file_mb"])
+    try:
+        with listening(sender.progress):
+            sender.value(function(**request["arguments"]))
+    except ShipliftError as error:
+        sender.error(error)
+
+
+def _limit(memory_mb: int, cpu_s: int, file_mb: int) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s + 5))
+    resource.setrlimit(resource.RLIMIT_DATA, ((memory_mb + _HEADROOM_MB) << 20,) * 2)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_mb << 20,) * 2)
+
+
+def _preload(names: Sequence[str]) -> None:
+    """Imports what the entry will need, if installed, while nobody waits for it."""
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
+def _refusing(descriptor: int) -> Any:
+    def refuse(mechanism: str, why: str) -> NoReturn:
+        _tell(descriptor, {"refused": mechanism, "why": why})
+        os._exit(EXIT_CODE)
+
+    return refuse
+
+
+def _tell(descriptor: int, message: dict[str, Any]) -> None:
+    os.write(descriptor, json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))

@@ -1,0 +1,152 @@
+"""What a confined process sends its parent: lines of JSON through a pipe, which hostile code can forge or flood.
+
+So everything in them is data: text is escaped and cut, an error is one of a short list of classes with advice of ours,
+progress comes at a bounded rate, and there is an end to what is read at all.
+"""
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from shiplift.runtime.base import errors
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.base.text import printable
+
+MOST_BYTES = 16 << 20
+_PROGRESS_CHARACTERS, _PROGRESS_EVERY_S = 200, 0.1
+_ERROR_CHARACTERS = 600
+# The errors that may come out of a sandbox, with our advice: the process may say anything.
+_ADVICE: dict[type[ShipliftError], str] = {
+    errors.NotAdmitted: "Change the model's files, and log it again.",
+    errors.ExportFailed: "Run the model locally to see what it does.",
+    errors.DataInvalid: "Compare the data with the model's signature.",
+    errors.QuantizeFailed: "Leave that precision out of the spec's targets.",
+    errors.SpecInvalid: "Change the spec.",
+    errors.StorageFull: "Free some space, then `shiplift rerun`.",
+    errors.MissingTool: "Install it where releases run (`shiplift doctor` lists what is missing).",
+}
+
+
+class Sender:
+    """The child's end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._next = 0.0
+
+    def progress(self, message: str, done: float | None) -> None:
+        """Sends a step's progress; drops what comes too fast to be read."""
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _PROGRESS_EVERY_S
+            self._send({"progress": message[:_PROGRESS_CHARACTERS], "done": done})
+
+    def value(self, value: Any) -> None:
+        """Sends the result."""
+        self._send({"value": value})
+
+    def error(self, error: ShipliftError) -> None:
+        """Sends one of our errors."""
+        self._send({"error": error.exit_code, "what": error.what, "do": error.do})
+
+    def _send(self, message: dict[str, Any]) -> None:
+        line = memoryview(json.dumps(message).encode() + b"\n")
+        while line:
+            line = line[os.write(self._descriptor, line) :]
+
+
+class Received:
+    """The parent's end: takes bytes as they come, reports progress, and keeps the last result or error.
+
+    Where `hostile_code` runs in the child, the advice of its errors is not taken over: it could be anybody's.
+    """
+
+    def __init__(self, *, hostile_code: bool = True) -> None:
+        self._hostile_code = hostile_code
+        self.values: list[Any] = []
+        self.errors: list[ShipliftError] = []
+        self._buffer = bytearray()
+        self._total = 0
+        self._next = 0.0
+
+    @property
+    def too_much(self) -> bool:
+        """Whether more was sent than is read."""
+        return self._total > MOST_BYTES
+
+    def take(self, data: bytes) -> None:
+        """Takes the next bytes."""
+        self._total += len(data)
+        if self.too_much:
+            self._buffer.clear()
+            self.values.clear()
+            return
+        self._buffer += data
+        if b"\n" in data:
+            *lines, rest = self._buffer.split(b"\n")
+            self._buffer = bytearray(rest)
+            for line in lines:
+                self._take_line(bytes(line))
+
+    def _take_line(self, line: bytes) -> None:
+        message: Any = None
+        with suppress(ValueError, RecursionError):
+            message = json.loads(line)
+        if not isinstance(message, dict):
+            return
+        if "value" in message:
+            self.values = [message["value"]]
+        elif "error" in message:
+            self.errors = [_error(message, hostile_code=self._hostile_code)]
+        elif "progress" in message:
+            self._report(message)
+
+    def _report(self, message: dict[str, Any]) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + _PROGRESS_EVERY_S / 2
+        done = message.get("done")
+        sound = isinstance(done, int | float) and math.isfinite(done)
+        share = min(max(float(done), 0.0), 1.0) if sound and done is not None else None
+        progress(_line(message["progress"], _PROGRESS_CHARACTERS), share)
+
+
+class Log:
+    """The end of what a child printed."""
+
+    def __init__(self, most_bytes: int = 1 << 20) -> None:
+        self._most = most_bytes
+        self._kept = bytearray()
+
+    def take(self, data: bytes) -> None:
+        """Takes the next bytes and forgets those that came long before."""
+        self._kept += data
+        if len(self._kept) > 2 * self._most:
+            del self._kept[: -self._most]
+
+    def tail(self, characters: int = 4000) -> str:
+        """The last lines, each escaped."""
+        text = bytes(self._kept[-4 * characters :]).decode(errors="replace")[-characters:]
+        return "".join(f"{printable(line, limit=characters)}\n" for line in text.splitlines())
+
+
+def _line(text: Any, limit: int) -> str:
+    return printable(" ".join(str(text)[:65536].split()), limit=limit)
+
+
+def _error(message: dict[str, Any], *, hostile_code: bool) -> ShipliftError:
+    kinds = [kind for kind in _ADVICE if kind.exit_code == message["error"]]
+    kind = kinds[0] if kinds else errors.ExportFailed
+    what, do = (_line(message.get(part, ""), _ERROR_CHARACTERS) for part in ("what", "do"))
+    if not hostile_code and do:
+        return kind(what, do=do)
+    return kind(f"{what} [{do}]" if do else what, do=_ADVICE[kind])
+
+
+Take = Callable[[bytes], None]

@@ -1,0 +1,116 @@
+"""What a confined process may do: one policy per use, and the limits of one run.
+
+A policy is plain data that survives JSON, because it is sent to a process that has not imported anything yet.
+"""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from shiplift.runtime.base.errors import SandboxLimit
+
+WAIVABLE = ("namespaces", "landlock", "seccomp")
+SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/sys")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """What one use of confinement allows; everything else is refused.
+
+    `read` and `write` are paths, files or folders, besides the system's libraries. `hostile_code`: the model's author
+    wrote what runs, so nothing that it reports is believed. `ports` are the TCP ports that a process with `network` may
+    listen on and, if it `connects`, connect to; without `network` it has no interface at all. `programs`: it may start
+    other programs and processes, otherwise only threads. `tasks` counts processes and threads together. `work_mb` and
+    `work_files` limit what it keeps below `write`. `shared_memory_mb` is the size of a private /dev/shm, 0 for none,
+    and `temporary_mb` that of a private /tmp, in which the paths of `read` and `write` stay. `allow_without` names
+    mechanisms, of `WAIVABLE`, whose absence the site accepts.
+    """
+
+    name: str
+    read: tuple[str, ...] = ()
+    write: tuple[str, ...] = ()
+    hostile_code: bool = False
+    programs: bool = True
+    network: bool = False
+    connects: bool = True
+    ports: tuple[int, ...] = ()
+    gpu: bool = False
+    tasks: int = 1024
+    open_files: int = 4096
+    work_mb: int = 65536
+    work_files: int = 100_000
+    shared_memory_mb: int = 0
+    temporary_mb: int = 0
+    ends_with_parent: bool = True
+    allow_without: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """The policy as JSON."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The policy in a JSON text.
+
+        Raises:
+            TypeError, ValueError: it is not one.
+        """
+        fields: dict[str, Any] = json.loads(text)
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+        }
+        return cls(**values)
+
+    def opening(self, *, read: tuple[str, ...] = (), write: tuple[str, ...] = ()) -> Self:
+        """This policy with more paths."""
+        return replace(self, read=(*self.read, *read), write=(*self.write, *write))
+
+
+PARSE = Policy(name="parse", programs=False, tasks=256, open_files=256, work_mb=1024, work_files=1000)
+SCAN = Policy(name="scan", work_mb=4096)
+CONVERT = Policy(name="convert", hostile_code=True)
+QUANTIZE = Policy(name="quantize", gpu=True)
+EVALUATE = Policy(name="evaluate", gpu=True)
+PYTHON_SERVICE = Policy(
+    name="python service", hostile_code=True, network=True, tasks=4096, open_files=16384, shared_memory_mb=1024
+)
+# Its Python backend makes a folder in /tmp, wherever TMPDIR is.
+TRITON = Policy(
+    name="triton", network=True, connects=False, gpu=True, tasks=16384, open_files=65536, shared_memory_mb=4096,
+    temporary_mb=1024, ends_with_parent=False,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What to run in a sandbox, as `module:function`, and the policy it runs under.
+
+    It is named rather than imported: its module loads what only the child should.
+    """
+
+    function: str
+    policy: Policy = CONVERT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one run may use: resident memory in MiB, wall-clock and CPU seconds, and the size of a file in MiB.
+
+    `task`, `settings` and `all_memory` are for the error: what exceeded the limit, the spec's section that sets it
+    (empty: none), and whether `memory_mb` is less than the spec allows because this machine has no more.
+    """
+
+    memory_mb: int
+    timeout_s: int
+    file_mb: int = 65536
+    task: str = "loading or converting the model"
+    settings: str = "export"
+    all_memory: bool = False
+
+    def exceeded(self, limit: str, usage: str) -> SandboxLimit:
+        """The error for a limit, `memory_mb` or `timeout_s` (empty: not one of the spec's); `usage` against it."""
+        if self.all_memory and limit == "memory_mb":
+            return SandboxLimit(f"{self.task} {usage}", do="Free memory on this machine, or make the model smaller.")
+        advice = f"Raise `{self.settings}.{limit}` in the spec, or make" if self.settings and limit else "Make"
+        better = "simpler" if limit == "timeout_s" else "smaller"
+        return SandboxLimit(f"{self.task} {usage}", do=f"{advice} the model {better}.")

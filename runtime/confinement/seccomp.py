@@ -1,0 +1,122 @@
+"""seccomp: the allow-list of `calls` as a filter for this machine's architecture.
+
+Calls of a foreign architecture end the process; every call that is not listed fails with EPERM.
+"""
+
+import errno
+from collections.abc import Iterable
+
+import seccompy
+from seccompy import Action, CmpOp, Filter
+from seccompy.syscalls import AARCH64_SYSCALLS, X86_64_SYSCALLS
+
+from shiplift.runtime.confinement import calls
+from shiplift.runtime.confinement.policy import Policy
+
+_TABLES = {"x86_64": X86_64_SYSCALLS, "aarch64": AARCH64_SYSCALLS}
+_EQ, _BELOW, _MASKED = CmpOp.EQ, CmpOp.LT, CmpOp.MASKED_EQ
+
+
+def restrict(policy: Policy, *, own_pids: bool) -> None:
+    """Filters the calls of this thread and of what it starts.
+
+    Raises:
+        OSError: the kernel has no seccomp, or this architecture has no list.
+    """
+    build(policy, own_pids=own_pids).load()
+
+
+def build(policy: Policy, *, own_pids: bool, machine: str = "") -> Filter:
+    """The filter of a policy. `own_pids`: a PID namespace hides the other processes of the machine.
+
+    Raises:
+        OSError: this architecture has no list.
+    """
+    machine = machine or _machine()
+    filt = _Named(_TABLES[machine])
+    filt.allow(calls.ALWAYS)
+    _processes(filt, policy)
+    _others(filt, own_pids=own_pids)
+    _descriptors(filt, policy)
+    _sockets(filt, policy)
+    filt.fail(calls.IGNORED, 0)
+    filt.fail(calls.ABSENT, errno.ENOSYS)
+    return filt.filter
+
+
+def _machine() -> str:
+    name = {"amd64": "x86_64", "arm64": "aarch64"}.get(seccompy.arch(), seccompy.arch())
+    if name not in _TABLES:
+        raise OSError(f"there is no list of system calls for {name}")
+    return name
+
+
+class _Named:
+    """A filter that skips calls which the architecture does not have."""
+
+    def __init__(self, table: dict[str, int]) -> None:
+        self.filter = Filter(default=int(Action.ERRNO) | errno.EPERM)
+        self._table = table
+
+    def allow(self, names: Iterable[str], *conditions: tuple[int, int, int] | tuple[int, int, int, int]) -> None:
+        for name in names:
+            if name in self._table:
+                self.filter.allow(self._table[name], args=conditions or None)
+
+    def allow_values(self, names: Iterable[str], index: int, values: Iterable[int]) -> None:
+        for name in names:
+            for value in values:
+                self.allow((name,), (index, _EQ, value))
+
+    def fail(self, names: Iterable[str], error: int, *conditions: tuple[int, int, int, int]) -> None:
+        for name in names:
+            if name in self._table:
+                self.filter.errno(self._table[name], error, args=conditions or None)
+
+
+def _processes(filt: _Named, policy: Policy) -> None:
+    thread = 0 if policy.programs else calls.THREAD
+    filt.allow(("clone",), (0, _MASKED, thread, calls.NAMESPACES | thread))
+    if policy.programs:
+        filt.allow(calls.PROGRAMS)
+    filt.allow(("prlimit64",), (0, _EQ, 0))
+    filt.allow(("personality",), (0, _EQ, calls.QUERY_PERSONALITY))
+    filt.allow_values(("prctl",), 0, calls.PRCTLS)
+
+
+def _others(filt: _Named, *, own_pids: bool) -> None:
+    """Calls that name a process: harmless where no other process is visible, else limited to the caller."""
+    if own_pids:
+        filt.allow(calls.OTHERS)
+        return
+    import os  # noqa: PLC0415
+
+    filt.allow(("sched_setaffinity",), (0, _EQ, 0))
+    filt.allow(("kill", "tgkill"), (0, _EQ, os.getpid()))
+
+
+def _descriptors(filt: _Named, policy: Policy) -> None:
+    """`open` may not truncate what it does not write: Landlock misses that before its third version."""
+    for name, index in (("open", 1), ("openat", 2)):
+        filt.fail((name,), errno.EPERM, (index, _MASKED, calls.O_TRUNC, calls.O_TRUNC | calls.O_ACCMODE))
+    filt.allow(("open", "openat"))
+    filt.allow_values(("fcntl",), 1, calls.FCNTLS)
+    filt.allow_values(("ioctl",), 1, calls.IOCTLS)
+    if policy.gpu:
+        filt.allow_values(("ioctl",), 1, calls.GPU_IOCTLS)
+        filt.allow(("ioctl",), (1, _MASKED, 0x4600, 0xFF00))  # the NVIDIA driver's
+        filt.allow(("ioctl",), (1, _BELOW, 0x200))  # its unified memory's
+    filt.fail(("ioctl",), errno.ENOTTY)
+
+
+def _sockets(filt: _Named, policy: Policy) -> None:
+    """Connected pairs only: an unconnected Unix socket could send to any other of this machine."""
+    filt.allow(
+        ("socketpair",), (0, _EQ, calls.AF_UNIX), (1, _MASKED, calls.SOCK_STREAM, calls.SOCK_TYPE)
+    )  # fmt: skip
+    if policy.network:
+        for family in (calls.AF_INET, calls.AF_INET6):
+            filt.allow(
+                ("socket",), (0, _EQ, family), (1, _MASKED, calls.SOCK_STREAM, calls.SOCK_TYPE)
+            )  # fmt: skip
+        filt.allow(name for name in calls.SERVER if policy.connects or name != "connect")
