@@ -1,25 +1,32 @@
 """A logged model's contract: MLflow's `MLmodel` file, signature and input example, as our own records.
 
-Reads only YAML and JSON, never the model itself: this runs outside the sandbox.
+Reads only YAML and JSON and, for ONNX, the graph's own inputs and outputs. All are their author's, so it is called in
+the sandbox.
 """
 
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, get_args
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
+from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.base.files import read_regular
+from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
+from shiplift.runtime.model.text.tasks import TEXT_FLAVORS, task_of
+from shiplift.runtime.records.model import Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
-Flavor = Literal["pytorch", "sklearn", "lightgbm", "xgboost", "tensorflow", "keras", "onnx"]
-FLAVORS: tuple[Flavor, ...] = ("onnx", "pytorch", "sklearn", "lightgbm", "xgboost", "tensorflow", "keras")
+FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
+METADATA = "MLmodel"
+MAX_METADATA_BYTES, MAX_EXAMPLE_BYTES = 1 << 20, 256 << 20
 _COLUMN_TYPES = {
     "boolean": "BOOL",
     "integer": "INT32",
@@ -36,24 +43,70 @@ _ADVICE = (
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedModel:
-    """An MLflow model's flavor, signature and input example. `tabular`: the inputs are columns of a data frame."""
+    """An MLflow model's flavor, signature and input example, None if it has none.
+
+    `tabular`: the inputs are columns of a data frame. `states` maps each input that takes a state to the output with
+    its next value. `notes` are for the report.
+    """
 
     flavor: Flavor
     signature: Signature
-    example: Arrays
-    tabular: bool
+    example: Arrays | None
+    tabular: bool = False
+    states: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
-def read_model(folder: Path) -> LoggedModel:
-    """The contract of the MLflow model in `folder`.
+def read_model(folder: Path, examples: Path | None = None, states: Mapping[str, str] | None = None) -> LoggedModel:
+    """The contract of the MLflow model in `folder`. `examples` is where its input example is, if not there.
+
+    `states` are the states that the spec names; None: they are looked for, in ONNX graphs.
 
     Raises:
-        NotAdmitted: there is no `MLmodel` file, no known flavor, no signature or no usable input example.
+        NotAdmitted: there is no `MLmodel` file, no known flavor, no signature, or an unusable input example.
     """
-    meta = _metadata(folder)
+    meta = metadata(folder)
     with _readable("the MLmodel file can't be read", "Log the model again."):
         flavor = _flavor(meta)
     advice = _ADVICE.format(flavor=flavor)
+    graph = _graph(folder, meta, states) if flavor == "onnx" else None
+    if flavor in TEXT_FLAVORS:
+        logged = _of_text(meta, flavor)
+    else:
+        logged = _of_graph(graph) if graph else _of_signature(meta, flavor, advice)
+    with _readable("the input example does not match the signature", advice):
+        example = _example(examples or folder, meta, logged, graph, advice)
+    return replace(logged, example=example)
+
+
+def _graph(folder: Path, meta: dict[str, Any], states: Mapping[str, str] | None) -> graph_contract.GraphContract | None:
+    """What the graph says; None: it can't be read, which the scan will say better."""
+    file = folder / str(meta["flavors"]["onnx"].get("data", "model.onnx"))
+    return graph_contract.read(file, states) if file.resolve().is_relative_to(folder.resolve()) else None
+
+
+def _of_graph(graph: graph_contract.GraphContract) -> LoggedModel:
+    return LoggedModel(
+        flavor="onnx", signature=graph.signature, example=None, states=dict(graph.states), notes=graph.notes
+    )
+
+
+def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
+    """One text per sample, whatever the signature calls it; the outputs depend on the task alone."""
+    with _readable("the MLmodel file can't be read", "Log the model again."):
+        task = task_of(meta, flavor)
+        text = TensorSpec(name="input", datatype="BYTES", shape=(-1, 1))
+        inputs, _ = _specs((meta.get("signature") or {}).get("inputs"), "input")
+    if len(inputs) > 1 or any(spec.datatype != "BYTES" for spec in inputs):
+        raise NotAdmitted(
+            f"the signature has the inputs {', '.join(f'{spec.name} ({spec.datatype})' for spec in inputs)}; a model "
+            f"for {task} takes one text per sample",
+            do="Log it without a signature: MLflow writes the right one.",
+        )
+    return LoggedModel(flavor=flavor, signature=Signature(inputs=inputs or (text,), outputs=()), example=None)
+
+
+def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedModel:
     if not meta.get("signature"):
         raise NotAdmitted("the version has no signature", do=advice)
     with _readable("the version's signature can't be read", advice):
@@ -61,10 +114,10 @@ def read_model(folder: Path) -> LoggedModel:
         outputs, _ = _specs(meta["signature"].get("outputs"), "output")
     if not inputs or not outputs:
         raise NotAdmitted("the version's signature does not name both inputs and outputs", do=advice)
-    with _readable("the input example does not match the signature", advice):
-        example = _example(folder, meta, inputs, tabular=tabular, advice=advice)
+    for spec in inputs:
+        _check_batch(spec, tabular=tabular)
     return LoggedModel(
-        flavor=flavor, signature=Signature(inputs=inputs, outputs=outputs), example=example, tabular=tabular
+        flavor=flavor, signature=Signature(inputs=inputs, outputs=outputs), example=None, tabular=tabular
     )
 
 
@@ -77,19 +130,38 @@ def _readable(problem: str, do: str) -> Iterator[None]:
         raise NotAdmitted(f"{problem}: {' '.join(repr(error).split())[:300]}", do=do) from error
 
 
-def _metadata(folder: Path) -> dict[str, Any]:
-    file = folder / "MLmodel"
+def metadata(folder: Path) -> dict[str, Any]:
+    """The `MLmodel` file of the model in `folder`.
+
+    Raises:
+        NotAdmitted: there is none, it is too large, or it is not a plain YAML mapping.
+    """
+    file = folder / METADATA
     if not file.is_file():
         raise NotAdmitted(
             "the version is not an MLflow model: it has no MLmodel file", do=_ADVICE.format(flavor="pytorch")
         )
     try:
-        meta = yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        meta = strict_yaml.load(read_regular(file, MAX_METADATA_BYTES).decode(), MAX_METADATA_BYTES)
+    except strict_yaml.NotStrict as error:
+        raise NotAdmitted(f"the MLmodel file can't be read: it {error}", do="Log the model again.") from error
+    except ValueError as error:  # not regular, not UTF-8
         raise NotAdmitted(f"the MLmodel file can't be read: {error}", do="Log the model again.") from error
     if not isinstance(meta, dict):
         raise NotAdmitted("the MLmodel file is not a mapping", do="Log the model again.")
     return meta
+
+
+def likely_flavor(folder: Path) -> str:
+    """A guess at the flavor from the text of `MLmodel`, which is not parsed, so it may be called anywhere; or empty.
+
+    It is good only for what a mistake does no harm to, such as which libraries are imported ahead of time.
+    """
+    try:
+        text = read_regular(folder / METADATA, MAX_METADATA_BYTES)
+    except (OSError, ValueError):
+        return ""
+    return next((flavor for flavor in FLAVORS if re.search(rb"^  %b:" % flavor.encode(), text, re.MULTILINE)), "")
 
 
 def _flavor(meta: dict[str, Any]) -> Flavor:
@@ -126,22 +198,37 @@ def _specs(text: str | None, kind: str) -> tuple[tuple[TensorSpec, ...], bool]:
 
 
 def _example(
-    folder: Path, meta: dict[str, Any], inputs: tuple[TensorSpec, ...], *, tabular: bool, advice: str
-) -> Arrays:
+    folder: Path, meta: dict[str, Any], logged: LoggedModel, graph: graph_contract.GraphContract | None, advice: str
+) -> Arrays | None:
+    """The saved input example, by input name; None: there is none."""
     info = meta.get("saved_input_example_info") or {}
     file = folder / str(info.get("artifact_path", ""))
-    if not info or not file.is_file() or file.parent != folder:
-        raise NotAdmitted("the version has no input example", do=advice)
-    body = json.loads(file.read_text())
+    if not info:
+        return None
+    if not file.is_file() or file.parent != folder:
+        raise NotAdmitted("the version has no input example where its MLmodel file says", do=advice)
+    body, inputs = json.loads(read_regular(file, MAX_EXAMPLE_BYTES)), logged.signature.inputs
     arrays = _arrays(body["inputs"] if info.get("example_params_path") else body, str(info.get("type")), inputs)
+    arrays = graph.batched(arrays) if graph else arrays
+    if logged.flavor in TEXT_FLAVORS:  # MLflow keeps texts as a text, a list or a column
+        arrays = {inputs[0].name: np.asarray(next(iter(arrays.values())), dtype=object).reshape(-1, 1)}
     example = {spec.name: as_input(arrays[spec.name], spec) for spec in inputs}
+    check_example(example, inputs, advice)
+    return example
+
+
+def check_example(example: Arrays, inputs: tuple[TensorSpec, ...], advice: str) -> None:
+    """Whether an input example has samples, all of the signature's shapes and types.
+
+    Raises:
+        NotAdmitted: it does not.
+    """
     for spec in inputs:
-        _check_example(example[spec.name], spec, tabular=tabular, advice=advice)
+        _check_array(example[spec.name], spec, advice)
     if len({len(array) for array in example.values()}) != 1:
         raise NotAdmitted("the input example's arrays have different batch sizes", do=advice)
     if not len(example[inputs[0].name]):
         raise NotAdmitted("the input example has no samples", do=advice)
-    return example
 
 
 def _arrays(body: Any, kind: str, inputs: tuple[TensorSpec, ...]) -> Arrays:
@@ -158,15 +245,18 @@ def _arrays(body: Any, kind: str, inputs: tuple[TensorSpec, ...]) -> Arrays:
     return {inputs[0].name: np.array(body, dtype=numpy_type(inputs[0].datatype))}
 
 
-def _check_example(array: NDArray[Any], spec: TensorSpec, *, tabular: bool, advice: str) -> None:
-    if not fits(array, spec):
-        raise NotAdmitted(
-            f"the input example's {spec.name!r} has shape {array.shape}, the signature says {spec.shape}", do=advice
-        )
+def _check_batch(spec: TensorSpec, *, tabular: bool) -> None:
     if not tabular and (not spec.shape or spec.shape[0] != -1):
         raise NotAdmitted(
             f"input {spec.name!r} has the fixed shape {spec.shape}: requests are batched along the first dimension",
             do="Log a signature whose first dimension is -1 (`infer_signature` does).",
+        )
+
+
+def _check_array(array: NDArray[Any], spec: TensorSpec, advice: str) -> None:
+    if not fits(array, spec):
+        raise NotAdmitted(
+            f"the input example's {spec.name!r} has shape {array.shape}, the signature says {spec.shape}", do=advice
         )
     if spec.datatype in ("FP16", "FP32", "FP64") and not np.isfinite(array).all():
         raise NotAdmitted(f"the input example's {spec.name!r} holds NaN or infinity", do="Log an example without them.")

@@ -1,6 +1,5 @@
 """Logged data as arrays: NPZ, CSV or Parquet files, matched to a model's inputs with an error for each mismatch."""
 
-import io
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -8,21 +7,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.model.tensors import Arrays, as_input, load_npz
+from shiplift.runtime.model import tables
+from shiplift.runtime.model.tensors import DATA_LIMITS, Arrays, DataLimits, as_input, load_npz
 from shiplift.runtime.records.tensor import TensorSpec
 
 
 def load_samples(
-    body: bytes, name: str, inputs: tuple[TensorSpec, ...], label: str, columns: tuple[str, ...] = ()
-) -> tuple[Arrays, NDArray[Any] | None]:
+    body: bytes, name: str, inputs: tuple[TensorSpec, ...], label: str, columns: tuple[str, ...] = (),
+    limits: DataLimits = DATA_LIMITS,
+) -> tuple[Arrays, NDArray[Any] | None]:  # fmt: skip
     """The inputs by name, in the model's dtypes, and the labels (None if the file has none).
 
     `columns` names arrays that are neither: `load_columns` returns those.
 
     Raises:
-        DataInvalid: the file can't be read, or its arrays do not match the model's inputs.
+        DataInvalid: the file can't be read, exceeds `limits`, or its arrays do not match the model's inputs.
     """
-    arrays = _read(body, name)
+    arrays = _read(body, name, limits)
     labels = arrays.pop(label, None)
     names = {spec.name for spec in inputs}
     arrays = {key: array for key, array in arrays.items() if key not in columns or key in names}
@@ -36,13 +37,15 @@ def load_samples(
     return samples, labels
 
 
-def load_columns(body: bytes, name: str, columns: tuple[str, ...], count: int) -> Arrays:
+def load_columns(
+    body: bytes, name: str, columns: tuple[str, ...], count: int, limits: DataLimits = DATA_LIMITS
+) -> Arrays:
     """Named arrays of a data file, one value for each of `count` samples.
 
     Raises:
         DataInvalid: an array is missing, or does not have one value per sample.
     """
-    arrays = _read(body, name) if columns else {}
+    arrays = _read(body, name, limits) if columns else {}
     if missing := [column for column in columns if column not in arrays]:
         raise DataInvalid(
             f"{name} has no {', '.join(map(repr, missing))}, which `data.slices` names",
@@ -58,20 +61,18 @@ def load_columns(body: bytes, name: str, columns: tuple[str, ...], count: int) -
     return values
 
 
-def _read(body: bytes, name: str) -> Arrays:
+def _read(body: bytes, name: str, limits: DataLimits) -> Arrays:
     suffix = PurePosixPath(name).suffix.lower()
     if suffix == ".npz":
-        return load_npz(body)
-    import pandas as pd  # noqa: PLC0415 - takes 0.35 s, only for tables
-
-    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet}
-    if suffix not in readers:
+        return load_npz(body, limits, name=name)
+    if suffix not in (".csv", ".parquet"):
         raise DataInvalid(f"{name} is not a .npz, .csv or .parquet file", do="Log the data as one of these.")
     try:
-        table = readers[suffix](io.BytesIO(body))
+        return (tables.read_csv if suffix == ".csv" else tables.read_parquet)(body, name, limits)
+    except DataInvalid:
+        raise
     except Exception as error:
         raise DataInvalid(f"{name} can't be read: {' '.join(str(error).split())[:300]}", do="Log it again.") from error
-    return {str(column): table[column].to_numpy() for column in table.columns}
 
 
 def _match(arrays: Arrays, inputs: tuple[TensorSpec, ...], name: str) -> Arrays:
@@ -95,6 +96,9 @@ def _match(arrays: Arrays, inputs: tuple[TensorSpec, ...], name: str) -> Arrays:
 
 
 def _checked(array: NDArray[Any], spec: TensorSpec, name: str) -> NDArray[Any]:
+    """The array as the input takes it: a list of values may stand for a column."""
+    if array.ndim == 1 and spec.shape[1:] == (1,):
+        array = array.reshape(-1, 1)
     sizes = zip(spec.shape[1:], array.shape[1:], strict=False)
     if array.ndim != len(spec.shape) or any(expected not in (-1, actual) for expected, actual in sizes):
         raise DataInvalid(

@@ -14,14 +14,15 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from shiplift.runtime.base.errors import ExportFailed, MissingTool
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import Arrays, concatenate
+from shiplift.runtime.model.text.comparing import text_difference
 from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
 INLINE_BYTES = 1 << 30  # a protobuf ends at 2 GiB: larger weights go into separate files
 _M_MMAP_THRESHOLD, _TIGHT, _LOOSE = -3, 1 << 17, 1 << 25  # mallopt's initial threshold, and the most it grows to
 _OBSERVED_BYTES = 32 << 20  # of inner tensors observed in one run
 _PROVIDERS = {False: ["CPUExecutionProvider"], True: ["CUDAExecutionProvider", "CPUExecutionProvider"]}
-_DATATYPES: dict[int, Datatype] = {
+DATATYPES: dict[int, Datatype] = {
     TensorProto.BOOL: "BOOL",
     TensorProto.UINT8: "UINT8",
     TensorProto.UINT16: "UINT16",
@@ -53,13 +54,13 @@ def signature_of(model: onnx.ModelProto) -> Signature:
 
 def _spec(value: onnx.ValueInfoProto) -> TensorSpec:
     kind = value.type.tensor_type
-    if kind.elem_type not in _DATATYPES:
+    if kind.elem_type not in DATATYPES:
         raise ExportFailed(
             f"{value.name!r} is a {value.type.WhichOneof('value')} that Triton can't carry",
             do="Keep other outputs with `export.outputs`.",
         )
     shape = tuple(dim.dim_value or -1 for dim in kind.shape.dim)
-    return TensorSpec(name=value.name, datatype=_DATATYPES[kind.elem_type], shape=shape or (-1,))
+    return TensorSpec(name=value.name, datatype=DATATYPES[kind.elem_type], shape=shape or (-1,))
 
 
 def session(path: Path, *, threads: int = 1, gpu: bool = False, lean: bool = False) -> ort.InferenceSession:
@@ -158,14 +159,26 @@ def tight_heap() -> Iterator[None]:
         release_memory()
 
 
-def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]]) -> Arrays:
-    """The outputs by name. Text inputs are object arrays of `str`."""
+def answer(running: ort.InferenceSession, inputs: Mapping[str, NDArray[Any]], *, step: int | None = None) -> Arrays:
+    """The outputs by name, asked for at once or `step` samples at a time. Text inputs are object arrays of `str`."""
     names = [node.name for node in running.get_outputs()]
     feeds = {
         name: array.astype(object) if array.dtype.kind in "US" else np.ascontiguousarray(array)
         for name, array in inputs.items()
     }
-    return dict(zip(names, running.run(names, feeds), strict=True))
+    count = len(next(iter(feeds.values())))
+    if step is None or step >= count:
+        return dict(zip(names, running.run(names, feeds), strict=True))
+    parts = (slice(at, at + step) for at in range(0, count, step))
+    return concatenate([
+        dict(zip(names, running.run(names, {name: array[part] for name, array in feeds.items()}), strict=True))
+        for part in parts
+    ])  # fmt: skip
+
+
+def takes_one_sample(running: Any) -> bool:
+    """Whether a session's model takes a single sample at a time."""
+    return any(node.shape and node.shape[0] == 1 for node in running.get_inputs())
 
 
 def iterate_outputs(
@@ -180,22 +193,18 @@ def iterate_outputs(
         yield name, value.numpy()
 
 
-def concatenate(batches: Sequence[Arrays]) -> Arrays:
-    """The answers to consecutive batches as one set of arrays."""
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-
-
 def differences(expected: NDArray[Any], actual: NDArray[Any]) -> tuple[float, float]:
     """The largest absolute difference, and its ratio to the largest expected value.
 
-    Text and integers either agree (0) or differ (infinity); NaN and different sizes are infinity too.
+    Text and integers either agree (0) or differ (infinity), but for numbers in JSON; NaN and different sizes are
+    infinity too.
     """
     if expected.size != actual.size:
         return math.inf, math.inf
     expected, actual = expected.reshape(-1), actual.reshape(-1)
     if expected.dtype.kind in "OSU" or actual.dtype.kind in "OSU":
-        same = np.array_equal(expected.astype(str), actual.astype(str))
-    elif expected.dtype.kind in "biu":
+        return (text_difference(expected, actual),) * 2
+    if expected.dtype.kind in "biu":
         same = np.array_equal(expected, actual)
     else:
         return _float_differences(expected.astype(np.float64), actual.astype(np.float64))

@@ -11,7 +11,7 @@ import numpy as np
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.model import onnx_models
-from shiplift.runtime.model.tensors import Arrays, numpy_type
+from shiplift.runtime.model.tensors import Arrays, concatenate, numpy_type
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.serving import SequenceBatching
 
@@ -75,4 +75,4 @@ def answer_sequence(running: Any, inputs: Arrays, states: Mapping[str, TensorSpe
         outputs = onnx_models.answer(running, sample | carried)
         carried = {name: outputs.pop(spec.name) for name, spec in states.items()}
         answers.append(outputs)
-    return onnx_models.concatenate(answers)
+    return concatenate(answers)

@@ -1,8 +1,10 @@
 """Arrays and their types in numpy, Triton and ONNX, and NPZ files that are never unpickled."""
 
 import io
+import math
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,19 +45,52 @@ def numpy_type(name: Datatype) -> np.dtype[Any]:
     return np.dtype(object) if name == "BYTES" else np.dtype(_NUMPY[name])
 
 
-def load_npz(source: Path | bytes) -> Arrays:
-    """The arrays of an NPZ file.
+@dataclass(frozen=True, kw_only=True)
+class DataLimits:
+    """What a data file may unpack to: bytes in memory, and samples. Sites set both; see `SitePolicy`."""
+
+    unpacked_bytes: int = 4 << 30
+    samples: int = 10_000_000
+
+    def check(self, name: str, unpacked_bytes: int, samples: int = 0) -> None:
+        """Whether a file of this size may be read.
+
+        Raises:
+            DataInvalid: it may not.
+        """
+        ask = "or ask whoever runs this site to raise"
+        if unpacked_bytes > self.unpacked_bytes:
+            raise DataInvalid(
+                f"{name} unpacks to {unpacked_bytes} bytes, the limit is {self.unpacked_bytes}",
+                do=f"Log fewer samples, {ask} `policy.unpacked_mb`.",
+            )
+        if samples > self.samples:
+            raise DataInvalid(
+                f"{name} has {samples} samples, the limit is {self.samples}",
+                do=f"Log fewer samples, {ask} `policy.samples`.",
+            )
+
+
+OUR_LIMITS = DataLimits(unpacked_bytes=MAX_NPZ_BYTES, samples=2**40)  # for what this project wrote
+DATA_LIMITS = DataLimits()
+
+
+def load_npz(source: Path | bytes, limits: DataLimits = OUR_LIMITS, *, name: str = "") -> Arrays:
+    """The arrays of an NPZ file, called `name`. What its headers claim is checked before anything is allocated.
 
     Raises:
-        DataInvalid: it is not an NPZ file, holds anything but plain arrays, or unpacks to more than 16 GiB.
+        DataInvalid: it is not an NPZ file, holds anything but plain arrays, or exceeds `limits`.
     """
-    name = source.name if isinstance(source, Path) else "the NPZ data"
+    name = name or (source.name if isinstance(source, Path) else "the NPZ data")
     file: Any = source if isinstance(source, Path) else io.BytesIO(source)
     try:
         with zipfile.ZipFile(file) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > MAX_NPZ_BYTES:
-            raise DataInvalid(f"{name} unpacks to {size} bytes, the limit is {MAX_NPZ_BYTES}", do="Log fewer samples.")
+            members = archive.infolist()
+            limits.check(name, sum(max(entry.file_size, 0) for entry in members))
+            for entry in members:
+                _check_member(archive, entry)
+        if not isinstance(file, Path):
+            file.seek(0)
         with np.load(file, allow_pickle=False) as arrays:
             loaded = {key: arrays[key] for key in arrays.files}
         if invalid := [key for key, array in loaded.items() if not isinstance(array, np.ndarray)]:
@@ -66,7 +101,19 @@ def load_npz(source: Path | bytes) -> Arrays:
         raise DataInvalid(
             f"{name} can't be read as an NPZ file: {error}", do="Write it with `numpy.savez`, without object arrays."
         ) from error
+    limits.check(name, 0, max((len(array) for array in loaded.values() if array.ndim), default=0))
     return loaded
+
+
+def _check_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> None:
+    """Whether an array's header claims no more than its file holds: numpy allocates what it claims."""
+    with archive.open(entry) as file:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0}.get(version, np.lib.format.read_array_header_2_0)
+        shape, _, dtype = read(file)
+    claimed = math.prod(shape) * dtype.itemsize
+    if claimed > entry.file_size:
+        raise ValueError(f"{entry.filename} claims {claimed} bytes and holds {entry.file_size}")
 
 
 def dump_npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -90,7 +137,7 @@ def fits(array: NDArray[Any], spec: TensorSpec) -> bool:
 def as_input(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
     """The array in the tensor's dtype; text becomes an object array of `str`, which ONNX Runtime requires."""
     if spec.datatype == "BYTES":
-        return np.array([_text(item) for item in array.ravel()], dtype=object).reshape(array.shape)
+        return np.array([text_of(item) for item in array.ravel()], dtype=object).reshape(array.shape)
     return np.ascontiguousarray(array, dtype=numpy_type(spec.datatype))
 
 
@@ -99,11 +146,27 @@ def batch_of(arrays: Mapping[str, NDArray[Any]], size: int) -> Arrays:
     return {name: np.take(array, np.arange(size) % len(array), axis=0) for name, array in arrays.items()}
 
 
-def _text(item: Any) -> str:
+def concatenate(batches: Sequence[Arrays]) -> Arrays:
+    """The answers to consecutive batches as one set of arrays; of ragged ones, the shorter are filled up with zeros."""
+    return {name: _stacked([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def _stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    if len({array.shape[1:] for array in arrays}) == 1 or len({array.ndim for array in arrays}) > 1:
+        return np.concatenate(arrays)
+    sizes = np.max([array.shape[1:] for array in arrays], axis=0)
+    return np.concatenate([
+        np.pad(array, [(0, 0), *((0, most - size) for most, size in zip(sizes, array.shape[1:], strict=True))])
+        for array in arrays
+    ])  # fmt: skip
+
+
+def text_of(item: Any) -> str:
+    """An item of an array of texts, which Triton and NumPy give as bytes or as str."""
     return item.decode(errors="replace") if isinstance(item, bytes) else str(item)
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind != "O":
         return array
-    return np.array([_text(item) for item in array.ravel()], dtype=np.str_).reshape(array.shape)
+    return np.array([text_of(item) for item in array.ravel()], dtype=np.str_).reshape(array.shape)

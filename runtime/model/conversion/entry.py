@@ -12,14 +12,24 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import graphs, loaders, postprocess
+from shiplift.runtime.model.conversion import batching, loaders, postprocess
+from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.samples import input_sets
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 
-PRELOAD = ("torch", "torch.export", "torch.onnx", "torch.onnx._internal.exporter._core", "onnxscript")
+_TORCH = ("torch", "torch.export", "torch.onnx", "torch.onnx._internal.exporter._core", "onnxscript")
+PRELOAD_FOR = {  # by flavor; without a word of it, an import costs more than it saves: torch's take 3 s of a core
+    "pytorch": _TORCH,
+    "sklearn": ("mlflow.sklearn", "sklearn.base", "skl2onnx"),
+    "lightgbm": ("mlflow.lightgbm", "lightgbm", "onnxmltools"),
+    "xgboost": ("mlflow.xgboost", "xgboost", "onnxmltools"),
+    "catboost": ("mlflow.catboost", "catboost"),
+    "transformers": (*_TORCH, "transformers", "mlflow.transformers"),
+    "sentence_transformers": (*_TORCH, "sentence_transformers", "mlflow.sentence_transformers"),
+}
 
 
 def convert(
@@ -28,7 +38,8 @@ def convert(
 ) -> dict[str, Any]:  # fmt: skip
     """Writes `out/model/model.onnx` and `out/answers.npz` (arrays named `SET/input/NAME` and `SET/output/NAME`).
 
-    Writes `out/torchscript/model.pt` too if the spec asks for it.
+    Writes `out/torchscript/model.pt` too if the spec asks for it. For a model that takes text, `out/text` gets what
+    tokenizes it, and `out/texts.npz` texts with what `mlflow.pyfunc` answers to them.
 
     Raises:
         ExportFailed: the model does not load, does not convert, or has no dynamic batch.
@@ -36,20 +47,40 @@ def convert(
     logging.disable(logging.WARNING)
     logged, conversion = Signature.model_validate(signature), Conversion.model_validate(settings)
     original = loaders.load(Path(folder), flavor, logged.inputs, logged.outputs, tabular=tabular)
+    if original.takes_text:
+        _check_settings(conversion)
     work = Path(out)
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
-    sets = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
+    requests = input_sets(_restored(load_npz(Path(example)), logged), logged.inputs, seed=seed)
+    sets = original.tensors(requests)
     answers = {name: _answer(original, inputs, conversion) for name, inputs in sets.items()}
     model = original.to_onnx(sets["example"], conversion.opset, work / "model")
     model = postprocess.in_graph(_pick(model, conversion.outputs), conversion.postprocess, conversion.top_k)
-    graphs.save(_normalized(model), work / "model" / "model.onnx")
-    exported = signature_of(model)
+    exported, file = signature_of(model), work / "model" / "model.onnx"
+    asked = {name: loaders.feeds(inputs, exported.inputs) for name, inputs in sets.items()}
+    expected = {name: _aligned(outputs, exported) for name, outputs in answers.items()}
+    notes = (*original.notes, *batching.save_with_any_batch(_cleaned(model), file, asked, expected))
+    exported = signature_of(onnx.load(file, load_external_data=False))
     if conversion.torchscript:
         (work / "torchscript").mkdir(exist_ok=True)
         original.to_torchscript(sets, answers, work / "torchscript" / "model.pt")
-    (work / "answers.npz").write_bytes(dump_npz(_named(sets, answers, exported)))
-    return {"signature": exported.model_dump(mode="json"), "sets": list(sets), "notes": list(original.notes)}
+    (work / "answers.npz").write_bytes(dump_npz(_named(asked, expected, exported)))
+    text = original.write_text(requests["example"], work)
+    return {
+        "signature": exported.model_dump(mode="json"), "sets": list(sets), "notes": list(notes),
+        "text": text.model_dump(mode="json") if text else None,
+    }  # fmt: skip
+
+
+def _check_settings(conversion: Conversion) -> None:
+    """Whether nothing asks for other outputs than those that become the pipeline's answers."""
+    names = [name for name in ("outputs", "postprocess", "torchscript") if getattr(conversion, name)]
+    if names:
+        raise ExportFailed(
+            f"`export.{names[0]}` is set, but a model that takes text answers what its pipeline answers",
+            do=f"Leave it out; or log the model itself as pt2 or ONNX to use `export.{names[0]}`.",
+        )
 
 
 def _restored(example: Arrays, signature: Signature) -> Arrays:
@@ -60,9 +91,13 @@ def _restored(example: Arrays, signature: Signature) -> Arrays:
     }
 
 
-def _answer(original: loaders.Original, inputs: Arrays, conversion: Conversion) -> Arrays:
+def _answer(original: Original, inputs: Arrays, conversion: Conversion) -> Arrays:
     try:
-        outputs = original.answer(inputs)
+        outputs = (
+            original.answer(inputs)
+            if original.batch == -1
+            else batching.answer_in_batches(original.answer, inputs, original.batch)
+        )
     except Exception as error:
         size, reason = len(next(iter(inputs.values()))), " ".join(str(error).split())[:400]
         raise ExportFailed(
@@ -89,18 +124,8 @@ def _pick(model: onnx.ModelProto, names: tuple[str, ...]) -> onnx.ModelProto:
     return model
 
 
-def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with a dynamic batch on every input and output, and without paths of the author's machine."""
-    for value in (*model.graph.input, *model.graph.output):
-        dims = value.type.tensor_type.shape.dim
-        if dims:
-            if dims[0].dim_value > 1:
-                raise ExportFailed(
-                    f"{value.name!r} has the fixed batch size {dims[0].dim_value} in the graph",
-                    do="Export it with a dynamic first dimension.",
-                )
-            dims[0].ClearField("dim_value")
-            dims[0].dim_param = "batch"
+def _cleaned(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without paths of the author's machine."""
     model.doc_string = ""
     for node in model.graph.node:
         node.doc_string = ""
@@ -108,12 +133,12 @@ def _normalized(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def _named(sets: dict[str, Arrays], answers: dict[str, Arrays], exported: Signature) -> Arrays:
+def _named(asked: dict[str, Arrays], answers: dict[str, list[Any]], exported: Signature) -> Arrays:
     named: Arrays = {}
-    for name, inputs in sets.items():
-        for key, array in loaders.feeds(inputs, exported.inputs).items():
+    for name, inputs in asked.items():
+        for key, array in inputs.items():
             named[f"{name}/input/{key}"] = array
-        for spec, array in zip(exported.outputs, _aligned(answers[name], exported), strict=True):
+        for spec, array in zip(exported.outputs, answers[name], strict=True):
             named[f"{name}/output/{spec.name}"] = np.asarray(array)
     return named
 

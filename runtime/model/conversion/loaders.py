@@ -1,11 +1,8 @@
 """Logged models as functions of arrays, and as ONNX: one class per model format, chosen by the logged flavor."""
 
 import inspect
-import json
 import warnings
 import zipfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,34 +13,14 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import graphs
+from shiplift.runtime.model.conversion import boosting, graphs
+from shiplift.runtime.model.conversion.columns import Columns
+from shiplift.runtime.model.conversion.original import Original, failed
 from shiplift.runtime.model.tensors import Arrays, as_input, batch_of
+from shiplift.runtime.model.text.tasks import EXTRA, TEXT_FLAVORS
 from shiplift.runtime.records.tensor import TensorSpec
 
-_BOOSTING_OPSET = 15  # the newest opset that onnxmltools writes
 _SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
-
-
-class Original(ABC):
-    """A loaded model: it answers requests and converts itself to ONNX."""
-
-    notes: tuple[str, ...] = ()
-
-    @abstractmethod
-    def answer(self, inputs: Arrays) -> Arrays:
-        """The outputs by name, in the model's order."""
-
-    @abstractmethod
-    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """The model as ONNX with a dynamic batch, to be written to the folder `path`, which gets large weights here."""
-
-    def to_torchscript(self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path) -> None:
-        """Writes the model as TorchScript, and checks its answers to these sets of inputs.
-
-        Raises:
-            ExportFailed: it can't be written, or its answers differ.
-        """
-        raise ExportFailed("only PyTorch models have a TorchScript form", do="Leave out `export.torchscript`.")
 
 
 def load(
@@ -59,23 +36,32 @@ def load(
             return _torch(folder, inputs, tuple(spec.name for spec in outputs))
         if flavor == "sklearn":
             return Sklearn(folder, inputs, tabular=tabular)
-        if flavor in _BOOSTERS:
-            return _BOOSTERS[flavor](folder, inputs, tabular=tabular)
+        if flavor in boosting.BOOSTERS:
+            return boosting.BOOSTERS[flavor](folder, inputs, tabular=tabular)
         if flavor in ("keras", "tensorflow"):
             return TensorFlow(folder, flavor, inputs, outputs)
-        return Onnx(folder)
+        if flavor in TEXT_FLAVORS:
+            return _huggingface(folder, flavor)
+        return Onnx(folder, inputs, outputs)
     except ExportFailed:
         raise
     except Exception as error:
-        raise _failed("the model does not load", error) from error
+        raise failed("the model does not load", error) from error
 
 
-def _failed(problem: str, error: BaseException) -> ExportFailed:
-    reason = " ".join(str(error).split())
-    return ExportFailed(
-        f"{problem}: {type(error).__name__}: {reason[:500]}",
-        do="Load it in a fresh Python process with the logged requirements; or log it as pt2, skops or ONNX.",
-    )
+def _huggingface(folder: Path, flavor: Any) -> Original:
+    try:
+        if flavor == "sentence_transformers":
+            import sentence_transformers  # noqa: F401, PLC0415 - only for such models
+        else:
+            import transformers  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ExportFailed(
+            f"Hugging Face models need packages that are not installed here: {error}", do=EXTRA
+        ) from error
+    from shiplift.runtime.model.conversion.huggingface import HuggingFace  # noqa: PLC0415 - it stands on this module
+
+    return HuggingFace(folder, yaml.safe_load((folder / "MLmodel").read_text()), flavor)
 
 
 # --- torch ----------------------------------------------------------------------------------------------------------
@@ -164,7 +150,7 @@ class TorchModule(Original):
                     input_names=names, output_names=outputs, **options,
                 )  # fmt: skip
         except Exception as error:
-            raise _failed("torch can't export the model to ONNX", error) from error
+            raise failed("torch can't export the model to ONNX", error) from error
         with TemporaryDirectory(dir=path.parent) as folder:
             program.save(f"{folder}/torch.onnx", external_data=True)
             del program
@@ -187,7 +173,7 @@ class TorchModule(Original):
                     for actual, expected in zip(flat, answers[name].values(), strict=True):
                         np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-3, atol=1e-4)
         except Exception as error:
-            raise _failed("torch can't write the model as TorchScript for any batch size", error) from error
+            raise failed("torch can't write the model as TorchScript for any batch size", error) from error
 
     def _scripted(self, sample: tuple[Any, ...]) -> Any:
         import torch  # noqa: PLC0415
@@ -208,6 +194,7 @@ class TorchProgram(TorchModule):
     def __init__(self, program: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[str, ...]) -> None:
         super().__init__(program, inputs, outputs)
         self._callable = program.module()
+        self.batch = _program_batch(program)
 
     def callable(self) -> Any:
         """The program as a module."""
@@ -215,7 +202,16 @@ class TorchProgram(TorchModule):
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Through `torch.onnx.export` of the program itself, without tracing again."""
-        return self._export(self.module, self.arguments(batch_of(example, _SAMPLE)), path, opset)
+        size = _SAMPLE if self.batch == -1 else self.batch
+        return self._export(self.module, self.arguments(batch_of(example, size)), path, opset)
+
+
+def _program_batch(program: Any) -> int:
+    """The batch size that a program was specialized to, as it is by an example of one sample; -1: it takes any."""
+    names = set(program.graph_signature.user_inputs)
+    shapes = [node.meta["val"].shape for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
+    sizes = {shape[0] if shape and isinstance(shape[0], int) else -1 for shape in shapes}
+    return sizes.pop() if len(sizes) == 1 else -1
 
 
 class TorchScript(TorchModule):
@@ -249,7 +245,7 @@ class TorchScript(TorchModule):
                     output_names=outputs, dynamic_axes={**dynamic, **{name: {0: "batch"} for name in outputs}},
                 )  # fmt: skip
         except Exception as error:
-            raise _failed("torch can't export the TorchScript model to ONNX", error) from error
+            raise failed("torch can't export the TorchScript model to ONNX", error) from error
         return graphs.load(file, path)
 
 
@@ -268,11 +264,11 @@ class Sklearn(Original):
 
         self.model = mlflow.sklearn.load_model(str(folder))
         self.specs = inputs
-        self.columns = tabular
+        self.columns = Columns(specs=inputs) if tabular else None
 
     def answer(self, inputs: Arrays) -> Arrays:
         """`predict`, and `predict_proba` if the estimator has it."""
-        features = self._frame(inputs) if self.columns else next(iter(inputs.values()))
+        features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
         label = np.asarray(self.model.predict(features))
         if self._classifies() and hasattr(self.model, "predict_proba"):
             return {"label": label, "probabilities": np.asarray(self.model.predict_proba(features), dtype=np.float32)}
@@ -287,17 +283,12 @@ class Sklearn(Original):
         try:
             return skl2onnx.to_onnx(self.model, initial_types=types, options=options, target_opset=min(opset, 21))
         except Exception as error:
-            raise _failed("skl2onnx can't convert the model", error) from error
+            raise failed("skl2onnx can't convert the model", error) from error
 
     def _classifies(self) -> bool:
         from sklearn.base import is_classifier  # noqa: PLC0415
 
         return bool(is_classifier(self.model))
-
-    def _frame(self, inputs: Arrays) -> Any:
-        import pandas as pd  # noqa: PLC0415
-
-        return pd.DataFrame({name: array.reshape(len(array)) for name, array in inputs.items()})
 
     def _type(self, spec: TensorSpec) -> Any:
         from skl2onnx.common import data_types as kinds  # noqa: PLC0415
@@ -310,116 +301,6 @@ class Sklearn(Original):
             "INT64": kinds.Int64TensorType,
         }
         return table.get(spec.datatype, kinds.FloatTensorType)(shape)
-
-
-# --- gradient boosting ----------------------------------------------------------------------------------------------
-
-
-class Boosted(Original):
-    """A booster or an estimator on one matrix of features, converted by onnxmltools.
-
-    It answers classes and their probabilities, or the value of a regression.
-    """
-
-    def __init__(self, library: str, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
-        if tabular or len(inputs) != 1:
-            raise ExportFailed(
-                f"{library} models are served with their features as one tensor, this one was logged with columns",
-                do="Log it with a signature and an input example that are numpy arrays of shape (-1, features).",
-            )
-        self.model = self._load(str(folder))
-        self.spec = inputs[0]
-
-    @abstractmethod
-    def _load(self, folder: str) -> Any:
-        """The model, as MLflow loads it."""
-
-    @abstractmethod
-    def _objective(self) -> str:
-        """The training objective, such as `binary`."""
-
-    @abstractmethod
-    def _scores(self, features: NDArray[Any]) -> NDArray[Any]:
-        """The probabilities of all classes, or of the second class alone; or the regression's value."""
-
-    @abstractmethod
-    def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
-        """The model as onnxmltools writes it."""
-
-    def answer(self, inputs: Arrays) -> Arrays:
-        """Classes and their probabilities, or the value of a regression."""
-        scores = np.asarray(self._scores(next(iter(inputs.values()))))
-        if not self._objective().startswith(("binary", "multi")):
-            return {"variable": scores.reshape(-1, 1).astype(np.float32)}
-        probabilities = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
-        classes = np.asarray(getattr(self.model, "classes_", np.arange(probabilities.shape[1])))
-        return {"label": classes[probabilities.argmax(axis=1)], "probabilities": probabilities.astype(np.float32)}
-
-    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through onnxmltools; features are served as FP32."""
-        from onnxmltools.convert.common.data_types import FloatTensorType  # noqa: PLC0415 - only for such models
-
-        types = [(self.spec.name, FloatTensorType([None, *self.spec.shape[1:]]))]
-        try:
-            return self._converted(types, min(opset, _BOOSTING_OPSET))
-        except Exception as error:
-            raise _failed("onnxmltools can't convert the model", error) from error
-
-
-class LightGbm(Boosted):
-    """A LightGBM booster or estimator."""
-
-    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
-        super().__init__("LightGBM", folder, inputs, tabular=tabular)
-
-    def _load(self, folder: str) -> Any:
-        import mlflow.lightgbm  # noqa: PLC0415 - only for LightGBM models
-
-        return mlflow.lightgbm.load_model(folder)
-
-    def _objective(self) -> str:
-        return str(getattr(self.model, "params", {}).get("objective") or getattr(self.model, "objective_", ""))
-
-    def _scores(self, features: NDArray[Any]) -> NDArray[Any]:
-        return np.asarray(getattr(self.model, "predict_proba", self.model.predict)(features))
-
-    def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
-        import onnxmltools  # noqa: PLC0415
-
-        return onnxmltools.convert_lightgbm(self.model, initial_types=types, zipmap=False, target_opset=opset)
-
-
-class XGBoost(Boosted):
-    """An XGBoost booster, which needs its own matrix type, or an estimator, which does not."""
-
-    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
-        super().__init__("XGBoost", folder, inputs, tabular=tabular)
-
-    def _load(self, folder: str) -> Any:
-        import mlflow.xgboost  # noqa: PLC0415 - only for XGBoost models
-
-        model = mlflow.xgboost.load_model(folder)
-        if not hasattr(model, "get_booster") and self._objective_of(model) == "multi:softmax":
-            model.set_param({"objective": "multi:softprob"})  # the same trees; softmax would return classes only
-        return model
-
-    def _objective(self) -> str:
-        return self._objective_of(self.model.get_booster() if hasattr(self.model, "get_booster") else self.model)
-
-    def _objective_of(self, booster: Any) -> str:
-        return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
-
-    def _scores(self, features: NDArray[Any]) -> NDArray[Any]:
-        if hasattr(self.model, "get_booster"):
-            return np.asarray(getattr(self.model, "predict_proba", self.model.predict)(features))
-        import xgboost  # noqa: PLC0415
-
-        return np.asarray(self.model.predict(xgboost.DMatrix(features)))
-
-    def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
-        import onnxmltools  # noqa: PLC0415
-
-        return onnxmltools.convert_xgboost(self.model, initial_types=types, target_opset=opset)
 
 
 # --- TensorFlow -----------------------------------------------------------------------------------------------------
@@ -468,7 +349,7 @@ class TensorFlow(Original):
                 self.tf.function(self._call, input_signature=kinds), input_signature=kinds, opset=min(opset, 18)
             )
         except Exception as error:
-            raise _failed("tf2onnx can't convert the model", error) from error
+            raise failed("tf2onnx can't convert the model", error) from error
         return _renamed_outputs(converted, self._names(len(converted.graph.output)))
 
     def _call(self, *tensors: Any) -> list[Any]:
@@ -510,28 +391,35 @@ def _renamed_outputs(model: onnx.ModelProto, names: list[str]) -> onnx.ModelProt
 
 
 class Onnx(Original):
-    """A model logged as ONNX: its own graph is the original."""
+    """A model logged as ONNX: its own graph is the original.
 
-    def __init__(self, folder: Path) -> None:
+    Where the specs have one more axis than the graph, of samples, there is one sample at a time (`graph_contract`).
+    """
+
+    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]) -> None:
         meta = yaml.safe_load((folder / "MLmodel").read_text())
         self.file = folder / str(meta["flavors"]["onnx"]["data"])
         import onnxruntime as ort  # noqa: PLC0415 - only for ONNX models
 
         self.session = ort.InferenceSession(self.file, providers=["CPUExecutionProvider"])
+        self.shapes = {spec.name: spec.shape for spec in (*inputs, *outputs)}
+        self.batch = inputs[0].shape[0]
 
     def answer(self, inputs: Arrays) -> Arrays:
-        """Runs the logged file. Inputs match by name, else by order: the signature may name them differently."""
-        names = [node.name for node in self.session.get_inputs()]
-        feeds = inputs if set(names) == set(inputs) else dict(zip(names, inputs.values(), strict=True))
-        outputs = [node.name for node in self.session.get_outputs()]
-        return dict(zip(outputs, self.session.run(outputs, feeds), strict=True))
+        """Runs the logged file."""
+        names = [node.name for node in self.session.get_outputs()]
+        feeds = {node.name: self._feed(inputs[node.name], len(node.shape)) for node in self.session.get_inputs()}
+        answers = zip(names, self.session.run(names, feeds), strict=True)
+        return {
+            name: array[None] if np.ndim(array) < len(self.shapes.get(name, ())) else array for name, array in answers
+        }
+
+    def _feed(self, array: NDArray[Any], rank: int) -> NDArray[Any]:
+        return np.asarray(array[0]) if rank < array.ndim else array
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """The logged graph, with its external data."""
-        return graphs.load(self.file, path)
-
-
-_BOOSTERS: dict[str, Callable[..., Original]] = {"lightgbm": LightGbm, "xgboost": XGBoost}
+        """The logged graph, with its external data, and an axis of samples on every tensor."""
+        return graphs.with_samples_axis(graphs.load(self.file, path), self.shapes)
 
 
 def feeds(inputs: Arrays, specs: tuple[TensorSpec, ...]) -> Arrays:

@@ -1,0 +1,230 @@
+"""Gradient boosting: LightGBM, XGBoost and CatBoost on one matrix of features, or on the columns of a data frame."""
+
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.conversion.columns import FEATURES, Columns
+from shiplift.runtime.model.conversion.original import Original, failed
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.tensor import TensorSpec
+
+_OPSET = 15  # the newest opset that onnxmltools writes
+
+
+class Boosted(Original):
+    """A booster or an estimator, converted by onnxmltools or by its own library.
+
+    It answers classes and their probabilities, or the value of a regression.
+    """
+
+    unknown = math.nan  # the code of a category that was not seen in training
+
+    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
+        if not tabular and len(inputs) != 1:
+            raise ExportFailed(
+                f"{len(inputs)} tensors were logged; the model takes one matrix of features, or a data frame",
+                do="Log it with a signature and an input example of the data that it was trained on.",
+            )
+        self.model = self._load(str(folder))
+        self.spec = inputs[0]
+        self.columns = (
+            Columns(specs=inputs, categories=self._categories(inputs), unknown=self.unknown) if tabular else None
+        )
+
+    @abstractmethod
+    def _load(self, folder: str) -> Any:
+        """The model, as MLflow loads it."""
+
+    @abstractmethod
+    def _objective(self) -> str:
+        """The training objective, such as `binary`."""
+
+    @abstractmethod
+    def _categories(self, specs: tuple[TensorSpec, ...]) -> Mapping[str, Sequence[Any]]:
+        """The categories of each categorical column, in the order of their codes."""
+
+    @abstractmethod
+    def _scores(self, features: Any) -> Any:
+        """The probabilities of all classes, or of the second class alone; or the regression's value."""
+
+    @abstractmethod
+    def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
+        """The model as ONNX, with an input of the name and type in `types`."""
+
+    def answer(self, inputs: Arrays) -> Arrays:
+        """Classes and their probabilities, or the value of a regression."""
+        features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
+        scores = np.asarray(self._scores(features))
+        if not self._objective().startswith(("binary", "multi")):
+            return {"variable": scores.reshape(-1, 1).astype(np.float32)}
+        probabilities = scores if scores.ndim == 2 else np.column_stack([1 - scores, scores])
+        classes = np.asarray(getattr(self.model, "classes_", np.arange(probabilities.shape[1])))
+        return {"label": classes[probabilities.argmax(axis=1)], "probabilities": probabilities.astype(np.float32)}
+
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """Through the library's converter; features are computed with as FP32."""
+        from onnxmltools.convert.common.data_types import FloatTensorType  # noqa: PLC0415 - only for such models
+
+        columns = self.columns
+        name, sizes = (FEATURES, [len(columns.specs)]) if columns else (self.spec.name, [*self.spec.shape[1:]])
+        try:
+            model = self._converted([(name, FloatTensorType([None, *sizes]))], min(opset, _OPSET))
+        except Exception as error:
+            raise failed("the model can't be converted", error) from error
+        return columns.in_front_of(model) if columns else model
+
+
+class LightGbm(Boosted):
+    """A LightGBM booster or estimator."""
+
+    unknown = -1.0  # it compares no category with a negative code, and none is equal to it
+
+    def _load(self, folder: str) -> Any:
+        import mlflow.lightgbm  # noqa: PLC0415 - only for LightGBM models
+
+        return mlflow.lightgbm.load_model(folder)
+
+    def _objective(self) -> str:
+        return str(getattr(self.model, "params", {}).get("objective") or getattr(self.model, "objective_", ""))
+
+    def _categories(self, specs: tuple[TensorSpec, ...]) -> Mapping[str, Sequence[Any]]:
+        """LightGBM keeps the categories of pandas' categorical columns in their order, without the columns' names."""
+        booster = getattr(self.model, "booster_", self.model)
+        lists = booster.pandas_categorical or []
+        infos = booster.dump_model(num_iteration=1)["feature_infos"]
+        inner = dict(zip([spec.name for spec in specs], booster.feature_name(), strict=True))
+        names = [
+            spec.name for spec in specs
+            if spec.datatype == "BYTES" or infos.get(inner[spec.name], {}).get("values")
+        ]  # fmt: skip
+        if lists and len(names) != len(lists):
+            raise ExportFailed(
+                f"the model was trained on {len(lists)} categorical columns, its signature has {len(names)}: "
+                f"{', '.join(names) or 'none'}",
+                do="Log it with a signature inferred from the data frame that it was trained on.",
+            )
+        return dict(zip(names, lists, strict=False))
+
+    def _scores(self, features: Any) -> Any:
+        return getattr(self.model, "predict_proba", self.model.predict)(features)
+
+    def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
+        import onnxmltools  # noqa: PLC0415
+
+        return onnxmltools.convert_lightgbm(self.model, initial_types=types, zipmap=False, target_opset=opset)
+
+
+class XGBoost(Boosted):
+    """An XGBoost booster, which needs its own matrix type, or an estimator, which does not."""
+
+    def _load(self, folder: str) -> Any:
+        import mlflow.xgboost  # noqa: PLC0415 - only for XGBoost models
+
+        model = mlflow.xgboost.load_model(folder)
+        if not hasattr(model, "get_booster") and self._objective_of(model) == "multi:softmax":
+            model.set_param({"objective": "multi:softprob"})  # the same trees; softmax would return classes only
+        return model
+
+    @property
+    def booster(self) -> Any:
+        """The trees, without the estimator."""
+        return self.model.get_booster() if hasattr(self.model, "get_booster") else self.model
+
+    def _objective(self) -> str:
+        return self._objective_of(self.booster)
+
+    def _objective_of(self, booster: Any) -> str:
+        return str(json.loads(booster.save_config())["learner"]["objective"]["name"])
+
+    def _categories(self, specs: tuple[TensorSpec, ...]) -> Mapping[str, Sequence[Any]]:
+        """XGBoost keeps the categories by column since 3.1; before, it has codes only."""
+        kept = dict(self.booster.get_categories(export_to_arrow=True).to_arrow())
+        categories = {name: values.to_pylist() for name, values in kept.items() if values is not None}
+        texts = [spec.name for spec in specs if spec.datatype == "BYTES" and spec.name not in categories]
+        if texts:
+            raise ExportFailed(
+                f"the model does not know the categories of its column {texts[0]!r}",
+                do="Train it with XGBoost 3.1 or newer on a data frame with categorical columns, and log that.",
+            )
+        return categories
+
+    def _scores(self, features: Any) -> Any:
+        if hasattr(self.model, "get_booster"):
+            return getattr(self.model, "predict_proba", self.model.predict)(features)
+        import xgboost  # noqa: PLC0415
+
+        return self.model.predict(xgboost.DMatrix(features, enable_categorical=True))
+
+    def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
+        import onnxmltools  # noqa: PLC0415
+
+        booster = self.booster  # its answers are in by now: onnxmltools wants features by number, and no indicators
+        booster.feature_types = [kind if kind == "c" else "float" for kind in booster.feature_types or ()] or None
+        booster.feature_names = None
+        return onnxmltools.convert_xgboost(self.model, initial_types=types, target_opset=opset)
+
+
+class CatBoost(Boosted):
+    """A CatBoost model of numbers, which writes itself as ONNX."""
+
+    def _load(self, folder: str) -> Any:
+        try:
+            import catboost  # noqa: F401, PLC0415 - only for CatBoost models
+        except ImportError as error:
+            raise ExportFailed(
+                f"CatBoost models need a package that is not installed here: {error}",
+                do="Install the `catboost` extra: pip install 'shiplift[catboost]'.",
+            ) from error
+        import mlflow.catboost  # noqa: PLC0415
+
+        return mlflow.catboost.load_model(folder)
+
+    def _objective(self) -> str:
+        classes = len(self.model.classes_)
+        return "binary" if classes == 2 else "multi" if classes else "regression"
+
+    def _categories(self, specs: tuple[TensorSpec, ...]) -> Mapping[str, Sequence[Any]]:
+        """None: CatBoost computes with statistics of categories, which it can't write as ONNX."""
+        names = [self.model.feature_names_[at] for at in self.model.get_cat_feature_indices()]
+        names += [spec.name for spec in specs if spec.datatype == "BYTES" and spec.name not in names]
+        if names:
+            raise ExportFailed(
+                f"CatBoost can't write a model of categorical features as ONNX: {', '.join(names)}",
+                do="Encode them as numbers before training, or train LightGBM or XGBoost, whose categories are served.",
+            )
+        return {}
+
+    def _scores(self, features: Any) -> Any:
+        kind = "RawFormulaVal" if self._objective() == "regression" else "Probability"
+        return self.model.predict(features, prediction_type=kind)
+
+    def _converted(self, types: list[Any], opset: int) -> onnx.ModelProto:
+        """Its ONNX names its input `features`, and gives probabilities as a list of mappings, which no server has."""
+        with TemporaryDirectory() as folder:
+            self.model.save_model(f"{folder}/catboost.onnx", format="onnx")
+            model = onnx.load(f"{folder}/catboost.onnx")
+        graph, (name, _) = model.graph, types[0]
+        trees = graph.node[0]
+        trees.input[0] = graph.input[0].name = name
+        outputs = ["variable"] if self._objective() == "regression" else ["label", "probabilities"]
+        del graph.node[1:]
+        trees.output[:] = outputs
+        labels = graph.output[0].type.tensor_type.elem_type
+        del graph.output[:]
+        for output, kind in zip(outputs, [labels, TensorProto.FLOAT], strict=False):
+            shape = ["batch"] if output == "label" else ["batch", len(self.model.classes_) or 1]
+            graph.output.append(helper.make_tensor_value_info(output, kind, shape))
+        return model
+
+
+BOOSTERS: dict[str, Callable[..., Original]] = {"lightgbm": LightGbm, "xgboost": XGBoost, "catboost": CatBoost}

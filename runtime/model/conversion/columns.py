@@ -1,0 +1,124 @@
+"""Named columns in front of a model that was trained on a data frame: one input each, with categories as at training.
+
+A tree compares a category's code, which depends on the order of the categories in the training data. So the codes of
+the values are part of the graph, and clients send the values.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, compose, helper
+
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.tensor import TensorSpec
+
+FEATURES = "features"  # the model's one input, before columns take its place
+_INNER = "trees/"
+_LEARNING, _ENCODER_VERSION, _CAST_VERSION = "ai.onnx.ml", 3, 13
+_TYPES = {datatype: number for number, datatype in onnx_models.DATATYPES.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """The columns of a data frame, in the order of the features.
+
+    `categories` are the values of each categorical column in the order of their codes, as at training. A value that is
+    none of them has the code `unknown`.
+    """
+
+    specs: tuple[TensorSpec, ...]
+    categories: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    unknown: float = -1.0
+
+    def frame(self, inputs: Arrays) -> Any:
+        """The inputs, (samples, 1) each, as a data frame with categorical columns as at training."""
+        import pandas as pd  # noqa: PLC0415 - only for such models
+
+        columns: dict[str, Any] = {}
+        for spec in self.specs:
+            values = inputs[spec.name].reshape(-1)
+            known = self.categories.get(spec.name)
+            columns[spec.name] = (
+                values if known is None else pd.Categorical.from_codes(_codes(known, values), list(known))
+            )
+        return pd.DataFrame(columns)
+
+    def in_front_of(self, model: onnx.ModelProto) -> onnx.ModelProto:
+        """The model with an input per column instead of its input `FEATURES`, (samples, columns) of FP32.
+
+        Raises:
+            ExportFailed: a column has the name of an output.
+        """
+        outputs = {output.name for output in model.graph.output}
+        if taken := sorted(outputs & {spec.name for spec in self.specs}):
+            raise ExportFailed(
+                f"the column {taken[0]!r} has the name of an output of the model",
+                do="Rename the column, and log the model again.",
+            )
+        model = compose.add_prefix(model, _INNER, rename_inputs=False, rename_outputs=False)
+        graph = model.graph
+        nodes = [node for spec in self.specs for node in self._read(spec)]
+        parts = [_part(spec) for spec in self.specs]
+        nodes.append(helper.make_node("Concat", parts, [FEATURES], axis=1))
+        del graph.input[:]
+        graph.input.extend(helper.make_tensor_value_info(s.name, _TYPES[s.datatype], ["batch", 1]) for s in self.specs)
+        own = list(graph.node)
+        del graph.node[:]
+        graph.node.extend([*nodes, *own])
+        _declare_operators(model)
+        return model
+
+    def _read(self, spec: TensorSpec) -> list[onnx.NodeProto]:
+        """The nodes that turn a column into numbers."""
+        known = self.categories.get(spec.name)
+        if known is None:
+            return [helper.make_node("Cast", [spec.name], [_part(spec)], to=TensorProto.FLOAT)]
+        read, name, keys = _keys(spec, known)
+        codes = [float(code) for code in range(len(known))]
+        encode = helper.make_node(
+            "LabelEncoder",
+            [name],
+            [_part(spec)],
+            domain=_LEARNING,
+            values_floats=codes,
+            default_float=self.unknown,
+            **keys,
+        )
+        return [*read, encode]
+
+
+def _keys(spec: TensorSpec, known: Sequence[Any]) -> tuple[list[onnx.NodeProto], str, dict[str, Any]]:
+    """How categories are compared: the nodes before that, the tensor to compare, and LabelEncoder's keys."""
+    if spec.datatype == "BYTES":
+        return [], spec.name, {"keys_strings": [str(value) for value in known]}
+    typed = f"{_part(spec)}/typed"
+    if any(isinstance(value, float) for value in known):
+        cast = helper.make_node("Cast", [spec.name], [typed], to=TensorProto.FLOAT)
+        return [cast], typed, {"keys_floats": [float(value) for value in known]}
+    cast = helper.make_node("Cast", [spec.name], [typed], to=TensorProto.INT64)
+    return [cast], typed, {"keys_int64s": [int(value) for value in known]}
+
+
+def _declare_operators(model: onnx.ModelProto) -> None:
+    """Declares versions that have this LabelEncoder and Cast; onnxmltools declares the oldest that a tree needs."""
+    versions = {entry.domain: entry.version for entry in model.opset_import}
+    versions[_LEARNING] = max(versions.get(_LEARNING, 1), _ENCODER_VERSION)
+    versions[""] = max(versions.get("", 1), _CAST_VERSION)
+    del model.opset_import[:]
+    model.opset_import.extend(helper.make_opsetid(domain, version) for domain, version in versions.items())
+
+
+def _part(spec: TensorSpec) -> str:
+    return f"{_INNER}column/{spec.name}"
+
+
+def _codes(known: Sequence[Any], values: NDArray[Any]) -> list[int]:
+    """Each value's position among the categories, -1 if it is none of them; text may stand for a number."""
+    as_text = values.dtype.kind in "OSU"
+    codes = {str(value) if as_text else value: code for code, value in enumerate(known)}
+    return [codes.get(str(value) if as_text else value, -1) for value in values.tolist()]

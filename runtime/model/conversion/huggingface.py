@@ -1,0 +1,186 @@
+"""Hugging Face models that take text: pipelines of one encoder pass, and sentence encoders.
+
+MLflow loads the model, so the answers are those of `mlflow.pyfunc`. What becomes ONNX is the module with what comes
+after it as far as that is tensors: softmax or sigmoid, the choice of a mask's tokens, pooling and normalisation. Labels
+and tokens are made by `text_front`. The architecture is code of `transformers`, since admission refused any other.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.conversion import graphs, text_graphs
+from shiplift.runtime.model.conversion.loaders import TorchModule
+from shiplift.runtime.model.conversion.original import Original
+from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz
+from shiplift.runtime.model.text.tasks import task_of, truncation_of
+from shiplift.runtime.model.text.text_front import IDS, MASK, SETTINGS, TOKENIZER, TextFront
+from shiplift.runtime.records.model import Flavor
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+
+INPUTS = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in (IDS, MASK))
+_MAX_TEXTS = 16  # of an example: the pipeline answers each by itself
+
+
+class HuggingFace(Original):
+    """A text model as MLflow loads it; `answer` is the module's, on tokens."""
+
+    takes_text = True
+
+    def __init__(self, folder: Path, meta: dict[str, Any], flavor: Flavor) -> None:
+        self.task, self.cut = task_of(meta, flavor), truncation_of(meta)
+        self.served = _loaded(folder)
+        raw = self.served.get_raw_model()
+        self.model, self.tokenizer = (raw, raw.tokenizer) if flavor == "sentence_transformers" else (
+            raw.model, raw.tokenizer)  # fmt: skip
+        _check_prompts(self.model)
+        module = text_graphs.graph(self.model, self.task, self.tokenizer)
+        self.graph = TorchModule(module, INPUTS, text_graphs.OUTPUTS[self.task])
+
+    @cached_property
+    def front(self) -> TextFront:
+        """The tokenizer and the settings, as they are written for serving."""
+        with TemporaryDirectory() as folder:
+            self.write_front(Path(folder))
+            return TextFront(Path(folder))
+
+    def write_text(self, example: Arrays, to: Path) -> Signature:
+        """Writes the front, and texts with what `mlflow.pyfunc` answers to each."""
+        (to / "text").mkdir(exist_ok=True)
+        self.write_front(to / "text")
+        ((name, values),) = example.items()
+        first = [str(text) for text in values.reshape(-1)][:_MAX_TEXTS]
+        texts = list(dict.fromkeys([*first, *self.varied(first), *self._long(first[0])]))
+        answers = self.expected(texts)
+        asked = {f"input/{name}": np.array(texts, dtype=object).reshape(-1, 1)}
+        (to / "texts.npz").write_bytes(dump_npz(asked | {f"output/{key}": array for key, array in answers.items()}))
+        spec = TensorSpec(name=name, datatype="BYTES", shape=(-1, 1))
+        return Signature(inputs=(spec,), outputs=tuple(_seen(key, array) for key, array in answers.items()))
+
+    def write_front(self, to: Path) -> None:
+        """Writes `tokenizer.json` and `text.json`."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            raise ExportFailed("the model has a tokenizer without a tokenizer.json", do="Log it with a fast tokenizer.")
+        backend.no_padding()
+        backend.no_truncation()
+        backend.save(str(to / TOKENIZER))
+        (to / SETTINGS).write_text(json.dumps(self._settings(), sort_keys=True, indent=1))
+
+    def _settings(self) -> dict[str, Any]:
+        sentence = self.task == "sentence-embedding"
+        config = (self.model[0].model if sentence else self.model).config
+        labels = getattr(config, "id2label", None) or {}
+        limit = self.model.max_seq_length if sentence else self.tokenizer.model_max_length
+        limit = self.cut.get("max_length", limit) if self.cut.get("truncation") else limit
+        return {
+            "task": self.task,
+            "labels": [str(labels[at]) for at in range(len(labels))],
+            "max_tokens": min(
+                limit or text_graphs.MOST_TOKENS, text_graphs.positions(self.model), text_graphs.MOST_TOKENS
+            ),
+            "truncate": sentence or self.task == "token-classification" or bool(self.cut.get("truncation")),
+            "pad_id": self.tokenizer.pad_token_id or 0,
+            "mask_id": self.tokenizer.mask_token_id,
+            "unknown_id": self.tokenizer.unk_token_id,
+            "strip": sentence,
+            "lower": sentence and bool(getattr(self.model[0], "do_lower_case", False)),
+            "prefix": self.model.prompts.get(self.model.default_prompt_name, "") if sentence else "",
+        }
+
+    # --- the graph ---
+
+    def tensors(self, requests: dict[str, Arrays]) -> dict[str, Arrays]:
+        """The tokens of each set of texts; some texts are made longer, so that every batch has padding."""
+        sets = {}
+        for name, inputs in requests.items():
+            texts = self.varied(_texts(inputs))
+            sets[name] = self.front.feeds(self.front.encode(self.front.read(texts)))
+        return sets
+
+    def varied(self, texts: Sequence[str]) -> list[str]:
+        """The texts, every other one doubled; without a second mask token, of which there must be one."""
+        mask = self.tokenizer.mask_token or ""
+        return [
+            f"{text} {text.replace(mask, '') if mask else text}" if at % 2 and self._fits(text) else text
+            for at, text in enumerate(texts)
+        ]
+
+    def _long(self, text: str) -> list[str]:
+        """A text that is longer than the model takes, if longer ones are cut."""
+        return [f"{text} " * self.front.settings["max_tokens"]] if self.front.settings["truncate"] else []
+
+    def _fits(self, text: str) -> bool:
+        return bool(2 * len(self.front.tokenizer.encode(text).ids) <= self.front.settings["max_tokens"])
+
+    def answer(self, inputs: Arrays) -> Arrays:
+        """The module's outputs."""
+        return self.graph.answer(inputs)
+
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """Through torch's exporter, with dynamic batch and length."""
+        return graphs.with_known_sizes(self.graph.to_onnx(batch_of(example, 2), opset, path))
+
+    # --- what clients see ---
+
+    def expected(self, texts: Sequence[str]) -> Arrays:
+        """What `mlflow.pyfunc` answers to each text by itself, under the names that clients see."""
+        return concatenate([self._expected(text) for text in texts])
+
+    def _expected(self, text: str) -> Arrays:
+        if self.task == "text-classification":
+            (row,) = self.served.predict([text]).to_dict("records")
+            return {"label": _text(row["label"]), "score": np.array([[row["score"]]], np.float32)}
+        if self.task == "feature-extraction":
+            return {"features": np.asarray(self.served.predict([text]), np.float32)[None]}
+        if self.task == "sentence-embedding":
+            return {"embeddings": np.asarray(self.served.predict([text]), np.float32)}
+        entities = self.served.get_raw_model()(text)
+        for entity in entities:
+            entity.pop("sequence", None)
+        detail = json.dumps(entities, default=float, ensure_ascii=False)
+        if self.task == "fill-mask":
+            return {"token": _text(self.served.predict([text])[0]), "candidates": _text(detail)}
+        labels = self.served.predict([text])[0] if entities else ""  # MLflow fails on a text without entities
+        return {"labels": _text(labels), "entities": _text(detail)}
+
+
+def _seen(name: str, array: NDArray[Any]) -> TensorSpec:
+    """An output as clients see it: of three sizes, the second is the number of tokens."""
+    sizes = (-1, array.shape[2]) if array.ndim == 3 else array.shape[1:]
+    return TensorSpec(name=name, datatype="BYTES" if array.dtype.kind == "O" else "FP32", shape=(-1, *sizes))
+
+
+def _text(text: str) -> Any:
+    return np.array([[text]], dtype=object)
+
+
+def _texts(inputs: Arrays) -> list[str]:
+    (texts,) = inputs.values()
+    return [str(text) for text in texts.reshape(-1)]
+
+
+def _loaded(folder: Path) -> Any:
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    import mlflow.pyfunc  # noqa: PLC0415
+
+    return mlflow.pyfunc.load_model(str(folder))
+
+
+def _check_prompts(model: Any) -> None:
+    """Prompts that are tokenized but not pooled would need a mask of their own."""
+    for module in model if hasattr(model, "prompts") else ():
+        if not getattr(module, "include_prompt", True):
+            raise ExportFailed(
+                "the sentence encoder leaves its prompt out of the pooling, which is not supported",
+                do="Set `include_prompt=True` in its Pooling module, or log the model as pt2.",
+            )

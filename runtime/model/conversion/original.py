@@ -1,0 +1,54 @@
+"""What every format of logged models can do: answer requests, and become ONNX."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+import onnx
+
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.tensor import Signature
+
+
+class Original(ABC):
+    """A loaded model: it answers requests and converts itself to ONNX."""
+
+    notes: tuple[str, ...] = ()
+    takes_text: bool = False  # clients send text, and get what `write_text` says
+    batch: int = -1  # the only batch size that it answers; -1: it answers any
+
+    @abstractmethod
+    def answer(self, inputs: Arrays) -> Arrays:
+        """The outputs by name, in the model's order."""
+
+    def tensors(self, requests: dict[str, Arrays]) -> dict[str, Arrays]:
+        """What the graph takes for these sets of requests."""
+        return requests
+
+    @abstractmethod
+    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
+        """The model as ONNX with a dynamic batch, to be written to the folder `path`, which gets large weights here."""
+
+    def write_text(self, example: Arrays, to: Path) -> Signature | None:
+        """For a model that takes text: writes what is around the graph, and returns the signature that clients see.
+
+        `to/text` gets what tokenizes, and `to/texts.npz` the example's texts with the original's answers.
+        """
+        return None
+
+    def to_torchscript(self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path) -> None:
+        """Writes the model as TorchScript, and checks its answers to these sets of inputs.
+
+        Raises:
+            ExportFailed: it can't be written, or its answers differ.
+        """
+        raise ExportFailed("only PyTorch models have a TorchScript form", do="Leave out `export.torchscript`.")
+
+
+def failed(problem: str, error: BaseException) -> ExportFailed:
+    """The error for a model that can't be loaded or converted."""
+    reason = " ".join(str(error).split())
+    return ExportFailed(
+        f"{problem}: {type(error).__name__}: {reason[:500]}",
+        do="Load it in a fresh Python process with the logged requirements; or log it as pt2, skops or ONNX.",
+    )

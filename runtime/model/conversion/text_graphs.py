@@ -1,0 +1,87 @@
+"""The module that becomes a text model's ONNX graph: the logged one, and what follows it as far as that is tensors."""
+
+from typing import Any
+
+from shiplift.runtime.model.text.text_front import IDS, MASK
+
+OUTPUTS = {
+    "text-classification": ("probabilities",),
+    "token-classification": ("probabilities",),
+    "fill-mask": ("scores", "tokens"),
+    "feature-extraction": ("features",),
+    "sentence-embedding": ("embeddings",),
+}
+MOST_TOKENS = 8192  # for models without a limit of their own
+_CANDIDATES = 5  # as many as a fill-mask pipeline returns
+
+
+def positions(model: Any) -> int:
+    """How many tokens have a position embedding; RoBERTa's first ones stand for padding."""
+    import torch  # noqa: PLC0415
+
+    sizes = [
+        module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1)
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Embedding) and "position_embeddings" in name
+    ]
+    config = getattr(model, "config", None) or model[0].model.config
+    return int(min(*sizes, getattr(config, "max_position_embeddings", None) or MOST_TOKENS, MOST_TOKENS))
+
+
+def graph(model: Any, task: str, tokenizer: Any) -> Any:
+    """The module from token ids and mask to the outputs of `OUTPUTS`, in float32."""
+    import torch  # noqa: PLC0415
+
+    class Graph(torch.nn.Module):  # type: ignore[misc] # torch has no types here
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+            if task == "sentence-embedding":
+                features = {IDS: input_ids, MASK: attention_mask, "modality": "text"}
+                return self.model(features)["sentence_embedding"]
+            outputs = self.model(input_ids=input_ids, attention_mask=attention_mask)
+            return after(outputs, input_ids, attention_mask)
+
+    after = {
+        "text-classification": _probabilities(model),
+        "token-classification": lambda outputs, _ids, _mask: outputs.logits.softmax(-1),
+        "feature-extraction": _features,
+        "fill-mask": _candidates(tokenizer.mask_token_id),
+        "sentence-embedding": None,
+    }[task]
+    module = model[0].model if task == "sentence-embedding" else model
+    module.set_attn_implementation("eager")
+    return Graph().eval().float()
+
+
+def _features(outputs: Any, _ids: Any, mask: Any) -> Any:
+    hidden = outputs[0]
+    return hidden * mask.unsqueeze(-1).to(hidden.dtype)
+
+
+def _probabilities(model: Any) -> Any:
+    """What a text-classification pipeline does to logits, from the model's configuration."""
+    config = getattr(model, "config", None)
+    kind, count = getattr(config, "problem_type", None), getattr(config, "num_labels", 0)
+
+    def apply(outputs: Any, _ids: Any, _mask: Any) -> Any:
+        if kind == "regression":
+            return outputs.logits
+        several = kind == "multi_label_classification" or count == 1
+        return outputs.logits.sigmoid() if several else outputs.logits.softmax(-1)
+
+    return apply
+
+
+def _candidates(mask_id: int) -> Any:
+    """The best tokens for each text's (first) mask token."""
+    import torch  # noqa: PLC0415
+
+    def apply(outputs: Any, ids: Any, _mask: Any) -> Any:
+        at = (ids == mask_id).to(torch.int64).argmax(dim=1).view(-1, 1, 1)
+        logits = outputs.logits.gather(1, at.expand(-1, 1, outputs.logits.shape[-1])).squeeze(1)
+        return torch.topk(logits.softmax(-1), min(_CANDIDATES, logits.shape[-1]))
+
+    return apply

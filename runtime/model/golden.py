@@ -1,0 +1,66 @@
+"""The sandboxed half of packaging: the engines' answers to golden requests."""
+
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.model import onnx_models, openvino_models
+from shiplift.runtime.model.sequences import answer_sequence
+from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz, load_npz
+from shiplift.runtime.records.precision import Engine, Precision
+from shiplift.runtime.records.tensor import TensorSpec
+
+SAMPLES = 8
+
+
+def answer_golden(
+    *,
+    models: list[dict[str, Any]],
+    reference: str,
+    inputs: list[str],
+    outputs: list[str],
+    states: dict[str, dict[str, Any]],
+    text: str,
+    out: str,
+) -> dict[str, Any]:
+    """Answers the golden requests with each of `models`; writes `out/INDEX.npz` with the `outputs` by name.
+
+    A model is an ONNX `file`, and the `engine` and `precision` that answer.
+
+    The requests are the `inputs` in the NPZ `reference`, one sample each, since int8 answers may round differently in a
+    larger batch. For a model with `states` (the output of each, by the input's name) they are the steps of a sequence.
+    For a text model, whose requests are texts, `text` is the folder of what is around the graph. A sandbox entry.
+
+    Raises:
+        ExportFailed, QuantizeFailed: the engine does not load a model.
+    """
+    progress("answering the golden requests")
+    arrays = load_npz(Path(reference))
+    requests = batch_of({name: arrays[f"input/{name}"] for name in inputs}, SAMPLES)
+    if text:
+        return _answer_texts(models, outputs, requests, Path(text), Path(out))
+    carried = {name: TensorSpec.model_validate(output) for name, output in states.items()}
+    for index, model in enumerate(models):
+        answers = answer_sequence(_session(outputs=outputs, **model), requests, carried)
+        (Path(out) / f"{index}.npz").write_bytes(dump_npz(answers))
+    return {"answered": len(models)}
+
+
+def _answer_texts(
+    models: list[dict[str, Any]], outputs: list[str], requests: Arrays, front: Path, out: Path
+) -> dict[str, Any]:
+    """Each text's answers, one by one."""
+    from shiplift.runtime.model.text.text_front import TextFront  # noqa: PLC0415 - needs an extra
+
+    around, ((_, texts),) = TextFront(front), requests.items()
+    for index, model in enumerate(models):
+        session = _session(outputs=outputs, **model)
+        answers = [around.run([text], lambda feeds: onnx_models.answer(session, feeds)) for text in texts.reshape(-1)]  # noqa: B023
+        (out / f"{index}.npz").write_bytes(dump_npz(concatenate(answers)))
+    return {"answered": len(models)}
+
+
+def _session(*, file: str, engine: Engine, precision: Precision, outputs: list[str]) -> Any:
+    if engine == "openvino":
+        return openvino_models.session(Path(file), outputs, precision)
+    return onnx_models.session(Path(file))

@@ -1,0 +1,105 @@
+"""Which tasks of Hugging Face models are released, and why the others are not."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.base.files import read_regular
+from shiplift.runtime.records.model import Flavor
+
+TEXT_FLAVORS: tuple[Flavor, ...] = ("transformers", "sentence_transformers")
+EXTRA = "Install the `transformers` extra: pip install 'shiplift[transformers]'."
+# By MLflow's `instance_type`: a task has several names (`ner`, `sentiment-analysis`), its pipeline has one.
+_PIPELINES = {
+    "TextClassificationPipeline": "text-classification",
+    "TokenClassificationPipeline": "token-classification",
+    "FillMaskPipeline": "fill-mask",
+    "FeatureExtractionPipeline": "feature-extraction",
+}
+_TRUNCATION = ("truncation", "max_length")
+_CUTS = ("TextClassificationPipeline",)  # what pipelines do with these parameters differs
+_GENERATES = ("TextGeneration", "Text2TextGeneration", "Summarization", "Translation", "Conversational")
+_TEXTS = (
+    "Ships carry most of the goods that the world trades.",
+    "Anna lives in Paris.",
+    "The crane lifts a container from the quay, and sets it down on the deck of the vessel.",
+)
+_MAX_BYTES = 1 << 20
+
+
+def task_of(meta: dict[str, Any], flavor: Flavor) -> str:
+    """The task of a logged model, by its `MLmodel` file.
+
+    Raises:
+        NotAdmitted: models of this task are not released.
+    """
+    logged = meta["flavors"][flavor]
+    if flavor == "sentence_transformers":
+        if logged.get("task"):
+            raise NotAdmitted(
+                f"the model was logged with `task: {logged['task']}`, which wraps its answers in another API's JSON",
+                do="Log it without `task`: it then answers with embeddings.",
+            )
+        return "sentence-embedding"
+    kind = str(logged.get("instance_type"))
+    if kind in _PIPELINES and not logged.get("peft_adaptor") and not _changes(meta, kind):
+        return _PIPELINES[kind]
+    raise _refusal(meta, str(logged.get("task")), kind)
+
+
+def truncation_of(meta: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of a `model_config` that cut long texts: `truncation`, and `max_length` in tokens."""
+    config = meta["flavors"].get("python_function", {}).get("config") or {}
+    return {name: config[name] for name in _TRUNCATION if name in config}
+
+
+def _changes(meta: dict[str, Any], kind: str) -> bool:
+    """Whether the model was logged with a `model_config` whose parameters change what its pipeline answers."""
+    config = meta["flavors"].get("python_function", {}).get("config") or {}
+    understood = _TRUNCATION if kind in _CUTS else ()
+    return bool(config.keys() - set(understood)) or not isinstance(config.get("max_length", 1), int)
+
+
+def _refusal(meta: dict[str, Any], task: str, kind: str) -> NotAdmitted:
+    if kind.startswith(_GENERATES):
+        return NotAdmitted(
+            f"the model's task is {task!r}: models that generate text are not released, because Triton's ONNX backends "
+            "don't stream tokens",
+            do="Serve it with Triton's vLLM or TensorRT-LLM backend, or with OpenVINO GenAI.",
+        )
+    if kind not in _PIPELINES:
+        return NotAdmitted(
+            f"the model's task is {task!r}; released ones are {', '.join(_PIPELINES.values())}, and sentence "
+            "embeddings (mlflow.sentence_transformers)",
+            do="Export the model itself as pt2 or ONNX, and log that: clients then send tensors.",
+        )
+    what = "a `model_config`" if _changes(meta, kind) else "a PEFT adapter"
+    return NotAdmitted(
+        f"the model was logged with {what}, which is not released",
+        do="Log the pipeline without it; merge an adapter into its model first (`merge_and_unload`).",
+    )
+
+
+def example_texts(folder: Path, task: str) -> NDArray[Any]:
+    """Sentences to ask a model that was logged without an input example; with the model's mask token if it needs one.
+
+    Raises:
+        NotAdmitted: the tokenizer names no mask token.
+    """
+    texts = list(_TEXTS)
+    if task == "fill-mask":
+        mask = _mask_token(folder)
+        texts = [text.replace(text.split()[1], mask, 1) for text in texts]
+    return np.array(texts, dtype=object).reshape(-1, 1)
+
+
+def _mask_token(folder: Path) -> str:
+    for file in sorted(folder.rglob("tokenizer_config.json")):
+        token = json.loads(read_regular(file, _MAX_BYTES)).get("mask_token")
+        if token:
+            return str(token["content"] if isinstance(token, dict) else token)
+    raise NotAdmitted("the tokenizer has no mask token", do="Log a fill-mask pipeline with its own tokenizer.")
