@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.precision import metrics
-from shiplift.runtime.records.precision import Evaluation, Metric, Slice
+from shiplift.runtime.precision.scoring import metrics
+from shiplift.runtime.records.precision import SCALES, Evaluation, Metric, Slice
 from shiplift.runtime.spec.model import Quantization
 
 _BATCH = 4  # with one thread a larger batch is hardly faster, and needs memory for its activations
@@ -93,6 +93,8 @@ class Validation:
             return
         for value in unique:
             at = np.flatnonzero(values == value)
+            if not metrics.defined(metric, labels[at]):
+                continue
             if name == _CLASSES and metric == "f1":
                 score, error = metrics.class_f1(outputs, labels, value)
             else:
@@ -105,11 +107,7 @@ def answers(running: Any, samples: Arrays) -> Arrays:
     size = len(next(iter(samples.values())))
     bytes_each = sum(array.nbytes for array in samples.values()) / max(size, 1)
     step = int(max(1, min(_BATCH, _BATCH_BYTES // max(bytes_each, 1))))
-    pieces = [
-        onnx_models.answer(running, {name: array[at : at + step] for name, array in samples.items()})
-        for at in range(0, size, step)
-    ]
-    return onnx_models.concatenate(pieces)
+    return onnx_models.answer(running, samples, step=1 if onnx_models.takes_one_sample(running) else step)
 
 
 def over_budget(base: Evaluation, candidate: Evaluation, metric: Metric | None, limits: Quantization) -> str:
@@ -120,7 +118,7 @@ def over_budget(base: Evaluation, candidate: Evaluation, metric: Metric | None, 
         return f"its outputs are off by {candidate.relative_error:.3g} of fp32's, the limit is {limits.max_error:g}"
     if metric is None or candidate.score is None or base.score is None:
         return "its accuracy is unknown: there are no labels to score it with"
-    drop = (base.score - candidate.score) * metrics.better(metric)
+    drop = (base.score - candidate.score) * SCALES[metric].better
     if not drop <= limits.max_score_drop:  # also refuses NaN
         return (
             f"{metric} {candidate.score:.4f} is {drop:.4f} worse than fp32's {base.score:.4f}, "
@@ -131,7 +129,7 @@ def over_budget(base: Evaluation, candidate: Evaluation, metric: Metric | None, 
 
 def _slice_over_budget(base: Evaluation, candidate: Evaluation, metric: Metric, limits: Quantization) -> str:
     before = {s.name: s.score for s in base.slices if s.samples >= limits.min_slice_samples}
-    drops = [((before[s.name] - s.score) * metrics.better(metric), s) for s in candidate.slices if s.name in before]
+    drops = [((before[s.name] - s.score) * SCALES[metric].better, s) for s in candidate.slices if s.name in before]
     if not drops:
         return ""
     drop, worst = max(drops, key=lambda pair: pair[0])

@@ -1,7 +1,7 @@
 """NVIDIA's modelopt as a command: mixed-precision, INT8 and FP8 graphs for TensorRT.
 
-modelopt pins ONNX Runtime and cupy, so it has its own environment (`Containerfile.modelopt`) and is run as a process,
-never imported. Its options are those of `python -m modelopt.onnx.quantization` and `... .autocast`.
+modelopt pins ONNX Runtime and cupy, so it has its own environment (in the image that `make image-gpu` builds) and is
+run as a process, never imported. Its options are those of `python -m modelopt.onnx.quantization` and `... .autocast`.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ from shiplift.runtime.host.processes import inherited
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.spec.model import Method
 
-IMAGE_PYTHON = "/opt/modelopt/bin/python"  # in the image of Containerfile.modelopt
+IMAGE_PYTHON = "/opt/modelopt/bin/python"  # in the image for GPUs
 METHODS: dict[Method, str] = {"minmax": "max", "entropy": "entropy"}  # modelopt's names; it has no percentile method
 _LIMIT_S = 3600
 
@@ -59,8 +59,8 @@ def run(command: Sequence[str], to: Path) -> Path:
         )
     except FileNotFoundError as error:
         raise MissingTool(
-            f"{command[0]} is missing: modelopt has its own image",
-            do="Build Containerfile.modelopt, and name the image as `images.modelopt` in the values.",
+            f"{command[0]} is missing: modelopt is in the image for GPUs",
+            do="Build it with `make image-gpu`, and name it as `images.gpu` in the values.",
         ) from error
     except subprocess.TimeoutExpired as error:
         raise QuantizeFailed(f"{command[2]} took more than {_LIMIT_S} s", do="Calibrate on fewer samples.") from error

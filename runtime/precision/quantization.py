@@ -212,6 +212,7 @@ def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iter
         del observed.graph.output[:]
         observed.graph.output.extend(tensors[name] for name in part)
         running = onnx_models.observing_session(observed, prepared)
+        most = 1 if onnx_models.takes_one_sample(running) else max_batch
         count, start, batch = len(next(iter(samples.values()))), 0, 1
         while start < count:
             sample_bytes = 0.0
@@ -221,7 +222,7 @@ def _observe(prepared: Path, samples: Arrays, op_types: tuple[str, ...]) -> Iter
                 sample_bytes += array.nbytes / batch
                 yield {name: array}
             start += batch
-            batch = max(1, min(max_batch, int(limit // max(sample_bytes, 1))))
+            batch = max(1, min(most, int(limit // max(sample_bytes, 1))))
 
 
 def _floats_around(graph: onnx.GraphProto, op_types: tuple[str, ...]) -> dict[str, onnx.ValueInfoProto]:

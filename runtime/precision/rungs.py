@@ -98,12 +98,12 @@ def write_arrays(to: Path, calibration: Arrays | None, validation: Validation) -
     return to
 
 
-def build_all(jobs: Sequence[Job]) -> tuple[Rung, ...]:
-    """Builds every job: small models in this process, others in as many processes as memory and cores allow."""
+def build_all(jobs: Sequence[Job], *, memory_mb: int) -> tuple[Rung, ...]:
+    """Builds every job: small models in this process, others in as many processes as `memory_mb` and cores allow."""
     if not jobs:
         return ()
     if quantization.model_bytes(Path(jobs[0].model)) >= _SMALL_BYTES:
-        return _build_in_processes(jobs)
+        return _build_in_processes(jobs, memory_mb)
     built = []
     for job in jobs:
         progress(f"building {job.kind}")
@@ -119,10 +119,11 @@ def parallel_builds(jobs: int, model_bytes: int, free_bytes: int, cores: int) ->
     return max(1, min(jobs, cores, free_bytes // each))
 
 
-def _build_in_processes(jobs: Sequence[Job]) -> tuple[Rung, ...]:
+def _build_in_processes(jobs: Sequence[Job], memory_mb: int) -> tuple[Rung, ...]:
     cores = len(os.sched_getaffinity(0))
     size = quantization.model_bytes(Path(jobs[0].model))
-    limit = parallel_builds(len(jobs), size, psutil.virtual_memory().available, cores)
+    free = min(psutil.virtual_memory().available, (memory_mb << 20) - int(own_memory_mb()[0] * 2**20))
+    limit = parallel_builds(len(jobs), size, free, cores)
     waiting, running, ended = list(enumerate(jobs)), dict[int, _Child](), dict[int, Rung]()
     try:
         while waiting or running:
@@ -156,7 +157,10 @@ class _Child:
         root = str(Path(shiplift.__file__).parent.parent)
         environment = {**inherited(), "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         command = [sys.executable, "-m", "shiplift.runtime.precision.rungs", str(folder / "job.json")]
-        return cls(job, start_child(command, environment=environment, log=folder / "log", folder=folder))
+        log = folder / "log"
+        # In the sandbox's session, so that it and modelopt, its child, are killed with the sandbox.
+        child = start_child(command, environment=environment, log=log, folder=folder, own_session=False)
+        return cls(job, child)
 
     def result(self) -> Rung | None:
         """The rung, or None while the process runs."""
@@ -238,8 +242,8 @@ def _dynamic(job: Job, arrays: _Arrays) -> Rung:
 def _fp8(job: Job, arrays: _Arrays) -> Rung:
     if not job.by_modelopt:
         raise MissingTool(
-            f"{job.kind} can't be built here: its Q/DQ graphs come from NVIDIA's modelopt, which needs its own image",
-            do="Name the image as `images.modelopt` in the values, or leave fp8 out of the target's precisions.",
+            f"{job.kind} can't be built here: its graphs come from NVIDIA's modelopt, which is in the image for GPUs",
+            do="Name that image as `images.gpu` in the values, or leave fp8 out of the target's precisions.",
         )
     return _by_modelopt(job, arrays, "fp8", "minmax")
 

@@ -5,7 +5,6 @@ samples. Layers are ranked by the noise they add to that of their inputs. A retr
 same weak spots, so the ranking is stored under the digest of the graph without its weights.
 """
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from onnx import TensorProto, helper
 from shiplift.runtime.base.errors import QuantizeFailed
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import Arrays
 
 
@@ -40,24 +40,6 @@ def ranking(
     order = sorted(layers, key=lambda name: -added.get(name, 0.0))
     write_atomically(file, json.dumps({"layers": order, "noise": {name: noise.get(name, 0.0) for name in order}}))
     return tuple(order)
-
-
-def graph_digest(model: Path) -> str:
-    """The digest of a graph: operators, attributes, edges, shapes and types, but no weights."""
-    loaded = onnx.load(model, load_external_data=False)
-    digest = hashlib.sha256()
-    for tensor in loaded.graph.initializer:
-        digest.update(f"{tensor.name} {tensor.data_type} {list(tensor.dims)}\n".encode())
-    for node in loaded.graph.node:
-        attributes = [_describe(attribute) for attribute in node.attribute]
-        digest.update(f"{node.op_type} {list(node.input)} {list(node.output)} {attributes}\n".encode())
-    return digest.hexdigest()
-
-
-def _describe(attribute: onnx.AttributeProto) -> str:
-    if attribute.type == onnx.AttributeProto.TENSOR:
-        return f"{attribute.name} {attribute.t.data_type} {list(attribute.t.dims)}"
-    return str(attribute.SerializeToString(deterministic=True))
 
 
 def layer_noise(prepared: Path, quantized: Path, layers: Sequence[str], samples: Arrays) -> dict[str, float]:

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from shiplift.runtime.host.processor import cpu_flags
-from shiplift.runtime.spec.target import Accelerator, Target, capability
+from shiplift.runtime.spec.target import Accelerator, CpuFeature, Target, capability
 
+_FLAGS: dict[CpuFeature, str] = {"AMXBF16": "amx_bf16", "AMXINT8": "amx_int8", "AVX512BF16": "avx512_bf16"}
 _VNNI = frozenset({"avx512_vnni", "avx_vnni"})
 _SMI = ("--query-gpu=name,compute_cap,memory.total,driver_version", "--format=csv,noheader,nounits")
 _MEMORY_SLACK = 0.95  # drivers and ECC reserve a part of a GPU's nominal memory
@@ -83,10 +84,17 @@ def mismatch(target: Target, machine: Hardware) -> str:
     """Why a machine does not match a target; empty if it does."""
     if target.gpu:
         return _gpu_mismatch(target, machine.gpus)
+    if missing := [feature for feature in target.cpu_features if feature not in features_of(machine)]:
+        return f"it wants a CPU with {', '.join(missing)}, which this machine's lacks"
     if target.accelerator == "cpu":
         return ""
     actual = accelerator_of(machine)
     return "" if actual == target.accelerator else f"it wants {target.accelerator}, this machine is {actual}"
+
+
+def features_of(machine: Hardware) -> tuple[CpuFeature, ...]:
+    """The features of a machine's CPU that decide which precisions are fast."""
+    return tuple(feature for feature, flag in _FLAGS.items() if flag in machine.flags)
 
 
 def accelerator_of(machine: Hardware) -> Accelerator:

@@ -1,0 +1,252 @@
+"""The ladder of precisions that a target allows, each built, scored, timed and compared with fp32.
+
+A rung stays only if it loses no more accuracy than allowed, overall and in every slice, and is faster than the one
+above it; the record says why a rung was dropped. Rungs are built independently. Their speeds are measured in one
+process. All of this runs the model on the author's data, so it runs in a sandbox and nowhere else.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.datasets import load_columns, load_samples
+from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
+from shiplift.runtime.model.text.samples import tokenized
+from shiplift.runtime.precision import openvino_rungs, quantization, rungs, tensorrt_plans, timing
+from shiplift.runtime.precision.evaluation import Validation, answers
+from shiplift.runtime.precision.selection import judged
+from shiplift.runtime.records.precision import AS_EXPORTED, Built, Engine, Evaluation, Ladder, Precision
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.target import Target
+
+LAYERS, TIMINGS = "layers", "timings"  # folders with what earlier releases learnt, and where this one adds to it
+_ASKED = 64
+_KINDS: dict[Precision, tuple[rungs.Kind, ...]] = {
+    "fp32": (),
+    "fp16": ("fp16",),
+    "bf16": ("bf16",),
+    "int8": ("int8 static", "int8 dynamic"),
+    "fp8": ("fp8",),
+}
+_LADDER: tuple[Precision, ...] = ("fp16", "bf16", "int8", "fp8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """A logged file; `name` says what kind it is."""
+
+    file: Path
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """What clients send to a model that takes text, and the folder of what is around its graph."""
+
+    inputs: tuple[TensorSpec, ...]
+    front: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Builder:
+    """What a ladder is built from.
+
+    `model` is the fp32 model's file, below `work`, and `reference` the NPZ with its example inputs. Everything is
+    written below `work`, whose folders LAYERS and TIMINGS hold what earlier releases learnt. `modelopt` is the Python
+    with NVIDIA's tool, if any, `built_on` this machine's compute capability, and `memory_mb` is what all processes
+    together may use.
+    """
+
+    model: Path
+    reference: Path
+    work: Path
+    signature: Signature
+    target: Target
+    data: Data
+    settings: Quantization
+    memory_mb: int
+    limits: DataLimits
+    validation: Dataset | None = None
+    calibration: Dataset | None = None
+    text: Text | None = None
+    modelopt: str = ""
+    built_on: str = ""
+
+    def build(self) -> Ladder:
+        """Builds, scores, times and judges every precision.
+
+        Raises:
+            DataInvalid: the logged data do not match the model.
+            ExportFailed: fp32 does not load.
+            MissingTool: the target is a GPU, and this environment can't run models on GPUs.
+        """
+        running = onnx_models.session(self.model, gpu=self.target.gpu, lean=True)
+        validation, calibration, notes = self._samples(running)
+        progress("scoring fp32")
+        evaluation = validation.evaluate(running)
+        del running  # each rung may need as much memory
+        onnx_models.release_memory()
+        jobs, more = self._jobs(validation, calibration, evaluation)
+        built = rungs.build_all(jobs, memory_mb=self.memory_mb)
+        own = [self._top(evaluation), *(self._candidate(rung) for rung in built)]
+        runs = {index: self._run(Path(rung.file), own[index]) for index, rung in enumerate(built, 1) if rung.file}
+        own, runs = self._with_openvino(own, {0: self._run(self.model, own[0]), **runs}, validation)
+        measured = timing.measure(runs, self._example(), self.work)
+        ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
+        candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
+        return Ladder(metric=validation.metric, candidates=candidates, notes=(*notes, *more))
+
+    # --- what it is measured on ---
+
+    def _samples(self, running: Any) -> tuple[Validation, Arrays | None, list[str]]:
+        """The validation set, the calibration samples, and notes about both."""
+        inputs, labels, columns, notes = self._validation()
+        calibration, more = self._calibration(inputs)
+        picked = quantization.pick(calibration, self.data.calibration_samples) if calibration is not None else None
+        asked = quantization.pick(inputs, _ASKED) if inputs is not None else self._example()
+        validation = Validation(
+            metric=self.data.metric if labels is not None else None, asked=asked, reference=answers(running, asked),
+            inputs=inputs, labels=labels, columns=columns,
+        )  # fmt: skip
+        return validation, picked, [*notes, *more]
+
+    def _validation(self) -> tuple[Arrays | None, Any, Arrays, list[str]]:
+        """The inputs, labels and slicing columns of the validation data, and notes."""
+        logged, data = self.validation, self.data
+        if logged is None:
+            note = f"no validation data were logged at {data.validation}, so nothing can be scored"
+            return None, None, {}, [note]
+        body = logged.file.read_bytes()
+        inputs, labels = self._load(body, logged.name)
+        count = len(next(iter(inputs.values())))
+        columns = load_columns(body, logged.name, data.slices, count, self.limits)
+        unlabelled = f"{logged.name} has no {data.label!r}, so nothing can be scored"
+        return inputs, labels, columns, [unlabelled] if labels is None else []
+
+    def _load(self, body: bytes, name: str) -> tuple[Arrays, Any]:
+        """A data file's inputs and labels; those of a text model are texts."""
+        specs = self.text.inputs if self.text else self.signature.inputs
+        inputs, labels = load_samples(body, name, specs, self.data.label, self.data.slices, self.limits)
+        return tokenized(inputs, labels, self.text.front, name) if self.text else (inputs, labels)
+
+    def _calibration(self, inputs: Arrays | None) -> tuple[Arrays | None, list[str]]:
+        """The calibration samples, or else the validation set's `inputs`, and notes."""
+        logged, calibration, notes = self.calibration, inputs, []
+        if logged is not None:
+            body = logged.file.read_bytes()
+            calibration, _ = self._load(body, logged.name)
+        elif inputs is not None:
+            notes.append("int8 is calibrated on samples of the validation set: no calibration data were logged")
+        if calibration is not None and len(next(iter(calibration.values()))) < 2:
+            raise DataInvalid("the calibration data have fewer than 2 samples", do="Log at least 2, preferably 256.")
+        return calibration, notes
+
+    def _example(self) -> Arrays:
+        arrays = load_npz(self.reference)
+        return batch_of({spec.name: arrays[f"input/{spec.name}"] for spec in self.signature.inputs}, timing.TIMED_BATCH)
+
+    # --- the rungs ---
+
+    def _jobs(
+        self, validation: Validation, calibration: Arrays | None, evaluation: Evaluation
+    ) -> tuple[list[rungs.Job], list[str]]:
+        kinds, notes = self._kinds(calibrated=calibration is not None)
+        if not kinds:
+            return [], notes
+        arrays = rungs.write_arrays(self.work / "arrays.npz", calibration, validation)
+        jobs = []
+        for kind in kinds:
+            folder = self.work / kind.replace(" ", "-")
+            folder.mkdir()
+            jobs.append(
+                rungs.Job(
+                    kind=kind, model=str(self.model), folder=str(folder), arrays=str(arrays), signature=self.signature,
+                    sensitivities=str(self.work / LAYERS), metric=validation.metric, base=evaluation,
+                    target=self.target, settings=self.settings, modelopt=self.modelopt,
+                )
+            )  # fmt: skip
+        return jobs, notes
+
+    def _kinds(self, *, calibrated: bool) -> tuple[list[rungs.Kind], list[str]]:
+        target, notes = self.target, []
+        kinds = [kind for precision in _LADDER if precision in target.precisions for kind in _KINDS[precision]]
+        eight_bit = [precision for precision in ("int8", "fp8") if precision in target.precisions]
+        if "openvino" in target.engines and "bf16" in kinds:
+            kinds.remove("bf16")  # a hint to OpenVINO; ONNX Runtime has no kernels for it on CPUs
+        if not calibrated and eight_bit:
+            kinds = [kind for kind in kinds if not kind.startswith(("int8", "fp8"))]
+            notes += [f"{precision} was not built: no calibration data were logged" for precision in eight_bit]
+        if "int8 dynamic" in kinds and (target.gpu or not quantization.has_attention(self.model)):
+            kinds.remove("int8 dynamic")  # it helps transformers and recurrent models, on CPUs
+        return kinds, notes
+
+    def _top(self, evaluation: Evaluation) -> Built:
+        return Built(
+            engine=self._engine, precision="fp32", method="as exported", folder=AS_EXPORTED, **_scores(evaluation)
+        )
+
+    @property
+    def _engine(self) -> Engine:
+        """The engine of the files that are built here; what OpenVINO makes of them comes after."""
+        return self.target.engines[0] if self.target.engines[0] != "openvino" else "onnxruntime"
+
+    def _run(self, file: Path, candidate: Built) -> timing.Run:
+        return timing.Run(
+            file=file, outputs=tuple(spec.name for spec in self.signature.outputs), precision=candidate.precision,
+            gpu=self.target.gpu,
+        )  # fmt: skip
+
+    def _with_openvino(
+        self, own: list[Built], runs: dict[int, timing.Run], validation: Validation
+    ) -> tuple[list[Built], dict[int, timing.Run]]:
+        """Adds what OpenVINO makes of the same files, if the target may use it."""
+        if "openvino" not in self.target.engines:
+            return own, runs
+        added = openvino_rungs.scored(own, runs, self.target, self.signature, validation)
+        indices = range(len(own), len(own) + len(added))
+        more = {index: run for index, (_, run) in zip(indices, added, strict=True) if run is not None}
+        return [*own, *(built for built, _ in added)], {**runs, **more}
+
+    def _candidate(self, rung: rungs.Rung) -> Built:
+        return Built(
+            engine=self._engine,
+            precision=rung.precision,
+            method=rung.method or rung.kind,
+            float_layers=rung.float_layers,
+            folder=self._relative(Path(rung.file)) if rung.file else "",
+            build_seconds=rung.seconds,
+            build_peak_mb=rung.peak_mb,
+            **_scores(rung.evaluation) | ({"dropped": rung.failed} if rung.failed else {}),
+        )
+
+    def _relative(self, model: Path) -> str:
+        return model.parent.relative_to(self.work).as_posix()
+
+    def _with_plans(self, candidates: tuple[Built, ...]) -> tuple[Built, ...]:
+        """Adds, for a TensorRT target, a plan to each candidate that is kept; built where it will run."""
+        if self.target.engine != "tensorrt":
+            return candidates
+        trt = tensorrt_plans.library()
+        return tuple(
+            candidate if candidate.dropped or not candidate.folder else self._with_plan(candidate, trt)
+            for candidate in candidates
+        )
+
+    def _with_plan(self, candidate: Built, trt: Any) -> Built:
+        progress(f"building the TensorRT plan of {candidate.precision}")
+        if candidate.folder == AS_EXPORTED:
+            candidate = candidate.model_copy(update={"folder": self._relative(self.model)})
+        tensorrt_plans.build_plan(
+            self.work / candidate.folder / "model.onnx", self.signature, self.target, self.work / TIMINGS, trt,
+            built_on=self.built_on,
+        )  # fmt: skip
+        return candidate
+
+
+def _scores(evaluation: Evaluation) -> dict[str, Any]:
+    fields: dict[str, Any] = evaluation.model_dump(include={"score", "score_error", "samples", "relative_error"})
+    return fields | {"slices": evaluation.slices, "dropped": evaluation.problem}

@@ -1,0 +1,91 @@
+"""Speed and memory of the candidates, measured in alternation, so that noise affects all of them alike."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.model import onnx_models, openvino_models
+from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
+from shiplift.runtime.precision import quantization
+from shiplift.runtime.records.precision import Engine, Precision
+
+TIMED_BATCH = 8
+_FOOTPRINT = Path(__file__).with_name("footprint.py")
+_ROUNDS = 15
+_MIN_TIMING_S = 0.05  # per candidate, so that fast models get more rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What runs a candidate: its file, on its engine, in its precision; `outputs` are the names of its outputs."""
+
+    file: Path
+    outputs: tuple[str, ...]
+    engine: Engine = "onnxruntime"
+    precision: Precision = "fp32"
+    gpu: bool = False
+
+    def session(self, *, lean: bool = False) -> Any:
+        """A session; a `lean` one needs less memory, and is slower.
+
+        Raises:
+            ExportFailed, QuantizeFailed: the engine can't run the model.
+            MissingTool: this environment lacks the engine.
+        """
+        if self.engine == "openvino":
+            return openvino_models.session(self.file, self.outputs, self.precision)
+        return onnx_models.session(self.file, gpu=self.gpu, lean=lean)
+
+    @property
+    def hint(self) -> tuple[str, ...]:
+        """The precision for OpenVINO; empty: another engine runs it."""
+        return (openvino_models.HINTS[self.precision],) if self.engine == "openvino" else ()
+
+
+def measure(runs: Mapping[int, Run], inputs: Arrays, folder: Path) -> dict[int, dict[str, Any]]:
+    """The measured fields of each candidate, by index: latency, memory, size. Index 0 is fp32."""
+    progress("timing the candidates in alternation")
+    sessions = {index: run.session() for index, run in runs.items()}
+    if onnx_models.takes_one_sample(sessions[0]):
+        inputs = batch_of(inputs, 1)
+    times = _time(sessions, inputs)
+    del sessions
+    example = folder / "example.npz"
+    example.write_bytes(dump_npz(inputs))
+    return {
+        index: {
+            "latency_ms": times[index],
+            "latency_batch": len(next(iter(inputs.values()))),
+            "size_bytes": quantization.model_bytes(run.file),
+            "memory_mb": _footprint(run, example),
+        }
+        for index, run in runs.items()
+    }
+
+
+def _time(sessions: Mapping[int, Any], inputs: Arrays) -> dict[int, float]:
+    """The median of alternated runs, in ms per batch."""
+    spent: dict[int, list[float]] = {index: [] for index in sessions}
+    for running in sessions.values():  # the first runs allocate
+        onnx_models.answer(running, inputs)
+    started = time.perf_counter()
+    while len(spent[0]) < _ROUNDS or time.perf_counter() - started < _MIN_TIMING_S * len(sessions):
+        for index, running in sessions.items():
+            before = time.perf_counter()
+            onnx_models.answer(running, inputs)
+            spent[index].append(time.perf_counter() - before)
+    return {index: median(times) * 1000 for index, times in spent.items()}
+
+
+def _footprint(run: Run, inputs: Path) -> float:
+    """The memory of a session of the model, in MiB; 0 if it could not be measured."""
+    completed = subprocess.run(
+        [sys.executable, "-P", _FOOTPRINT, run.file, inputs, *run.hint], capture_output=True, text=True, check=False
+    )
+    return float(completed.stdout) if completed.returncode == 0 else 0.0

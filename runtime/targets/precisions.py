@@ -1,0 +1,50 @@
+"""The sandboxed half of quantize: checks that a target can run the model, then builds every precision it allows."""
+
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.model.tensors import DataLimits
+from shiplift.runtime.precision.ladder import Builder, Dataset, Text
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.targets.operators import require_operators
+
+PRELOAD = ("onnxruntime.quantization", "onnxruntime.transformers.float16")
+
+
+def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
+    *, model: str, reference: str, work: str, validation: list[str] | None, calibration: list[str] | None,
+    signature: dict[str, Any], target: dict[str, Any], data: dict[str, Any], settings: dict[str, Any], memory_mb: int,
+    modelopt: str, built_on: str, unpacked_mb: int, samples: int, text: dict[str, Any] | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Builds the ladder of a target; returns a `Ladder` as JSON. A sandbox entry.
+
+    `validation` and `calibration` are a file and its logged name, which
+    may unpack to `unpacked_mb` MiB and hold `samples`. `text` is there for a model that takes text: the `signature`
+    that clients see, and the folder `front`. For the rest see `Builder`.
+
+    Raises:
+        ExportFailed: fp32 does not load, or needs a newer ONNX Runtime than the target has.
+        DataInvalid: the logged data do not match the model.
+        MissingTool: the target is a GPU, and this environment can't run models on GPUs.
+    """
+    wanted = Target.model_validate(target)
+    require_operators(Path(model), wanted)
+    builder = Builder(
+        model=Path(model), reference=Path(reference), work=Path(work), signature=Signature.model_validate(signature),
+        target=wanted, data=Data.model_validate(data), settings=Quantization.model_validate(settings),
+        memory_mb=memory_mb, validation=_dataset(validation), calibration=_dataset(calibration), modelopt=modelopt,
+        built_on=built_on, text=_text(text), limits=DataLimits(unpacked_bytes=unpacked_mb << 20, samples=samples),
+    )  # fmt: skip
+    return builder.build().model_dump(mode="json")
+
+
+def _text(seen: dict[str, Any] | None) -> Text | None:
+    if seen is None:
+        return None
+    return Text(inputs=Signature.model_validate(seen["signature"]).inputs, front=Path(seen["front"]))
+
+
+def _dataset(logged: list[str] | None) -> Dataset | None:
+    return Dataset(file=Path(logged[0]), name=logged[1]) if logged else None
