@@ -8,19 +8,19 @@ model stops before it is measured, and the load test continues until `comparison
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from shiplift.runtime.gates.checks import Reading, check, check_limit, fail_if
+from shiplift.runtime.gates.checks import Reading, check, check_limit
 from shiplift.runtime.gates.comparison import speed_checks, worse_reading
-from shiplift.runtime.gates.quality import parity_check, score_check
-from shiplift.runtime.precision import metrics
+from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, score_worse, scored
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport
 from shiplift.runtime.records.model import Exported
-from shiplift.runtime.records.serving import Champion, Package, which_target_serves
+from shiplift.runtime.records.serving import Champion, Deployment, which_targets_serve
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
+from shiplift.runtime.spec.serving import Rollout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class Limits:
     data: Data
     slo: Slo
     policy: Policy
+    rollout: Rollout = field(default_factory=Rollout)
 
 
 def judge(evidence: Evidence, limits: Limits) -> tuple[Check, ...]:
@@ -43,38 +44,72 @@ def judge(evidence: Evidence, limits: Limits) -> tuple[Check, ...]:
         checks += load_checks(load, limits.slo)
         checks += champion_checks(load.comparison, champion, challenger, limits.slo, load.uncompared)
     checks += rule_checks(evidence, limits)
-    checks += targets_check(challenger.target, evidence.not_served)
+    checks += _checks_beside(evidence, limits)
+    checks += targets_check(evidence)
     return tuple(checks)
 
 
 def verdict(evidence: Evidence, limits: Limits) -> Verdict:
-    """The verdict of all checks, with its evidence."""
-    return Verdict.of(judge(evidence, limits)).model_copy(update={"evidence": evidence})
+    """The verdict of all checks, with its evidence, and the targets that it leaves out if the spec allows that."""
+    left_out = (
+        tuple(scored.target for scored in evidence.others if any(map(_objects, _checks_of(scored, evidence, limits))))
+        if limits.rollout.failed_target == "leave_out"
+        else ()
+    )
+    return Verdict.of(judge(evidence, limits)).model_copy(update={"evidence": evidence, "left_out": left_out})
 
 
 def evidence_of(
-    exported: Exported, package: Package, load_report: LoadReport, champion: Champion, not_served: tuple[str, ...] = ()
-) -> Evidence:
+    exported: Exported, deployment: Deployment, load_report: LoadReport, champion: Champion,
+    not_served: tuple[str, ...] = (),
+) -> Evidence:  # fmt: skip
     """The evidence for a verdict, without artifacts. `not_served` names the targets that the release does not serve."""
     return Evidence(
         parity=exported.parity,
-        challenger=scored(package),
+        challenger=scored(deployment.package),
+        others=tuple(scored(other.package) for other in deployment.others),
+        left_out=deployment.left_out,
         champion=scored(champion.package) if champion.package else None,
-        load_report=load_report.model_copy(update={"raw": None}),
+        load_report=_without_bytes(load_report),
         not_served=not_served,
     )
 
 
-def scored(package: Package) -> Scored:
-    """A package's scores, without its artifacts."""
-    return Scored(**package.model_dump(include=set(Scored.model_fields)))
+def _without_bytes(report: LoadReport) -> LoadReport:
+    return report.model_copy(update={"raw": None, "others": tuple(map(_without_bytes, report.others))})
 
 
-def targets_check(serving: str, not_served: tuple[str, ...]) -> Iterator[Check]:
-    """Warns if the spec has more than one target, since only one of them is served."""
-    if not_served:
-        reason, limit = which_target_serves(serving, not_served), 1.0 + len(not_served)
-        yield check("targets", 1.0, limit, "targets served", Outcome.FAIL, reason, severity="warn")
+def targets_check(evidence: Evidence) -> Iterator[Check]:
+    """Warns if some of the spec's targets are not served."""
+    serving = [evidence.challenger.target, *(scored.target for scored in evidence.others)]
+    if evidence.not_served:
+        reason = which_targets_serve(serving, evidence.not_served, evidence.left_out)
+        served, limit = float(len(serving)), float(len(serving) + len(evidence.not_served))
+        yield check("targets", served, limit, "targets served", Outcome.FAIL, reason, severity="warn")
+
+
+def _checks_beside(evidence: Evidence, limits: Limits) -> Iterator[Check]:
+    """The checks of the targets that serve beside the first; warnings if the spec says to leave a failed one out."""
+    warn = {"severity": "warn"} if limits.rollout.failed_target == "leave_out" else {}
+    for beside in evidence.others:
+        for each in _checks_of(beside, evidence, limits):
+            yield each.model_copy(update={"name": f"{each.name} on {beside.target}", **warn})
+
+
+def _checks_of(challenger: Scored, evidence: Evidence, limits: Limits) -> Iterator[Check]:
+    """The checks of one of these targets, against limits alone: only the first is compared with the champion."""
+    reports = {report.target: report for report in (evidence.load_report.others if evidence.load_report else ())}
+    report = reports.get(challenger.target)
+    own = Evidence(parity=evidence.parity, challenger=challenger, load_report=report)
+    score = score_check(challenger.score, challenger.samples, challenger.metric, limits.quality, limits.data)
+    yield from [score] if score else []
+    yield from load_checks(report, limits.slo) if report else []
+    absolute = [rule for rule in limits.policy.rules if rule.target or "_worse" not in rule.metric]
+    yield from rule_checks(own, replace(limits, policy=Policy(rules=tuple(absolute))))
+
+
+def _objects(check: Check) -> bool:
+    return check.verdict is not Outcome.PASS and check.severity == "block"
 
 
 def rule_checks(evidence: Evidence, limits: Limits) -> Iterator[Check]:
@@ -219,31 +254,10 @@ def champion_checks(
     """The challenger against the champion: its score on the same samples, and its speed measured in alternation."""
     if champion is None:
         return
-    yield from _score_regression(champion, challenger, slo)
+    if worse := regression_check(champion, challenger, slo.regression.score):
+        yield worse
     if comparison is None:
         reason = uncompared or "the champion was not measured with it"
         yield check("champion", None, None, "", Outcome.INCONCLUSIVE, reason)
         return
     yield from speed_checks(comparison, slo.regression)
-
-
-def score_worse(challenger: Scored, champion: Scored | None) -> float | None:
-    """How much worse the challenger's score is; None if the two have different metrics or validation sets."""
-    if champion is None or champion.score is None or challenger.score is None or challenger.metric is None:
-        return None
-    if champion.metric != challenger.metric or champion.validation != challenger.validation:
-        return None
-    return (champion.score - challenger.score) * metrics.better(challenger.metric)
-
-
-def _score_regression(champion: Scored, challenger: Scored, slo: Slo) -> Iterator[Check]:
-    worse = score_worse(challenger, champion)
-    if worse is None:
-        return
-    metric, limit = challenger.metric, slo.regression.score
-    reason = (
-        f"{metric} {challenger.score:.4f} is {worse:.4f} worse than version {champion.version}'s {champion.score:.4f}"
-    )
-    verdict = Outcome.INCONCLUSIVE if math.isnan(worse) else fail_if(worse > limit)
-    reason = "" if verdict is Outcome.PASS else reason
-    yield check(f"{metric} against the champion", worse, limit, f"{metric} worse", verdict, reason)

@@ -1,13 +1,18 @@
-"""The gates on a model's own quality, known before it is measured: parity with the original, and its task metric."""
+"""The gates on a model's own quality, known before it is measured: parity with the original, and its task metric.
+
+The metric is judged against its limit, and against the champion's on the same samples.
+"""
 
 import math
 
 from shiplift.runtime.gates.checks import check, fail_if
-from shiplift.runtime.precision import metrics
 from shiplift.runtime.records.model import ParityCase
-from shiplift.runtime.records.precision import Metric
-from shiplift.runtime.records.verdict import Check, Outcome
+from shiplift.runtime.records.precision import SCALES, Metric
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.verdict import Check, Outcome, Scored
 from shiplift.runtime.spec.model import Data, Parity, Quality
+
+_DIGITS = 9  # of a difference of scores: 0.96 - 0.95 is a little more than 0.01
 
 
 def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
@@ -49,7 +54,36 @@ def score_check(score: float | None, samples: int, metric: Metric | None, qualit
             metric, score, limit, metric, Outcome.INCONCLUSIVE,
             f"{samples} validation samples are too few, at least {data.min_samples} are needed",
         )  # fmt: skip
-    failed = (limit - score) * metrics.better(metric) > 0
-    side = "over" if metric == "mae" else "under"
+    better = SCALES[metric].better
+    failed = (limit - score) * better > 0
+    side = "under" if better > 0 else "over"
     reason = f"{metric} {score:.4f} is {side} the budget of {limit:g} ({samples} samples)"
     return check(metric, score, limit, metric, fail_if(failed), reason if failed else "")
+
+
+def scored(package: Package) -> Scored:
+    """A package's scores, without its artifacts."""
+    return Scored(**package.model_dump(include=set(Scored.model_fields)))
+
+
+def score_worse(challenger: Scored, champion: Scored | None) -> float | None:
+    """How much worse the challenger's score is; None if the two have different metrics or validation sets."""
+    if champion is None or champion.score is None or challenger.score is None or challenger.metric is None:
+        return None
+    if champion.metric != challenger.metric or champion.validation != challenger.validation:
+        return None
+    return (champion.score - challenger.score) * SCALES[challenger.metric].better
+
+
+def regression_check(champion: Scored | None, challenger: Scored, limit: float) -> Check | None:
+    """The challenger's score against the champion's; None if the two can't be compared."""
+    worse = score_worse(challenger, champion)
+    if worse is None or champion is None:
+        return None
+    metric = challenger.metric
+    reason = (
+        f"{metric} {challenger.score:.4f} is {worse:.4f} worse than version {champion.version}'s {champion.score:.4f}"
+    )
+    verdict = Outcome.INCONCLUSIVE if math.isnan(worse) else fail_if(round(worse, _DIGITS) > limit)
+    reason = "" if verdict is Outcome.PASS else reason
+    return check(f"{metric} against the champion", worse, limit, f"{metric} worse", verdict, reason)

@@ -7,17 +7,19 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
+from shiplift.runtime.base.text import printable
 from shiplift.runtime.gates.comparison import interval_of
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport, Trial, Tuned
 from shiplift.runtime.records.model import Exported
-from shiplift.runtime.records.precision import Candidate, Candidates, Precision, Slice
+from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, Slice
 from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.spec.admitted import Admitted
@@ -28,13 +30,14 @@ _INK, _ACCENT, _SECOND, _FAINT, _LIMIT = "#010203", "#3b82f6", "#d97706", "#6474
 _COLOURS: dict[Precision, str] = {
     "fp32": _FAINT, "fp16": "#059669", "bf16": "#0d9488", "int8": _SECOND, "fp8": "#a855f7",
 }  # fmt: skip
+_MARKERS: dict[Engine, str] = {"openvino": "^"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
     """What is known of a release besides its report; None for stages that it did not reach.
 
-    `deployed` is the target of the deployed package; empty if none was deployed.
+    `deployed` are the targets of the deployed packages, `left_out` says why the others are not, by target.
     """
 
     admitted: Admitted | None = None
@@ -42,7 +45,8 @@ class Story:
     candidates: Candidates | None = None
     tuned: Tuned | None = None
     package: Package | None = None
-    deployed: str = ""
+    deployed: tuple[str, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
     load_report: LoadReport | None = None
     config: str = ""
     champion_config: str = ""
@@ -129,11 +133,21 @@ def pareto(trials: Iterable[Trial]) -> list[Trial]:
 def _page(template: str, **variables: Any) -> str:
     loader = PackageLoader("shiplift.templates", ".")
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=loader,
+        finalize=_shown,
     )
     environment.filters.update(number=_number, ms=lambda value: f"{value:.2f}", short=lambda digest: digest[:12])
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     return environment.get_template(template).render(when=now, **variables)
+
+
+def _shown(value: object) -> object:
+    """A value as the page shows it: escaping HTML leaves overrides of the text's direction."""
+    return printable(value, lines=True) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def _timeline(report: ReleaseReport) -> list[tuple[StageRun, float, float]]:
@@ -160,7 +174,7 @@ def _ranking(tuned: Tuned | None) -> list[Trial]:
     """The ten best trials: those within limits first, then by price or throughput; long windows replace short ones."""
     if tuned is None:
         return []
-    latest = {(trial.precision, trial.config): trial for trial in tuned.trials if not trial.error}
+    latest = {(trial.variant, trial.config): trial for trial in tuned.trials if not trial.error}
     priced = any(trial.cost_per_million is not None for trial in latest.values())
 
     def order(trial: Trial) -> tuple[bool, float]:
@@ -262,12 +276,13 @@ def _rates(axes: Any, load: LoadReport, p99_ms: float | None) -> None:
 
 
 def _trials(axes: Any, tuned: Tuned, p99_ms: float | None) -> None:
-    for precision, colour in _COLOURS.items():
-        trials = [t for t in tuned.trials if t.precision == precision and not t.error]
-        if trials:
-            axes.scatter(
-                [t.throughput_per_s for t in trials], [t.p99_ms for t in trials], color=colour, label=precision
-            )
+    succeeded = [trial for trial in tuned.trials if not trial.error]
+    for described in dict.fromkeys(trial.described for trial in succeeded):
+        trials = [trial for trial in succeeded if trial.described == described]
+        axes.scatter(
+            [t.throughput_per_s for t in trials], [t.p99_ms for t in trials], color=_COLOURS[trials[0].precision],
+            marker=_MARKERS.get(trials[0].engine, "o"), label=described,
+        )  # fmt: skip
     front = pareto(tuned.trials)
     axes.plot([t.throughput_per_s for t in front], [t.p99_ms for t in front], color=_FAINT, label="Pareto front")
     best = tuned.best

@@ -10,34 +10,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.measure.generator import LoadGenerator
+from shiplift.runtime.measure.generator import LoadGenerator, WireProtocol, load_generator
 from shiplift.runtime.model.samples import random_like
-from shiplift.runtime.model.tensors import Arrays, as_input, fits, load_npz, numpy_type
+from shiplift.runtime.model.tensors import DATA_LIMITS, Arrays, DataLimits, as_input, fits, load_npz, numpy_type
 from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.site import Site, SitePolicy
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.measurement import DynamicShape, Load
 
+REQUESTS = "requests.json"
 _GENERATED = 32
 _SEQUENCE = "sequence_id"  # Triton's parameter of a KServe request
 _MAX_RECORDED = 1024  # perf_analyzer holds all of them in memory and sends them in turn
 
 
-def write(
-    generator: LoadGenerator, path: Path, package: Package, golden: Arrays, load: Load,
-    logged: tuple[bytes, str] | None = None,
-) -> Path:  # fmt: skip
-    """Writes the file of requests for a package: those `logged` (a file's bytes and name), else generated ones.
+def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays, load: Load) -> Path:
+    """Writes a file of generated requests for a package.
 
     Raises:
-        DataInvalid: the logged requests or the spec's shapes do not fit the model.
+        DataInvalid: the spec's shapes do not fit the model.
     """
     signature = package.signature
     example = {spec.name: golden[f"input/{spec.name}"] for spec in signature.inputs}
     if package.sequences:
-        sequences = recorded_sequences(*logged, signature, load.sequence_length) if logged else None
-        return generator.write_sequences(path, signature, sequences or synthetic_sequences(example, signature, load))
-    samples = recorded(*logged, signature) if logged else synthetic(example, signature, load)
-    return generator.write_requests(path, signature, samples)
+        return generator.write_sequences(path, signature, synthetic_sequences(example, signature, load))
+    return generator.write_requests(path, signature, synthetic(example, signature, load))
+
+
+def write_logged(
+    *, site: dict[str, Any], protocol: WireProtocol, package: dict[str, Any], file: str, name: str,
+    sequence_length: int, out: str,
+) -> dict[str, Any]:  # fmt: skip
+    """Writes `out/requests.json` for a package from the logged `file` called `name`. A sandbox entry.
+
+    Raises:
+        DataInvalid: the logged requests can't be read, or do not fit the model.
+    """
+    here, served = Site.model_validate(site), Package.model_validate(package)
+    generator, limits = load_generator(here, protocol), data_limits(here.policy)
+    body, path, signature = Path(file).read_bytes(), Path(out) / REQUESTS, served.signature
+    if served.sequences:
+        generator.write_sequences(path, signature, recorded_sequences(body, name, signature, sequence_length, limits))
+    else:
+        generator.write_requests(path, signature, recorded(body, name, signature, limits))
+    return {}
 
 
 def split(arrays: Arrays, *, limit: int = _GENERATED) -> list[Arrays]:
@@ -71,7 +87,12 @@ def synthetic_sequences(example: Arrays, signature: Signature, load: Load) -> li
     return [[pool[(start + step) % len(pool)] for step in range(length)] for start in range(count)]
 
 
-def recorded(body: bytes, name: str, signature: Signature) -> list[Arrays]:
+def data_limits(policy: SitePolicy) -> DataLimits:
+    """What the site lets a data file unpack to."""
+    return DataLimits(unpacked_bytes=policy.unpacked_mb << 20, samples=policy.samples)
+
+
+def recorded(body: bytes, name: str, signature: Signature, limits: DataLimits = DATA_LIMITS) -> list[Arrays]:
     """Reads logged requests: an NPZ of arrays by input name, or KServe request bodies as a JSON list or JSON lines.
 
     A request with several samples counts as several. In JSON, `{"b64": "..."}` stands for bytes such as a JPEG: one
@@ -80,10 +101,12 @@ def recorded(body: bytes, name: str, signature: Signature) -> list[Arrays]:
     Raises:
         DataInvalid: the file can't be read, or does not fit the model's inputs.
     """
-    return [sample for _, sample in _recorded(body, name, signature)]
+    return [sample for _, sample in _recorded(body, name, signature, limits)]
 
 
-def recorded_sequences(body: bytes, name: str, signature: Signature, length: int) -> list[list[Arrays]]:
+def recorded_sequences(
+    body: bytes, name: str, signature: Signature, length: int, limits: DataLimits = DATA_LIMITS
+) -> list[list[Arrays]]:
     """Reads logged requests as sequences: by the `sequence_id` in their `parameters`, or an NPZ's array of that name.
 
     Without ids, every `length` consecutive requests form a sequence.
@@ -92,7 +115,7 @@ def recorded_sequences(body: bytes, name: str, signature: Signature, length: int
         DataInvalid: as `recorded`.
     """
     by_id: dict[Any, list[Arrays]] = {}
-    for index, (sequence, sample) in enumerate(_recorded(body, name, signature)):
+    for index, (sequence, sample) in enumerate(_recorded(body, name, signature, limits)):
         by_id.setdefault(f"from {index // length}" if sequence is None else sequence, []).append(sample)
     return list(by_id.values())
 
@@ -102,10 +125,10 @@ def _sequences_that_fit(length: int) -> int:
     return max(1, _MAX_RECORDED // length)
 
 
-def _recorded(body: bytes, name: str, signature: Signature) -> list[tuple[Any, Arrays]]:
+def _recorded(body: bytes, name: str, signature: Signature, limits: DataLimits) -> list[tuple[Any, Arrays]]:
     """Each recorded sample with the id of its sequence."""
     try:
-        batches = [dict(load_npz(body))] if name.endswith(".npz") else list(_bodies(body, signature))
+        batches = [dict(load_npz(body, limits, name=name))] if name.endswith(".npz") else list(_bodies(body, signature))
         samples = [sample for batch in batches for sample in _samples(batch, signature)]
     except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise DataInvalid(

@@ -51,7 +51,7 @@ class CostModel:
         batch, delay = math.log2(config.max_batch), math.log1p(config.queue_delay_us / 100)
         instances, threads = math.log2(config.instances), math.log2(config.threads)
         oversubscription = max(0.0, math.log2(config.instances * config.threads / cores))
-        one_hot = [float(point.package.precision == package.precision) for package in self._space.packages]
+        one_hot = [float(point.package.variant == package.variant) for package in self._space.packages]
         products = [instances * threads, batch * delay / 8]
         return [batch, batch**2 / 8, delay, instances, threads, oversubscription, *products, *one_hot]
 

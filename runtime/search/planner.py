@@ -27,7 +27,7 @@ class Search:
     """Asks for points and is told their trials, without knowing any server; deterministic in the trials it is told."""
 
     def __init__(self, space: Space, goal: Goal, *, warm_start: Iterable[tuple[str, ServingConfig]] = ()) -> None:
-        """`warm_start`: the best precisions and configurations of earlier versions, to be measured early."""
+        """`warm_start`: the best variants and configurations of earlier versions, to be measured early."""
         self.space = space
         self.goal = goal
         self.trials: list[Trial] = []
@@ -112,15 +112,15 @@ class Search:
     def _starting_points(self) -> list[Point]:
         """Each package as packaged (where Triton's documentation says to start), and the warm start."""
         packaged = [Point(package, package.config) for package in self.space.packages]
-        by_precision = {package.precision: package for package in self.space.packages}
-        earlier = [Point(by_precision[p], config) for p, config in self._warm_start if p in by_precision]
+        by_variant = {package.variant: package for package in self.space.packages}
+        earlier = [Point(by_variant[v], config) for v, config in self._warm_start if v in by_variant]
         valid = [point for point in earlier if self.space.indices(point) is not None]
         return list({point.key: point for point in (*packaged, *valid)}.values())
 
     def _rules(self) -> tuple[Point, ...]:
         """The two ways to fill a machine with full batches: an instance per core, or one instance on all cores.
 
-        Both use the precision that is best so far.
+        Both use the engine and the precision that are best so far.
         """
         if self._rule_points is None:
             space, best = self.space, self._best()

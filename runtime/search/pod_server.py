@@ -17,7 +17,6 @@ import tenacity
 from shiplift.runtime.base.errors import ClusterUnreachable, MeasurementFailed, ServerFailed, ShipliftError, Temporary
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.measure.generator import WireProtocol
-from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.search.space import Point
@@ -51,7 +50,7 @@ class PodServer:
         self._pod = pod
         self._store = store
         self._folder = folder
-        self._configs: dict[Precision, str] = {}
+        self._configs: dict[str, str] = {}
         self._loaded = ""
         self._connect()
         reading = self._read_meter()
@@ -101,7 +100,7 @@ class PodServer:
 
     def tree(self, package: Package) -> Path:
         """The package, fetched from the artifact store; the pod has its own copy."""
-        return self._store.fetch(package.repository, self._folder / package.precision)
+        return self._store.fetch(package.repository, self._folder / package.variant)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -123,10 +122,10 @@ class PodServer:
 
     def _config(self, package: Package) -> str:
         """The package's config.pbtxt as packaged."""
-        if package.precision not in self._configs:
+        if package.variant not in self._configs:
             file = f"{serving_name(package.model)}/config.pbtxt"
-            self._configs[package.precision] = self._store.read_from_tree(package.repository, file).decode()
-        return self._configs[package.precision]
+            self._configs[package.variant] = self._store.read_from_tree(package.repository, file).decode()
+        return self._configs[package.variant]
 
     def _read_meter(self) -> dict[str, Any]:
         try:
@@ -163,7 +162,7 @@ def pod_bench(site: Site, packages: tuple[Package, ...], _: Serving, folder: Pat
     cluster = site.place
     if not isinstance(cluster, Cluster):
         raise ClusterUnreachable("this site is not on a cluster", do="Release on a cluster.")
-    pod = BenchPod(KubernetesClient(cluster.serving_namespace), cluster, packages, site.artifacts_uri)
+    pod = BenchPod(KubernetesClient(cluster.serving_namespace), cluster, packages, site.artifacts_for_pods)
     try:
         with contextlib.closing(PodServer(pod, ArtifactStore(site.artifacts_uri), folder)) as server:
             yield server

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.processes import memory_mb
 from shiplift.runtime.host.processor import cpu_flags
 from shiplift.runtime.measure.generator import WireProtocol
-from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.search.space import Point
@@ -28,7 +28,7 @@ class PrivateServer:
 
     server: Server
     client: TritonClient
-    trees: dict[Precision, Path]
+    trees: dict[str, Path]
 
     @property
     def cores(self) -> int:
@@ -55,11 +55,11 @@ class PrivateServer:
 
     def memory_mb(self) -> float:
         """The memory of the server and its children (proportional set size)."""
-        return memory_mb(self.server.process.pid)
+        return memory_mb(worker(self.server.process.pid))
 
     def tree(self, package: Package) -> Path:
         """The package, with the configuration that was last served."""
-        return self.trees[package.precision]
+        return self.trees[package.variant]
 
 
 @contextmanager
@@ -70,9 +70,9 @@ def private_bench(site: Site, packages: tuple[Package, ...], serving: Serving, f
         ServerFailed: it did not start.
     """
     store = ArtifactStore(site.artifacts_uri)
-    trees = {package.precision: store.fetch(package.repository, folder / package.precision) for package in packages}
+    trees = {package.variant: store.fetch(package.repository, folder / package.variant) for package in packages}
     environment = ServerEnvironment(Path(site.server_environment))
-    features = Features(rate_limiter=serving.rate_limiter is not None)
+    features = Features(rate_limiter=serving.rate_limiter is not None, allow_without=site.sandbox.allow_without)
     with (
         private_server(environment, folder / "models", features, log=folder / "triton.log") as server,
         TritonClient(server.grpc) as client,

@@ -1,4 +1,4 @@
-"""The points of a search: every precision with every configuration that makes sense on the machine's cores.
+"""The points of a search: every precision on every engine, with every configuration that makes sense on the cores.
 
 Instances and threads form one axis, since their product has a limit: beyond two threads per core they only wait for
 each other.
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from shiplift.runtime.records.serving import Package, ServerKind, ServingConfig
+from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.config import least_instances
 from shiplift.runtime.spec.measurement import SearchSpace
 from shiplift.runtime.spec.serving import Serving
@@ -24,7 +25,7 @@ class Point:
     @property
     def key(self) -> tuple[str, ServingConfig]:
         """Identifies the point."""
-        return self.package.precision, self.config
+        return self.package.variant, self.config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +64,7 @@ class Space:
         config = point.config
         try:
             return {
-                "package": [package.precision for package in self.packages].index(point.package.precision),
+                "package": [package.variant for package in self.packages].index(point.package.variant),
                 "max_batch": self.max_batch.index(config.max_batch),
                 "queue_delay_us": self.queue_delay_us.index(config.queue_delay_us),
                 "placement": self.placements.index((config.instances, config.threads)),
@@ -87,17 +88,23 @@ def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: 
     }
     return Space(
         packages=packages,
-        max_batch=tuple(sorted(set(search_space.max_batch))),
+        max_batch=batches(search_space, packages[0].signature),
         queue_delay_us=tuple(sorted(set(search_space.queue_delay_us))),
         placements=tuple(sorted(placements or {(least, 1)})),
         cores=cores,
     )
 
 
-def first_config(space: SearchSpace, serving: Serving, server: ServerKind) -> ServingConfig:
+def batches(space: SearchSpace, signature: Signature) -> tuple[int, ...]:
+    """The batch sizes to try, ascending: only 1 for a graph that takes one sample at a time."""
+    return (1,) if signature.batch == 1 else tuple(sorted(set(space.max_batch)))
+
+
+def first_config(space: SearchSpace, serving: Serving, server: ServerKind, signature: Signature) -> ServingConfig:
     """Where Triton's documentation says to start: dynamic batching without delay, the fewest instances and threads."""
+    sizes = batches(space, signature)
     return ServingConfig(
-        max_batch=sorted(space.max_batch)[len(space.max_batch) // 2],
+        max_batch=sizes[len(sizes) // 2],
         queue_delay_us=min(space.queue_delay_us),
         instances=max(min(space.instances), least_instances(serving, server)),
         threads=min(space.threads),

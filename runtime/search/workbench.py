@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from shiplift.runtime.base.errors import MeasurementFailed, ServerFailed
+from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.measure import requests
 from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
 from shiplift.runtime.model.tensors import load_npz
@@ -49,12 +49,13 @@ def open_workbench(
     """
     generator = load_generator(site, load.protocol)
     store, first = ArtifactStore(site.artifacts_uri), packages.packages[0]
-    with TemporaryDirectory(prefix="shiplift-tune-", dir=site.home) as folder:
-        work = Path(folder)
-        with start_bench(site, packages.packages, serving, work) as bench:
-            golden = load_npz(store.read_from_tree(first.repository, GOLDEN))
-            file = requests.write(generator, work / "requests.json", first, golden, load)
-            yield Workbench(bench=bench, generator=generator, requests=file, work=work, space=space, load=load)
+    with (
+        scratch_folder(Path(site.home)) as work,
+        start_bench(site, packages.packages, serving, work) as bench,
+    ):
+        golden = load_npz(store.read_from_tree(first.repository, GOLDEN))
+        file = requests.write(generator, work / "requests.json", first, golden, load)
+        yield Workbench(bench=bench, generator=generator, requests=file, work=work, space=space, load=load)
 
 
 def measure_point(workbench: Workbench, search: Search, point: Point, window_ms: int) -> Trial:
@@ -75,8 +76,9 @@ def measure_point(workbench: Workbench, search: Search, point: Point, window_ms:
             concurrency //= 2
     except (ServerFailed, MeasurementFailed) as error:
         return Trial(
-            precision=point.package.precision, config=config, concurrency=concurrency, throughput_per_s=0, p50_ms=0,
-            p99_ms=0, memory_mb=0, within_slo=False, error=error.what, window_ms=window_ms,
+            engine=point.package.engine, precision=point.package.precision, config=config, concurrency=concurrency,
+            throughput_per_s=0, p50_ms=0, p99_ms=0, memory_mb=0, within_slo=False, error=error.what,
+            window_ms=window_ms,
         )  # fmt: skip
 
 
@@ -96,6 +98,7 @@ def _trial(
     measured = workbench.generator.measure(target, Demand(concurrency=concurrency), window, workbench.work).point
     memory = workbench.bench.memory_mb()
     trial = Trial(
+        engine=point.package.engine,
         precision=point.package.precision,
         config=point.config,
         concurrency=concurrency,
