@@ -5,10 +5,12 @@ each method can be killed at any line and called again. A new place is a type in
 function at the end; mypy reports a missing case.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from shiplift.runtime.records.serving import Endpoint, Package
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.spec.serving import Rollout
 
@@ -26,11 +28,18 @@ class Production(Protocol):
     def endpoint(self, model: str) -> Endpoint:
         """Where a model answers."""
 
-    def serves(self, package: Package) -> bool:
-        """Whether exactly this package answers every request under its name."""
+    def serving(self, model: str) -> int:
+        """The version that answers most of a model's requests, whatever the registry says; 0 if none does."""
 
-    def move(self, package: Package, rollout: Rollout) -> None:
-        """Makes this package answer every request under its name.
+    def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:
+        """Whether exactly this package answers every request under its name, with the `others` where they can serve."""
+
+    def move(
+        self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()
+    ) -> None:  # fmt: skip
+        """Makes this package answer every request under its name; `capacity` is what one replica of it can take.
+
+        `others` are the packages of other targets, which share the requests where the place has nodes for them.
 
         Raises:
             GoldenMismatch: it answers wrongly; the previous package still serves.
@@ -40,6 +49,11 @@ class Production(Protocol):
 
     def retire(self, model: str) -> None:
         """Stops what no longer serves, after its last request."""
+
+    def declare(
+        self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()
+    ) -> bool:  # fmt: skip
+        """Says that a model's champion should serve, if production has no word of the model; returns whether it did."""
 
 
 def production(site: Site) -> Production:

@@ -10,6 +10,7 @@ import httpx
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Answer
 
+FORWARDED = "X-Shiplift-Authorization"  # the Service's `Authorization`: see `pipelines.installation.authentication`
 _TIMEOUT_S = 30.0
 # The proxy sets or removes these itself; `authorization` would reach the API server in place of our own.
 _REQUEST_HEADERS = {"host", "connection", "content-length", "accept-encoding", "authorization"}
@@ -30,6 +31,8 @@ class ServiceProxy(httpx.BaseTransport):
         name, _, rest = request.url.host.partition(".")
         service = f"/api/v1/namespaces/{rest.split('.')[0]}/services/{name}:{request.url.port or 80}"
         headers = {key: value for key, value in request.headers.items() if key not in _REQUEST_HEADERS}
+        if credentials := request.headers.get("authorization"):
+            headers[FORWARDED] = credentials
         path, _, query = request.url.raw_path.decode().partition("?")
         pairs = list(httpx.QueryParams(query).multi_items())
         status, sent, content = self._api.forward(

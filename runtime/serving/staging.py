@@ -6,27 +6,28 @@ function at the end; mypy reports a missing case. Production is a separate modul
 does not invalidate measurements.
 """
 
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.serving import Deployment, Package, Staged
 from shiplift.runtime.records.site import Cluster, Machine, Site
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving import Rollout, Serving
 
 
 class Staging(Protocol):
     """Where a model version is tried out, apart from production traffic."""
 
-    def start(self, tuned: Tuned, serving: Serving) -> Deployment:
-        """Serves a tuned package: loaded, warmed up, and answering its golden requests correctly.
+    def start(self, tuned: tuple[Tuned, ...], serving: Serving, rollout: Rollout) -> Deployment:
+        """Serves the packages of as many targets as the place can: loaded, warmed up, and answering golden requests.
 
         Raises:
             ServerFailed: Triton can't start or load it.
             GoldenMismatch: it answers a known request wrongly.
         """
 
-    def beside(self, deployment: Deployment, package: Package) -> Staged:
-        """Serves another package on equal terms, for a comparison.
+    def beside(self, deployment: Deployment, package: Package) -> AbstractContextManager[Staged]:
+        """Serves another package on equal terms for as long as the context lasts, for a comparison.
 
         Raises:
             ServerFailed: Triton can't load it.

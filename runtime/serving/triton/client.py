@@ -17,7 +17,9 @@ from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, Temporary
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import Arrays, concatenate
+from shiplift.runtime.model.text.comparing import text_difference
+from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -28,31 +30,6 @@ _GOLDEN_SAMPLES = 8
 # Relative to the largest output. The same file gives the same float outputs up to rounding, and in half precision up to
 # the bits it has. With another batch size, int8 kernels may round a half the other way, by one step of 255.
 TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "fp16": 1e-2, "bf16": 5e-2, "int8": 5e-2, "fp8": 1e-1}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Counts:
-    """A server's request counters."""
-
-    answered: int = 0
-    failed: int = 0
-
-    @property
-    def total(self) -> int:
-        """All requests."""
-        return self.answered + self.failed
-
-    @property
-    def failed_share(self) -> float:
-        """The fraction of requests that failed; 0 if there were none."""
-        return self.failed / max(1, self.total)
-
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(answered=self.answered + other.answered, failed=self.failed + other.failed)
-
-    def since(self, before: "Counts") -> "Counts":
-        """The requests since `before`; 0 for a server that has been restarted in between."""
-        return Counts(answered=max(0, self.answered - before.answered), failed=max(0, self.failed - before.failed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,15 +53,20 @@ def steps_of(count: int) -> list[Step]:
 class TritonClient:
     """A client of one server at `host:port` (gRPC)."""
 
-    def __init__(self, address: str, *, authority: str = "", repository_key: str = "") -> None:
-        """`authority` names the host behind a shared address, which a gateway's routes match.
+    def __init__(
+        self, address: str, *, authority: str = "", secure: bool = False, repository_key: str = "",
+        timeout_s: float = _CALL_S,
+    ) -> None:  # fmt: skip
+        """`authority` names the host behind a shared address, which a gateway's routes match. `secure`: over TLS.
 
-        `repository_key` unlocks the model-repository API of a server that was started with such a key.
+        `repository_key` unlocks the model-repository API of a server that was started with such a key. `timeout_s` is
+        for each inference and each reading of counters.
         """
         self.address = address
+        self._timeout_s = timeout_s
         self._key = {"triton-grpc-protocol-shiplift": repository_key} if repository_key else None
         options = [("grpc.default_authority", authority)] if authority else None
-        self._client = triton.InferenceServerClient(address, channel_args=options)
+        self._client = triton.InferenceServerClient(address, ssl=secure, channel_args=options)
 
     def __enter__(self) -> Self:
         return self
@@ -128,7 +110,9 @@ class TritonClient:
                 versions.setdefault(model.name, []).append(int(model.version))
         return versions
 
-    def load(self, model: str, config: model_config_pb2.ModelConfig | None = None) -> float:
+    def load(
+        self, model: str, config: model_config_pb2.ModelConfig | None = None, *, timeout_s: float = _LOAD_S
+    ) -> float:
         """Loads a model of the repository, or reloads it in place; returns the seconds it took.
 
         A reload is atomic: the old version answers until the new one is warmed up, and stays if that fails. A `config`
@@ -140,7 +124,7 @@ class TritonClient:
         started = time.monotonic()
         override = json_format.MessageToJson(config, preserving_proto_field_name=True) if config else None
         with self._translated(model):
-            self._client.load_model(model, headers=self._key, config=override, client_timeout=_LOAD_S)
+            self._client.load_model(model, headers=self._key, config=override, client_timeout=timeout_s)
         return time.monotonic() - started
 
     def unload(self, model: str) -> None:
@@ -173,7 +157,7 @@ class TritonClient:
         tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in signature.inputs]
         with self._translated(model):
             result = self._client.infer(
-                model, tensors, model_version=str(version or ""), client_timeout=_CALL_S, **vars(step)
+                model, tensors, model_version=str(version or ""), client_timeout=self._timeout_s, **vars(step)
             )
         return {spec.name: result.as_numpy(spec.name) for spec in signature.outputs}
 
@@ -181,17 +165,18 @@ class TritonClient:
         """The version that answers a request which names none; raises Triton's own exception if it fails."""
         tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in package.signature.inputs]
         (step,) = steps_of(1) if package.sequences else (ALONE,)
-        result = self._client.infer(serving_name(package.model), tensors, client_timeout=_CALL_S, **vars(step))
+        name, timeout_s = serving_name(package.model), self._timeout_s
+        result = self._client.infer(name, tensors, client_timeout=timeout_s, **vars(step))
         return int(result.get_response().model_version)
 
     def failures(self, model: str) -> int:
         """How many of a model's requests have failed since it was loaded."""
         return self.counts(model).failed
 
-    def counts(self, model: str) -> "Counts":
+    def counts(self, model: str) -> Counts:
         """The server's counters of a model's requests since it was loaded."""
         with self._translated(model):
-            stats = self._client.get_inference_statistics(model, client_timeout=_CALL_S).model_stats
+            stats = self._client.get_inference_statistics(model, client_timeout=self._timeout_s).model_stats
         return Counts(
             answered=sum(int(entry.inference_stats.success.count) for entry in stats),
             failed=sum(int(entry.inference_stats.fail.count) for entry in stats),
@@ -235,7 +220,7 @@ def infer_one_by_one(
     rows = [{name: array[at : at + 1] for name, array in inputs.items()} for at in range(count)]
     steps = steps_of(count) if sequence else [ALONE] * count
     outputs = [client.infer(model, signature, row, version=version, step=s) for row, s in zip(rows, steps, strict=True)]
-    return {spec.name: np.concatenate([output[spec.name] for output in outputs]) for spec in signature.outputs}
+    return concatenate(outputs)
 
 
 def check_golden(
@@ -288,8 +273,7 @@ def _difference(expected: Any, actual: Any) -> float:
         return float("inf")
     left, right = expected.reshape(-1), actual.reshape(-1)
     if left.dtype.kind in "OSU":
-        texts = [item.decode() if isinstance(item, bytes) else str(item) for item in right]
-        return 0.0 if [str(item) for item in left] == texts else float("inf")
+        return text_difference(left, right)
     if left.dtype.kind in "biu":
         return float(np.mean(left != right))
     left, right = left.astype(np.float64), right.astype(np.float64)

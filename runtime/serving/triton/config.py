@@ -2,8 +2,8 @@
 
 It is written through Triton's own protobuf, so an unknown field or a wrong type is impossible. The differences between
 the two servers are in `_backend`; Triton's model_configuration.md explains each field. The bundled server runs ONNX
-models in a backend with the same name and parameters as NVIDIA's (`backends/onnxruntime`), and the models that this
-does not support, those with text or states, in the Python backend.
+models in backends with the same names and parameters as NVIDIA's (`backends/onnxruntime`, `backends/openvino`), and
+the models that these do not support, those with text or states, in the Python backend.
 """
 
 import json
@@ -14,17 +14,21 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.serving import SequenceBatching, Serving
-from shiplift.runtime.spec.target import Engine, Profile
+from shiplift.runtime.spec.target import Profile
 
 _US_PER_MS = 1000
 _US_PER_S = 1_000_000
+_MS_PER_S = 1000
 TENSORRT_CACHE = "/var/cache/shiplift/tensorrt"
 _MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
+_HINTS: dict[Precision, str] = {"bf16": "bf16", "fp16": "f16"}
+OPENVINO_CACHE = "/tmp/openvino"  # noqa: S108 - the bundled server's own: it ends with it
 _THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
+_FILES = {"tensorrt": "model.plan", "pytorch": "model.pt", "onnxruntime": "model.onnx", "openvino": "model.onnx"}
 _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic
 
 
@@ -112,8 +116,7 @@ def retuned(text: str, config: ServingConfig) -> str:
     model.max_batch_size = config.max_batch
     _batcher(model).max_queue_delay_microseconds = config.queue_delay_us
     model.instance_group[0].count = config.instances
-    if model.backend in _THREADS:  # TensorRT has no such setting
-        model.parameters[_THREADS[model.backend]].string_value = str(config.threads)
+    _threads(model, config)
     for warmup in model.model_warmup[1:]:
         warmup.batch_size = config.max_batch
         warmup.name = f"example-batch-{config.max_batch}"
@@ -193,7 +196,9 @@ def server_needs(serving: Serving, server: ServerKind) -> ServerNeeds:
     The bundled server needs no host policy: its backends pin their instances themselves.
     """
     flags = host_policy_flags(serving) if server == "nvidia" else []
-    return ServerNeeds(rate_limiter=serving.rate_limiter is not None, flags=tuple(flags))
+    return ServerNeeds(
+        rate_limiter=serving.rate_limiter is not None, flags=tuple(flags), request_timeout_s=serving.request_timeout_s
+    )
 
 
 def host_policy_flags(serving: Serving) -> list[str]:
@@ -277,30 +282,68 @@ def _accelerate(config: pb.ModelConfig, model: ModelDescription) -> None:
         entry.parameters[key] = value
 
 
+def _threads(model: pb.ModelConfig, config: ServingConfig) -> None:
+    """Writes how many threads compute, under the backend's names; TensorRT has no such setting.
+
+    OpenVINO counts the threads of all instances together, and shares them out among as many streams.
+    """
+    if model.backend == "openvino":
+        model.parameters["NUM_STREAMS"].string_value = str(config.instances)
+        model.parameters["INFERENCE_NUM_THREADS"].string_value = str(config.instances * config.threads)
+    elif model.backend in _THREADS:
+        model.parameters[_THREADS[model.backend]].string_value = str(config.threads)
+
+
 def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:
-    threads, graph = str(model.config.threads), model.serving.graph_optimization
-    if model.engine == "tensorrt":
-        config.backend, config.default_model_filename = "tensorrt", "model.plan"
-        return
-    config.backend = "python" if in_python(model, server) else "pytorch" if model.engine == "pytorch" else "onnxruntime"
-    config.parameters[_THREADS[config.backend]].string_value = threads
+    config.backend = backend_of(model, server)
+    config.default_model_filename = _FILES.get(config.backend, "")
+    _threads(config, model.config)
     if config.backend == "pytorch":
-        config.platform, config.default_model_filename = "pytorch_libtorch", "model.pt"
+        config.platform = "pytorch_libtorch"
         config.parameters["INTER_OP_THREAD_COUNT"].string_value = "1"
     elif config.backend == "onnxruntime":
-        config.default_model_filename = "model.onnx"
-        if model.engine == "onnxruntime-tensorrt":
-            _accelerate(config, model)
-        config.optimization.graph.level = _GRAPH_LEVELS[graph]
-        config.parameters["inter_op_thread_count"].string_value = "1"
-    else:
-        _python_backend(config, model.serving)
+        _onnxruntime(config, model)
+    elif config.backend == "openvino":
+        _openvino(config, model, server)
+    elif config.backend == "python":
+        _python_backend(config, model)
     if server == "bundled":
         _pinning(config, model.serving)
+        config.parameters["request_timeout_ms"].string_value = str(round(model.serving.request_timeout_s * _MS_PER_S))
 
 
-def _python_backend(config: pb.ModelConfig, serving: Serving) -> None:
-    """The parameters that our model.py reads."""
+def backend_of(model: ModelDescription, server: ServerKind) -> str:
+    """The name of the backend that runs a model on a server."""
+    if in_python(model, server):
+        return "python"
+    return "onnxruntime" if model.engine == "onnxruntime-tensorrt" else model.engine
+
+
+def _onnxruntime(config: pb.ModelConfig, model: ModelDescription) -> None:
+    if model.engine == "onnxruntime-tensorrt":
+        _accelerate(config, model)
+    config.optimization.graph.level = _GRAPH_LEVELS[model.serving.graph_optimization]
+    config.parameters["inter_op_thread_count"].string_value = "1"
+
+
+def _openvino(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:
+    """bf16 is a hint, without which the bundled server computes in fp32.
+
+    NVIDIA's backend compiles for the largest batch alone, and has to fill smaller ones up.
+    """
+    if model.precision == "bf16":
+        config.parameters["HINT_BF16"].string_value = "YES"
+    if server == "bundled":
+        config.parameters["CACHE_DIR"].string_value = OPENVINO_CACHE
+    else:
+        config.parameters["ENABLE_BATCH_PADDING"].string_value = "YES"
+
+
+def _python_backend(config: pb.ModelConfig, model: ModelDescription) -> None:
+    """The parameters that our model.py reads; with a precision hint it computes on OpenVINO."""
+    serving = model.serving
+    if model.engine == "openvino":
+        config.parameters["precision_hint"].string_value = _HINTS.get(model.precision, "f32")
     config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
     config.parameters["graph_optimization"].string_value = serving.graph_optimization
     if sequences := serving.sequence_batching:

@@ -1,8 +1,8 @@
 """The bundled server's environment: a venv of its own, made on first use and named by the digest of its sources.
 
 nvidia-pytriton contains a real tritonserver with its Python backend, and tritonclient's wheel contains perf_analyzer.
-Both run outside a container once their libraries can be found, which this module arranges. The backend for ONNX models
-is built next to Python's.
+Both run outside a container once their libraries can be found, which this module arranges. The backends for ONNX models
+(ONNX Runtime, OpenVINO) are built next to Python's.
 """
 
 import ctypes.util
@@ -43,7 +43,7 @@ class ServerEnvironment:
 
     @property
     def backends(self) -> Path:
-        """The folder of the backends: ONNX Runtime's, and Python's with its stub for this version of Python."""
+        """The folder of the backends: ours, and Python's with its stub for this version of Python."""
         return self.root / "backends"
 
     @property
@@ -69,14 +69,14 @@ class ServerEnvironment:
 
 def default_root() -> Path:
     """Inside the pipeline's own environment: shared by every stack of this installation, and removed with it."""
-    sources = [file.read_bytes() for file in (REQUIREMENTS, *sorted(native.SOURCE.iterdir()))]
+    sources = [file.read_bytes() for file in (REQUIREMENTS, *native.sources())]
     tools = " ".join((native.COMPILER, *native.FLAGS, PYTHON)).encode()
     digest = hashlib.sha256(b"".join(sources) + tools).hexdigest()[:12]
     return Path(sys.prefix) / "share" / "shiplift" / f"server-{digest}"
 
 
 def ensure(root: Path, tell: Callable[[str], None] = lambda _: None) -> ServerEnvironment:
-    """The environment at `root`, which is made first if it isn't there (about 15 s and 400 MB).
+    """The environment at `root`, which is made first if it isn't there (about 20 s and 600 MB).
 
     Raises:
         MissingTool: this machine can't have one; the message says what is missing.
@@ -90,7 +90,7 @@ def ensure(root: Path, tell: Callable[[str], None] = lambda _: None) -> ServerEn
     with (root.parent / f".{root.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not environment.ready:
-            tell("making the bundled server's environment (once, about 15 s)")
+            tell("making the bundled server's environment (once, about 20 s)")
             _make(environment)
     return environment
 
@@ -130,8 +130,7 @@ def _make(environment: ServerEnvironment) -> None:
     shutil.copytree(bundled / "python_backend_stubs" / PYTHON, python, dirs_exist_ok=True)
     for program in (environment.tritonserver, python / "triton_python_backend_stub"):
         program.chmod(0o755)
-    library = next((environment.site / "onnxruntime" / "capi").glob("libonnxruntime.so.*"))
-    native.build(environment.backends / "onnxruntime", library)
+    native.build_all(environment.backends, environment.site)
     _link_libraries(environment)
     (root / "stamp").write_text(REQUIREMENTS.read_text())
 

@@ -12,9 +12,11 @@ import numpy as np
 from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor, triton_to_np_dtype
 
 from shiplift.runtime.base.errors import NotFound, ServerFailed, Temporary
+from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.serving.triton.client import ALONE, Step, as_tensor
+from shiplift.runtime.serving.triton.client import ALONE, Step, as_tensor, steps_of
 
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -49,6 +51,17 @@ class TritonHttpClient:
         self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
     ) -> Arrays:
         """The outputs of one request, by name."""
+        return dict(_outputs(self._ask(model, signature, inputs, version, step)))
+
+    def answering_version(self, package: Package, inputs: Arrays) -> int:
+        """The version that answers a request which names none."""
+        (step,) = steps_of(1) if package.sequences else (ALONE,)
+        answer = self._ask(serving_name(package.model), package.signature, inputs, None, step)
+        return int(_header(answer)["model_version"])
+
+    def _ask(
+        self, model: str, signature: Signature, inputs: Arrays, version: int | None, step: Step
+    ) -> httpx.Response:  # fmt: skip
         tensors = [(spec, as_tensor(spec.datatype, inputs[spec.name])) for spec in signature.inputs]
         contents = [_raw(spec.datatype, array) for spec, array in tensors]
         header = json.dumps({
@@ -60,12 +73,11 @@ class TritonHttpClient:
             "outputs": [{"name": spec.name, "parameters": {"binary_data": True}} for spec in signature.outputs],
             **({"parameters": vars(step)} if step.sequence_id else {}),
         }).encode()  # fmt: skip
-        answer = self._send(
+        return self._send(
             "POST", f"/v2/models/{model}{f'/versions/{version}' if version else ''}/infer", model,
             content=header + b"".join(contents),
             headers={_HEADER_LENGTH: str(len(header)), "Content-Type": "application/octet-stream"},
         )  # fmt: skip
-        return dict(_outputs(answer))
 
     def _metadata(self, model: str) -> dict[str, Any]:
         metadata: dict[str, Any] = self._send("GET", f"/v2/models/{model}", model).json()
@@ -81,6 +93,8 @@ class TritonHttpClient:
         message = " ".join(answer.text.split())[:600] if answer.is_error else ""
         if answer.status_code == 404 or "unknown model" in message:
             raise NotFound(f"the server does not serve {model!r}", do="See `shiplift status`.")
+        if answer.status_code in (502, 503, 504):  # a proxy's answer
+            raise Temporary(f"no server of {model!r} answers: {message}", do="Check `shiplift status`.")
         if answer.is_error:
             raise ServerFailed(f"Triton refused {model!r}: {message}", do="See the server's log.")
         return answer
@@ -99,9 +113,8 @@ def _raw(datatype: str, array: Any) -> bytes:
 
 
 def _outputs(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
-    length = int(answer.headers.get(_HEADER_LENGTH, len(answer.content)))
-    at = length
-    for output in json.loads(answer.content[:length])["outputs"]:
+    at = _header_length(answer)
+    for output in _header(answer)["outputs"]:
         size = output.get("parameters", {}).get("binary_data_size")
         if size is None:
             yield output["name"], np.array(output["data"]).reshape(output["shape"])
@@ -109,6 +122,15 @@ def _outputs(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
             content = answer.content[at : at + size]
             yield output["name"], _array(output["datatype"], content).reshape(output["shape"])
             at += size
+
+
+def _header(answer: httpx.Response) -> dict[str, Any]:
+    header: dict[str, Any] = json.loads(answer.content[: _header_length(answer)])
+    return header
+
+
+def _header_length(answer: httpx.Response) -> int:
+    return int(answer.headers.get(_HEADER_LENGTH, len(answer.content)))
 
 
 def _array(datatype: str, content: bytes) -> Any:

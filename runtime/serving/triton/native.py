@@ -1,7 +1,7 @@
-"""Builds the bundled server's own backend, once, when its environment is made, because no wheel contains one.
+"""Builds the bundled server's own backends, once, when its environment is made, because no wheel contains them.
 
-The source is C and needs libc alone, so any C compiler will do: the machine's, or if there is none, the one in the
-`ziglang` wheel from PyPI.
+A backend is a folder of `backends`; what they share is in `common`. The source is C and needs libc alone, so any C
+compiler will do: the machine's, or if there is none, the one in the `ziglang` wheel from PyPI.
 """
 
 import os
@@ -9,50 +9,114 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
 
-SOURCE = Path(__file__).parent / "backends" / "onnxruntime"
+COMMON = Path(__file__).parent / "backends" / "common"
 COMPILER = "ziglang==0.17.1"
-_FAILED = "the ONNX Runtime backend can't be built"
 FLAGS = ("-std=gnu17", "-O2", "-fPIC", "-shared", "-Wall", "-Wno-deprecated-non-prototype", "-fno-sanitize=undefined")
 
 
-def build(to: Path, onnxruntime: Path) -> Path:
-    """Builds Triton's backend for ONNX models in the new folder `to`; returns its library.
+@dataclass(frozen=True, kw_only=True)
+class Backend:
+    """A backend: its folder, its engine's name, and where the environment's packages have the engine's library."""
 
-    `onnxruntime` is the library with ONNX Runtime's C API, which is linked beside it.
+    source: Path
+    engine: str
+    library: str
+
+    @property
+    def name(self) -> str:
+        """Its name in config.pbtxt."""
+        return self.source.name
+
+    @property
+    def links(self) -> str:
+        """The name under which the backend opens the engine's library, in its own folder."""
+        return Path(self.library).name.split(".so")[0] + ".so"
+
+
+BACKENDS = (
+    Backend(
+        source=Path(__file__).parent / "backends" / "onnxruntime", engine="ONNX Runtime",
+        library="onnxruntime/capi/libonnxruntime.so.*",
+    ),
+    Backend(
+        source=Path(__file__).parent / "backends" / "openvino", engine="OpenVINO",
+        library="openvino/libs/libopenvino_c.so.*",
+    ),
+)  # fmt: skip
+
+
+def sources() -> list[Path]:
+    """Every file that the backends are built from, in a fixed order."""
+    folders = (COMMON, *(backend.source for backend in BACKENDS))
+    return [file for folder in folders for file in sorted(folder.glob("*.[ch]"))]
+
+
+def build_all(to: Path, packages: Path) -> None:
+    """Builds every backend in a new folder of its own in `to`; `packages` is the site-packages of the environment.
 
     Raises:
-        MissingTool: it can't be compiled; the message quotes the compiler.
+        MissingTool: one can't be compiled, or its engine's library is missing; the message quotes the compiler.
     """
+    with _compiler() as command:
+        for backend in BACKENDS:
+            build(backend, to / backend.name, packages, command)
+
+
+def build(backend: Backend, to: Path, packages: Path, compiler: Sequence[str | Path]) -> None:
+    """Builds a backend in the new folder `to`, with its engine's library linked beside it.
+
+    Raises:
+        MissingTool: it can't be compiled, or its engine's library is missing; the message quotes the compiler.
+    """
+    engine = next(packages.glob(backend.library), None)
+    if engine is None:
+        raise MissingTool(
+            f"{backend.engine}'s library {backend.library} is not among the packages of the server's environment",
+            do="Make the environment again with `make setup`.",
+        )
     to.mkdir(parents=True)
-    (to / "libonnxruntime.so").symlink_to(os.path.relpath(onnxruntime, to))  # the environment may be moved
-    library = to / "libtriton_onnxruntime.so"
-    sources = sorted(SOURCE.glob("*.c"))
+    (to / backend.links).symlink_to(os.path.relpath(engine, to))  # the environment may be moved
+    run(
+        [
+            *compiler,
+            *FLAGS,
+            "-o",
+            to / f"libtriton_{backend.name}.so",
+            backend.source / "backend.c",
+            "-ldl",
+            "-lpthread",
+        ],
+        failed=f"the {backend.engine} backend can't be built: {Path(compiler[0]).name}",
+        do="Check that this compiler can build a shared library from C; with none on the PATH, one is downloaded.",
+    )
+
+
+@contextmanager
+def _compiler() -> Iterator[list[str | Path]]:
+    """The command of this machine's C compiler, or of one that is downloaded and then removed.
+
+    Raises:
+        MissingTool: there is none, and none can be downloaded.
+    """
     if program := shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"):
-        _compile([program], sources, library)
-        return library
+        yield [program]
+        return
     with tempfile.TemporaryDirectory(prefix="shiplift-compiler-") as folder:
         packages = Path(folder) / "packages"
         run(
             [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target",
              packages, COMPILER],
-            failed=f"{_FAILED}: pip",
+            failed="the server's backends can't be built: pip",
             do="Install a C compiler (Debian and Ubuntu: package gcc), or let pip reach PyPI or your mirror of it.",
         )  # fmt: skip
-        _compile([packages / "ziglang" / "zig", "cc", "-target", "x86_64-linux-gnu.2.31"], sources, library)
-    return library
-
-
-def _compile(compiler: list[str | Path], sources: list[Path], to: Path) -> None:
-    run(
-        [*compiler, *FLAGS, "-o", to, *sources, "-ldl", "-lpthread"],
-        failed=f"{_FAILED}: {Path(compiler[0]).name}",
-        do="Check that this compiler can build a shared library from C; with none on the PATH, one is downloaded.",
-    )
+        yield [packages / "ziglang" / "zig", "cc", "-target", "x86_64-linux-gnu.2.31"]
 
 
 def run(command: Sequence[str | Path], *, failed: str, do: str) -> None:

@@ -7,33 +7,28 @@ Every method can be killed at any line and called again.
 """
 
 import fcntl
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from shiplift.runtime.base.errors import ServerFailed, ShipliftError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.model.tensors import Arrays, load_npz
-from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Endpoint, Package
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install, retire
+from shiplift.runtime.serving.triton.served import note_served, served, served_version
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _BESIDE = "--next"
-
-
-class Served(Record):
-    """What a name serves since the last move: written after a move, read to see whether another is needed."""
-
-    version: int
-    package: str
 
 
 class LocalProduction:
@@ -48,25 +43,36 @@ class LocalProduction:
     @contextmanager
     def lock(self, model: str) -> Iterator[None]:
         """A lock for one promotion or rollback of a model at a time; the kernel releases it if its holder dies."""
-        file = self._home / "locks" / serving_name(model)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("w") as handle:
+        with self.lock_of(serving_name(model)).open("w") as handle:
             fcntl.flock(handle, fcntl.LOCK_EX)
             yield
+
+    def lock_of(self, name: str) -> Path:
+        """The file that is locked while a served name moves."""
+        file = self._home / "locks" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file
 
     def endpoint(self, model: str) -> Endpoint:
         """Where a model answers."""
         return Endpoint(http=f"http://{self._machine.http}/v2/models/{serving_name(model)}", grpc=self._machine.grpc)
 
-    def serves(self, package: Package) -> bool:
+    def serving(self, model: str) -> int:
+        """The version that answers under a model's name; 0 if none does."""
+        return served_version(Path(self._site.home), model)
+
+    def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:  # noqa: ARG002 - one server
         """Whether exactly this package answers under its name."""
         name = serving_name(package.model)
-        if self._served(name) != Served(version=package.version, package=package.repository.sha256):
+        state = served(Path(self._site.home), package.model)
+        if state is None or (state.package.version, state.package.repository) != (package.version, package.repository):
             return False
         with TritonClient(self._machine.grpc) as client:
             return client.versions(name) == [package.version]
 
-    def move(self, package: Package, rollout: Rollout) -> None:  # noqa: ARG002 - one server has nothing to roll out
+    def move(
+        self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
+    ) -> None:  # fmt: skip
         """Makes this package answer every request under its name, atomically.
 
         Raises:
@@ -76,15 +82,13 @@ class LocalProduction:
         name = serving_name(package.model)
         store = ArtifactStore(self._site.artifacts_uri)
         self.repository.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix="shiplift-move-", dir=self._site.home) as folder:
-            tree = store.fetch(package.repository, Path(folder))
+        with scratch_folder(Path(self._site.home)) as folder:
+            tree = store.fetch(package.repository, folder)
             golden = load_npz(tree / GOLDEN)
             with TritonClient(self._machine.grpc) as client:
                 self._beside(client, tree, package, name, golden)
                 self._switch(client, tree, package, name, golden)
-        write_atomically(
-            self._state(name), Served(version=package.version, package=package.repository.sha256).model_dump_json()
-        )
+        note_served(Path(self._site.home), package)
 
     def retire(self, model: str) -> None:
         """Unloads what was only needed for the move, and removes the files of versions that no longer serve."""
@@ -93,6 +97,19 @@ class LocalProduction:
             client.unload(name + _BESIDE)
         shutil.rmtree(self.repository / (name + _BESIDE), ignore_errors=True)
         retire(self.repository, name)
+
+    def declare(
+        self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
+    ) -> bool:  # fmt: skip
+        """Does nothing: the server's own repository survives whatever stops the server."""
+        return False
+
+    def load_again(self, name: str, *, timeout_s: float) -> None:
+        """Loads what the repository has of a served name, whether it changed or not."""
+        for file in (self.repository / name).glob("*/model.*"):
+            os.utime(file)  # Triton loads a model again only if a file of it is newer
+        with TritonClient(self._machine.grpc) as client:
+            client.load(name, timeout_s=timeout_s)
 
     def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"loading version {package.version} beside the one that serves")
@@ -129,9 +146,75 @@ class LocalProduction:
             client.unload(name)
             shutil.rmtree(self.repository / name, ignore_errors=True)
 
-    def _served(self, name: str) -> Served | None:
-        file = self._state(name)
-        return Served.model_validate_json(file.read_text()) if file.is_file() else None
 
-    def _state(self, name: str) -> Path:
-        return self._home / "served" / f"{name}.json"
+def reload_stuck(site: Site, machine: Machine, name: str, *, timeout_s: float) -> None:
+    """Gives a served name new instances; the old ones stay until their executions end, if ever.
+
+    Nothing happens while a promotion or a rollback of the model is under way, because that does the same.
+
+    Raises:
+        ServerFailed: Triton can't load it, or not in time.
+    """
+    with _unless_it_moves(site, machine, name) as place:
+        if place:
+            place.load_again(name, timeout_s=timeout_s)
+
+
+def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: float) -> None:
+    """Serves a package again from the artifact store, whatever happened to the server's copy of it.
+
+    Nothing happens while a promotion or a rollback of the model is under way.
+
+    Raises:
+        ServerFailed: Triton can't load it, or not in time.
+        ArtifactCorrupt: the store does not have it any more.
+        GoldenMismatch: it answers wrongly again.
+    """
+    name = serving_name(package.model)
+    with _unless_it_moves(site, machine, name) as place, scratch_folder(Path(site.home)) as folder:
+        if place:
+            tree = ArtifactStore(site.artifacts_uri).fetch(package.repository, folder)
+            install(tree, place.repository, source=name, name=name)
+            place.load_again(name, timeout_s=timeout_s)
+            with TritonClient(machine.grpc) as client:
+                check_package(client, name, package, load_npz(tree / GOLDEN))
+
+
+def moves(home: Path, name: str) -> bool:
+    """Whether a promotion or a rollback of a served name is under way."""
+    file = home / "production" / "locks" / name
+    if not file.is_file():
+        return False
+    with file.open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def unload_stuck(site: Site, machine: Machine, name: str) -> None:
+    """Stops serving a name until the server's next start; its executions go on, but nobody can begin another.
+
+    Nothing happens while a promotion or a rollback of the model is under way.
+
+    Raises:
+        ServerFailed: Triton can't unload it.
+    """
+    with _unless_it_moves(site, machine, name) as place:
+        if place:
+            with TritonClient(machine.grpc) as client:
+                client.unload(name)
+
+
+@contextmanager
+def _unless_it_moves(site: Site, machine: Machine, name: str) -> Iterator[LocalProduction | None]:
+    """Holds the lock of a served name; None if a promotion or a rollback holds it."""
+    place = LocalProduction(site, machine)
+    with place.lock_of(name).open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield None
+            return
+        yield place

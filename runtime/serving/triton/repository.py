@@ -34,12 +34,14 @@ GOLDEN = "golden.npz"
 
 
 def write_package(
-    to: Path, model: ModelDescription, onnx_folder: Path, server: ServerKind, *, example: Arrays, golden: Arrays
-) -> Path:
+    to: Path, model: ModelDescription, onnx_folder: Path, server: ServerKind, *, example: Arrays, golden: Arrays,
+    backend: Path | None = None,
+) -> Path:  # fmt: skip
     """Writes the repository of one model into the empty folder `to`, and returns that folder.
 
     `onnx_folder` holds `model.onnx` and its external data; `example` has inputs by name for the warm-up; `golden` comes
-    from `golden_arrays`.
+    from `golden_arrays`. `backend` holds files in the place of those of our own Python backend, if the model needs
+    others.
 
     Raises:
         StorageFull: no space is left.
@@ -49,7 +51,9 @@ def write_package(
     version.mkdir(parents=True)
     for file in onnx_folder.iterdir():
         shutil.copyfile(file, version / file.name)
-    if in_python(model, server):
+    if backend:
+        shutil.copytree(backend, version, dirs_exist_ok=True)
+    elif in_python(model, server):
         _write_backend(version, model)
     if model.serving.labels:
         name = f"labels.{model.version}.txt"

@@ -1,8 +1,8 @@
 """Starting and stopping the bundled Triton: production as a daemon, staging and tuning as children of their step.
 
 It runs with explicit model control (except in a pod, where the models never change), strict readiness and complete
-configurations: without auto-complete a model loads in 0.15 s instead of 1.4 s. On a machine it listens on loopback. The
-shared-memory API is closed with a key that nobody keeps.
+configurations: without auto-complete a model loads in 0.15 s instead of 1.4 s. On a machine it runs confined, and
+listens on loopback. The shared-memory API is closed with a key that nobody keeps.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.base.errors import NotConfined, ServerFailed
 from shiplift.runtime.host.processes import (
     alive,
     free_port,
@@ -30,9 +30,11 @@ from shiplift.runtime.host.processes import (
 )
 from shiplift.runtime.records.serving import Process, ServerNeeds
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.confined import confined
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
 _START_S = 30
+NOT_CONFINED = f"{NotConfined.title}: "
 _EXIT_S = 20
 HTTP_THREADS = 8  # Triton's default
 _ATTEMPTS = 3  # another process may take a free port before the server binds it
@@ -78,11 +80,15 @@ class Features:
 
     `http_threads` is the number of threads that read and answer HTTP; 0 means one per core, up to Triton's default of
     8. On two cores with 64 connections, eight of them cost a quarter more CPU time per request than two.
+    `allow_without` are the mechanisms of confinement whose absence the site accepts. `tolerant`: a model that can't be
+    loaded does not keep the others from serving.
     """
 
     cache_mb: int = 16
     rate_limiter: bool = False
     http_threads: int = 0
+    allow_without: tuple[str, ...] = ()
+    tolerant: bool = False
 
 
 def command(
@@ -124,7 +130,8 @@ def _flags(repository: Path, ports: Ports, features: Features, control: str) -> 
         f"--model-repository={repository}",
         f"--model-control-mode={control}",
         "--disable-auto-complete-config",  # formerly --strict-model-config
-        "--strict-readiness=true",
+        f"--strict-readiness={'false' if features.tolerant else 'true'}",
+        *(["--exit-on-error=false"] if features.tolerant else []),
         f"--exit-timeout-secs={_EXIT_S}",
         f"--http-address={ports.host}",
         f"--grpc-address={ports.host}",
@@ -132,6 +139,7 @@ def _flags(repository: Path, ports: Ports, features: Features, control: str) -> 
         f"--http-port={ports.http}",
         f"--grpc-port={ports.grpc}",
         f"--metrics-port={ports.metrics}",
+        "--metrics-config=summary_latencies=true",  # p50 and p99 of the last minute, for dashboards and alerts
         f"--rate-limit={'execution_count' if features.rate_limiter else 'off'}",
     ]
     return [*flags, f"--cache-config=local,size={features.cache_mb << 20}"] if features.cache_mb else flags
@@ -140,7 +148,9 @@ def _flags(repository: Path, ports: Ports, features: Features, control: str) -> 
 def variables(environment: ServerEnvironment) -> dict[str, str]:
     """The server's environment variables."""
     return {
-        **inherited(),
+        **inherited(("PATH", "LANG", "TZ")),
+        **dict.fromkeys(("HOME", "TMPDIR"), "/tmp"),  # noqa: S108 - its own
+        "PYTHONDONTWRITEBYTECODE": "1",
         "LD_LIBRARY_PATH": environment.library_path,
         "SHIPLIFT_SERVER_SITE": str(environment.site),
         "OMP_NUM_THREADS": "1",
@@ -154,10 +164,12 @@ def start_production(
 
     Raises:
         ServerFailed: it did not come up.
+        NotConfined: the kernel refuses to confine it.
     """
     arguments = command(environment, repository, ports, features)
     models = [f"--load-model={folder.name}" for folder in sorted(repository.iterdir()) if folder.is_dir()]
-    process = start_daemon([*arguments, *models], environment=variables(environment), log=log)
+    launched = _confined([*arguments, *models], environment, repository, ports, features, ends_with_parent=False)
+    process = start_daemon(launched, environment=variables(environment), log=log)
     server = Server(process=process, ports=ports, repository=repository)
     try:
         _wait_live(server, log)
@@ -189,9 +201,11 @@ def start_private(environment: ServerEnvironment, repository: Path, features: Fe
     for attempt in range(1, _ATTEMPTS + 1):
         ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
         arguments = command(environment, repository, ports, features)
-        child = start_child(arguments, environment=variables(environment), log=log)
-        server = Server(process=identify(child.pid), ports=ports, repository=repository)
+        launched = _confined(arguments, environment, repository, ports, features, ends_with_parent=True)
+        child: subprocess.Popen[bytes] | None = None
         try:
+            child = start_child(launched, environment=variables(environment), log=log)
+            server = Server(process=identify(child.pid), ports=ports, repository=repository)
             _wait_live(server, log, child)
         except ServerFailed:
             _reap(child)
@@ -205,7 +219,20 @@ def start_private(environment: ServerEnvironment, repository: Path, features: Fe
     raise AssertionError("unreachable")
 
 
-def _reap(child: "subprocess.Popen[bytes]") -> None:
+def _confined(
+    arguments: Sequence[str | Path], environment: ServerEnvironment, repository: Path, ports: Ports,
+    features: Features, *, ends_with_parent: bool,
+) -> list[str]:  # fmt: skip
+    listens = (ports.http, ports.grpc, ports.metrics)
+    return confined(
+        arguments, environment, repository, ports=listens, ends_with_parent=ends_with_parent,
+        allow_without=features.allow_without,
+    )  # fmt: skip
+
+
+def _reap(child: "subprocess.Popen[bytes] | None") -> None:
+    if child is None:
+        return
     child.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(timeout=5)
@@ -221,9 +248,9 @@ def _wait_live(server: Server, log: Path, child: "subprocess.Popen[bytes] | None
             if _listening(server.ports) and client.live():
                 return
             time.sleep(0.02)
-    raise ServerFailed(
-        f"Triton did not come up on port {server.ports.grpc}: {_last_error(log)}", do=f"Its log is {log.name}."
-    )
+    if (why := _last_error(log)).startswith(NOT_CONFINED):
+        raise NotConfined(f"Triton is {why}", do="See `shiplift doctor`.")
+    raise ServerFailed(f"Triton did not come up on port {server.ports.grpc}: {why}", do=f"Its log is {log.name}.")
 
 
 def _listening(ports: Ports) -> bool:
@@ -237,5 +264,5 @@ def _listening(ports: Ports) -> bool:
 def _last_error(log: Path) -> str:
     """The last line of the log that looks like an error, or else its last line."""
     lines = log.read_text(errors="replace").splitlines()[-200:] if log.is_file() else []
-    errors = [line for line in lines if line.startswith("E") or "failed" in line.lower()]
+    errors = [line for line in lines if line.startswith(("E", NOT_CONFINED)) or "failed" in line.lower()]
     return (errors or lines or ["its log is empty"])[-1][:400]

@@ -5,22 +5,33 @@ stage can stop it and clear the folder, whatever happened before.
 """
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.processes import kill, memory_mb
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.serving import Deployment, Endpoint, Package, Process, ServerProcess, Staged
+from shiplift.runtime.records.serving import (
+    ONE_TARGET,
+    Deployment,
+    Endpoint,
+    Package,
+    Process,
+    ServerProcess,
+    Staged,
+)
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import GOLDEN, install
 from shiplift.runtime.serving.triton.server import Features, start_private
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving import Rollout, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _BESIDE = "--champion"
@@ -30,17 +41,20 @@ class LocalStaging:
     """The staging server of a model version."""
 
     def __init__(self, site: Site, model: str, version: int) -> None:
+        self._site = site
         self._environment = ServerEnvironment(Path(site.server_environment))
         self._store = ArtifactStore(site.artifacts_uri)
         self.folder = Path(site.home) / "staging" / f"{serving_name(model)}-{version}"
         self._state = self.folder / "process.json"
 
-    def start(self, tuned: Tuned, serving: Serving) -> Deployment:
+    def start(self, tuned: tuple[Tuned, ...], serving: Serving, rollout: Rollout) -> Deployment:  # noqa: ARG002 - one server
         """Starts a fresh server with one model, after stopping any old one. See `runtime.serving.staging.Staging`."""
         self.end()
-        package = tuned.package
+        package = tuned[0].package
         progress("starting the staging server")
-        features = Features(rate_limiter=serving.rate_limiter is not None)
+        features = Features(
+            rate_limiter=serving.rate_limiter is not None, allow_without=self._site.sandbox.allow_without
+        )
         server = start_private(self._environment, self.folder / "models", features, log=self.folder / "triton.log")
         name = serving_name(package.model)
         try:
@@ -53,6 +67,7 @@ class LocalStaging:
                 golden = load_npz(tree / GOLDEN)
                 check_package(client, name, package, golden)
         except BaseException:
+            kill(server.process)  # it may not have been noted yet
             self.end()
             raise
         return Deployment(
@@ -61,16 +76,18 @@ class LocalStaging:
             metrics=server.metrics,
             load_seconds=seconds,
             workload=ServerProcess(process=server.process, repository=str(server.repository)),
+            left_out=dict.fromkeys((other.target for other in tuned[1:]), ONE_TARGET),
         )
 
-    def beside(self, deployment: Deployment, package: Package) -> Staged:
-        """Serves another package on the same server, under a name of its own."""
+    @contextmanager
+    def beside(self, deployment: Deployment, package: Package) -> Iterator[Staged]:
+        """Serves another package on the same server, under a name of its own; both end with the release."""
         name = serving_name(package.model)
         tree = self._store.fetch(package.repository, self.folder / "beside")
         install(tree, Path(_server(deployment).repository), source=name, name=name + _BESIDE)
         with TritonClient(deployment.endpoint.grpc) as client:
             client.load(name + _BESIDE)
-        return Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
+        yield Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
 
     def memory_mb(self, deployment: Deployment) -> float | None:
         """The memory of the server and its children in MiB, as proportional set size.
@@ -78,7 +95,7 @@ class LocalStaging:
         Raises:
             ServerFailed: the server is gone.
         """
-        return memory_mb(_server(deployment).process.pid)
+        return memory_mb(worker(_server(deployment).process.pid))
 
     def end(self) -> None:
         """Stops the server, if there is one, and removes its folder."""

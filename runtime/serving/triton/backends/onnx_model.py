@@ -5,10 +5,13 @@ packages as `model.py`, so it can't import anything from Shiplift. Inputs are vi
 not copied for a single request; a batch costs one concatenation per input.
 """
 
+import contextlib
 import gc
 import json
 import os
 import sys
+import threading
+import time
 from itertools import accumulate, chain
 
 sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep) if path]
@@ -24,6 +27,82 @@ _GRAPH = {
 }
 
 
+class Stopped(Exception):
+    """An execution took longer than it may."""
+
+
+class Limit:
+    """Ends executions that take longer than they may, so that the instance is free again.
+
+    ONNX Runtime stops between two nodes, inside loops too. If it has not stopped after a grace period, this process
+    ends, and a metric tells the watchdog to load the model again. The metrics are those of the C backend.
+    """
+
+    LOOK_S, GRACE_S = 0.1, 2
+    _STOPPED, _STUCK = "shiplift_stopped_executions_total", "shiplift_stuck_executions"
+    _METRICS = (
+        (_STOPPED, "Executions stopped at their time limit", "COUNTER"),
+        (_STUCK, "Executions that did not stop at their time limit", "GAUGE"),
+    )
+
+    def __init__(self, model, limit_s):
+        self._model, self._limit_s, self._current = model, limit_s, None
+        self._metrics = {name: self._metric(name, *rest) for name, *rest in self._METRICS}
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def run(self, session, outputs, feed):
+        with self.watched() as options:
+            try:
+                return session.run(outputs, feed, options)
+            except Exception:
+                if not options.terminate:
+                    raise
+                setting = "serving.request_timeout_s in the model's spec"
+                raise Stopped(f"the request was stopped after {self._limit_s:g} s, its limit ({setting})") from None
+
+    @contextlib.contextmanager
+    def watched(self):
+        """Work under the limit: what does not stop when the options say so ends this process."""
+        options = ort.RunOptions()
+        self._current = options, time.monotonic() + self._limit_s
+        try:
+            yield options
+        finally:
+            self._current = None
+
+    def _watch(self):
+        while True:
+            time.sleep(self.LOOK_S)
+            current = self._current
+            if current is None or time.monotonic() < current[1]:
+                continue
+            if not current[0].terminate:
+                current[0].terminate = True
+                self._report(self._STOPPED, "it is stopped")
+            elif time.monotonic() > current[1] + self.GRACE_S:
+                self._report(self._STUCK, "it does not stop, so its process ends")
+                os._exit(1)
+
+    def _metric(self, name, description, kind):
+        """The metric and its family, which has to live as long; None if the server was started without metrics."""
+        families = pb_utils.MetricFamily
+        try:
+            family = families(name=name, description=description, kind=getattr(families, kind))
+            metric = family.Metric(labels={"model": self._model})
+            if kind == "GAUGE":
+                metric.set(0)  # it outlives a process: what the last one said is past
+        except pb_utils.TritonModelException:
+            return None
+        return family, metric
+
+    def _report(self, name, what):
+        text = f"shiplift: {self._model} ran for over {self._limit_s:g} s, the limit of a request: {what}"
+        print(text, file=sys.stderr, flush=True)
+        if self._metrics[name]:
+            with contextlib.suppress(pb_utils.TritonModelException):
+                self._metrics[name][1].increment(1)
+
+
 class TritonPythonModel:
     def initialize(self, args):
         config = json.loads(args["model_config"])
@@ -33,16 +112,8 @@ class TritonPythonModel:
                 os.sched_setaffinity(0, _cores(cores.read().strip()))
         if "cpu_cores" in values:
             os.sched_setaffinity(0, _cores(values["cpu_cores"]))
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = int(values.get("intra_op_threads", "1"))
-        options.inter_op_num_threads = 1
-        options.graph_optimization_level = _GRAPH[values.get("graph_optimization", "all")]
-        # Idle instances must not spin on cores that the others need.
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-        folder = os.path.join(args["model_repository"], args["model_version"])
-        self.session = ort.InferenceSession(
-            os.path.join(folder, "model.onnx"), options, providers=["CPUExecutionProvider"]
-        )
+        self.session = self.load(os.path.join(args["model_repository"], args["model_version"], "model.onnx"), values)
+        self.limit = Limit(args["model_name"], int(values.get("request_timeout_ms", "30000")) / 1000)
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         self.inputs = [(node.name, len(node.shape), node.type == "tensor(string)") for node in inputs]
         self.outputs = [node.name for node in outputs]
@@ -55,7 +126,23 @@ class TritonPythonModel:
         gc.collect()
         gc.freeze()
 
+    def load(self, file, values):
+        """A session of the model file, with what the configuration's parameters say."""
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = int(values.get("intra_op_threads", "1"))
+        options.inter_op_num_threads = 1
+        options.graph_optimization_level = _GRAPH[values.get("graph_optimization", "all")]
+        # Idle instances must not spin on cores that the others need.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        return ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
     def execute(self, requests):
+        try:
+            return self._answers(requests)
+        except Stopped as error:
+            return [pb_utils.InferenceResponse([], pb_utils.TritonError(str(error))) for _ in requests]
+
+    def _answers(self, requests):
         inputs = self._read(requests)
         if len(requests) == 1:
             return [self._response(self._run([arrays[0] for arrays in inputs]))]
@@ -76,7 +163,8 @@ class TritonPythonModel:
         return array.reshape(-1) if rank == 1 else array
 
     def _run(self, arrays):
-        return self.session.run(self.outputs, {entry[0]: array for entry, array in zip(self.inputs, arrays)})
+        feed = {entry[0]: array for entry, array in zip(self.inputs, arrays)}
+        return self.limit.run(self.session, self.outputs, feed)
 
     def _response(self, arrays):
         if not self.plain:

@@ -30,10 +30,10 @@ class TritonPythonModel(OnnxModel):
         # The least recently used comes first, so a sequence that Triton gave up is evicted before a live one.
         self.states_of = OrderedDict()
 
-    def execute(self, requests):
+    def _answers(self, requests):
         errors = [self._error(request) for request in requests]
         known = [request for request, error in zip(requests, errors) if error is None]
-        answers = iter(self._answers(known) if known else ())
+        answers = iter(self._next(known) if known else ())
         return [next(answers) if error is None else error for error in errors]
 
     def _error(self, request):
@@ -44,13 +44,13 @@ class TritonPythonModel(OnnxModel):
         message = f"the state of sequence {sequence} is not here: start it again"
         return pb_utils.InferenceResponse([], pb_utils.TritonError(message))
 
-    def _answers(self, requests):
+    def _next(self, requests):
         inputs = self._read(requests)
         sizes = list(map(len, inputs[0]))
         before = [self._before(request, size) for request, size in zip(requests, sizes)]
         feed = {entry[0]: np.concatenate(arrays) for entry, arrays in zip(self.inputs, inputs)}
         feed |= {name: np.concatenate(arrays) for (name, _, _), arrays in zip(self.states, zip(*before))}
-        outputs = self.session.run(self.outputs, feed)
+        outputs = self.limit.run(self.session, self.outputs, feed)
         ends = list(accumulate(sizes))
         parts = [[array[start:end] for array in outputs] for start, end in zip(chain((0,), ends), ends)]
         return [self._answer(request, part) for request, part in zip(requests, parts)]

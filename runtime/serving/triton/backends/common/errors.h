@@ -1,19 +1,11 @@
-/* The errors of both interfaces as Triton's, which are returned, or logged if nobody is left to return them to. */
+/* Triton's errors, which are returned, or logged if nobody is left to return them to. */
 
 #pragma once
 #include <stdio.h>
 
-#include "interfaces.h"
+#include "triton.h"
 
 #define TRY(call) do { Error *error_ = (call); if (error_) return error_; } while (0)
-#define TRY_ORT(call) TRY(from_ort(call))
-
-static Error *from_ort(Status *status) {
-  if (!status) return NULL;
-  Error *error = TRITONSERVER_ErrorNew(ERROR_INTERNAL, ((const char *(*)(Status *)) ort[ORT_GET_ERROR_MESSAGE])(status));
-  ORT_VOID(ORT_RELEASE_STATUS, status);
-  return error;
-}
 
 static Error *error_with(int code, const char *format, const char *what) {
   char text[1024];

@@ -1,10 +1,10 @@
-/* Reads the few values that the backend needs from a model's configuration, which Triton passes as JSON. */
+/* Reads the few values that a backend needs from a model's configuration, which Triton passes as JSON. */
 
 #pragma once
 #include <stdlib.h>
 #include <string.h>
 
-#include "interfaces.h"
+#include "triton.h"
 
 static const char *space(const char *at) { return at + strspn(at, " \t\r\n"); }
 
@@ -43,14 +43,18 @@ static const char *member(const char *at, const char *key) {
   return NULL;
 }
 
-static bool parameter(const char *config, const char *key, char *into, size_t size) {
-  const char *at = member(member(member(config, "parameters"), key), "string_value");
+/* Copies a text without escapes; false: it is none, or does not fit. */
+static bool text_of(const char *at, char *into, size_t size) {
   if (!at || *at != '"') return false;
   size_t length = (size_t) (past_text(at) - at) - 2;
-  if (length >= size) return false;
+  if (length >= size || memchr(at, '\\', length + 1)) return false;
   memcpy(into, at + 1, length);
   into[length] = 0;
   return true;
+}
+
+static bool parameter(const char *config, const char *key, char *into, size_t size) {
+  return text_of(member(member(member(config, "parameters"), key), "string_value"), into, size);
 }
 
 static int64_t number(const char *at, int64_t otherwise) {

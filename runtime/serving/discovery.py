@@ -1,0 +1,109 @@
+"""Where a served model answers, for its clients. On a cluster the operator publishes it, in one ConfigMap by model.
+
+A pod of the cluster may also ask the model itself, under its name in DNS, and needs no right at the API server then.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+from pydantic import ConfigDict
+
+from shiplift.runtime.base.names import dns_name, serving_name
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.serving import Endpoint
+from shiplift.runtime.records.tensor import Signature
+
+CONFIG_MAP_NAME = "shiplift-discovery"  # in the serving namespace; a key is a model's DNS name
+_HTTP, _GRPC = 8000, 8001
+_TIMEOUT_S = 10.0
+
+
+class ServedModel(Record):
+    """A model and where it answers.
+
+    Requests call it `name`, over `grpc` (`host:port`) or below `http` (a URL). `host` is the name that they must carry
+    where many models share an address (gRPC's authority, HTTP's Host; empty: none). `secure`: gRPC is over TLS.
+    `version` is the one that serves.
+    """
+
+    model: str
+    name: str
+    version: int
+    grpc: str
+    http: str
+    host: str = ""
+    secure: bool = False
+    signature: Signature
+
+    @property
+    def path(self) -> str:
+        """The path of its requests over HTTP."""
+        return f"/v2/models/{self.name}"
+
+    def infer(self, inputs: Mapping[str, Any]) -> Arrays:
+        """The outputs of one request, by name; inputs are arrays by name, with samples along the first axis.
+
+        Raises:
+            ServerFailed: Triton refuses or fails the request.
+            Temporary: nothing answers.
+        """
+        from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415 - 0.2 s
+
+        with TritonClient(self.grpc, authority=self.host, secure=self.secure) as client:
+            return client.infer(self.name, self.signature, dict(inputs))
+
+
+class Published(Record):
+    """What the operator publishes of a model: its address inside the cluster and, if it has one, the one outside.
+
+    Clients older than the operator ignore what they don't know. `targets` are those that serve, if there are several.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str
+    revision: str
+    version: int
+    inside: Endpoint
+    outside: Endpoint | None = None
+    host: str = ""
+    secure: bool = False
+    signature: Signature
+    targets: tuple[str, ...] = ()
+
+    def seen_from(self, *, inside: bool) -> ServedModel | None:
+        """The model for a client inside the cluster, or outside; None if it has no address there."""
+        address = self.inside if inside else self.outside
+        if address is None:
+            return None
+        return ServedModel(
+            model=self.model, name=serving_name(self.model), version=self.version, grpc=address.grpc,
+            http=address.http, host="" if inside else self.host, secure=self.secure and not inside,
+            signature=self.signature,
+        )  # fmt: skip
+
+
+def inside_of(model: str, namespace: str) -> Endpoint:
+    """The address of a model for the pods of its cluster."""
+    name = f"{dns_name(model)}.{namespace}"
+    return Endpoint(http=f"http://{name}:{_HTTP}", grpc=f"{name}:{_GRPC}")
+
+
+def by_dns(model: str, namespace: str) -> ServedModel:
+    """What a model says of itself under its name in DNS.
+
+    Raises:
+        NotFound, Temporary: nothing answers under that name.
+    """
+    from shiplift.runtime.serving.triton.http_client import TritonHttpClient  # noqa: PLC0415 - 0.2 s
+
+    address, name = inside_of(model, namespace), serving_name(model)
+    with httpx.Client(base_url=address.http, timeout=_TIMEOUT_S, trust_env=False) as http:
+        server = TritonHttpClient(http)
+        versions = server.versions(name)
+        return ServedModel(
+            model=model, name=name, version=max(versions, default=0), grpc=address.grpc, http=address.http,
+            signature=server.signature(name),
+        )  # fmt: skip

@@ -1,0 +1,21 @@
+"""Puts right what the registry and production say about a model, after somebody changed one of them by hand."""
+
+from shiplift.runtime.records.serving import Reinstated
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving import standing
+from shiplift.runtime.serving.production import production
+from shiplift.runtime.store.registry import Registry
+
+
+def reinstate(site: Site, model: str) -> Reinstated:
+    """Moves back what was moved by hand, and says what that was; doing it again does nothing.
+
+    A champion that production has no word of is declared again.
+
+    Raises:
+        Temporary: the registry or production does not respond.
+    """
+    registry, place = Registry(site.registry_uri), production(site)
+    with place.lock(model):
+        now = standing.standing(site, model, registry, place)
+        return Reinstated(moved=standing.reinstate(now, registry, place))

@@ -1,0 +1,35 @@
+"""What the bundled server needs to run a text model: a `model.py`, what is around the graph, and the tokenizer library.
+
+The library (12 MB) works with every Python from 3.10 on and needs no other package. It comes with the model, so servers
+need not have it installed, and they tokenize with the version that the model was checked with.
+"""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.model import text
+from shiplift.runtime.model.text.tasks import EXTRA
+from shiplift.runtime.serving.triton.repository import ONNX_MODEL
+
+_MODEL = Path(__file__).parent / "triton" / "backends" / "text_model.py"
+_FRONT = Path(text.__file__).with_name("text_front.py")
+
+
+def write_text_backend(to: Path, front: Path) -> Path:
+    """Writes the files into the new folder `to`, and returns it; `front` has `tokenizer.json` and `text.json`.
+
+    Raises:
+        MissingTool: the tokenizer library is not installed here.
+    """
+    library = find_spec("tokenizers")
+    if library is None or library.origin is None:
+        raise MissingTool("the package `tokenizers` is not installed here", do=EXTRA)
+    to.mkdir()
+    for file in (*front.iterdir(), _FRONT, ONNX_MODEL):
+        shutil.copyfile(file, to / file.name)
+    shutil.copyfile(_MODEL, to / "model.py")
+    unneeded = shutil.ignore_patterns("__pycache__", "*.pyi", "tools")
+    shutil.copytree(Path(library.origin).parent, to / "tokenizers", ignore=unneeded)
+    return to

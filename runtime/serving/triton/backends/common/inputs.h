@@ -1,0 +1,106 @@
+/* The inputs of a batch of requests, each as one tensor: read where Triton holds it, or else copied once. */
+
+#pragma once
+#include "model.h"
+
+static Error *grow(Buffer *buffer, size_t size) {
+  if (size <= buffer->capacity) return NULL;
+  size_t capacity = (size + size / 2 + ALIGNED - 1) / ALIGNED * ALIGNED;
+  char *bytes = aligned_alloc(ALIGNED, capacity);
+  if (!bytes) return no_memory();
+  free(buffer->bytes);
+  *buffer = (Buffer) {bytes, capacity};
+  return NULL;
+}
+
+static Error *copy_input(Input *input, uint32_t parts, char *to, size_t room) {
+  for (uint32_t part = 0; part < parts; part++) {
+    const void *from;
+    uint64_t size;
+    int memory = 0;
+    int64_t id = 0;
+    TRY(TRITONBACKEND_InputBuffer(input, part, &from, &size, &memory, &id));
+    if (memory == MEMORY_GPU) return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "an input is in GPU memory");
+    if (size > room) return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "an input is longer than its shape says");
+    memcpy(to, from, size);
+    to += size, room -= size;
+  }
+  return NULL;
+}
+
+/* The bytes of the only request's input where Triton holds them, or NULL if they must be copied. */
+static const void *in_place(const Batch *batch) {
+  const void *bytes = NULL;
+  uint64_t size;
+  int memory = 0;
+  int64_t id = 0;
+  if (batch->parts != 1) return NULL;
+  Error *error = TRITONBACKEND_InputBuffer(batch->last, 0, &bytes, &size, &memory, &id);
+  if (error) TRITONSERVER_ErrorDelete(error);
+  return error || memory == MEMORY_GPU || (uintptr_t) bytes % ENOUGH ? NULL : bytes;
+}
+
+/* Engines read as many bytes as the shape says. */
+static Error *check_size(const Batch *batch, const Tensor *tensor) {
+  uint64_t size = SIZES[tensor->type];
+  for (uint32_t dim = 0; dim < batch->rank; dim++)
+    if (batch->shape[dim] < 0 || __builtin_mul_overflow(size, (uint64_t) batch->shape[dim], &size)) size = UINT64_MAX;
+  if (size == batch->size) return NULL;
+  return error_with(ERROR_INVALID_ARG, "input '%s' has a different size than its shape says", tensor->name);
+}
+
+/* Reads the shape and size of an input over all requests, and writes each request's share to `instance->rows`. */
+static Error *inspect_input(Instance *instance, size_t at, Request **requests, uint32_t count, Batch *batch) {
+  Tensor *tensor = &instance->model->inputs.all[at];
+  int64_t rows = 0;
+  for (uint32_t each = 0; each < count; each++) {
+    const char *name;
+    const int64_t *dims;
+    int type;
+    uint64_t size;
+    TRY(TRITONBACKEND_RequestInput(requests[each], tensor->name, &batch->last));
+    TRY(TRITONBACKEND_InputProperties(batch->last, &name, &type, &dims, &batch->rank, &size, &batch->parts));
+    if (type != tensor->type)
+      return error_with(ERROR_INVALID_ARG, "input '%s' has a different data type than the model's", name);
+    if (batch->rank > RANK_MOST) return error_with(ERROR_INVALID_ARG, "input '%s' has too many dimensions", name);
+    if (!each) memcpy(batch->shape, dims, batch->rank * sizeof *dims);
+    else if (batch->rank && memcmp(batch->shape + 1, dims + 1, (batch->rank - 1) * sizeof *dims))
+      return error_with(ERROR_INVALID_ARG, "requests of one batch differ in the shape of '%s'", name);
+    int64_t own = batch->rank ? dims[0] : 1;
+    if (!at) instance->rows[each] = own;
+    rows += own;
+    batch->size += size;
+  }
+  if (batch->rank && count > 1) batch->shape[0] = rows;
+  return check_size(batch, tensor);
+}
+
+static Error *copy_batch(Buffer *buffer, const char *name, Request **requests, uint32_t count, uint64_t total) {
+  uint64_t filled = 0;
+  TRY(grow(buffer, total ? total : 1));
+  for (uint32_t each = 0; each < count; each++) {
+    Input *input;
+    const int64_t *dims;
+    int type;
+    uint32_t rank, parts;
+    uint64_t size;
+    TRY(TRITONBACKEND_RequestInput(requests[each], name, &input));
+    TRY(TRITONBACKEND_InputProperties(input, &name, &type, &dims, &rank, &size, &parts));
+    TRY(copy_input(input, parts, buffer->bytes + filled, size));
+    filled += size;
+  }
+  return NULL;
+}
+
+static Error *gather_input(Instance *instance, size_t at, Request **requests, uint32_t count) {
+  Tensor *tensor = &instance->model->inputs.all[at];
+  Buffer *buffer = &instance->buffers[at];
+  Batch batch = {0};
+  TRY(inspect_input(instance, at, requests, count, &batch));
+  const void *bytes = count == 1 ? in_place(&batch) : NULL;
+  if (!bytes) {
+    TRY(copy_batch(buffer, tensor->name, requests, count, batch.size));
+    bytes = buffer->bytes;
+  }
+  return engine_give_input(instance, at, bytes, &batch);
+}

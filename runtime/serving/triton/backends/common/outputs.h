@@ -1,0 +1,62 @@
+/* The outputs of a batch, written into the response of each request. */
+
+#pragma once
+#include "model.h"
+
+/* Reads an output and the size of its rows; with batching it must have as many `rows` as the inputs. */
+static Error *read_answer(Instance *instance, size_t at, int64_t rows, Answer *answer) {
+  const char *name = instance->model->outputs.all[at].name;
+  TRY(engine_read_output(instance, at, answer));
+  answer->batched = instance->model->max_batch > 0;
+  if (answer->batched && (!answer->rank || answer->shape[0] != rows))
+    return error_with(ERROR_INTERNAL, "output '%s' has a different batch size than the inputs", name);
+  answer->row = SIZES[answer->type];
+  for (size_t dim = answer->batched; dim < answer->rank; dim++) answer->row *= (size_t) answer->shape[dim];
+  return NULL;
+}
+
+static bool is_requested(Request *request, const char *name, size_t outputs) {
+  uint32_t count = 0;
+  const char *requested;
+  Error *error = TRITONBACKEND_RequestOutputCount(request, &count);
+  if (error) TRITONSERVER_ErrorDelete(error);
+  if (error || count == outputs) return true;
+  for (uint32_t at = 0; at < count; at++)
+    if (!(error = TRITONBACKEND_RequestOutputName(request, at, &requested))) {
+      if (!strcmp(requested, name)) return true;
+    } else TRITONSERVER_ErrorDelete(error);
+  return false;
+}
+
+static Error *write_output(Response *response, const char *name, Answer *answer, int64_t from, int64_t rows) {
+  Output *output;
+  void *to;
+  int memory = 0;
+  int64_t id = 0, shape[RANK_MOST];
+  size_t size = answer->row * (size_t) rows;
+  memcpy(shape, answer->shape, answer->rank * sizeof *shape);
+  if (answer->batched) shape[0] = rows;
+  TRY(TRITONBACKEND_ResponseOutput(
+      response, &output, name, answer->type, shape, (uint32_t) answer->rank));
+  TRY(TRITONBACKEND_OutputBuffer(output, &to, size, &memory, &id));
+  if (memory == MEMORY_GPU) return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "an output is requested in GPU memory");
+  memcpy(to, answer->bytes + answer->row * (size_t) from, size);
+  return NULL;
+}
+
+static Error *write_answers(Instance *instance, Request **requests, uint32_t count, int64_t rows) {
+  Tensors *outputs = &instance->model->outputs;
+  for (size_t at = 0; at < outputs->count; at++) {
+    const char *name = outputs->all[at].name;
+    Answer answer;
+    int64_t from = 0;
+    TRY(read_answer(instance, at, rows, &answer));
+    for (uint32_t each = 0; each < count; each++) {
+      int64_t own = answer.batched ? instance->rows[each] : 1;
+      if (instance->responses[each] && is_requested(requests[each], name, outputs->count))
+        TRY(write_output(instance->responses[each], name, &answer, from, own));
+      from += own;
+    }
+  }
+  return NULL;
+}

@@ -1,0 +1,97 @@
+"""Runs a text model inside Triton's Python backend: `onnx_model` behind a tokenizer, in one process per instance.
+
+It is copied into the package as `model.py`, next to `onnx_model.py`, `text_front.py` and the `tokenizers` library. A
+text that the model can't take fails its own request, not the others of the batch.
+"""
+
+import json
+import os
+from itertools import chain
+from pathlib import Path
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # instances share the cores already
+
+from onnx_model import TritonPythonModel as OnnxModel  # isort: skip - first, because it adds numpy's folder to the path
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from text_front import BadText, TextFront
+
+
+class Compiled:
+    """A model that OpenVINO has compiled, with those of ONNX Runtime's methods that are used here."""
+
+    LOOK_MS = 50
+
+    def __init__(self, file, values):
+        import openvino  # noqa: PLC0415 - only if it is wanted: it takes memory
+
+        hint, threads = values["precision_hint"], values.get("intra_op_threads", "1")
+        self._tensor = openvino.Tensor
+        self._model = openvino.Core().compile_model(file, "CPU", {
+            "INFERENCE_PRECISION_HINT": hint, "NUM_STREAMS": "1", "INFERENCE_NUM_THREADS": threads,
+            "ENABLE_CPU_PINNING": False, "PERFORMANCE_HINT": "LATENCY",
+        })  # fmt: skip
+        self._request = self._model.create_infer_request()
+
+    def get_inputs(self):
+        return [Node(port) for port in self._model.inputs]
+
+    def get_outputs(self):
+        return [Node(port) for port in self._model.outputs]
+
+    def run(self, outputs, feed, options):
+        for name, array in feed.items():
+            self._request.set_tensor(name, self._tensor(array))
+        self._request.start_async()
+        while not self._request.wait_for(self.LOOK_MS):
+            if options.terminate:
+                self._request.cancel()
+        return [np.array(self._request.get_tensor(name).data) for name in outputs]
+
+
+class Node:
+    def __init__(self, port):
+        self.name, self.shape, self.type = port.get_any_name(), list(port.get_partial_shape()), "number"
+
+
+class TritonPythonModel(OnnxModel):
+    def load(self, file, values):
+        return Compiled(file, values) if "precision_hint" in values else super().load(file, values)
+
+    def initialize(self, args):
+        super().initialize(args)
+        config = json.loads(args["model_config"])
+        self.front = TextFront(Path(args["model_repository"], args["model_version"]))
+        self.text_input = config["input"][0]["name"]
+        self.visible = [output["name"] for output in config["output"]]
+
+    def _answers(self, requests):
+        read = [self._tokens(request) for request in requests]
+        good = [entry for entry in read if isinstance(entry, tuple)]
+        answers = self._asked(good) if good else iter(())
+        return [next(answers) if isinstance(entry, tuple) else entry for entry in read]
+
+    def _tokens(self, request):
+        """The texts of a request with their tokens; the answer that refuses it if the model can't take them."""
+        items = pb_utils.get_input_tensor_by_name(request, self.text_input).as_numpy().reshape(-1)
+        try:
+            with self.limit.watched():  # an author's regular expression may take for ever
+                texts = self.front.read(items)
+                return texts, self.front.encode(texts)
+        except BadText as error:
+            return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
+
+    def _asked(self, entries):
+        encodings = list(chain.from_iterable(encodings for _, encodings in entries))
+        outputs = self.limit.run(self.session, self.outputs, self.front.feeds(encodings))
+        return map(self._answered, self.front.split(entries, dict(zip(self.outputs, outputs))))
+
+    def _answered(self, answers):
+        return pb_utils.InferenceResponse([pb_utils.Tensor(name, _carried(answers[name])) for name in self.visible])
+
+
+def _carried(array):
+    if array.dtype != object:
+        return np.ascontiguousarray(array)
+    return np.array([text.encode() for text in array.ravel()], dtype=object).reshape(array.shape)

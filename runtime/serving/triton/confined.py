@@ -1,0 +1,53 @@
+"""How the bundled server is confined: a model that takes it over gets nothing but its own files.
+
+It sees neither other processes nor other users' files, writes nothing but a /tmp and a /dev/shm of its own,
+listens on its own ports and connects to none. It shares the network of its machine or pod,
+because clients reach it there.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from shiplift.runtime.confinement import kernel, landlock, seccomp
+from shiplift.runtime.confinement.launch import launch_command
+from shiplift.runtime.confinement.policy import TRITON, Policy
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+
+
+def confined(
+    program: Sequence[str | Path], environment: ServerEnvironment, repository: Path, *, ports: Sequence[int],
+    ends_with_parent: bool, allow_without: tuple[str, ...],
+) -> list[str]:  # fmt: skip
+    """The command that starts the server confined."""
+    policy = replace(
+        _policy(environment, repository, ports), ends_with_parent=ends_with_parent, allow_without=allow_without
+    )
+    return launch_command(policy, [str(word) for word in program])
+
+
+def confine_in_pod(environment: ServerEnvironment, repository: Path, ports: Sequence[int]) -> dict[str, str]:
+    """Confines this process before it becomes a pod's server; returns why what does not hold does not, by mechanism.
+
+    The container has its own processes and mounts, and no privileges. Where the node's kernel lacks Landlock, the
+    container's read-only files and the runtime's seccomp profile remain.
+    """
+    policy, missing = _policy(environment, repository, ports), {}
+    kernel.no_new_privileges()
+    mechanisms: dict[str, Callable[[], object]] = {
+        "landlock": lambda: landlock.restrict(policy, own_proc=True),
+        "seccomp": lambda: seccomp.restrict(policy, own_pids=True),
+    }
+    for name, restrict in mechanisms.items():
+        try:
+            restrict()
+        except OSError as error:
+            missing[name] = str(error)
+    return missing
+
+
+def _policy(environment: ServerEnvironment, repository: Path, ports: Sequence[int]) -> Policy:
+    own = (environment.root, *environment.root.glob("*"))  # its entries may be links
+    read = tuple(str(path.resolve()) for path in (*own, Path(sys.base_prefix), repository))
+    return replace(TRITON, read=read, ports=tuple(ports))
