@@ -8,15 +8,17 @@ killed one leaves a blob that is too short; such a blob counts as absent.
 import gzip
 import hashlib
 import json
+import os
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import fsspec
 from fsspec.core import url_to_fs
 
 from shiplift.runtime.base.errors import ArtifactCorrupt
+from shiplift.runtime.base.files import Irregular, open_regular, regular_files
 from shiplift.runtime.base.storage import room_for, write_atomically
 from shiplift.runtime.records.artifact import Artifact
 
@@ -55,21 +57,21 @@ class ArtifactStore:
         return Artifact(sha256=sha256, size_bytes=len(body), uri=self._at(sha256))
 
     def put_tree(self, folder: Path) -> Artifact:
-        """Stores every regular file below `folder`; links are refused, since they could point anywhere.
+        """Stores every regular file below `folder`; anything else, such as a link, is refused.
 
         Raises:
-            ArtifactCorrupt: the tree contains a symbolic link.
+            ArtifactCorrupt: the tree has something else, or exceeds the limits of `regular_files`.
             StorageFull: no space is left.
         """
         files: dict[str, dict[str, Any]] = {}
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(folder).as_posix()
-            if path.is_symlink():
-                raise ArtifactCorrupt(f"{name} is a symbolic link", do="Store the file it points to instead.")
-            if path.is_file():
-                sha256, size = digest(path)
-                self._put_file(path, sha256, size)
-                files[name] = {"sha256": sha256, "size_bytes": size}
+        try:
+            listed = regular_files(folder)
+        except Irregular as error:
+            raise ArtifactCorrupt(f"the files can't be stored: {error}", do="Store plain files and folders.") from error
+        for file in listed:
+            sha256, size = digest(file.path)
+            self._put_file(file.path, sha256, size)
+            files[file.name] = {"sha256": sha256, "size_bytes": size}
         manifest = self.put_bytes(json.dumps({"files": files}, sort_keys=True).encode())
         total = sum(int(entry["size_bytes"]) for entry in files.values())
         return manifest.model_copy(update={"kind": "tree", "size_bytes": total})
@@ -129,6 +131,16 @@ class ArtifactStore:
             return all(self._whole(sha256, size) for sha256, size in self._entries(artifact).values())
         except ArtifactCorrupt:  # a truncated manifest
             return False
+
+    def blobs(self, prefix: str) -> dict[str, int | None]:
+        """The sizes in bytes (None: unknown) of all stored files whose digest begins with these two digits."""
+        try:
+            entries = self._fs.ls(f"{self._root}/sha256/{prefix}", detail=True)
+        except FileNotFoundError:
+            return {}
+        return {
+            PurePosixPath(entry["name"]).name: entry.get("size") for entry in entries if entry.get("type") == "file"
+        }
 
     def named(self, name: str) -> bytes | None:
         """The bytes last put under a name, unverified; None if there are none."""
@@ -222,9 +234,13 @@ class ArtifactStore:
 
 
 def digest(path: Path) -> tuple[str, int]:
-    """The SHA-256 of a file, read in chunks, and its size in bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest(), path.stat().st_size
+    """The SHA-256 of a file, read in chunks, and its size in bytes.
+
+    Raises:
+        Irregular: it is no regular file.
+    """
+    with open_regular(path) as file:
+        return hashlib.file_digest(cast("Any", file), "sha256").hexdigest(), os.fstat(file.fileno()).st_size
 
 
 def _size(value: Any) -> int | None:

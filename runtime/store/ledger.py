@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from shiplift.runtime.base.errors import NotFound, Temporary
 from shiplift.runtime.base.secrets import load_secrets, sign, signed_by
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.artifact import Artifact
@@ -61,6 +62,20 @@ class Ledger:
     @cached_property
     def _store(self) -> ArtifactStore:
         return ArtifactStore(self._site.artifacts_uri)
+
+    def explain(self, error: NotFound) -> NotFound:
+        """The error, or if the version is gone from the registry, one that says so."""
+        version = self._request.version
+        try:
+            self.registry.version(self.model, version)
+        except NotFound:
+            return NotFound(
+                f"version {version} of {self.model!r} was deleted while its release was under way",
+                do="Register it again if it should be released; what production serves has not changed.",
+            )
+        except Temporary:
+            return error
+        return error
 
     def get(self, key: str, stage: str, kind: type[R]) -> R | None:
         """The record stored under a key, if it is genuine and all its artifacts still exist."""

@@ -11,12 +11,48 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Protocol
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.secrets import load_secrets, sign, signed_by
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore, digest
+from shiplift.runtime.store.broker import Broker, is_brokered
+
+
+class Shelf(Protocol):
+    """Where trees of files are stored under names."""
+
+    def known(self, name: str) -> Artifact | None:
+        """The files stored under a name, or None."""
+
+    def keep(self, name: str, tree: Artifact) -> None:
+        """Stores files under a name."""
+
+
+class SignedShelf:
+    """Entries in the artifact store, signed with the site's key."""
+
+    def __init__(self, site: Site) -> None:
+        self._store = ArtifactStore(site.artifacts_uri)
+        self._secret = load_secrets(Path(site.home)).ledger
+
+    def known(self, name: str) -> Artifact | None:
+        """The files stored under a name; None if there are none, or the entry is not genuine."""
+        body = self._store.named(_digest(name))
+        try:
+            entry = json.loads(body) if body else {}
+            tree, signature = str(entry["tree"]), str(entry["signature"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        genuine = signed_by(self._secret, signature, name, tree)
+        return Artifact(sha256=tree, size_bytes=0, kind="tree") if genuine else None
+
+    def keep(self, name: str, tree: Artifact) -> None:
+        """Stores files under a name."""
+        entry = {"tree": tree.sha256, "signature": sign(self._secret, name, tree.sha256)}
+        self._store.put_named(_digest(name), json.dumps(entry).encode())
 
 
 @contextmanager
@@ -25,29 +61,17 @@ def lessons(site: Site, name: str, folder: Path) -> Iterator[Path]:
 
     If two processes do so at once, the later one wins.
     """
-    store, secret = ArtifactStore(site.artifacts_uri), load_secrets(Path(site.home)).ledger
+    store = ArtifactStore(site.artifacts_uri)
+    shelf: Shelf = Broker(site.registry_uri) if is_brokered(site.registry_uri) else SignedShelf(site)
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(ShipliftError):
-        if known := _known(store, secret, name):
+        if known := shelf.known(name):
             store.fetch(known, folder)
     before = _digests(folder)
     yield folder
     if _digests(folder) != before:
         with contextlib.suppress(ShipliftError):
-            tree = store.put_tree(folder)
-            entry = {"tree": tree.sha256, "signature": sign(secret, name, tree.sha256)}
-            store.put_named(_digest(name), json.dumps(entry).encode())
-
-
-def _known(store: ArtifactStore, secret: str, name: str) -> Artifact | None:
-    body = store.named(_digest(name))
-    try:
-        entry = json.loads(body) if body else {}
-        tree, signature = str(entry["tree"]), str(entry["signature"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    genuine = signed_by(secret, signature, name, tree)
-    return Artifact(sha256=tree, size_bytes=0, kind="tree") if genuine else None
+            shelf.keep(name, store.put_tree(folder))
 
 
 def _digests(folder: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 from fsspec import AbstractFileSystem
 
-from shiplift.runtime.base.errors import Temporary
+from shiplift.runtime.base.errors import RegistryDenied, Temporary
 
 PROTOCOL = "mlflow-artifacts"
 _CHUNK = 1 << 20
@@ -89,7 +89,7 @@ class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is unt
         host, _, path = folder.partition("/")
         with _translated(folder):
             request = self._client.build_request(
-                "GET", self._url(host, ""), params={"path": path} if path else {}, headers=_identity()
+                "GET", self._url(host, ""), params={"path": path} if path else {}, headers=identity()
             )
             response = _checked(self._client.send(request), folder)
             files = response.json().get("files", [])
@@ -107,7 +107,7 @@ class MlflowArtifacts(AbstractFileSystem):  # type: ignore[misc] # fsspec is unt
     ) -> httpx.Request:
         host, _, inside = self._strip_protocol(path).partition("/")
         return self._client.build_request(
-            method, self._url(host, f"/{quote(inside)}"), content=content, headers={**_identity(), **(headers or {})}
+            method, self._url(host, f"/{quote(inside)}"), content=content, headers={**identity(), **(headers or {})}
         )
 
     def _url(self, host: str, path: str) -> str:
@@ -149,8 +149,8 @@ class _Download(io.RawIOBase):
         super().close()
 
 
-def _identity() -> dict[str, str]:
-    """The authorization header; read for each request, since platforms renew tokens."""
+def identity() -> dict[str, str]:
+    """The authorization header of this process's account; read for each request, since platforms renew tokens."""
     token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
     if token:
         return {"Authorization": f"Bearer {token}"}
@@ -166,10 +166,16 @@ def _checked(response: httpx.Response, path: str) -> httpx.Response:
 
     Raises:
         FileNotFoundError: the server has no such file.
+        RegistryDenied: the server wants other credentials.
         Temporary: the server answered with another error.
     """
     if response.status_code == 404:
         raise FileNotFoundError(path)
+    if response.status_code in (401, 403):
+        raise RegistryDenied(
+            f"the artifact store answered {response.status_code} for {path[-80:]}",
+            do="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of an account that may do this.",
+        )
     if response.is_error:
         raise _unavailable(path, f"it answered {response.status_code}")
     return response

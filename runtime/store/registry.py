@@ -11,11 +11,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflict, Temporary, UsageError
+from shiplift.runtime.base.errors import (
+    NotAdmitted,
+    NotFound,
+    PromotionConflict,
+    RegistryDenied,
+    ShipliftError,
+    Temporary,
+    UsageError,
+)
+from shiplift.runtime.base.text import printable
+from shiplift.runtime.store import downloads
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TAG = "shiplift."
+MAX_RUN_FILE_MB = 1024.0
 FOLDER = "shiplift"  # in a run's artifacts: the author's data and spec, and Shiplift's records and reports
 
 
@@ -49,7 +61,8 @@ class VersionInfo:
 class Registry:
     """A model registry and its tracking store at `uri`.
 
-    Every method raises `Temporary` if the server can't be reached or fails, and `NotFound` for unknown names.
+    Every method raises `Temporary` if the server can't be reached or fails, `RegistryDenied` if it wants other
+    credentials, and `NotFound` for unknown names.
     """
 
     def __init__(self, uri: str) -> None:
@@ -77,7 +90,7 @@ class Registry:
         """Sets `shiplift.KEY` tags; values longer than the registry's limit are cut."""
         with _translated(f"version {version} of model {name!r}"):
             for key, value in tags.items():
-                self._client.set_model_version_tag(name, str(version), f"{TAG}{key}", value[:4900])
+                self._client.set_model_version_tag(name, str(version), f"{TAG}{key}", printable(value, limit=4900))
 
     # --- aliases ---
 
@@ -111,26 +124,43 @@ class Registry:
 
     # --- files ---
 
-    def download_model(self, info: VersionInfo, to: Path) -> Path:
-        """Downloads every file of a version into the folder `to`."""
-        with _translated(f"the files of {info.name!r} version {info.version}"):
-            self._mlflow.set_tracking_uri(self.uri)
-            self._mlflow.set_registry_uri(self.uri)
-            path = self._mlflow.artifacts.download_artifacts(
-                artifact_uri=f"models:/{info.name}/{info.version}", dst_path=str(to), tracking_uri=self.uri
-            )
-        return Path(path)
+    def download_model(self, info: VersionInfo, to: Path, *, limit_mb: float) -> Path:
+        """Downloads every file of a version into the folder `to`, which is returned.
 
-    def download_run_file(self, run_id: str, path: str, to: Path) -> Path | None:
-        """Downloads one artifact of a run into the folder `to`; None if there is no such artifact."""
+        Raises:
+            NotAdmitted: the files are too large, too many, nested too deep, or not plain files.
+        """
+        subject, uri = f"the files of {info.name!r} version {info.version}", f"models:/{info.name}/{info.version}"
+        with _translated(subject), self._artifacts(uri) as artifacts:
+            return downloads.tree(artifacts, to, limit_mb=limit_mb)
+
+    def download_run_file(self, run_id: str, path: str, to: Path, *, limit_mb: float = MAX_RUN_FILE_MB) -> Path | None:
+        """Downloads one artifact of a run into the folder `to`; None if there is no such artifact.
+
+        Raises:
+            NotAdmitted: it is too large.
+        """
         if not run_id:
             return None
         try:
-            with _translated(f"artifact {path!r} of run {run_id}"):
-                downloaded = Path(self._client.download_artifacts(run_id, path, dst_path=str(to)))
+            with _translated(f"artifact {path!r} of run {run_id}"), self._artifacts(f"runs:/{run_id}") as artifacts:
+                return downloads.file(artifacts, path, to, limit_mb=limit_mb)
         except NotFound:
             return None
-        return downloaded if downloaded.is_file() else None
+
+    @contextmanager
+    def _artifacts(self, uri: str) -> Iterator[Any]:
+        """MLflow's client for the artifacts at a URI. A version's asks another, which knows only MLflow's globals."""
+        from mlflow.store.artifact import artifact_repository_registry  # noqa: PLC0415
+
+        before = self._mlflow.get_tracking_uri(), self._mlflow.get_registry_uri()
+        try:
+            self._mlflow.set_tracking_uri(self.uri)
+            self._mlflow.set_registry_uri(self.uri)
+            yield artifact_repository_registry.get_artifact_repository(uri, self.uri, self.uri)
+        finally:
+            self._mlflow.set_tracking_uri(before[0])
+            self._mlflow.set_registry_uri(before[1])
 
     def read_text(self, run_id: str, path: str) -> str | None:
         """A small text artifact of a run, or None."""
@@ -142,6 +172,14 @@ class Registry:
         """Writes or replaces a text artifact of a run."""
         with _translated(f"run {run_id}"):
             self._client.log_text(run_id, body, path)
+
+    def link(self, run_id: str, path: str) -> str:
+        """The address of an artifact of a run in MLflow's own pages; empty if the registry is not a server."""
+        if not self.uri.startswith(("http://", "https://")):
+            return ""
+        with _translated(f"run {run_id}"):
+            experiment = self._client.get_run(run_id).info.experiment_id
+        return f"{self.uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}/artifacts/{quote(path)}"
 
     def metrics(self, run_id: str, **values: float) -> None:
         """Logs metrics of a run, so that versions can be compared in MLflow's own UI."""
@@ -227,11 +265,27 @@ def _translated(subject: str) -> Iterator[None]:
             raise NotFound(f"the registry has no {subject}", do="Check the name in the registry.") from error
         if code == "INVALID_PARAMETER_VALUE" and "not found" in str(error).lower():
             raise NotFound(f"the registry has no {subject}", do="Check the name in the registry.") from error
-        raise unreachable(subject, error) from error
+        raise refused(subject, status, error) from error
     except (requests.RequestException, ConnectionError, TimeoutError) as error:
-        if getattr(getattr(error, "response", None), "status_code", None) == 404:
+        status = getattr(getattr(error, "response", None), "status_code", 0)
+        if status == 404:
             raise NotFound(f"the registry has no {subject}", do="Check the name in the registry.") from error
-        raise unreachable(subject, error) from error
+        raise refused(subject, status, error) from error
+
+
+def refused(subject: str, status: int, cause: object) -> ShipliftError:
+    """The error for an HTTP status that is no success: 401 and 403 are for good, and any other may pass."""
+    if status == 401:
+        return RegistryDenied(
+            f"the registry wants the user name and password of an account for {subject}: it answered 401",
+            do="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of your account.",
+        )
+    if status == 403:
+        return RegistryDenied(
+            f"the registry does not let this account do that: it answered 403 for {subject}",
+            do="Use an account with more rights (MLFLOW_TRACKING_USERNAME), or ask its administrator.",
+        )
+    return unreachable(subject, cause)
 
 
 def unreachable(subject: str, cause: object) -> Temporary:

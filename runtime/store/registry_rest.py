@@ -14,7 +14,8 @@ from typing import Any
 import httpx
 
 from shiplift.runtime.base.errors import NotFound, Temporary, UsageError
-from shiplift.runtime.store.registry import TAG, VersionInfo, unreachable
+from shiplift.runtime.base.text import printable
+from shiplift.runtime.store.registry import TAG, VersionInfo, refused, unreachable
 
 PATIENT_S = 30.0  # for background work, and for pages over a thousand models
 _API = "/api/2.0/mlflow"
@@ -23,7 +24,11 @@ _VERSION_CREATED = {"entity": "MODEL_VERSION", "action": "CREATED"}
 
 
 class RestRegistry:
-    """A model registry at `uri`; every method raises `Temporary` if it can't be reached or its answer is malformed."""
+    """A model registry at `uri`.
+
+    Every method raises `Temporary` if it can't be reached or its answer is malformed, and `RegistryDenied` if it wants
+    other credentials.
+    """
 
     def __init__(self, uri: str, *, timeout_s: float = 5, transport: httpx.BaseTransport | None = None) -> None:
         self._client = httpx.Client(
@@ -66,6 +71,14 @@ class RestRegistry:
             raise _no_versions(name)
         return versions
 
+    def recent(self, name: str = "") -> list[VersionInfo]:
+        """The newest versions of a model, or of all models, newest first: at most 200 of them."""
+        quoted = name.replace("'", "\\'")
+        chosen = {"filter": f"name='{quoted}'"} if name else {}
+        query = {"max_results": str(_PAGE), "order_by": "creation_timestamp DESC", **chosen}
+        body = self._ask("GET", "/model-versions/search", params=query) or {}
+        return [_info(version) for version in body.get("model_versions", [])]
+
     def aliases(self, name: str) -> dict[str, int]:
         """A model's aliases and the versions they point at; empty if the model does not exist."""
         body = self._ask("GET", "/registered-models/get", params={"name": name})
@@ -90,7 +103,7 @@ class RestRegistry:
             NotFound: the version does not exist.
         """
         for key, value in tags.items():
-            body = {"name": name, "version": str(version), "key": f"{TAG}{key}", "value": value[:4900]}
+            body = {"name": name, "version": str(version), "key": f"{TAG}{key}", "value": printable(value, limit=4900)}
             if self._ask("POST", "/model-versions/set-tag", json=body) is None:
                 raise NotFound(
                     f"the registry has no version {version} of model {name!r}",
@@ -105,21 +118,31 @@ class RestRegistry:
         if answer.status_code == 404:
             return None
         if answer.is_error:
-            raise unreachable(f"artifact {path!r} of run {run_id}", f"it answered {answer.status_code}")
+            status = answer.status_code
+            raise refused(f"artifact {path!r} of run {run_id}", status, f"it answered {status}")
         return answer.content.decode(errors="replace")
 
     # --- webhooks ---
 
-    def ensure_webhook(self, name: str, url: str, secret: str, *, renew: bool) -> None:
+    def ensure_webhook(self, name: str, url: str, secret: str, *, renew: bool, description: str = "") -> None:
         """Creates the webhook that announces new versions; `renew` updates the URL and secret of an existing one."""
-        body = {"name": name, "url": url, "events": [_VERSION_CREATED], "secret": secret}
-        existing = self._webhook(name)
+        body = {"name": name, "url": url, "events": [_VERSION_CREATED], "secret": secret, "description": description}
+        existing = self.webhook(name)
         if existing is None:
             self._ask("POST", "/webhooks", json=body)
         elif renew or existing.get("url") != url:
             self._ask("PATCH", f"/webhooks/{existing['webhook_id']}", json=body)
+        elif existing.get("description", "") != description:
+            self.describe_webhook(name, description)
 
-    def _webhook(self, name: str) -> dict[str, Any] | None:
+    def describe_webhook(self, name: str, description: str) -> None:
+        """Changes the description of a webhook, if it exists."""
+        existing = self.webhook(name)
+        if existing is not None:
+            self._ask("PATCH", f"/webhooks/{existing['webhook_id']}", json={"description": description})
+
+    def webhook(self, name: str) -> dict[str, Any] | None:
+        """A webhook by its name, without its secret; None if there is none."""
         pages = self._pages("/webhooks")
         return next((hook for page in pages for hook in page.get("webhooks", []) if hook.get("name") == name), None)
 
@@ -148,12 +171,25 @@ class RestRegistry:
         body = _json(response)
         if response.status_code == 404 or (response.status_code == 400 and method == "GET"):
             return None
+        if response.status_code == 403 and method == "GET" and self._is_absent(content):
+            return None
         reason = str(body.get("message", ""))[:300] if isinstance(body, dict) else ""
         if response.status_code == 400:
             raise UsageError(f"the registry refused {method} {path}: {reason}", do="Fix the setting it names.")
         if response.is_error or not isinstance(body, dict):
-            raise unreachable("the registry", f"it answered {response.status_code} {reason}".strip())
+            status = response.status_code
+            raise refused(f"{method} {path}", status, f"it answered {status} {reason}".strip())
         return body
+
+    def _is_absent(self, content: dict[str, Any]) -> bool:
+        """Whether the model asked for is not there: MLflow answers 403, not 404, to who is not its administrator."""
+        name = content.get("params", {}).get("name")
+        if name is None:
+            return False
+        quoted = name.replace("'", "\\'")
+        answer = self._send("GET", f"{_API}/registered-models/search", params={"filter": f"name='{quoted}'"})
+        body = _json(answer)
+        return answer.is_success and isinstance(body, dict) and not body.get("registered_models")
 
     def _send(self, method: str, path: str, **content: Any) -> httpx.Response:
         token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")

@@ -1,0 +1,163 @@
+"""The broker of a pod that handles an author's files, as its stage uses it: everything that needs a secret, by request.
+
+The process that loads or parses such files has no credentials and no key, so that there is nothing to steal. A process
+in another container of the pod has them (`pipelines.engines.argo.broker.desk`), and does for this one what its stage
+needs and nothing else: see there. It listens on the pod's own loopback address, which a sandbox's network lacks.
+"""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+from pydantic import ValidationError
+
+from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.site import Site
+
+SCHEME, HOST, PORT = "broker", "127.0.0.1", 8010
+END = "/end"
+FAILED = 422  # the status of a response whose body is a `Failure`
+_START_S = 180
+_TIMEOUT = httpx.Timeout(600, connect=5)  # it may fetch a large model before it answers
+_CHUNK = 1 << 20
+R = TypeVar("R", bound=Record)
+
+
+def brokered(site: Site) -> Site:
+    """The site of a process with a broker: what needs credentials elsewhere is asked of it."""
+    return site.model_copy(
+        update={
+            "registry_uri": f"{SCHEME}://{HOST}:{PORT}",
+            "artifacts_uri": f"mlflow-artifacts://{HOST}:{PORT}/shiplift",
+            "origin_uri": site.artifacts_uri,
+        }
+    )
+
+
+def is_brokered(uri: str) -> bool:
+    """Whether a registry's address is a broker's."""
+    return uri.startswith(f"{SCHEME}://")
+
+
+class Broker:
+    """A client of the broker at `uri`.
+
+    Every method raises `Temporary` if it does not respond, and otherwise the error that it met.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self._client = httpx.Client(base_url=f"http://{urlsplit(uri).netloc}", timeout=_TIMEOUT, trust_env=False)
+
+    def wait(self) -> None:
+        """Waits until it responds: it starts together with the process that needs it.
+
+        Raises:
+            Temporary: it does not respond after three minutes.
+        """
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                self._client.get("/ready", timeout=5).raise_for_status()
+            except httpx.HTTPError as error:
+                if time.monotonic() > deadline:
+                    raise _unavailable(error) from error
+                time.sleep(0.1)
+            else:
+                return
+
+    def end(self) -> None:
+        """Tells it that its stage has ended: by itself it ends well, while Argo may kill it and call the pod failed."""
+        with contextlib.suppress(httpx.HTTPError):  # it is ended all the same
+            self._client.put(END, timeout=5)
+
+    # --- the record of a stage, as in `runtime.store.ledger` ---
+
+    def get(self, key: str, stage: str, kind: type[R]) -> R | None:
+        """The record stored under the stage's own key, or None."""
+        answer = self.ask("GET", f"/records/{stage}/{key}")
+        return kind.model_validate_json(answer.content) if answer is not None else None
+
+    def put(self, key: str, stage: str, record: Record) -> None:
+        """Stores the record of the stage."""
+        self.ask("PUT", f"/records/{stage}/{key}", content=record.model_dump_json())
+
+    def explain(self, error: NotFound) -> NotFound:
+        """The error, or if the version is gone from the registry, one that says so."""
+        try:
+            answer = self.ask("GET", "/explanation", params={"what": error.what, "do": error.do})
+        except ShipliftError:
+            return error
+        if answer is None:
+            return error
+        explained: dict[str, str] = answer.json()
+        return NotFound(explained["what"], do=explained["do"])
+
+    # --- lessons, as in `runtime.store.lessons` ---
+
+    def known(self, name: str) -> Artifact | None:
+        """The files stored under a name, or None."""
+        answer = self.ask("GET", "/lessons", params={"name": name})
+        return Artifact.model_validate_json(answer.content) if answer is not None else None
+
+    def keep(self, name: str, tree: Artifact) -> None:
+        """Stores files under a name."""
+        self.ask("PUT", "/lessons", params={"name": name}, content=tree.model_dump_json())
+
+    # --- requests ---
+
+    def ask(self, method: str, path: str, **content: Any) -> httpx.Response | None:
+        """Its response, or None if it has nothing there."""
+        try:
+            response = self._client.request(method, path, **content)
+        except httpx.HTTPError as error:
+            raise _unavailable(error) from error
+        return response if _checked(response) else None
+
+    def download(self, path: str, to: Path, /, **query: str) -> bool:
+        """Downloads a file; False if it has nothing there."""
+        try:
+            with self._client.stream("GET", path, params=query) as response:
+                if not response.is_success:
+                    response.read()
+                if not _checked(response):
+                    return False
+                to.parent.mkdir(parents=True, exist_ok=True)
+                with to.open("wb") as file:
+                    for chunk in response.iter_bytes(_CHUNK):
+                        file.write(chunk)
+        except httpx.HTTPError as error:
+            raise _unavailable(error) from error
+        return True
+
+
+def _checked(response: httpx.Response) -> bool:
+    """Whether there is something.
+
+    Raises:
+        ShipliftError: the error that the broker met.
+        Temporary: its response makes no sense.
+    """
+    if response.status_code == FAILED:
+        try:
+            failure = Failure.model_validate_json(response.content)
+        except ValidationError as error:
+            raise _unavailable(error) from error
+        raise failure.error()
+    if response.status_code == 404:
+        return False
+    if response.is_error:
+        raise _unavailable(f"it answered {response.status_code} {response.text[:200]}")
+    return True
+
+
+def _unavailable(cause: object) -> Temporary:
+    return Temporary(
+        f"the pod's broker does not answer: {' '.join(str(cause).split())[:300]}",
+        do="See the log of the container `broker`; the stage is tried again.",
+    )
