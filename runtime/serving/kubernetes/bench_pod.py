@@ -15,14 +15,11 @@ from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
-from shiplift.runtime.serving.kubernetes.diagnosis import Prospect
 from shiplift.runtime.serving.kubernetes.kinds import POD
 from shiplift.runtime.serving.kubernetes.objects.bench import bench_name, bench_pod
 
 _POLL_S = 0.5
 _GONE_S = 120
-# Its containers are never restarted. For the other prospects, the limit for a pod to get ready applies.
-_PATIENCE_S = {Prospect.NOTHING: 0.0, Prospect.RESTART: 0.0, Prospect.RETRY: 20.0}
 
 
 @dataclass(frozen=True)
@@ -89,17 +86,15 @@ class BenchPod:
         while True:
             pod = self._client.get(POD, self.name)
             if pod is not None and diagnosis.is_ready(pod):
-                address = str(pod["status"]["podIP"])
-                return f"[{address}]" if ":" in address else address
+                return diagnosis.address_of(pod)
             self._check_patience(pod, time.monotonic() - started)
             progress(f"waiting for pod {self.name}, on which configurations are measured")
             time.sleep(_POLL_S)
 
     def _check_patience(self, pod: Object | None, waited: float) -> None:
         """Raises `ServerFailed` if the pod is not worth waiting for any longer."""
-        limit = float(self._cluster.ready_timeout_s)
         why = diagnosis.of_pod(pod) if pod else None
-        patience = min(_PATIENCE_S.get(why.prospect, limit), limit) if why else limit
+        patience = diagnosis.patience_s(why, self._cluster.ready_timeout_s, restarts=False)
         if pod is not None and waited < patience:
             return
         sentence = why.sentence if why else "it gives no reason" if pod else "somebody deleted it"

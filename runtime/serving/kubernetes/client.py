@@ -46,9 +46,15 @@ class KubernetesClient:
         """Every object whose labels match."""
         return list(self.each(kind, selector, namespace, page=500))
 
-    def each(self, kind: Kind, selector: str = "", namespace: str = "", *, page: int = 50) -> Iterator[Object]:
-        """Like `find`, but one page at a time, for when all objects at once would take much memory."""
-        query = {"limit": str(page)} | ({"labelSelector": selector} if selector else {})
+    def each(
+        self, kind: Kind, selector: str = "", namespace: str = "", *, page: int = 50, fields: str = ""
+    ) -> Iterator[Object]:
+        """Like `find`, but one page at a time, for when all objects at once would take much memory.
+
+        `fields` is a field selector, such as `spec.unschedulable=true`.
+        """
+        selectors = {"labelSelector": selector, "fieldSelector": fields}
+        query = {"limit": str(page)} | {name: value for name, value in selectors.items() if value}
         while True:
             answer = self._send("GET", kind, "", namespace, query=query).checked()
             # The items of a list lack the apiVersion and kind that they share.
@@ -68,9 +74,9 @@ class KubernetesClient:
         kind, _, namespace = self.locate(body)
         return self._send("POST", kind, "", namespace, body=body).checked()
 
-    def apply(self, body: Object, *, dry_run: bool = False) -> Object:
+    def apply(self, body: Object, *, dry_run: bool = False, manager: str = MANAGER) -> Object:
         """Creates or changes an object to match `body`; with `dry_run` the cluster only validates it."""
-        query = {"fieldManager": MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
+        query = {"fieldManager": manager, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
         content = "application/apply-patch+yaml"
         return self._send("PATCH", *self.locate(body), body=body, query=query, content=content).checked()
 
@@ -151,6 +157,15 @@ class KubernetesClient:
         where = f"{namespace}/" if namespace else ""
         what = f"{kind.name} {where}{name}" if name else f"{kind.plural} in {namespace or 'the cluster'}"
         return send(self._transport, method, kind.path(namespace, name), what=what, kind=kind, **content)
+
+
+def managers(body: Object, field: str) -> frozenset[str]:
+    """Who set a field of an object's spec."""
+    entries = body["metadata"].get("managedFields") or ()
+    return frozenset(
+        entry.get("manager", "") for entry in entries
+        if f"f:{field}" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    )  # fmt: skip
 
 
 def name_of(body: Object) -> str:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,6 +28,14 @@ _DOING: dict[Method, str] = {
 
 class Conflict(Exception):
     """Somebody else wrote the object first, or created one of that name."""
+
+
+def quantity(text: str) -> Decimal:
+    """A quantity as a plain number: `500m` is 0.5, `1Ki` is 1024."""
+    from kubernetes.utils.quantity import parse_quantity  # noqa: PLC0415 - like the client
+
+    number: Decimal = parse_quantity(text)
+    return number
 
 
 def connect() -> Any:
@@ -74,7 +83,7 @@ class Answer:
         Raises:
             Conflict: the object has changed or been replaced, or an object of that name exists.
             ClusterRefused: the cluster forbids it, finds it invalid, or does not know the kind or the namespace.
-            Temporary: the API server failed or is overloaded.
+            Temporary: the API server failed or is overloaded, or no longer accepts this pod's token.
         """
         if self.status >= 400:
             raise self._error()
@@ -90,6 +99,9 @@ class Answer:
             return Conflict(message)
         if self.status in (408, 410, 429) or self.status >= 500:  # 410: a list's next page has expired
             return Temporary(f"{self.doing} failed with status {self.status}: {message}", do="Try again in a moment.")
+        if self.status == 401 and _in_pod():  # a pod's token ends when the pod is deleted, before its processes do
+            what = f"{self.doing} failed: this pod's token is not valid: {message}"
+            return Temporary(what, do="Ask another replica.")
         if self.status in (401, 403):
             do = "Run `shiplift install`, which grants it." if _in_pod() else "Use a kubeconfig that may do that."
             return ClusterRefused(f"the cluster forbids {self.doing}: {message}", do=do)

@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
+from shiplift.runtime.base.names import bracketed
 from shiplift.runtime.serving.kubernetes import guard
-from shiplift.runtime.serving.kubernetes.objects.names import LABEL
+from shiplift.runtime.serving.kubernetes.objects.names import STAGES
 
 Object = Mapping[str, Any]
 _MAX_RESTARTS = 2  # what has failed three times in a row will fail again
+_RETRIES_S = 20.0  # for the cluster's own retries to help
 _MAX_MESSAGE = 500  # characters of a container's last output
 
 
@@ -131,11 +133,28 @@ def of_pod(pod: Object) -> Diagnosis | None:
     return min(reasons, key=lambda reason: reason.prospect, default=None)
 
 
+def patience_s(why: Diagnosis | None, limit_s: float, *, restarts: bool = True) -> float:
+    """How many seconds to wait for pods with this problem: no longer than `limit_s`, and not where waiting can't help.
+
+    Without `restarts`, a container that ended is not started again, and no other pod takes this one's place.
+    """
+    if why is None:
+        return limit_s
+    if why.prospect is Prospect.NOTHING or (why.prospect is Prospect.RESTART and not restarts):
+        return 0.0
+    return min(_RETRIES_S, limit_s) if why.prospect is Prospect.RETRY else limit_s
+
+
 def is_ready(pod: Object) -> bool:
     """Whether a pod takes requests and is not being deleted."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
     return ready and "deletionTimestamp" not in pod["metadata"]
+
+
+def address_of(pod: Object) -> str:
+    """A pod's address as it stands in a URL; empty if it has none yet."""
+    return bracketed(str((pod.get("status") or {}).get("podIP", "")))
 
 
 def of_deployment(body: Object) -> Diagnosis | None:
@@ -208,7 +227,7 @@ def _entry(reason: str) -> Reason:
 
 def _requested_node(pod: Object) -> str:
     """The node labels that a pod asks for: its target's, which a person may have mistyped or removed."""
-    stage = ((pod.get("metadata") or {}).get("labels") or {}).get(f"{LABEL}stage", "the pod")
+    stages = ((pod.get("metadata") or {}).get("labels") or {}).get(STAGES, "the pod")
     selector = (pod.get("spec") or {}).get("nodeSelector") or {}
     labels = ", ".join(f"{name}={value}" for name, value in sorted(selector.items()))
-    return f"{stage} asks for a node with {labels}: " if labels else ""
+    return f"{stages.partition('.')[0]} asks for a node with {labels}: " if labels else ""

@@ -89,12 +89,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Checks TensorRT plans against this container, then starts Triton.")
     parser.add_argument("--model", type=Path, action="append", required=True, help="May be repeated.")
     parser.add_argument("--meter", default="", help="ADDRESS:PORT where meter.py reports resource usage.")
+    parser.add_argument("--heartbeat", default="", help="ADDRESS:PORT where heartbeat.py answers the liveness probe.")
+    parser.add_argument("--patience", default="", help="Seconds without an answer after which the server is stuck.")
     parser.add_argument("server", nargs="+")
     options = parser.parse_args()
     for model in options.model:
         _check(model)
+    folder = Path(sys.argv[0]).parent
     if options.meter:
-        subprocess.Popen([sys.executable, "-I", Path(sys.argv[0]).with_name("meter.py"), options.meter])
+        subprocess.Popen([sys.executable, "-I", folder / "meter.py", options.meter])
+    if options.heartbeat:
+        patience = ["--patience", options.patience] if options.patience else []
+        subprocess.Popen([sys.executable, "-I", folder / "heartbeat.py", options.heartbeat, *patience])
     server = [*options.server, *restrictions(os.environ.pop(KEY, ""))]
     os.execvp(server[0], server)  # noqa: S606 - no shell is needed
 

@@ -35,11 +35,14 @@ def group_path(version: str) -> str:
 
 _ARGO = "Argo Workflows 4.0 or newer"
 _GATEWAY_API = "the Gateway API and an implementation of it (or remove `gateway` from the values)"
+_INSTALL = "Shiplift's definitions (`shiplift install` creates them)"
+_ADMISSION = "Kubernetes 1.30 or newer (or accept what the policies prevent: `admission: {policies: false}`)"
 
 NAMESPACE = Kind(name="Namespace", version="v1", plural="namespaces", namespaced=False)
 NODE = Kind(name="Node", version="v1", plural="nodes", namespaced=False)
 PERSISTENT_VOLUME = Kind(name="PersistentVolume", version="v1", plural="persistentvolumes", namespaced=False)
 PERSISTENT_VOLUME_CLAIM = Kind(name="PersistentVolumeClaim", version="v1", plural="persistentvolumeclaims")
+EVENT = Kind(name="Event", version="v1", plural="events")
 CONFIG_MAP = Kind(name="ConfigMap", version="v1", plural="configmaps")
 POD = Kind(name="Pod", version="v1", plural="pods")
 RESOURCE_QUOTA = Kind(name="ResourceQuota", version="v1", plural="resourcequotas")
@@ -50,9 +53,16 @@ DEPLOYMENT = Kind(name="Deployment", version="apps/v1", plural="deployments")
 LEASE = Kind(name="Lease", version="coordination.k8s.io/v1", plural="leases")
 ENDPOINT_SLICE = Kind(name="EndpointSlice", version="discovery.k8s.io/v1", plural="endpointslices")
 NETWORK_POLICY = Kind(name="NetworkPolicy", version="networking.k8s.io/v1", plural="networkpolicies")
+INGRESS = Kind(name="Ingress", version="networking.k8s.io/v1", plural="ingresses")
 POD_DISRUPTION_BUDGET = Kind(name="PodDisruptionBudget", version="policy/v1", plural="poddisruptionbudgets")
 ROLE = Kind(name="Role", version="rbac.authorization.k8s.io/v1", plural="roles")
 ROLE_BINDING = Kind(name="RoleBinding", version="rbac.authorization.k8s.io/v1", plural="rolebindings")
+CLUSTER_ROLE = Kind(
+    name="ClusterRole", version="rbac.authorization.k8s.io/v1", plural="clusterroles", namespaced=False
+)  # fmt: skip
+CLUSTER_ROLE_BINDING = Kind(
+    name="ClusterRoleBinding", version="rbac.authorization.k8s.io/v1", plural="clusterrolebindings", namespaced=False
+)  # fmt: skip
 POD_METRICS = Kind(name="PodMetrics", version="metrics.k8s.io/v1beta1", plural="pods", origin="metrics-server")
 WORKFLOW = Kind(name="Workflow", version="argoproj.io/v1alpha1", plural="workflows", origin=_ARGO)
 WORKFLOW_TEMPLATE = Kind(
@@ -61,6 +71,40 @@ WORKFLOW_TEMPLATE = Kind(
 GATEWAY = Kind(name="Gateway", version="gateway.networking.k8s.io/v1", plural="gateways", origin=_GATEWAY_API)
 HTTP_ROUTE = Kind(name="HTTPRoute", version="gateway.networking.k8s.io/v1", plural="httproutes", origin=_GATEWAY_API)
 GRPC_ROUTE = Kind(name="GRPCRoute", version="gateway.networking.k8s.io/v1", plural="grpcroutes", origin=_GATEWAY_API)
+TRAFFIC_POLICY = Kind(
+    name="BackendTrafficPolicy", version="gateway.envoyproxy.io/v1alpha1", plural="backendtrafficpolicies",
+    origin="Envoy Gateway",
+)  # fmt: skip
+HORIZONTAL_POD_AUTOSCALER = Kind(
+    name="HorizontalPodAutoscaler", version="autoscaling/v2", plural="horizontalpodautoscalers"
+)  # fmt: skip
+SCALED_OBJECT = Kind(
+    name="ScaledObject", version="keda.sh/v1alpha1", plural="scaledobjects", origin="KEDA 2.17 or newer"
+)
+POD_MONITOR = Kind(
+    name="PodMonitor", version="monitoring.coreos.com/v1", plural="podmonitors", origin="the Prometheus operator"
+)  # fmt: skip
+PROMETHEUS_RULE = Kind(
+    name="PrometheusRule", version="monitoring.coreos.com/v1", plural="prometheusrules",
+    origin="the Prometheus operator",
+)  # fmt: skip
+CUSTOM_RESOURCE = Kind(
+    name="CustomResourceDefinition", version="apiextensions.k8s.io/v1", plural="customresourcedefinitions",
+    namespaced=False,
+)  # fmt: skip
+TRITON_SERVICE = Kind(name="TritonService", version="shiplift.dev/v1alpha1", plural="tritonservices", origin=_INSTALL)
+TRITON_REVISION = Kind(
+    name="TritonRevision", version="shiplift.dev/v1alpha1", plural="tritonrevisions", origin=_INSTALL
+)  # fmt: skip
+
+ADMISSION_POLICY = Kind(
+    name="ValidatingAdmissionPolicy", version="admissionregistration.k8s.io/v1", namespaced=False,
+    plural="validatingadmissionpolicies", origin=_ADMISSION,
+)  # fmt: skip
+ADMISSION_POLICY_BINDING = Kind(
+    name="ValidatingAdmissionPolicyBinding", version="admissionregistration.k8s.io/v1", namespaced=False,
+    plural="validatingadmissionpolicybindings", origin=_ADMISSION,
+)  # fmt: skip
 
 KNOWN: dict[tuple[str, str], Kind] = {
     (kind.version, kind.name): kind for kind in tuple(globals().values()) if isinstance(kind, Kind)

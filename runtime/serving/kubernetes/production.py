@@ -1,46 +1,69 @@
-"""Production on a cluster: a promoted package gets a growing share of the traffic, and in the end all of it.
+"""Production on a cluster: a promotion writes what should serve into a `TritonService`, and waits for the operator.
 
-Every share is verified on the data plane and held while the servers' own counters are watched. The first failure gives
-all traffic back to what served before. Old pods end after their last request. Every method can be killed at any line
-and called again, because the state of the traffic is in the routes and nowhere else.
+The operator starts the pods, moves the traffic share by share, and says in the status what it saw. If it gives up, the
+service names again what served before. Every method can be killed at any line and called again.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
-from shiplift.runtime.base.errors import CanaryFailed, ShipliftError
+from shiplift.runtime.base.errors import CanaryFailed, GoldenMismatch, ServerFailed, ShipliftError, Temporary
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.records.serving import Endpoint, Package
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Cluster, Site
-from shiplift.runtime.serving.kubernetes.front import Front
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, TRITON_SERVICE
 from shiplift.runtime.serving.kubernetes.lease import held
 from shiplift.runtime.serving.kubernetes.objects.front import hostnames
-from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, package_name
-from shiplift.runtime.serving.kubernetes.workloads import Workloads, golden_of
-from shiplift.runtime.serving.triton.client import Counts
+from shiplift.runtime.serving.kubernetes.objects.names import (
+    GRPC,
+    HTTP,
+    LABEL,
+    revision_name,
+    revision_of_group,
+    version_with_most,
+)
+from shiplift.runtime.serving.operator import declared
+from shiplift.runtime.serving.operator.declared import Declared
+from shiplift.runtime.serving.operator.resources import (
+    SERVICE_KIND,
+    ConditionType,
+    Reason,
+    RolloutSpec,
+    ServiceStatus,
+    revision_of,
+)
 from shiplift.runtime.spec.serving import Rollout
 
-_POLL_S = 1.0
-_QUIET_S = 3.0
-_DRAIN_S = 60.0
-_MARGIN = 0.01
+_POLL_S = 0.5
+_SILENT_S = 60.0  # without a word from the operator about the spec
+_STILL_S = 180.0  # without a change, beyond what pods and shares may take
+_RETIRE_S = 120.0
+_AT_ONCE = RolloutSpec(canary_percent=(), hold_seconds=0)
+_ERRORS: dict[Reason, type[ShipliftError]] = {
+    Reason.START_FAILED: ServerFailed,
+    Reason.WRONG_ANSWERS: GoldenMismatch,
+    Reason.CANARY_FAILED: CanaryFailed,
+    Reason.TRAFFIC_NOT_MOVED: Temporary,
+}
 
 
 class ClusterProduction:
     """The production of a cluster. See `runtime.serving.production.Production`."""
 
-    def __init__(self, site: Site, cluster: Cluster) -> None:
+    def __init__(self, site: Site, cluster: Cluster, api: KubernetesClient | None = None) -> None:
         self._site = site
         self._cluster = cluster
-        self._workloads = Workloads(site, cluster)
+        self._api = api or KubernetesClient(cluster.serving_namespace)
 
     @contextmanager
     def lock(self, model: str) -> Iterator[None]:
         """A lock for one promotion or rollback of a model at a time, in the whole cluster."""
-        with held(self._workloads.api, f"shiplift-{dns_name(model)}"):
+        with held(self._api, f"shiplift-{dns_name(model)}"):
             yield
 
     def endpoint(self, model: str) -> Endpoint:
@@ -48,100 +71,138 @@ class ClusterProduction:
         host = hostnames(model, self._cluster)[1]
         return Endpoint(http=f"http://{host}:{HTTP}/v2/models/{serving_name(model)}", grpc=f"{host}:{GRPC}")
 
-    def serves(self, package: Package) -> bool:
-        """Whether this package has all the traffic, and pods to serve it."""
-        name = package_name(package)
-        return Front(self._cluster, package.model).weights().get(name) == 100 and bool(self._workloads.pods(name))
+    def serving(self, model: str) -> int:
+        """The version with the largest share of a model's traffic; 0 if none has any."""
+        service = declared.find(self._api, model)
+        if service is not None:
+            return service.version
+        return version_with_most(model, declared.weights_before_services(self._api, self._cluster, model))
 
-    def move(self, package: Package, rollout: Rollout) -> None:
-        """Moves the traffic to a package, share by share."""
-        golden = golden_of(self._site, package)
-        name = self._workloads.run(package, replicas=rollout.replicas)
-        self._workloads.check(package, name, golden)
-        front = Front(self._cluster, package.model)
-        before = next((other for other, weight in front.weights().items() if weight and other != name), "")
-        # A sequence's requests would be spread over both versions, but only one of them has its state.
-        can_split = before and self._cluster.gateway and not package.sequences
-        shares = rollout.canary_percent if can_split else ()
+    def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:
+        """Whether this package, with the others, was seen to answer every request."""
+        service = declared.find(self._api, package.model)
+        return service is not None and service.serves_only(_revision(package, others))
+
+    def move(
+        self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()
+    ) -> None:  # fmt: skip
+        """Asks for the traffic to be moved to a package and the others, and waits until it is."""
+        name = _revision(package, others)
+        current = declared.find(self._api, package.model)
+        replicas = None if current and current.scaled else rollout.replicas
+        shares = RolloutSpec(canary_percent=rollout.canary_percent, hold_seconds=rollout.hold_s)
         try:
-            for percent in (*shares, 100):
-                progress(f"giving {percent} % of the traffic to version {package.version}", percent / 100)
-                front.set({**({before: 100 - percent} if before else {}), name: percent})
-                front.wait_share(package, golden, percent)
-                self._hold(package, name, before, rollout.hold_s if percent < 100 else 0)
-            self._verify_moved(package, name, before, front, golden)
-        except ShipliftError:
-            if before:
-                front.set({before: 100, name: 0})
+            revision = revision_of(package, self._site.artifacts_uri, capacity, others)
+            declared.declare(self._api, package.model, name, revision, replicas=replicas, rollout=shares)
+            self._wait(package.model, name, patience_s=self._cluster.ready_timeout_s + rollout.hold_s + _STILL_S)
+        except BaseException:
+            with suppress(ShipliftError):  # what went wrong first says more
+                self._give_back(package.model, name, current)
             raise
 
     def retire(self, model: str) -> None:
-        """Stops what no longer has traffic, after its last request."""
-        front = Front(self._cluster, model)
-        weights = front.weights()
-        for idle in [name for name, weight in weights.items() if not weight]:
-            progress(f"waiting for the last requests of {idle}")
-            self._wait_quiet(idle, model)
-            front.set({name: weight for name, weight in weights.items() if weight})
-            self._workloads.remove(idle)
-
-    def _hold(self, package: Package, name: str, before: str, seconds: float) -> None:
-        """Watches both sides' counters for a while.
-
-        Raises:
-            CanaryFailed: the new side failed a larger share of its requests than the old one, or lost its pods.
-        """
-        model = serving_name(package.model)
-        first_new, first_old = self._counts(name, model), self._counts(before, model)
-        deadline = time.monotonic() + seconds
-        while True:
-            new = self._counts(name, model).since(first_new)
-            old = self._counts(before, model).since(first_old)
-            if new.failed_share > old.failed_share + _MARGIN:
-                raise CanaryFailed(
-                    f"version {package.version} failed {new.failed} of its {new.total} requests (before: {old.failed} "
-                    f"of {old.total})", do="What served before has the traffic again; see the pods' logs.",
-                )  # fmt: skip
-            if not self._workloads.pods(name):
-                raise CanaryFailed(
-                    f"version {package.version} lost its pods", do="What served before has the traffic again."
-                )
-            if time.monotonic() >= deadline:
-                return
+        """Waits until the operator has stopped what no longer has traffic; it goes on if that takes long."""
+        deadline = time.monotonic() + _RETIRE_S
+        while time.monotonic() < deadline and (idle := self._idle(model)):
+            progress(f"waiting for the last requests of {', '.join(sorted(idle))}")
             time.sleep(_POLL_S)
 
-    def _verify_moved(self, package: Package, name: str, before: str, front: Front, golden: Arrays) -> None:
-        """Checks that the new side's servers count the requests sent now, and the old side's don't.
+    def declare(
+        self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()
+    ) -> bool:  # fmt: skip
+        """Creates the service of a model that was promoted before there were any, or whose service was deleted.
+
+        Returns whether there was none.
+        """
+        if declared.find(self._api, package.model) is not None:
+            return False
+        revision = revision_of(package, self._site.artifacts_uri, capacity, others)
+        name = _revision(package, others)
+        declared.declare(self._api, package.model, name, revision, replicas=replicas, rollout=_AT_ONCE)
+        return True
+
+    def _wait(self, model: str, revision: str, *, patience_s: float) -> None:
+        watch = _Watch(model=model, patience_s=patience_s)
+        while True:
+            service = declared.find(self._api, model)
+            if service is None or service.spec.revision != revision:
+                now = f"names {service.spec.revision}" if service else "is gone"
+                raise Temporary(
+                    f"TritonService {dns_name(model)} should name {revision}, but somebody changed it: it {now}",
+                    do="Rerun the release.",
+                )
+            if service.serves_only(revision):
+                return
+            watch.look(service)
+            time.sleep(_POLL_S)
+
+    def _give_back(self, model: str, revision: str, before: Declared | None) -> None:
+        """Names again what served before; with nothing before it, the service goes, and what it owns."""
+        service = declared.find(self._api, model)
+        if service is None or service.spec.revision != revision:
+            return
+        candidates = [service.status.revision, *([before.spec.revision, before.status.revision] if before else [])]
+        name = next((name for name in candidates if name not in ("", revision)), "")
+        if name:
+            replicas = None if service.scaled else before.spec.replicas if before else service.spec.replicas
+            declared.want(self._api, model, name, replicas=replicas, rollout=_AT_ONCE)
+        else:
+            self._api.delete(TRITON_SERVICE, dns_name(model))
+
+    def _idle(self, model: str) -> set[str]:
+        """The revisions that run for the model's service although they should not serve."""
+        service = declared.find(self._api, model)
+        if service is None:
+            return set()
+        bodies = self._api.find(DEPLOYMENT, f"{LABEL}model={dns_name(model)}")
+        owned = {
+            revision_of_group(body["metadata"]["name"]) for body in bodies
+            if any(owner["kind"] == SERVICE_KIND for owner in body["metadata"].get("ownerReferences") or ())
+        }  # fmt: skip
+        return (owned | service.revisions) - {service.spec.revision}
+
+
+def _revision(package: Package, others: Sequence[Beside]) -> str:
+    return revision_name([package, *(other.package for other in others)])
+
+
+@dataclass(kw_only=True)
+class _Watch:
+    """How long the operator has been silent about a service, or at the same point of a rollout."""
+
+    model: str
+    patience_s: float
+    changed_at: float = field(default_factory=time.monotonic)
+    last: ServiceStatus | None = None
+
+    def look(self, service: Declared) -> None:
+        """Reports the progress of a rollout.
 
         Raises:
-            CanaryFailed: the old side still gets requests, or the new side gets none.
+            ServerFailed, GoldenMismatch, CanaryFailed, Temporary: it failed, or the operator does nothing.
         """
-        model = serving_name(package.model)
-        for last_time in (False, True):
-            new, old = self._counts(name, model), self._counts(before, model)
-            front.wait_share(package, golden, 100)
-            new_total = self._counts(name, model).since(new).total
-            old_total = self._counts(before, model).since(old).total
-            if new_total and not old_total:
-                return
-            if last_time:
-                raise CanaryFailed(
-                    f"after all traffic was moved, {before or 'the old side'} still counted {old_total} requests and "
-                    f"{name} {new_total}", do="Check the gateway's status.",
-                )  # fmt: skip
-            time.sleep(_POLL_S)  # a proxy may still have had an old request in flight
+        status = service.status.model_copy(update={"heartbeat_time": ""})
+        if status != self.last:
+            self.last, self.changed_at = status, time.monotonic()
+        waited = time.monotonic() - self.changed_at
+        if not service.current:
+            progress(f"waiting for the operator to see TritonService {dns_name(self.model)}")
+            if waited > _SILENT_S:
+                raise self._silent(f"has not looked at it for {waited:.0f} s")
+            return
+        stalled, working = (status.condition(kind) for kind in (ConditionType.STALLED, ConditionType.RECONCILING))
+        if stalled and stalled.status == "True":
+            raise _ERRORS.get(stalled.reason, ServerFailed)(
+                stalled.message or str(stalled.reason),
+                do="What served before has the traffic; rerun the release once that is fixed.",
+            )
+        if waited > self.patience_s:
+            raise self._silent(f"has reported nothing new for {waited:.0f} s")
+        percent = next((each.percent for each in status.weights if each.revision == service.spec.revision), 0)
+        progress(working.message if working and working.message else "waiting for the operator", percent / 100)
 
-    def _wait_quiet(self, name: str, model: str) -> None:
-        deadline = time.monotonic() + _DRAIN_S
-        while time.monotonic() < deadline:
-            before = self._counts(name, serving_name(model))
-            time.sleep(_QUIET_S)
-            if self._counts(name, serving_name(model)) == before:
-                return
-
-    def _counts(self, name: str, model: str) -> Counts:
-        """The counters of a package's servers since they started, summed over all pods."""
-        if not name:
-            return Counts()
-        with self._workloads.clients(name) as clients:
-            return sum((client.counts(model) for client in clients), Counts())
+    def _silent(self, what: str) -> Temporary:
+        return Temporary(
+            f"TritonService {dns_name(self.model)} should change, but the operator {what}",
+            do="See that Deployment `operator` runs in the pipeline's namespace, and its logs; then rerun the release.",
+        )

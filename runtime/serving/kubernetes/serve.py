@@ -4,6 +4,8 @@ In the pod of a bench nothing is loaded at the start: the search does that, with
 
     python -m shiplift.runtime.serving.kubernetes.serve --repository /models --model digits
 
+With `--shared` it serves what it can: each model of a shared server is checked on its own before it gets requests.
+
 This process becomes the server (execve(2)), so that Triton gets the pod's SIGTERM and drains.
 """
 
@@ -16,6 +18,8 @@ from typing import Literal
 
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.serving.kubernetes.guard import KEY
+from shiplift.runtime.serving.triton import heartbeat
+from shiplift.runtime.serving.triton.confined import confine_in_pod
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.server import Features, Ports, command, variables
 
@@ -29,10 +33,11 @@ def command_line(
     """The server's command line; a key makes it the server of a bench.
 
     Raises:
-        NotFound: the repository lacks one of the models; without it the server would still report ready.
+        NotFound: the repository lacks one of the models, without which the server would still report ready, or all of
+            those of a `tolerant` server.
     """
     missing = [model for model in models if not (repository / model / "config.pbtxt").is_file()]
-    if missing:
+    if missing and not (features.tolerant and len(missing) < len(models)):
         raise NotFound(f"{repository} has no model {', '.join(missing)}", do="See the log of the container `fetch`.")
     control: Literal["explicit", "none"] = "explicit" if repository_key else "none"
     arguments = command(environment, repository, PORTS, features, control=control, repository_key=repository_key)
@@ -47,14 +52,17 @@ def main() -> None:
     parser.add_argument("--environment", type=Path, default=Path(ENVIRONMENT), help="The bundled server's environment.")
     parser.add_argument("--cache-mb", type=int, default=16)
     parser.add_argument("--rate-limiter", action="store_true")
+    parser.add_argument("--shared", action="store_true", help="Serve the other models if one is missing or broken.")
     parser.add_argument("--meter", default="", help="ADDRESS:PORT where a bench reports resource usage.")
+    parser.add_argument("--heartbeat", default="", help="ADDRESS:PORT where the heartbeat answers the liveness probe.")
+    parser.add_argument("--patience", default="", help="Seconds without an answer after which the server is stuck.")
     options = parser.parse_args()
     environment = ServerEnvironment(options.environment)
     try:
         arguments = command_line(
             options.repository,
             options.model,
-            Features(cache_mb=options.cache_mb, rate_limiter=options.rate_limiter),
+            Features(cache_mb=options.cache_mb, rate_limiter=options.rate_limiter, tolerant=options.shared),
             environment,
             repository_key=os.environ.pop(KEY, ""),
         )
@@ -63,6 +71,12 @@ def main() -> None:
         sys.exit(error.exit_code)
     if options.meter:
         subprocess.Popen([sys.executable, "-m", "shiplift.runtime.host.meter", options.meter])
+    if options.heartbeat:
+        patience = ["--patience", options.patience] if options.patience else []
+        subprocess.Popen([sys.executable, "-m", heartbeat.__name__, options.heartbeat, *patience])
+    missing = confine_in_pod(environment, options.repository, (PORTS.http, PORTS.grpc, PORTS.metrics))
+    for mechanism, why in missing.items():
+        print(f"not confined by {mechanism}: {why}", file=sys.stderr, flush=True)
     os.execve(arguments[0], arguments, variables(environment))  # noqa: S606 - no shell is needed
 
 

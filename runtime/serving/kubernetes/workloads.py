@@ -5,10 +5,10 @@ where waiting can't help.
 """
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from shiplift.runtime.base.errors import ServerFailed
+import tenacity
+
+from shiplift.runtime.base.errors import ServerFailed, Temporary
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.tensors import Arrays, load_npz
@@ -17,16 +17,16 @@ from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
-from shiplift.runtime.serving.kubernetes.diagnosis import Diagnosis, Prospect
+from shiplift.runtime.serving.kubernetes.diagnosis import Diagnosis
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD, POD_DISRUPTION_BUDGET, SERVICE
-from shiplift.runtime.serving.kubernetes.objects.names import GRPC, LABEL, package_name
-from shiplift.runtime.serving.kubernetes.objects.serving import deployment, disruption_budget, service
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC, PACKAGE, package_name
+from shiplift.runtime.serving.kubernetes.objects.serving import deployment, service
+from shiplift.runtime.serving.kubernetes.objects.shared import selected_server
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _POLL_S = 0.5
-_PATIENCE_S = {Prospect.NOTHING: 0.0, Prospect.RETRY: 20.0}  # for the others, the limit for a pod to get ready
 _DESCRIBE = "See `kubectl describe pods`."
 
 
@@ -38,24 +38,31 @@ class Workloads:
         self._cluster = cluster
         self._artifacts_uri = site.artifacts_uri
 
-    def run(self, package: Package, *, name: str = "", replicas: int = 1, extra: dict[str, str] | None = None) -> str:
+    def run(
+        self, package: Package, *, name: str = "", replicas: int = 1, extra: dict[str, str] | None = None,
+        revision: str = "",
+    ) -> str:  # fmt: skip
         """Runs a package with at least this many replicas, and waits until they are ready; returns its name.
+
+        `revision` is the one of which this is a group, if it has several. What production serves from a shared server
+        runs there already, and is left as it is.
 
         Raises:
             ServerFailed: it can't be scheduled, fetched or loaded; the message says why.
         """
         name = name or package_name(package)
+        if (leads := self.api.get(SERVICE, name)) and selected_server(leads, name):
+            return name
         current = self.api.get(DEPLOYMENT, name)
         replicas = max(replicas, int(current["spec"].get("replicas") or 0) if current else 0)
         labels = extra or {}
         self.api.apply(
             deployment(
-                self._cluster, package, self._artifacts_uri, name=name, replicas=replicas, extra=labels
+                self._cluster, package, self._artifacts_uri, name=name, replicas=replicas, extra=labels,
+                revision=revision,
             )
         )  # fmt: skip
         self.api.apply(service(package, name=name, extra=labels))
-        if not labels:
-            self.api.apply(disruption_budget(package, name=name))
         self._wait(name, replicas)
         return name
 
@@ -70,27 +77,13 @@ class Workloads:
         return f"{name}.{self._cluster.serving_namespace}.svc:{GRPC}"
 
     def check(self, package: Package, name: str, golden: Arrays) -> None:
-        """Sends the golden requests to a package's own Service.
+        """Sends the golden requests to a package's own Service; a refused connection is tried again for a while.
 
         Raises:
             GoldenMismatch: an answer is wrong.
+            Temporary: nothing answers.
         """
-        with TritonClient(self.address(name)) as client:
-            check_package(client, serving_name(package.model), package, golden)
-
-    def pods(self, name: str) -> list[Object]:
-        """The ready pods of a package."""
-        return [pod for pod in self.api.find(POD, f"{LABEL}package={name}") if diagnosis.is_ready(pod)]
-
-    @contextmanager
-    def clients(self, name: str) -> Iterator[list[TritonClient]]:
-        """One client per ready pod, because each server has its own counters."""
-        clients = [TritonClient(f"{pod['status']['podIP']}:{GRPC}") for pod in self.pods(name)]
-        try:
-            yield clients
-        finally:
-            for client in clients:
-                client.close()
+        _with_retries(_check, self.address(name), package, golden)
 
     def _wait(self, name: str, replicas: int) -> None:
         started = time.monotonic()
@@ -102,7 +95,7 @@ class Workloads:
                 return
             waited = time.monotonic() - started
             where, why = self._problem(name, body)
-            if waited >= self._patience(why):
+            if waited >= diagnosis.patience_s(why, self._cluster.ready_timeout_s):
                 raise ServerFailed(
                     f"{name} did not become ready in {waited:.0f} s: "
                     + (f"{where}{why.sentence}" if why else "its pods give no reason"),
@@ -115,16 +108,25 @@ class Workloads:
         """The pod with the worst problem, as a prefix for a message, and why it is not ready."""
         if refused := diagnosis.of_deployment(body or {}):
             return "", refused
-        pods = self.api.find(POD, f"{LABEL}package={name}")
+        pods = self.api.find(POD, f"{PACKAGE}={name}")
         reasons = [(f"pod {pod['metadata']['name']}: ", why) for pod in pods if (why := diagnosis.of_pod(pod))]
         return min(reasons, key=lambda reason: reason[1].prospect, default=("", None))
 
-    def _patience(self, why: Diagnosis | None) -> float:
-        """How many seconds to wait for pods with this problem."""
-        limit = float(self._cluster.ready_timeout_s)
-        return min(_PATIENCE_S.get(why.prospect, limit), limit) if why else limit
+
+def _check(address: str, package: Package, golden: Arrays) -> None:
+    with TritonClient(address) as client:
+        check_package(client, serving_name(package.model), package, golden)
 
 
-def golden_of(site: Site, package: Package) -> Arrays:
+# A Service may lead nowhere for a moment after its pod is ready: nodes learn of endpoints one by one.
+_with_retries = tenacity.Retrying(
+    retry=tenacity.retry_if_exception_type(Temporary),
+    wait=tenacity.wait_fixed(0.5),
+    stop=tenacity.stop_after_delay(15),
+    reraise=True,
+)
+
+
+def golden_of(package: Package, artifacts_uri: str) -> Arrays:
     """A package's golden requests, from the artifact store."""
-    return load_npz(ArtifactStore(site.artifacts_uri).read_from_tree(package.repository, GOLDEN))
+    return load_npz(ArtifactStore(artifacts_uri).read_from_tree(package.repository, GOLDEN))

@@ -28,8 +28,8 @@ def bench_name(packages: tuple[Package, ...]) -> str:
 
 
 def served_as(package: Package) -> str:
-    """The name of a package in a bench's repository, which holds every precision of the model."""
-    return f"{serving_name(package.model)}--{package.precision}"
+    """The name of a package in a bench's repository, which holds every variant of the model."""
+    return f"{serving_name(package.model)}--{package.variant}"
 
 
 def bench_pod(
@@ -44,7 +44,9 @@ def bench_pod(
 
     first, models = packages[0], [served_as(package) for package in packages]
     probes = {"readinessProbe": probe("/v2/health/live", periodSeconds=1, failureThreshold=3)}
-    triton = triton_container(cluster, first, models, load=(), probes=probes, meter=f"{PORTS.host}:{METER}")
+    triton = triton_container(
+        cluster, first, models, load=(), probes=probes, beside=["--meter", f"{PORTS.host}:{METER}"]
+    )
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -63,7 +65,7 @@ def bench_pod(
             "terminationGracePeriodSeconds": _GRACE_S,
             "initContainers": [
                 fetch_container(
-                    cluster, package, artifacts_uri, name=f"fetch-{package.precision}", served_as=served_as(package)
+                    cluster, package, artifacts_uri, name=f"fetch-{package.variant}", served_as=served_as(package)
                 )
                 for package in packages
             ],

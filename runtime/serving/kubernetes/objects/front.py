@@ -1,12 +1,30 @@
 """The front of a model: the name that clients use, and the objects that split their traffic.
 
-There is one front Service per model, plus weighted routes (Gateway API v1) if there is a gateway.
+There is one front Service per model, plus weighted routes (Gateway API v1) if there is a gateway, or Ingresses without
+weights if there is an Ingress class instead. A request that
+reached no server is sent again, and a server that takes no connections is left alone for a while, where the gateway is
+Envoy Gateway: the Gateway API has no stable field for either.
 """
+
+import math
+from collections.abc import Collection, Mapping
 
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.records.site import Cluster, GatewayRef
-from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, LABEL, Object
+from shiplift.runtime.serving.kubernetes.objects.activator import ACTIVATOR, groups_behind
+from shiplift.runtime.serving.kubernetes.objects.ingress import ingresses
+from shiplift.runtime.serving.kubernetes.objects.names import (
+    GRPC,
+    HTTP,
+    LABEL,
+    PACKAGE,
+    REVISION,
+    Object,
+    hosted_label,
+)
 from shiplift.runtime.serving.kubernetes.objects.serving import ports
+
+TIMEOUT_S = 60.0  # of an HTTP request at the gateway: a server's own limit (30 s by default) comes first
 
 
 def hostnames(model: str, cluster: Cluster) -> list[str]:
@@ -20,13 +38,13 @@ def _metadata(model: str, **annotations: str) -> Object:
     return {"name": dns_name(model), "labels": labels, "annotations": {f"{LABEL}model-name": model, **annotations}}
 
 
-def front_switched(model: str, to: str, before: str) -> Object:
-    """The front Service without a gateway: it selects one package's pods."""
+def front_switched(model: str, to: str, before: str, *, selector: dict[str, str] | None = None) -> Object:
+    """The front Service without a gateway: it selects one package's pods, or those of another `selector`."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": _metadata(model, **{f"{LABEL}serves": to, f"{LABEL}before": before}),
-        "spec": {"selector": {f"{LABEL}package": to}, "ports": ports()},
+        "spec": {"selector": selector or {PACKAGE: to}, "ports": ports()},
     }
 
 
@@ -55,9 +73,43 @@ def front_of_gateway(model: str, address: str) -> list[Object]:
     ]  # fmt: skip
 
 
-def routes(model: str, cluster: Cluster, gateway: GatewayRef, weights: dict[str, int]) -> list[Object]:
-    """The routes that split a model's traffic over its packages' Services: gRPC, and HTTP by host name and by path."""
+def front_objects(
+    model: str, cluster: Cluster, weights: dict[str, int], address: str, *, policies: bool,
+    timeout_s: float = TIMEOUT_S, several: Collection[str] = (), hosts: Mapping[str, str] | None = None,
+) -> list[Object]:  # fmt: skip
+    """Every object of a model's front, with these traffic weights of its packages.
+
+    `address` is the gateway's. `policies`: the cluster knows Envoy Gateway's `BackendTrafficPolicy`. Without a gateway
+    all traffic goes to the package with a share, and one without is recorded as the one before; neither is used then.
+    `several` are the revisions that are served by several packages: there, it goes to all of their pods. `hosts` are
+    the shared servers of those that are on one.
+
+    Raises:
+        ValueError: there is no gateway, and not exactly one package has a share.
+    """
+    if cluster.gateway is None:
+        (serves,) = [name for name, weight in weights.items() if weight]
+        before = next((name for name, weight in weights.items() if not weight), "")
+        outside = ingresses(model, cluster.ingress, _metadata(model), timeout_s=timeout_s) if cluster.ingress else []
+        server = (hosts or {}).get(serves)
+        selector = {hosted_label(serves): server} if server else {REVISION if serves in several else PACKAGE: serves}
+        return [front_switched(model, serves, before, selector=selector), *outside]
+    return [
+        *routes(model, cluster, cluster.gateway, weights, timeout_s=timeout_s),
+        *(traffic_policies(model) if policies else []),
+        *front_of_gateway(model, address),
+    ]
+
+
+def routes(
+    model: str, cluster: Cluster, gateway: GatewayRef, weights: dict[str, int], *, timeout_s: float = TIMEOUT_S
+) -> list[Object]:  # fmt: skip
+    """The routes that split a model's traffic over its packages' Services: gRPC, and HTTP by host name and by path.
+
+    gRPC has no time-out at the gateway, because a stream may last for as long as its client wants.
+    """
     name = dns_name(model)
+    timeouts = {"request": f"{math.ceil(timeout_s)}s"}
 
     def backends(port: int) -> list[Object]:
         return [{"name": package, "port": port, "weight": weight} for package, weight in weights.items()]
@@ -71,10 +123,76 @@ def routes(model: str, cluster: Cluster, gateway: GatewayRef, weights: dict[str,
             "spec": {"parentRefs": [parent], **({"hostnames": hosts} if hosts else {}), "rules": [rule]},
         }
 
+    def http(**matches: list[Object]) -> Object:
+        return {**matches, "backendRefs": backends(HTTP), "timeouts": timeouts}
+
     path = {"path": {"type": "PathPrefix", "value": f"/v2/models/{serving_name(model)}"}}
     hosts = hostnames(model, cluster)
     return [
         route("GRPCRoute", "grpc", {"backendRefs": backends(GRPC)}, hosts=hosts),
-        route("HTTPRoute", "http", {"backendRefs": backends(HTTP)}, hosts=hosts),
-        route("HTTPRoute", "http", {"matches": [path], "backendRefs": backends(HTTP)}, suffix="-path"),
+        route("HTTPRoute", "http", http(), hosts=hosts),
+        route("HTTPRoute", "http", http(matches=[path]), suffix="-path"),
     ]
+
+
+def traffic_policies(model: str) -> list[Object]:
+    """Envoy Gateway's policies for a model's routes: what is safe for any request, even one that changes a sequence.
+
+    A request is sent again only if no server got it. A server gets none as long as it does not answer health checks,
+    as when its node has lost power, unless nearly all don't; an error that a model returns says more about the request.
+    """
+    name = dns_name(model)
+    ready = {"type": "HTTP", "http": {"path": f"/v2/models/{serving_name(model)}/ready", "expectedStatuses": [200]}}
+    return [
+        _policy(model, "", {"HTTPRoute": [name, f"{name}-path"]}, ready),
+        _policy(model, "-grpc", {"GRPCRoute": [name]}, {"type": "GRPC", "grpc": {}}),
+    ]
+
+
+def _policy(model: str, suffix: str, routes: dict[str, list[str]], check: Object) -> Object:
+    group = "gateway.networking.k8s.io"
+    return {
+        "apiVersion": "gateway.envoyproxy.io/v1alpha1",
+        "kind": "BackendTrafficPolicy",
+        "metadata": {**_metadata(model), "name": dns_name(model) + suffix},
+        "spec": {
+            "targetRefs": [
+                {"group": group, "kind": kind, "name": name} for kind, names in routes.items() for name in names
+            ],
+            "timeout": {"tcp": {"connectTimeout": "2s"}},
+            "retry": {
+                "numRetries": 3,
+                "retryOn": {"triggers": ["connect-failure", "refused-stream", "reset-before-request"]},
+                "perRetry": {"backOff": {"baseInterval": "25ms", "maxInterval": "250ms"}},
+            },
+            "healthCheck": {
+                "panicThreshold": 10,
+                "active": {
+                    **check, "interval": "2s", "timeout": "2s", "unhealthyThreshold": 2, "healthyThreshold": 1,
+                },
+                "passive": {
+                    "splitExternalLocalOriginErrors": True, "consecutiveLocalOriginFailures": 2,
+                    "consecutiveGatewayErrors": 5, "consecutive5XxErrors": 0, "interval": "1s",
+                    "baseEjectionTime": "5s", "maxEjectionPercent": 50,
+                }
+            },
+        },
+    }  # fmt: skip
+
+
+def weights_of(body: Object) -> dict[str, int]:
+    """The traffic share of each package by name, in percent, in a front Service without a gateway, or in a route.
+
+    What leads to the activator is the share of the first package behind it.
+    """
+    if "rules" not in body.get("spec", {}):
+        annotations = body.get("metadata", {}).get("annotations") or {}
+        serves, before = annotations.get(f"{LABEL}serves", ""), annotations.get(f"{LABEL}before", "")
+        return {**({before: 0} if before else {}), **({serves: 100} if serves else {})}
+    rules = body["spec"]["rules"]
+    return {_named(rule, backend): int(backend.get("weight", 1)) for rule in rules for backend in rule["backendRefs"]}
+
+
+def _named(rule: Object, backend: Object) -> str:
+    name = str(backend["name"])
+    return next(iter(groups_behind(rule)), name) if name == ACTIVATOR else name

@@ -1,5 +1,7 @@
 """The names and labels of objects, and the ports and user of every pod with a model."""
 
+import hashlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from shiplift.runtime.base.names import dns_name
@@ -8,6 +10,16 @@ from shiplift.runtime.records.serving import Package
 Object = dict[str, Any]
 LABEL = "shiplift.dev/"
 BENCH = f"{LABEL}bench"
+STAGES = f"{LABEL}stages"  # of a release's pod: the stages that it runs, as `deploy.gate`
+SANDBOX = f"{LABEL}sandbox"  # of a release's pod: its stages have no credentials
+PACKAGE = f"{LABEL}package"  # by which the objects of a package, or of a revision's group, are known
+REVISION = f"{LABEL}revision"  # on the pods of a revision with several groups: what all of them have in common
+REGISTRY_READER = "shiplift-registry-reader"  # the Secret with an account that may read the registry, and no more
+SERVER = f"{LABEL}server"  # on a shared server's objects and pods: its name
+SERVICES = f"{LABEL}services"  # an annotation of a shared server's pods: the services that it serves, by comma
+_HOSTED = "on.shiplift.dev/"
+_GROUP = "--"
+_LABEL_LENGTH = 63
 HTTP, GRPC, METRICS = 8000, 8001, 8002
 USER = 10001
 
@@ -17,6 +29,45 @@ def package_name(package: Package) -> str:
     return f"{dns_name(package.model)}-{package.version}-{package.repository.sha256[:8]}"
 
 
+def revision_name(packages: Sequence[Package]) -> str:
+    """The name of a revision with these packages, one for each target; a single one gives it its own name."""
+    first = packages[0]
+    if len(packages) == 1:
+        return package_name(first)
+    parts = "\n".join(f"{package.target} {package.repository.sha256}" for package in packages)
+    return f"{dns_name(first.model)}-{first.version}-{hashlib.sha256(parts.encode()).hexdigest()[:8]}"
+
+
+def group_name(revision: str, target: str) -> str:
+    """The name of the Deployment and Service of a revision's group, but for the first, which has the revision's name.
+
+    No package's name contains `--`, so it tells which revision a group is of.
+    """
+    name = f"{revision}{_GROUP}{target}"
+    short = hashlib.sha256(target.encode()).hexdigest()[:6]
+    return name if len(name) <= _LABEL_LENGTH else f"{revision}{_GROUP}{short}"
+
+
+def revision_of_group(name: str) -> str:
+    """The revision of a group by its name."""
+    return name.partition(_GROUP)[0]
+
+
+def hosted_label(group: str) -> str:
+    """The label of a shared server's pods that take a group's requests; its value is the server's name.
+
+    Each model has a label of its own, so that a pod can leave the route of one and keep those of its neighbours.
+    """
+    return f"{_HOSTED}{group}"
+
+
+def version_with_most(model: str, weights: Mapping[str, int]) -> int:
+    """The version of a model's package with the largest weight, by the packages' names; 0 if none has any."""
+    name = max(weights, key=lambda each: weights[each], default="")
+    version = name.removeprefix(f"{dns_name(model)}-").partition("-")[0]
+    return int(version) if weights.get(name) and version.isdecimal() else 0
+
+
 def labels(package: Package, name: str) -> dict[str, str]:
     """The labels by which a package's objects are selected."""
     return {
@@ -24,7 +75,7 @@ def labels(package: Package, name: str) -> dict[str, str]:
         "app.kubernetes.io/managed-by": "shiplift",
         f"{LABEL}model": dns_name(package.model),
         f"{LABEL}version": str(package.version),
-        f"{LABEL}package": name,
+        PACKAGE: name,
     }
 
 

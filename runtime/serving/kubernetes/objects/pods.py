@@ -10,7 +10,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
-from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, METRICS, USER, Object
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, METRICS, REGISTRY_READER, USER, Object
 
 _MODELS, _GUARD = "/models", "/shiplift"
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - in the container
@@ -46,35 +46,53 @@ def fetch_container(
 ) -> Object:
     """The init container that fetches a package by its digest."""
     guard = {"guard": _GUARD} if package.server == "nvidia" else {}
+    arguments = [
+        "--artifacts-uri", artifacts_uri, "--sha256", package.repository.sha256, "--to", _MODELS, "--name",
+        serving_name(package.model), *(["--served-as", served_as] if served_as else []),
+        *(["--guard", _GUARD] if guard else []),
+    ]  # fmt: skip
+    return _fetching(cluster, name, arguments, {"models": _MODELS, "tmp": _TMP} | guard)
+
+
+def fetch_packages_container(cluster: Cluster, packages: Sequence[tuple[Package, str]]) -> Object:
+    """The init container that fetches several packages, each from its artifact store, and leaves out those it can't."""
+    named = [
+        word for package, uri in packages
+        for word in ("--package", package.repository.sha256, serving_name(package.model), uri)
+    ]  # fmt: skip
+    return _fetching(cluster, "fetch", ["--to", _MODELS, *named], {"models": _MODELS, "tmp": _TMP})
+
+
+def _fetching(cluster: Cluster, name: str, arguments: list[str], folders: dict[str, str]) -> Object:
+    cache = ["--cache", cluster.packages_uri] if cluster.packages_uri else []
     return {
         "name": name,
         **_image(cluster, cluster.server_image),
         "command": ["python", "-m", "shiplift.runtime.serving.kubernetes.fetch"],
-        "args": [
-            "--artifacts-uri", artifacts_uri, "--sha256", package.repository.sha256, "--to", _MODELS, "--name",
-            serving_name(package.model), *(["--served-as", served_as] if served_as else []),
-            *(["--guard", _GUARD] if guard else []),
+        "args": [*cache, *arguments],
+        # Credentials are in this container alone, and can't change anything: the server beside it runs the model.
+        "envFrom": [
+            {"secretRef": {"name": name, "optional": True}} for name in (REGISTRY_READER, "shiplift-artifacts")
         ],
-        "envFrom": [{"secretRef": {"name": "shiplift-artifacts", "optional": True}}],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-        "volumeMounts": _mounts({"models": _MODELS, "tmp": _TMP} | guard),
-    }  # fmt: skip
+        "volumeMounts": _mounts(folders),
+    }
 
 
 def triton_container(
-    cluster: Cluster, package: Package, models: Sequence[str], *, load: Sequence[str], probes: Object, meter: str = ""
-) -> Object:
+    cluster: Cluster, package: Package, models: Sequence[str], *, load: Sequence[str], probes: Object,
+    beside: Sequence[str],
+) -> Object:  # fmt: skip
     """The package's server with a repository of these models; it loads those in `load` when it starts.
 
-    `probes` are its probes and lifecycle hooks. With a `meter` it is the server of a bench, and reports its resource
-    usage at that address.
+    `probes` are its probes and lifecycle hooks. `beside` are the arguments that start a small process next to it.
     """
     gpus = {"nvidia.com/gpu": str(package.nodes.gpus)} if package.nodes.gpus else {}
     server = _nvidia_server if package.server == "nvidia" else _bundled_server
     return {
         "name": "triton",
-        **server(cluster, package, models, load, ["--meter", meter] if meter else []),
+        **server(cluster, package, models, load, beside),
         "ports": [
             {"name": "http", "containerPort": HTTP},
             {"name": "grpc", "containerPort": GRPC},
@@ -90,7 +108,7 @@ def triton_container(
 
 
 def _bundled_server(
-    cluster: Cluster, package: Package, models: Sequence[str], _: Sequence[str], meter: list[str]
+    cluster: Cluster, package: Package, models: Sequence[str], _: Sequence[str], beside: Sequence[str]
 ) -> Object:
     """The Triton of our own image, which loads its whole repository, or nothing in a bench."""
     limiter = ["--rate-limiter"] if package.needs.rate_limiter else []
@@ -98,13 +116,13 @@ def _bundled_server(
     return {
         **_image(cluster, cluster.server_image),
         "command": ["python", "-m", "shiplift.runtime.serving.kubernetes.serve"],
-        "args": ["--repository", _MODELS, *required, *limiter, *meter],
+        "args": ["--repository", _MODELS, *required, *limiter, *beside],
         "volumeMounts": _mounts({"models": _MODELS, "tmp": _TMP, "shm": _SHM}),
     }
 
 
 def _nvidia_server(
-    cluster: Cluster, package: Package, models: Sequence[str], load: Sequence[str], meter: list[str]
+    cluster: Cluster, package: Package, models: Sequence[str], load: Sequence[str], beside: Sequence[str]
 ) -> Object:
     """The Triton of the target's own image, started by `runtime.serving.kubernetes.guard`."""
     from shiplift.runtime.serving.kubernetes.serve import PORTS  # noqa: PLC0415 - these import gRPC
@@ -121,7 +139,7 @@ def _nvidia_server(
     checked = [word for model in models for word in ("--model", f"{_MODELS}/{model}")]
     return {
         **_image(cluster, package.nodes.image),
-        "command": ["python3", f"{_GUARD}/guard.py", *checked, *meter, "--"],
+        "command": ["python3", f"{_GUARD}/guard.py", *checked, *beside, "--"],
         "args": nvidia_command(Path(_MODELS), PORTS, package.needs, load=load),
         "env": environment,
         "volumeMounts": _mounts(folders),
@@ -142,6 +160,6 @@ def _image(cluster: Cluster, image: str) -> Object:
     }  # fmt: skip
 
 
-def probe(path: str, **times: int) -> Object:
-    """A probe of Triton's HTTP port."""
-    return {"httpGet": {"path": path, "port": "http"}, "timeoutSeconds": 5, **times}
+def probe(path: str, *, port: int | str = "http", **times: int) -> Object:
+    """A probe of Triton's HTTP port, or of another one."""
+    return {"httpGet": {"path": path, "port": port}, "timeoutSeconds": 5, **times}

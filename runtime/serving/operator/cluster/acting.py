@@ -1,0 +1,160 @@
+"""Does what was decided about a service: applies, deletes, writes the status, tells, and measures.
+
+Every act may fail or be the last one: the next look sees what came of it.
+"""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Protocol
+
+import structlog
+
+from shiplift.runtime.base.errors import ClusterRefused, ShipliftError
+from shiplift.runtime.serving.kubernetes.client import MANAGER, KubernetesClient, managers
+from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
+from shiplift.runtime.serving.kubernetes.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    HORIZONTAL_POD_AUTOSCALER,
+    POD,
+    POD_DISRUPTION_BUDGET,
+    POD_MONITOR,
+    PROMETHEUS_RULE,
+    SCALED_OBJECT,
+    SERVICE,
+    TRITON_REVISION,
+    TRITON_SERVICE,
+    Kind,
+)
+from shiplift.runtime.serving.operator.conditions import Event
+from shiplift.runtime.serving.operator.deciding import Decision
+from shiplift.runtime.serving.operator.evidence import Evidence, Key
+from shiplift.runtime.serving.operator.measurements import Measurement
+from shiplift.runtime.serving.operator.observed import Observed
+from shiplift.runtime.serving.operator.repair import key_of, remember, strangers
+from shiplift.runtime.serving.operator.resources import API_VERSION, SERVICE_KIND, ServiceStatus
+
+_DELETED = {
+    kind.name: kind for kind in (
+        CONFIG_MAP, DEPLOYMENT, HORIZONTAL_POD_AUTOSCALER, POD, POD_DISRUPTION_BUDGET, POD_MONITOR, PROMETHEUS_RULE,
+        SCALED_OBJECT, SERVICE, TRITON_REVISION,
+    )
+}  # fmt: skip
+_HANDOVER = f"{MANAGER}-handover"
+
+
+class Measuring(Protocol):
+    """Measures what a decision asks for."""
+
+    def measure(self, observed: Observed, wanted: Measurement, evidence: Evidence) -> Evidence:
+        """The evidence with what was measured."""
+
+
+class Actor:
+    """Acts on the services of one namespace; `count` is told each kind of act, such as apply or delete."""
+
+    def __init__(
+        self, api: KubernetesClient, measuring: Measuring, count: Callable[[str], object] = lambda _: None
+    ) -> None:
+        self._api = api
+        self._measuring = measuring
+        self._count = count
+
+    def act(self, observed: Observed, decision: Decision) -> Evidence:
+        """Does everything, in order; returns what is known afterwards.
+
+        Raises:
+            ShipliftError, Conflict: an object was refused, after the others and the status were written.
+        """
+        evidence, error = self._apply(decision.apply, decision.evidence)
+        if error is None:  # nothing is deleted while its successor is not in place
+            for key, patch in decision.patch:
+                self._count("patch")
+                self._api.merge(_kind(key), key[1], patch)
+            for key in decision.delete:
+                self._count("delete")
+                self._api.delete(_kind(key), key[1])
+        refused = self._write(observed.name, decision.status) if decision.status is not None else ()
+        for event in (*decision.events, *refused):
+            self._tell(observed, event)
+        if error is not None:
+            raise error
+        for wanted in decision.measure:
+            self._count("measure")
+            with suppress(ShipliftError):  # it is asked for again
+                evidence = self._measuring.measure(observed, wanted, evidence)
+        return evidence
+
+    def _apply(self, bodies: tuple[Object, ...], evidence: Evidence) -> tuple[Evidence, Exception | None]:
+        """Applies objects; returns the first error after trying all of them."""
+        applied, first = dict(evidence.applied), None
+        for body in bodies:
+            self._count("apply")
+            try:
+                self._let_go(body)
+                live = self._api.apply(body)
+                if patch := strangers(body, live):
+                    kind, name, namespace = self._api.locate(body)
+                    live = self._api.merge(kind, name, patch, namespace) or live
+            except (ShipliftError, Conflict) as error:
+                first = first or error
+                continue
+            applied[key_of(body)] = remember(body, live)
+        return replace(evidence, applied=applied), first
+
+    def _let_go(self, body: Object) -> None:
+        """Before a Deployment is applied without a number of pods: keeps the number, if it was written by us.
+
+        A field that its only manager no longer applies is removed: the Deployment would fall to one pod.
+        """
+        if body["kind"] != DEPLOYMENT.name or "replicas" in body["spec"]:
+            return
+        _, name, namespace = self._api.locate(body)
+        live = self._api.get(DEPLOYMENT, name, namespace)
+        if live is None or managers(live, "replicas") != {MANAGER}:
+            return
+        kept = {"apiVersion": body["apiVersion"], "kind": body["kind"], "spec": {"replicas": live["spec"]["replicas"]}}
+        self._api.apply({**kept, "metadata": {"name": name, "namespace": namespace}}, manager=_HANDOVER)
+
+    def _write(self, name: str, status: ServiceStatus) -> tuple[Event, ...]:
+        """Writes the status; returns what to tell if it is refused, as by an older definition of the resource.
+
+        That must not keep the operator from measuring what it has to do next.
+        """
+        self._count("status")
+        try:
+            fields = {"p99Milliseconds": None, **status.to_object()}  # what is left out of a merge would stay
+            self._api.merge(TRITON_SERVICE, f"{name}/status", {"status": fields})
+        except ClusterRefused as error:
+            message = f"the status can't be written: {error}. Run `shiplift install` of this version."
+            structlog.get_logger().warning("failed", service=name, part="status", error=str(error))
+            return (Event(reason="StatusRefused", message=message, warning=True),)
+        return ()
+
+    def _tell(self, observed: Observed, event: Event) -> None:
+        """Records an Event; the same one is recorded at most once a minute. It is no loss if it can't be."""
+        self._count("event")
+        with suppress(ShipliftError, Conflict):
+            self._api.create(_event(observed, event))
+
+
+def _kind(key: Key) -> Kind:
+    return _DELETED[key[0]]
+
+
+def _event(observed: Observed, event: Event) -> Object:
+    text = f"{event.reason}\n{event.message}\n{int(observed.now // 60)}"
+    at = datetime.fromtimestamp(observed.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    service = {"apiVersion": API_VERSION, "kind": SERVICE_KIND, "name": observed.name, "uid": observed.uid}
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": f"{observed.name}.{digest}", "namespace": observed.namespace},
+        "involvedObject": {**service, "namespace": observed.namespace},
+        "reason": event.reason, "message": event.message[:1000], "type": "Warning" if event.warning else "Normal",
+        "source": {"component": "shiplift-operator"}, "reportingComponent": "shiplift-operator",
+        "firstTimestamp": at, "lastTimestamp": at, "count": 1,
+    }  # fmt: skip

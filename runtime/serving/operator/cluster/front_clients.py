@@ -1,0 +1,87 @@
+"""Sends requests through a model's front, on each of its routes, as clients do."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import httpx
+from tritonclient.utils import InferenceServerException
+
+from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
+from shiplift.runtime.base.names import bracketed
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.kubernetes.objects.front import hostnames
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
+from shiplift.runtime.serving.operator.evidence import Route, Sample
+from shiplift.runtime.serving.operator.observed import Observed
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.http_client import TritonHttpClient
+
+_SAMPLE_S = 20.0  # for all requests of a sample: a slow model gets fewer
+_STARTING = ("StatusCode.UNIMPLEMENTED", "StatusCode.UNAVAILABLE", "StatusCode.NOT_FOUND")  # a proxy without the route
+Connecting = Callable[[Observed, Package, Arrays, float], AbstractContextManager[Callable[[], int]]]
+
+
+@contextmanager
+def _over_grpc(observed: Observed, package: Package, row: Arrays, timeout_s: float) -> Iterator[Callable[[], int]]:
+    host = hostnames(package.model, observed.cluster)[2]
+    gateway = observed.cluster.gateway is not None
+    address, authority = (observed.address, host) if gateway else (host, "")
+    with TritonClient(f"{bracketed(address)}:{GRPC}", authority=authority, timeout_s=timeout_s) as client:
+        yield lambda: client.answering_version(package, row)
+
+
+@contextmanager
+def _over_http(
+    observed: Observed, package: Package, row: Arrays, timeout_s: float, *, by_path: bool = False
+) -> Iterator[Callable[[], int]]:
+    host = hostnames(package.model, observed.cluster)[2]
+    address = observed.address if observed.cluster.gateway else host
+    headers = {} if by_path else {"Host": host}
+    url = f"http://{bracketed(address)}:{HTTP}"
+    with httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False) as http:
+        client = TritonHttpClient(http)
+        yield lambda: client.answering_version(package, row)
+
+
+@contextmanager
+def _by_path(observed: Observed, package: Package, row: Arrays, timeout_s: float) -> Iterator[Callable[[], int]]:
+    with _over_http(observed, package, row, timeout_s, by_path=True) as send:
+        yield send
+
+
+CLIENTS: dict[Route, Connecting] = {"gRPC": _over_grpc, "HTTP": _over_http, "HTTP by path": _by_path}
+
+
+def sample_of(send: Callable[[], int], version: int, requests: int) -> Sample:
+    """Sends requests one by one and counts which version answers, until one fails."""
+    deadline, answered, asked = time.monotonic() + _SAMPLE_S, 0, 0
+    while asked < requests and time.monotonic() < deadline:
+        asked += 1
+        try:
+            answered += send() == version
+        except (InferenceServerException, ShipliftError) as error:
+            return Sample(asked=asked, answered=answered, failure=_line(error), unreachable=_is_starting(error))
+    return Sample(asked=asked, answered=answered)
+
+
+def answer_of(send: Callable[[], int], versions: Sequence[int]) -> str:
+    """What is wrong with the answer to one request, which one of these versions should give; empty if nothing is."""
+    try:
+        version = send()
+    except (InferenceServerException, ShipliftError, httpx.HTTPError) as error:
+        return f"does not answer: {_line(error)}"
+    wanted = " or ".join(map(str, versions))
+    return "" if version in versions else f"is answered by version {version} instead of {wanted}"
+
+
+def _is_starting(error: Exception) -> bool:
+    """Whether the front may not know the model yet, because a new route takes a moment to reach the proxies."""
+    if isinstance(error, InferenceServerException):
+        return error.status() in _STARTING
+    return isinstance(error, (Temporary, NotFound))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]

@@ -1,0 +1,201 @@
+"""Measures what a decision asks for: golden answers, who answers through the front, and servers' counters.
+
+Whatever can't be measured now leaves the evidence as it is, and is asked for again.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from shiplift.runtime.base.errors import (
+    ArtifactCorrupt,
+    GoldenMismatch,
+    NotFound,
+    ServerFailed,
+    ShipliftError,
+)
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC
+from shiplift.runtime.serving.kubernetes.workloads import golden_of
+from shiplift.runtime.serving.operator.cluster.counters import counters_of, requests_between
+from shiplift.runtime.serving.operator.cluster.front_clients import CLIENTS, answer_of, sample_of
+from shiplift.runtime.serving.operator.cluster.latencies import latencies_of
+from shiplift.runtime.serving.operator.cluster.sleeping import asleep_on
+from shiplift.runtime.serving.operator.evidence import Evidence, Protocol, Route, Sample
+from shiplift.runtime.serving.operator.measurements import (
+    AskFront,
+    AskPods,
+    AskRoutes,
+    CheckAnswers,
+    CheckServer,
+    Measurement,
+    ReadCounters,
+    ReadLatency,
+    ReadTraffic,
+    with_answers,
+    with_beat,
+    with_counters,
+    with_move,
+    with_routes,
+    with_share,
+    with_traffic,
+)
+from shiplift.runtime.serving.operator.observed import Group, Observed
+from shiplift.runtime.serving.operator.upkeep import latency
+from shiplift.runtime.serving.triton.client import TritonClient, check_package
+
+_BEAT_S = 5.0  # for a pod to answer
+_REQUEST_S = 60.0  # for each request of a sample
+_KEPT = 64  # packages whose golden requests stay in memory
+_ROWS = 8  # of them
+_THREADS = 8
+_PROTOCOLS: tuple[Protocol, ...] = ("gRPC", "HTTP")
+
+
+class Measurer:
+    """Measures services. See `operator.measurements` for what each measurement means."""
+
+    def __init__(self, *, golden: "Callable[[Package, str], Arrays] | None" = None) -> None:
+        self._golden: OrderedDict[str, Arrays] = OrderedDict()
+        self._fetch = golden or golden_of
+
+    def measure(self, observed: Observed, wanted: Measurement, evidence: Evidence) -> Evidence:
+        """The evidence with what was measured."""
+        if isinstance(wanted, CheckAnswers):
+            return self._check(observed, wanted, evidence)
+        if isinstance(wanted, AskFront):
+            return self._ask_front(observed, wanted, evidence)
+        if isinstance(wanted, ReadCounters | ReadTraffic | ReadLatency):
+            return _read(observed, wanted, evidence)
+        if isinstance(wanted, CheckServer):
+            return self._check_server(observed, wanted, evidence)
+        if isinstance(wanted, AskRoutes):
+            return self._ask_routes(observed, wanted, evidence)
+        return self._ask_pods(observed, wanted, evidence)
+
+    def _check(self, observed: Observed, wanted: CheckAnswers, evidence: Evidence) -> Evidence:
+        groups = observed.groups(wanted.revision)
+        if not groups:
+            return evidence
+        try:
+            for group in groups:
+                golden, name = self._golden_of(group), serving_name(group.package.model)
+                with TritonClient(f"{group.name}.{observed.namespace}.svc:{GRPC}") as client:
+                    check_package(client, name, group.package, golden)
+        except (GoldenMismatch, ServerFailed, ArtifactCorrupt, NotFound) as error:
+            return with_answers(evidence, wanted.revision, f"{str(error).rstrip('.')}.")
+        except ShipliftError:  # nothing answers yet
+            return evidence
+        return with_answers(evidence, wanted.revision, "")
+
+    def _check_server(self, observed: Observed, wanted: CheckServer, evidence: Evidence) -> Evidence:
+        group = next((each for each in observed.groups(wanted.revision) if each.name == wanted.group), None)
+        if group is None:
+            return evidence
+        try:
+            golden = self._golden_of(group)
+        except (ArtifactCorrupt, NotFound) as error:
+            return with_move(evidence, wanted, str(error))
+        answers = (_beat(group.package, golden, address) for address in wanted.addresses)
+        return with_move(evidence, wanted, next((message for _, message in answers if message), ""))
+
+    def _ask_front(self, observed: Observed, wanted: AskFront, evidence: Evidence) -> Evidence:
+        groups = observed.groups(wanted.target)
+        if not groups:
+            return evidence
+        package = groups[0].package
+        row = _row(package, self._golden_of(groups[0]))
+        grew: dict[str, int] = dict.fromkeys(wanted.weights, 0)
+        samples: dict[Protocol, Sample] = {}
+        for protocol in _PROTOCOLS:
+            before = {name: counters_of(observed, name) for name in wanted.weights}
+            with CLIENTS[protocol](observed, package, row, _REQUEST_S) as send:
+                sample = sample_of(send, package.version, wanted.requests)
+            more = {name: requests_between(before[name], counters_of(observed, name)) for name in wanted.weights}
+            grew = {name: grew[name] + more[name] for name in grew}
+            samples[protocol] = sample if _tells(observed, wanted, package) else _bycounters_of(sample, more, wanted)
+        return with_share(evidence, wanted, samples, grew, time.time())
+
+    def _ask_pods(self, observed: Observed, wanted: AskPods, evidence: Evidence) -> Evidence:
+        group = next((each for each in observed.groups(wanted.revision) if each.name == wanted.group), None)
+        if group is None:
+            return evidence
+        golden = {name: array[:1] for name, array in self._golden_of(group).items()}
+        with ThreadPoolExecutor(min(_THREADS, len(wanted.pods))) as pool:
+            beats = list(pool.map(lambda pod: _beat(group.package, golden, pod[1]), wanted.pods))
+        for (pod, _), (wrong, message) in zip(wanted.pods, beats, strict=True):
+            evidence = with_beat(evidence, pod, wrong, f"{pod} {message}" if message else "")
+        return evidence
+
+    def _ask_routes(self, observed: Observed, wanted: AskRoutes, evidence: Evidence) -> Evidence:
+        groups = observed.groups(wanted.revision)
+        if not groups:
+            return evidence
+        package = groups[0].package
+        row = {} if wanted.asleep else _row(package, self._golden_of(groups[0]))
+
+        def ask(route: Route) -> str:
+            if wanted.asleep:
+                return asleep_on(observed, route, _BEAT_S)
+            with CLIENTS[route](observed, package, row, _BEAT_S) as send:
+                return answer_of(send, wanted.versions)
+
+        routes: list[Route] = list(CLIENTS) if observed.cluster.gateway else list(_PROTOCOLS)
+        with ThreadPoolExecutor(len(routes)) as pool:
+            return with_routes(evidence, dict(zip(routes, pool.map(ask, routes), strict=True)))
+
+    def _golden_of(self, group: Group) -> Arrays:
+        digest = group.package.repository.sha256
+        if digest not in self._golden:
+            golden = self._fetch(group.package, group.artifacts_uri)
+            self._golden[digest] = {name: array[:_ROWS].copy() for name, array in golden.items()}
+            while len(self._golden) > _KEPT:
+                self._golden.popitem(last=False)
+        self._golden.move_to_end(digest)
+        return self._golden[digest]
+
+
+def _read(observed: Observed, wanted: ReadCounters | ReadTraffic | ReadLatency, evidence: Evidence) -> Evidence:
+    """After reading what servers count themselves."""
+    if isinstance(wanted, ReadCounters):
+        counters = {name: counters_of(observed, name) for name in wanted.revisions}
+        return with_counters(evidence, wanted, counters, time.time())
+    if isinstance(wanted, ReadTraffic):
+        return with_traffic(evidence, wanted, counters_of(observed, wanted.revision), time.time())
+    requests, p99_ms = latencies_of(observed, wanted.revision)
+    read = latency.after(evidence.latency, requests, p99_ms, wanted.own, time.time())
+    return replace(evidence, latency=read)
+
+
+def _row(package: Package, golden: Arrays) -> Arrays:
+    """The inputs of the first golden request."""
+    return {spec.name: golden[f"input/{spec.name}"][:1] for spec in package.signature.inputs}
+
+
+def _beat(package: Package, golden: Arrays, address: str) -> tuple[bool, str]:
+    """Whether a pod's answer was wrong, and what was; an empty message if nothing."""
+    try:
+        with TritonClient(f"{address}:{GRPC}", timeout_s=_BEAT_S) as client:
+            check_package(client, serving_name(package.model), package, golden)
+    except GoldenMismatch as error:
+        return True, f"answers wrongly: {error}"
+    except ShipliftError as error:
+        return False, f"does not answer golden requests: {error}"
+    return False, ""
+
+
+def _tells(observed: Observed, wanted: AskFront, package: Package) -> bool:
+    """Whether the version in an answer tells the target from the other revisions: two may be of the same version."""
+    others = [observed.package(name) for name in wanted.weights if name != wanted.target]
+    return all(other is None or other.version != package.version for other in others)
+
+
+def _bycounters_of(sample: Sample, more: dict[str, int], wanted: AskFront) -> Sample:
+    """The same sample, told apart by which revision's servers counted requests meanwhile."""
+    if sample.failure:
+        return sample
+    return Sample(asked=sum(more.values()), answered=more[wanted.target])

@@ -1,0 +1,150 @@
+"""What one object of the API server's answers says about a service."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.kubernetes import diagnosis
+from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object, group_name, hosted_label
+from shiplift.runtime.serving.kubernetes.objects.shared import MEMBERS
+from shiplift.runtime.serving.operator.observed import Group, Observed, PodSeen, RetiredPod, RevisionSeen, ServerSeen
+from shiplift.runtime.serving.operator.resources import (
+    MODEL,
+    GroupSpec,
+    RevisionSpec,
+    ServiceSpec,
+    ServiceStatus,
+    status_of,
+)
+from shiplift.runtime.serving.operator.upkeep.retirement import RETIRED
+
+
+def pods_of(bodies: Iterable[Object], cordoned: Collection[str]) -> dict[str, tuple[PodSeen, ...]]:
+    """Pods by group, without those that are ending."""
+    pods: dict[str, list[PodSeen]] = {}
+    for body in bodies:
+        meta = body["metadata"]
+        revision = meta["labels"].get(PACKAGE)
+        if "deletionTimestamp" not in meta and revision:
+            pods.setdefault(revision, []).append(_pod(body, cordoned))
+    return {name: tuple(sorted(seen, key=lambda pod: pod.name)) for name, seen in pods.items()}
+
+
+def servers_of(
+    deployments: Iterable[Object], pods: Iterable[Object], cordoned: Collection[str]
+) -> dict[str, ServerSeen]:  # fmt: skip
+    """The shared servers, without those that are ending."""
+    alive = [body for body in pods if "deletionTimestamp" not in body["metadata"]]
+    return {
+        body["metadata"]["name"]: _server(body, alive, cordoned)
+        for body in deployments if "deletionTimestamp" not in body["metadata"]
+    }  # fmt: skip
+
+
+def with_hosts(observed: Observed) -> Observed:
+    """A look whose `pods` are those of the shared servers where groups are on one."""
+    names = {name for kind, name in observed.live if kind == "Service"} | {observed.status.revision}
+    hosts = {name: host for name in names if (host := observed.host(name))}
+    shared = {name: observed.servers[host].pods.get(name, ()) for name, host in hosts.items()}
+    return replace(observed, own=observed.pods, pods={**observed.pods, **shared})
+
+
+def _server(body: Object, pods: Sequence[Object], cordoned: Collection[str]) -> ServerSeen:
+    meta = body["metadata"]
+    digests: dict[str, str] = json.loads((meta.get("annotations") or {}).get(MEMBERS) or "{}")
+    made = meta.get("creationTimestamp")
+
+    def taking(group: str) -> tuple[PodSeen, ...]:
+        label = hosted_label(group)
+        own = [each for each in pods if each["metadata"]["labels"].get(label) == meta["name"]]
+        return tuple(sorted((_pod(each, cordoned) for each in own), key=lambda pod: pod.name))
+
+    return ServerSeen(
+        name=meta["name"], digests=digests, made_at=datetime.fromisoformat(made).timestamp() if made else 0.0,
+        pods={group: taking(group) for group in digests},
+    )  # fmt: skip
+
+
+def _pod(body: Object, cordoned: Collection[str]) -> PodSeen:
+    ready = diagnosis.is_ready(body)
+    return PodSeen(
+        name=body["metadata"]["name"], ready=ready, address=diagnosis.address_of(body),
+        problem=None if ready else diagnosis.of_pod(body),
+        cordoned=(body.get("spec") or {}).get("nodeName") in cordoned,
+    )  # fmt: skip
+
+
+def retired_of(bodies: Iterable[Object]) -> tuple[RetiredPod, ...]:
+    """The pods that were taken off the route, without those that are ending."""
+    retired = []
+    for body in bodies:
+        meta = body["metadata"]
+        since = meta["labels"].get(RETIRED, "")
+        if since and PACKAGE not in meta["labels"] and "deletionTimestamp" not in meta:
+            retired.append(RetiredPod(name=meta["name"], since=float(since) if since.isdecimal() else 0.0))
+    return tuple(sorted(retired, key=lambda pod: pod.name))
+
+
+def revision_of(body: Object) -> RevisionSeen:
+    """A `TritonRevision`, usable or not."""
+    meta = body["metadata"]
+    created = meta.get("creationTimestamp")
+    seen = RevisionSeen(
+        history_of=(meta.get("labels") or {}).get(MODEL, ""),
+        created_at=datetime.fromisoformat(created).timestamp() if created else 0.0,
+    )
+    try:
+        spec = RevisionSpec.model_validate(body.get("spec") or {})
+        capacity = spec.capacity.record if spec.capacity else None
+        return replace(
+            seen, package=spec.parsed(), artifacts_uri=spec.artifacts_uri, capacity=capacity,
+            others=tuple(_group(meta["name"], each, spec.artifacts_uri) for each in spec.other_groups or ()),
+        )  # fmt: skip
+    except ValidationError as error:
+        return replace(seen, problem=first(error))
+
+
+def _group(revision: str, spec: GroupSpec, artifacts_uri: str) -> Group:
+    package = Package.model_validate(spec.package)
+    return Group(
+        name=group_name(revision, package.target), package=package, artifacts_uri=spec.artifacts_uri or artifacts_uri,
+        capacity=spec.capacity.record if spec.capacity else None,
+    )  # fmt: skip
+
+
+def spec_of(body: Object) -> tuple[ServiceSpec | None, str]:
+    """A service's spec, or None and why it is invalid."""
+    name = body["metadata"]["name"]
+    try:
+        spec = ServiceSpec.model_validate(body.get("spec") or {})
+    except ValidationError as error:
+        return None, f"the spec is invalid: {first(error)}. Correct it."
+    if name != dns_name(spec.model):
+        return None, f"the service of model {spec.model!r} must be named {dns_name(spec.model)}. Create it under that."
+    return spec, ""
+
+
+def status_seen(body: Object) -> ServiceStatus:
+    """A service's status; an empty one if somebody has made it invalid."""
+    try:
+        return status_of(body)
+    except ValidationError:
+        return ServiceStatus()
+
+
+def first(error: ValidationError) -> str:
+    """The first problem of several, with its field."""
+    detail = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, detail['loc']))}: {detail['msg']}"
+
+
+def slim(body: Object) -> Object:
+    """An object without the list of who wrote which field: that is a third of it."""
+    metadata: dict[str, Any] = {name: value for name, value in body["metadata"].items() if name != "managedFields"}
+    return {**body, "metadata": metadata}

@@ -1,0 +1,166 @@
+"""What the operator can measure of a service, and how each result becomes evidence."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from shiplift.runtime.serving.operator.evidence import (
+    Beat,
+    Counters,
+    Evidence,
+    Hold,
+    Idle,
+    Move,
+    Protocol,
+    Route,
+    Sample,
+    Share,
+    Weights,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckAnswers:
+    """Golden requests to the Service of each group of a revision: fills `Evidence.answers`."""
+
+    revision: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskFront:
+    """So many requests through the front on every protocol: fills `Evidence.share`."""
+
+    target: str
+    weights: Weights
+    requests: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadCounters:
+    """The counters of revisions' pods: fills `Evidence.hold`, or with `idle` `Evidence.idle`."""
+
+    revisions: tuple[str, ...]
+    idle: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskPods:
+    """A golden request to each of these pods of a group, by name and address: fills `Evidence.beats`."""
+
+    revision: str
+    group: str
+    pods: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskRoutes:
+    """One request on every route, which one of these versions should answer: fills `Evidence.routes`.
+
+    `revision` is the one whose golden requests are sent. With `asleep` it is the activator that should answer, and
+    nothing reaches a pod.
+    """
+
+    revision: str
+    versions: tuple[int, ...]
+    asleep: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadTraffic:
+    """The counters of a revision's pods: fills `Evidence.traffic`. `own`: how many requests the operator just sent."""
+
+    revision: str
+    pods: int
+    own: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadLatency:
+    """The servers' own 99th percentile: fills `Evidence.latency`. `own`: at most how many requests are not clients'."""
+
+    revision: str
+    own: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckServer:
+    """Golden requests to the pods of where a group is to be served (`to`; empty: its own): fills `Evidence.moves`."""
+
+    revision: str
+    group: str
+    to: str
+    addresses: tuple[str, ...]
+
+
+Measurement = CheckAnswers | AskFront | ReadCounters | AskPods | AskRoutes | ReadTraffic | ReadLatency | CheckServer
+
+
+def with_answers(evidence: Evidence, revision: str, wrong: str) -> Evidence:
+    """After golden requests; `wrong` is empty if they were answered right."""
+    return replace(evidence, answers={**evidence.answers, revision: wrong})
+
+
+def with_move(evidence: Evidence, ask: CheckServer, wrong: str) -> Evidence:
+    """After golden requests to where a group is to be served; `wrong` is empty if they were answered right."""
+    before = evidence.moves.get(ask.group, Move())
+    before = before if before.to == ask.to else Move(to=ask.to)
+    move = replace(before, right=not wrong, misses=before.misses + 1 if wrong else 0, message=wrong)
+    return replace(evidence, moves={**evidence.moves, ask.group: move})
+
+
+def with_share(
+    evidence: Evidence, ask: AskFront, samples: Mapping[Protocol, Sample], grew: Mapping[str, int], now: float
+) -> Evidence:  # fmt: skip
+    """After requests through the front, and how many of them each revision's pods counted."""
+    share = evidence.share
+    if share is None or share.weights != ask.weights:
+        share = Share(weights=ask.weights, since=now)
+    share = replace(share, tries=share.tries + 1, tried_at=now, samples=samples, grew=grew)
+    return replace(evidence, share=share)
+
+
+def with_counters(evidence: Evidence, ask: ReadCounters, counters: Mapping[str, Counters], now: float) -> Evidence:
+    """After reading the counters of revisions' pods."""
+    if ask.idle:
+        return replace(evidence, idle={name: _idle(evidence, name, counters[name], now) for name in ask.revisions})
+    hold = evidence.hold
+    if hold is None:
+        return evidence
+    # A pod that is first seen now begins with what it has counted so far.
+    first = {name: {**counters[name], **hold.first.get(name, {})} for name in counters}
+    since = hold.since if hold.first else now
+    return replace(evidence, hold=Hold(weights=hold.weights, since=since, first=first, last=counters))
+
+
+def with_beat(evidence: Evidence, pod: str, wrong: bool, message: str) -> Evidence:
+    """After a golden request to a pod; an empty message means that it was answered right."""
+    misses = evidence.beats.get(pod, Beat()).misses + 1 if message else 0
+    return replace(evidence, beats={**evidence.beats, pod: Beat(misses=misses, wrong=wrong, message=message)})
+
+
+def with_routes(evidence: Evidence, messages: Mapping[Route, str]) -> Evidence:
+    """After a request on each route; an empty message means that it was answered by a version that should."""
+    routes = {
+        route: Beat(misses=evidence.routes.get(route, Beat()).misses + 1 if message else 0, message=message)
+        for route, message in messages.items()
+    }
+    return replace(evidence, routes=routes)
+
+
+def with_traffic(evidence: Evidence, ask: ReadTraffic, counters: Counters, now: float) -> Evidence:
+    """After reading the counters of a revision's pods; what can't be told from a client's request counts as one."""
+    before = evidence.traffic.counters
+    if len(counters) < ask.pods:
+        return replace(evidence, traffic=replace(evidence.traffic, counters=None))
+    same = before is not None and before.keys() == counters.keys()
+    grown = sum(abs(counters[pod].total - before[pod].total) for pod in counters) if before and same else 0
+    idle = same and grown <= ask.own
+    seen_at = evidence.traffic.seen_at if idle else now
+    return replace(evidence, traffic=replace(evidence.traffic, counters=counters, seen_at=seen_at, read_at=now))
+
+
+def _idle(evidence: Evidence, name: str, counters: Counters, now: float) -> Idle:
+    before = evidence.idle.get(name)
+    if before is None:
+        return Idle(since=now, changed_at=now, counters=counters)
+    changed = bool(before.counters) and counters != before.counters
+    return replace(before, counters=counters, changed_at=now if changed else before.changed_at)

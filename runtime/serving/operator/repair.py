@@ -1,0 +1,66 @@
+"""What differs between the objects that should exist and those that do.
+
+A live object is right if it covers the wanted one. Where the API server writes a value differently from how it was
+wanted, it never does: then it is right for as long as it is what our own writing of the same object produced.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from shiplift.runtime.serving.kubernetes.objects.names import Object
+from shiplift.runtime.serving.operator.evidence import Applied, Key
+from shiplift.runtime.serving.operator.observed import Observed
+
+_ROUTES = ("HTTPRoute", "GRPCRoute")
+
+
+def key_of(body: Object) -> Key:
+    """An object's kind and name."""
+    return body["kind"], body["metadata"]["name"]
+
+
+def is_right(wanted: Object, observed: Observed) -> bool:
+    """Whether an object is live as wanted, and not being deleted."""
+    live = observed.live.get(key_of(wanted))
+    if live is None or "deletionTimestamp" in live["metadata"] or strangers(wanted, live):
+        return False
+    applied = observed.evidence.applied.get(key_of(wanted))
+    if covers(live, wanted):
+        # Something added to a route, such as a filter, may lead its requests elsewhere.
+        return wanted["kind"] not in _ROUTES or applied is None or applied.version == remember(wanted, live).version
+    return applied == remember(wanted, live) and covers(live["metadata"], wanted["metadata"])
+
+
+def remember(wanted: Object, live: Object) -> Applied:
+    """That applying this object produced that one."""
+    digest = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()
+    meta = live["metadata"]
+    return Applied(digest=digest, version=str(meta.get("generation") or meta.get("resourceVersion", "")))
+
+
+def covers(live: Any, wanted: Any) -> bool:
+    """Whether a live value has everything that a wanted one has; lists must agree item by item."""
+    if wanted in ({}, [], "", None):
+        return live in ({}, [], "", None) or isinstance(live, dict)
+    if isinstance(wanted, dict):
+        return isinstance(live, dict) and all(covers(live.get(name), value) for name, value in wanted.items())
+    if isinstance(wanted, list):
+        same = isinstance(live, list) and len(live) == len(wanted)
+        return same and all(covers(*pair) for pair in zip(live, wanted, strict=True))
+    return bool(live == wanted)
+
+
+def strangers(wanted: Object, live: Object) -> Object:
+    """A merge patch that removes what somebody has added, and what applying does not.
+
+    That is a Service's selector, which would match no pod then, and the hosts of a route that should have none.
+    """
+    if wanted["kind"] in _ROUTES:
+        extra = live.get("spec", {}).get("hostnames") and "hostnames" not in wanted["spec"]
+        return {"spec": {"hostnames": None}} if extra else {}
+    if wanted["kind"] != "Service":
+        return {}
+    selector = wanted["spec"].get("selector") or {}
+    added = set(live.get("spec", {}).get("selector") or {}) - set(selector)
+    return {"spec": {"selector": dict.fromkeys(sorted(added))}} if added else {}

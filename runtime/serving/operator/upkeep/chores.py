@@ -1,0 +1,70 @@
+"""All that upkeep does after one look at a service."""
+
+from dataclasses import dataclass, replace
+
+from shiplift.runtime.serving.operator.conditions import Event
+from shiplift.runtime.serving.operator.evidence import Evidence, Key, Patch, Weights
+from shiplift.runtime.serving.operator.measurements import Measurement
+from shiplift.runtime.serving.operator.observed import Observed
+from shiplift.runtime.serving.operator.upkeep import fronts, heartbeat, latency, retirement
+
+_BUSY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chores:
+    """What to do, and within how many seconds to look again; `evidence` replaces what was known."""
+
+    evidence: Evidence
+    again_s: float
+    measure: tuple[Measurement, ...] = ()
+    patch: tuple[Patch, ...] = ()
+    delete: tuple[Key, ...] = ()
+    events: tuple[Event, ...] = ()
+
+
+def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: float) -> Chores:
+    """What upkeep asks of a service with these traffic shares."""
+    evidence = _tidied(observed, evidence)
+    pods, routes = heartbeat.due(observed, weights), fronts.due(observed, weights)
+    evidence = replace(evidence, beaten_at=observed.now) if pods else evidence
+    evidence = fronts.asked(evidence, observed.now) if routes else evidence
+    done = Chores(
+        evidence=evidence, again_s=_again_s(observed, evidence, again_s),
+        measure=(*pods, *routes, *latency.due(observed, weights)),
+        delete=tuple(retirement.to_delete(observed)),
+    )  # fmt: skip
+    return _replacing(observed, weights, done)
+
+
+def _tidied(observed: Observed, evidence: Evidence) -> Evidence:
+    """The evidence without what is about pods and objects that are gone."""
+    names = {pod.name for pods in observed.pods.values() for pod in pods}
+    return replace(
+        evidence,
+        beats={name: beat for name, beat in evidence.beats.items() if name in names},
+        restarts=heartbeat.recent(evidence.restarts, observed.now),
+        applied={key: applied for key, applied in evidence.applied.items() if key in observed.live},
+    )
+
+
+def _again_s(observed: Observed, evidence: Evidence, again_s: float) -> float:
+    interval = observed.spec.heartbeat.interval_seconds if observed.spec else 0
+    pauses = [again_s, *([interval] if interval else []), *([_BUSY_S] if observed.retired else [])]
+    missed = any(beat.misses for beat in evidence.routes.values())
+    return min(*pauses, fronts.AGAIN_S if missed else again_s)
+
+
+def _replacing(observed: Observed, weights: Weights, done: Chores) -> Chores:
+    broken = heartbeat.to_replace(observed, weights)
+    if broken is None:
+        return done
+    pod, beat = broken
+    message = f"{pod.name} is replaced, and leaves the route first: {beat.message}"
+    return replace(
+        done,
+        evidence=heartbeat.after_replacing(done.evidence, pod.name, observed.now),
+        patch=(retirement.leaving(observed, pod.name),),
+        events=(Event(reason="PodReplaced", message=message, warning=True),),
+        again_s=_BUSY_S,
+    )

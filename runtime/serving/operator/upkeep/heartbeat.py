@@ -1,0 +1,65 @@
+"""Which pods get a golden request now, and which one is replaced because it did not answer it."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from shiplift.runtime.serving.operator.evidence import Beat, Evidence, Weights
+from shiplift.runtime.serving.operator.measurements import AskPods
+from shiplift.runtime.serving.operator.observed import Observed, PodSeen
+
+LIMIT = 3  # heartbeats in a row
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 20.0, 600.0
+_FORGOTTEN_S = 1800.0  # after that, a restart no longer makes the pause longer
+
+
+def due(observed: Observed, weights: Weights) -> tuple[AskPods, ...]:
+    """The golden requests to send now: one to each ready pod that has traffic."""
+    interval = observed.spec.heartbeat.interval_seconds if observed.spec else 0
+    if not interval or observed.activation or observed.now - observed.evidence.beaten_at < interval:
+        return ()  # a service that goes to sleep is left alone
+    asks = []
+    for revision, percent in sorted(weights.items()):
+        for group in observed.groups(revision) if percent else ():
+            pods = tuple((pod.name, pod.address) for pod in observed.ready_in(group.name) if pod.address)
+            if pods:
+                asks.append(AskPods(revision=revision, group=group.name, pods=pods))
+    return tuple(asks)
+
+
+def to_replace(observed: Observed, weights: Weights) -> tuple[PodSeen, Beat] | None:
+    """The pod to delete, at most one at a time, after pauses that grow.
+
+    The last ready pod stays, unless it answers wrongly: a late answer is better than none.
+    """
+    restarts = observed.evidence.restarts
+    pause = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2 ** len(restarts))
+    if restarts and observed.now - restarts[-1] < pause:
+        return None
+    candidates = [
+        (pod, beat) for pod, beat, alone in _failing(observed, weights) if beat.wrong or not alone
+    ]  # fmt: skip
+    return min(candidates, key=lambda candidate: (not candidate[1].wrong, candidate[0].name), default=None)
+
+
+def after_replacing(evidence: Evidence, pod: str, now: float) -> Evidence:
+    """The evidence once a pod was deleted."""
+    beats = {name: beat for name, beat in evidence.beats.items() if name != pod}
+    return replace(evidence, beats=beats, restarts=(*recent(evidence.restarts, now), now))
+
+
+def recent(restarts: tuple[float, ...], now: float) -> tuple[float, ...]:
+    """The restarts that still count."""
+    return tuple(at for at in restarts if now - at < _FORGOTTEN_S)
+
+
+def _failing(observed: Observed, weights: Weights) -> Iterator[tuple[PodSeen, Beat, bool]]:
+    """Pods with traffic that missed too many heartbeats, and whether each is its revision's only ready one.
+
+    Those of a shared server are not among them: there, it is the model that leaves.
+    """
+    for revision, percent in weights.items():
+        ready = observed.ready(revision) if not observed.host(revision) else ()
+        for pod in ready if percent else ():
+            beat = observed.evidence.beats.get(pod.name, Beat())
+            if beat.misses >= LIMIT:
+                yield pod, beat, len(ready) == 1

@@ -1,0 +1,28 @@
+"""What one replica can take, from its load test: the autoscaler's only knowledge of the model."""
+
+from shiplift.runtime.base.errors import MeasurementFailed
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.measurement import LoadPoint, LoadReport
+
+_LEAST_HEADROOM = 0.05  # of the peak: the load test searches for the highest rate to within 5 %
+
+
+def capacity(report: LoadReport, p99_ms: float | None = None) -> Capacity:
+    """The capacity that a load test measured: its highest rate within the limit `p99_ms` or, without one, its knee.
+
+    Raises:
+        MeasurementFailed: no point of the load test shows a throughput.
+    """
+    peak = max((point.throughput_per_s for point in report.points), default=0.0)
+    within = report.max_rate_per_s or _at_knee(report.points, report.knee)
+    if not within > 0 or not peak > 0:
+        raise MeasurementFailed(
+            "the load test shows no throughput, so the capacity of a replica is unknown", do="run the load test again"
+        )
+    peak = max(peak, within / (1 - _LEAST_HEADROOM))
+    limit = p99_ms if report.max_rate_per_s else None
+    return Capacity(peak_per_s=peak, within_slo_per_s=within, p99_ms=limit, memory_mb=report.memory_mb)
+
+
+def _at_knee(points: tuple[LoadPoint, ...], knee: int) -> float:
+    return next((point.throughput_per_s for point in points if point.concurrency == knee), 0.0)
