@@ -1,35 +1,56 @@
 """Admission: whether a version is complete and safe to load, and what its team asks of the release.
 
-A webhook's name and version number are all that is used of it; everything else is read from the registry. Files are
-hashed and scanned before any of them is parsed as anything but YAML or JSON.
+A webhook's name and version number are all that is used of it; everything else is read from the registry. Here files
+are fetched, hashed and stored, which needs credentials. They are parsed and scanned in the sandbox, in one run.
 """
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from shiplift.runtime.admission import policy
+from shiplift.runtime.admission.scan import objections, refusal
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
+from shiplift.runtime.base.files import Irregular, read_regular, regular_files
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.host import scan
-from shiplift.runtime.host.sandbox import Entry, Limits, Workplace, workplace
-from shiplift.runtime.model.contracts import LoggedModel, read_model
-from shiplift.runtime.model.tensors import dump_npz
+from shiplift.runtime.confinement.policy import SCAN, Entry, Limits
+from shiplift.runtime.confinement.workplace import Workplace, expect, workplace
+from shiplift.runtime.model.contracts import likely_flavor
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, RecordedRequests, Scan
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.admitted import Admitted
-from shiplift.runtime.spec.document import ReleaseSpec, parse
-from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget
+from shiplift.runtime.spec.document import MAX_SPEC_BYTES, ReleaseSpec, parse
+from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, ScoreTarget
+from shiplift.runtime.spec.serving import told_states, with_states
 from shiplift.runtime.spec.target import Wanted
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.registry import FOLDER, Registry, VersionInfo, check_name
+from shiplift.runtime.store.registry import FOLDER, VersionInfo, check_name
+from shiplift.runtime.store.version_files import VersionFiles, version_files
 
 SPEC_FILE = "shiplift.yaml"
-_SCAN = Entry("shiplift.runtime.host.scan:scan_files")
-_SCAN_LIMITS = Limits(memory_mb=4096, timeout_s=600, task="scanning the model's files", settings="")
+INSPECT = Entry("shiplift.runtime.admission.entry:inspect", SCAN)
+_LIMITS = Limits(memory_mb=4096, timeout_s=600, task="reading and scanning the model's files", settings="")
 _EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow names them
+_MAX_EXAMPLE_BYTES = 512 << 20  # as arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspected:
+    """What the sandbox read of a version: its scan, and its contract with the input example as NPZ.
+
+    `states` maps each input that takes a state to the output with its next value.
+    """
+
+    scan: Scan
+    flavor: Any  # checked by the record it becomes a part of
+    signature: Signature
+    tabular: bool
+    states: dict[str, str]
+    notes: tuple[str, ...]
+    example: bytes
 
 
 def admit(site: Site, request: Request) -> Admitted:
@@ -39,26 +60,26 @@ def admit(site: Site, request: Request) -> Admitted:
         NotFound: the registry has no such version.
         NotAdmitted: it has no signature, input example or known flavor, is too large, or its files are unsafe.
         SpecInvalid: the release spec is wrong.
+        PolicyRefused: the release spec asks for more than the site allows.
         Temporary: the registry does not respond.
     """
-    registry, store = Registry(site.registry_uri), ArtifactStore(site.artifacts_uri)
-    with workplace(_SCAN, Path(site.home)) as place:
+    registry, store = version_files(site.registry_uri), ArtifactStore(site.artifacts_uri)
+    with workplace(INSPECT, Path(site.home), site.sandbox) as place:
         info = registry.version(check_name(request.model), request.version)
         run_id = registry.run_of(info)
         progress("fetching the model's files")
-        model = registry.download_model(info, place.folder / "model")
+        model = registry.download_model(info, place.folder / "model", limit_mb=site.policy.max_size_mb)
+        expect(likely_flavor(model))
         spec = _resolve_spec(request, registry, run_id, model, place.folder / "logged")
         _check_site(site, spec)
-        _check_size(model, spec.admission.max_size_mb)
-        logged = read_model(model)
-        scan_result = _scan(model, place, spec)
-        admitted = _admitted(
-            info, run_id, spec, logged, scan_result, model, store, _datasets(registry, run_id, spec, model, store)
-        )
+        _check_size(model, min(spec.admission.max_size_mb, site.policy.max_size_mb))
+        inspected = _inspect(model, place, spec)
+        datasets = _datasets(registry, run_id, spec, model, store)
+        admitted = _admitted(info, run_id, spec, inspected, model, store, datasets)
         return admitted.model_copy(update={"recorded_requests": _recorded(registry, run_id, spec, model, store)})
 
 
-def _resolve_spec(request: Request, registry: Registry, run_id: str, model: Path, logged: Path) -> ReleaseSpec:
+def _resolve_spec(request: Request, registry: VersionFiles, run_id: str, model: Path, logged: Path) -> ReleaseSpec:
     """The spec in the request, else the one logged with the model or its run, else the defaults.
 
     Raises:
@@ -67,14 +88,21 @@ def _resolve_spec(request: Request, registry: Registry, run_id: str, model: Path
     text = request.spec
     if not text:
         file = _logged(registry, run_id, f"{FOLDER}/{SPEC_FILE}", model, logged)
-        text = file.read_text(errors="replace") if file else ""
+        text = _spec_text(file) if file else ""
     spec = parse(text)
     if spec.model not in (None, request.model):
         raise SpecInvalid(f"the spec is for model {spec.model!r}, not {request.model!r}", do="Change its `model:`.")
     return spec
 
 
-def _logged(registry: Registry, run_id: str, path: str, model: Path, to: Path) -> Path | None:
+def _spec_text(file: Path) -> str:
+    try:
+        return read_regular(file, MAX_SPEC_BYTES).decode(errors="replace")
+    except Irregular as error:
+        raise SpecInvalid(f"the spec can't be read: {error}", do="Shorten it and try again.") from error
+
+
+def _logged(registry: VersionFiles, run_id: str, path: str, model: Path, to: Path) -> Path | None:
     """A file logged with the model (`extra_files`), or as an artifact of its run."""
     for file in (model / path, model / "extra_files" / Path(path).name):
         if file.is_file():
@@ -83,7 +111,7 @@ def _logged(registry: Registry, run_id: str, path: str, model: Path, to: Path) -
     return registry.download_run_file(run_id, path, to)
 
 
-def _datasets(registry: Registry, run_id: str, spec: ReleaseSpec, model: Path, store: ArtifactStore) -> Datasets:
+def _datasets(registry: VersionFiles, run_id: str, spec: ReleaseSpec, model: Path, store: ArtifactStore) -> Datasets:
     stored: dict[str, Artifact | None] = {}
     for name, path in (("validation", spec.data.validation), ("calibration", spec.data.calibration)):
         file = _logged(registry, run_id, path, model, model.parent / "logged")
@@ -97,13 +125,14 @@ def _datasets(registry: Registry, run_id: str, spec: ReleaseSpec, model: Path, s
 
 
 def _recorded(
-    registry: Registry, run_id: str, spec: ReleaseSpec, model: Path, store: ArtifactStore
+    registry: VersionFiles, run_id: str, spec: ReleaseSpec, model: Path, store: ArtifactStore
 ) -> RecordedRequests:
     file = _logged(registry, run_id, spec.load.requests, model, model.parent / "logged")
     return RecordedRequests(file=store.put_file(file), name=spec.load.requests) if file else RecordedRequests()
 
 
 def _check_site(site: Site, spec: ReleaseSpec) -> None:
+    policy.check(site.policy, spec)
     if spec.serving.rate_limiter and not site.place.rate_limiter:
         raise NotAdmitted(
             "the spec asks for `serving.rate_limiter`, but production runs without Triton's rate limiter",
@@ -112,7 +141,10 @@ def _check_site(site: Site, spec: ReleaseSpec) -> None:
 
 
 def _check_size(folder: Path, limit_mb: float) -> None:
-    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    try:
+        size = sum(file.size_bytes for file in regular_files(folder))
+    except Irregular as error:
+        raise NotAdmitted(f"the model's files can't be admitted: {error}", do="Log plain files and folders.") from error
     if size > limit_mb * 2**20:
         raise NotAdmitted(
             f"the model's files have {size / 2**20:.0f} MiB, the limit is {limit_mb:.0f} MiB",
@@ -120,47 +152,61 @@ def _check_size(folder: Path, limit_mb: float) -> None:
         )
 
 
-def _scan(model: Path, place: Workplace, spec: ReleaseSpec) -> Scan:
-    progress("scanning the model's files")
-    with _examples_aside(model, place.folder / "examples"):
-        result, _ = place.sandbox.run({"folder": str(model)}, _SCAN_LIMITS)
-    scan_result = Scan.model_validate(result)
-    if objections := scan.objections(scan_result, pickle=spec.admission.pickle):
-        raise scan.refusal(objections)
-    return scan_result
+def _inspect(model: Path, place: Workplace, spec: ReleaseSpec) -> Inspected:
+    """Reads and scans the files in the sandbox; MLflow's input examples are in a folder of their own while it does.
 
-
-@contextmanager
-def _examples_aside(model: Path, to: Path) -> Iterator[None]:
-    """Hides MLflow's input examples from the scanner while the context lasts.
-
-    The scanner parses JSON in Python, each file many times: an example with images took it more than ten minutes. A
-    file that parses as JSON is data, and only our own reader opens these two.
+    Raises:
+        NotAdmitted: the version lacks something, or its files are unsafe.
     """
-    to.mkdir()
-    examples = [file for name in _EXAMPLES if _is_json(file := model / name)]
-    for file in examples:
-        file.rename(to / file.name)
-    try:
-        yield
-    finally:
-        for file in examples:
-            (to / file.name).rename(file)
+    progress("scanning the model's files")
+    examples, work = place.folder / "examples", place.sandbox.work
+    examples.mkdir()
+    moved = [file for name in _EXAMPLES if (file := model / name).is_file()]
+    for file in moved:
+        file.rename(examples / file.name)
+    result, _ = place.sandbox.run(
+        {
+            "folder": str(model),
+            "examples": str(examples),
+            "out": str(work),
+            "pickle": spec.admission.pickle,
+            "unpacked_mb": int(2 * spec.admission.max_size_mb),
+            "states": told_states(spec.serving),
+        },
+        _LIMITS,
+    )
+    for file in moved:
+        (examples / file.name).rename(file)
+    return _inspected(result, work / "example.npz")
 
 
-def _is_json(file: Path) -> bool:
-    if not file.is_file() or file.is_symlink():
-        return False
+def _inspected(result: dict[str, Any], example: Path) -> Inspected:
+    """The sandbox's answer, which is checked like anything that its author could have written.
+
+    Raises:
+        NotAdmitted: the files are unsafe, or the answer makes no sense.
+    """
     try:
-        json.loads(file.read_bytes())
-    except (ValueError, RecursionError):
-        return False
-    return True
+        scan = Scan.model_validate(result["scan"])
+        if refused := objections(scan):
+            raise refusal(refused)
+        return Inspected(
+            scan=scan,
+            flavor=str(result["flavor"]),
+            signature=Signature.model_validate(result["signature"]),
+            tabular=bool(result["tabular"]),
+            states={str(name): str(output) for name, output in result["states"].items()},
+            notes=tuple(str(note) for note in result["notes"]),
+            example=read_regular(example, _MAX_EXAMPLE_BYTES),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # Irregular and pydantic's are ValueErrors
+        reason = " ".join(str(error).split())[:300]
+        raise NotAdmitted(f"the model's files can't be read: {reason}", do="Log the model again.") from error
 
 
 def _admitted(
-    info: VersionInfo, run_id: str, spec: ReleaseSpec, logged: LoggedModel, scan_result: Scan, model: Path,
-    store: ArtifactStore, datasets: Datasets,
+    info: VersionInfo, run_id: str, spec: ReleaseSpec, inspected: Inspected, model: Path, store: ArtifactStore,
+    datasets: Datasets,
 ) -> Admitted:  # fmt: skip
     files = store.put_tree(model)
     return Admitted(
@@ -168,16 +214,19 @@ def _admitted(
             name=info.name,
             version=info.version,
             digest=files.sha256,
-            flavor=logged.flavor,
+            flavor=inspected.flavor,
             files=files,
             run_id=run_id,
             registered_at=info.created_at,
         ),
         contract=Contract(
-            signature=logged.signature, example=store.put_bytes(dump_npz(logged.example)), tabular=logged.tabular
+            signature=inspected.signature,
+            example=store.put_bytes(inspected.example),
+            tabular=inspected.tabular,
+            notes=inspected.notes,
         ),
         datasets=datasets,
-        scan=scan_result,
+        scan=inspected.scan,
         wanted=Wanted(targets=spec.targets),
         conversion=spec.export,
         data=spec.data,
@@ -188,9 +237,10 @@ def _admitted(
         slo=spec.slo,
         policy=spec.policy,
         latency_target=LatencyTarget(p99_ms=spec.slo.p99_ms),
+        score_target=ScoreTarget(worse=spec.slo.regression.score),
         comparison_target=ComparisonTarget(
             **spec.slo.regression.model_dump(include=set(ComparisonTarget.model_fields))
         ),
-        serving=spec.serving,
+        serving=with_states(spec.serving, inspected.states),
         rollout=spec.rollout,
     )

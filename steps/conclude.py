@@ -101,15 +101,17 @@ def _report(site: Site, request: Request, trigger: Trigger, ending: Ending, stor
         overhead_seconds=round(now - since - measured, 3),
         trigger=trigger.kind,
         commit=trigger.commit,
-        serving_target=story.deployed,
+        serving_target=next(iter(story.deployed), ""),
+        serving_beside=story.deployed[1:],
         not_served=_not_served(ending, story.deployed),
+        left_out=dict(story.left_out),
     )
 
 
-def _not_served(ending: Ending, deployed: str) -> tuple[str, ...]:
-    """The targets that a stage ran for or was skipped for, except the deployed one."""
+def _not_served(ending: Ending, deployed: tuple[str, ...]) -> tuple[str, ...]:
+    """The targets that a stage ran for or was skipped for, except the deployed ones."""
     names = dict.fromkeys(run.target for run in ending.stages if run.target)
-    return tuple(name for name in names if name != deployed) if deployed else ()
+    return tuple(name for name in names if name not in deployed) if deployed else ()
 
 
 def _outcome(ending: Ending, *, promoted: bool) -> tuple[Outcome, int, str]:
@@ -144,6 +146,7 @@ def _publish(
         outcome=report.outcome,
         reason="; ".join(text for text in (report.reason, report.targets_note) if text),
         report=page,
+        report_link=registry.link(run_id, page),
         **({"commit": trigger.commit} if trigger.commit else {}),
     )
 

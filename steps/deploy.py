@@ -2,28 +2,28 @@
 
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.measurement import Tuned
-from shiplift.runtime.records.serving import Deployment, which_target_serves
+from shiplift.runtime.records.serving import Deployment, which_targets_serve
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.staging import staging
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving import Rollout, Serving
 from shiplift.runtime.store.registry import CHALLENGER, Registry
 
 
-def deploy(site: Site, tuned: tuple[Tuned, ...], serving: Serving) -> Deployment:
-    """Serves the first target's package and moves the alias `challenger` to the version.
+def deploy(site: Site, tuned: tuple[Tuned, ...], serving: Serving, rollout: Rollout) -> Deployment:
+    """Serves the targets' packages and moves the alias `challenger` to the version.
 
-    If the version is not promoted, staging and alias end with the release. Only one target serves per release: the
-    packages of the others are kept, but not deployed.
+    On one machine only the first target serves; the packages of the others are kept, but not deployed. If the version
+    is not promoted, staging and alias end with the release.
 
     Raises:
-        ServerFailed: Triton can't start or can't load the package.
+        ServerFailed: Triton can't start or can't load a package, and the spec does not say to serve without its target.
         GoldenMismatch: it answers a golden request incorrectly.
     """
-    served, package = tuned[0], tuned[0].package
-    if note := which_target_serves(served.target, (other.target for other in tuned[1:])):
-        progress(note)
+    package = tuned[0].package
     place = staging(site, package.model, package.version)
-    deployment = place.start(served, serving)
+    deployment = place.start(tuned, serving, rollout)
+    if note := which_targets_serve(deployment.targets, deployment.left_out, deployment.left_out):
+        progress(note)
     try:
         Registry(site.registry_uri).move_alias(package.model, CHALLENGER, package.version)
     except BaseException:

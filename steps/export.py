@@ -1,28 +1,23 @@
 """Export: the logged model as ONNX, and the proof that both give the same answers.
 
-Loading and converting happen in the sandbox. The comparison happens here, with ONNX Runtime on the written file,
-because the sandbox is not trusted.
+Loading and converting happen in one sandbox, the comparison in another: the first ran the model's code, so nobody opens
+what it wrote outside a sandbox, and it has no part in the proof.
 """
 
-import math
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import measuring, progress
-from shiplift.runtime.host.sandbox import Entry, Limits, workplace
-from shiplift.runtime.host.scan import onnx_problems
-from shiplift.runtime.model import onnx_models
-from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
-from shiplift.runtime.records.model import Contract, Exported, ModelVersion, ParityCase
-from shiplift.runtime.records.site import Site
-from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
+from shiplift.runtime.confinement.workplace import Workplace, workplace
+from shiplift.runtime.host.outputs import require_regular
+from shiplift.runtime.records.model import Contract, Exported, Isolation, ModelVersion, ParityCase, TextFront
+from shiplift.runtime.records.site import Site, SitePolicy
+from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 CONVERT = Entry("shiplift.runtime.model.conversion.entry:convert")
+VERIFY = Entry("shiplift.runtime.admission.verification:verify", EVALUATE)
 _SEED = 20240229
 
 
@@ -34,98 +29,95 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
         SandboxLimit: it needs more memory or time than the spec allows.
         ArtifactCorrupt: the files differ from those admitted.
     """
-    store = ArtifactStore(site.artifacts_uri)
-    with workplace(CONVERT, Path(site.home)) as place, measuring():
-        source = store.fetch(model_version.files, place.folder / "source")
-        example = place.folder / "example.npz"
-        example.write_bytes(store.read(contract.example))
-        progress("converting to ONNX in the sandbox")
-        work = place.sandbox.work
-        result, isolation = place.sandbox.run(
+    home, store = Path(site.home), ArtifactStore(site.artifacts_uri)
+    # Both start now: the second's imports run while the first converts.
+    with (
+        workplace(CONVERT, home, site.sandbox) as converting,
+        workplace(VERIFY, home, site.sandbox) as verifying,
+        measuring(),
+    ):
+        signature, sets, notes, seen, isolation = _convert(
+            converting,
+            store,
+            model_version,
+            contract,
+            conversion,
+            _limits(conversion, "loading or converting the model", site.policy),
+        )
+        work, written = converting.sandbox.work, verifying.folder / "written"
+        require_regular(work, "model/model.onnx", "answers.npz")
+        written.mkdir()
+        texts = ("text", "texts.npz") if seen else ()
+        for name in ("model", "answers.npz", *(["torchscript"] if conversion.torchscript else []), *texts):
+            (work / name).rename(written / name)
+        result, _ = verifying.sandbox.run(
             {
-                "folder": str(source),
-                "flavor": model_version.flavor,
-                "signature": contract.signature.model_dump(mode="json"),
-                "example": str(example),
-                "out": str(work),
-                "settings": conversion.model_dump(mode="json"),
-                "tabular": contract.tabular,
-                "seed": _SEED,
+                "model": str(written / "model" / "model.onnx"),
+                "script": str(written / "torchscript" / "model.pt") if conversion.torchscript else "",
+                "answers": str(written / "answers.npz"),
+                "signature": signature.model_dump(mode="json"),
+                "sets": sets,
+                "text": str(written / "text") if seen else "",
+                "out": str(verifying.sandbox.work),
             },
-            Limits(memory_mb=conversion.memory_mb, timeout_s=conversion.timeout_s),
+            _limits(conversion, "comparing both models", site.policy),
         )
-        _check_written(work)
-        progress("comparing both models")
-        answers = load_npz(work / "answers.npz")
-        signature = Signature.model_validate(result["signature"])
-        cases = _parity(work / "model" / "model.onnx", answers, signature, [str(name) for name in result["sets"]])
+        require_regular(verifying.sandbox.work, "reference.npz")
         return Exported(
-            model=store.put_tree(work / "model"),
+            model=store.put_tree(written / "model"),
             signature=signature,
-            torchscript=store.put_tree(work / "torchscript") if conversion.torchscript else None,
-            opset=_opset(work / "model" / "model.onnx"),
-            parity=cases,
-            reference=store.put_bytes(dump_npz(_part(answers, "example/"))),
+            torchscript=store.put_tree(written / "torchscript") if conversion.torchscript else None,
+            text=_text(store, seen, written) if seen else None,
+            opset=result["opset"],
+            graph=result["graph"],
+            parity=tuple(ParityCase.model_validate(case) for case in result["parity"]),
+            reference=store.put_file(verifying.sandbox.work / "reference.npz"),
             isolation=isolation,
-            notes=tuple(str(note) for note in result["notes"]),
+            notes=(*contract.notes, *notes),
         )
 
 
-def _check_written(work: Path) -> None:
-    """Refuses links, and graphs that refer to files outside: what the sandbox wrote is opened here."""
-    links = [path.name for path in work.rglob("*") if path.is_symlink()]
-    problems = list(onnx_problems(work / "model" / "model.onnx"))
-    if unsafe := [*(f"{link} is a link" for link in links), *problems]:
-        raise ExportFailed(
-            f"the sandbox wrote files that must not be opened: {'; '.join(unsafe)}",
-            do="Check what the model's code does when it is loaded.",
-        )
+def _text(store: ArtifactStore, seen: Signature, written: Path) -> TextFront:
+    reference = store.put_file(written / "texts.npz")
+    return TextFront(files=store.put_tree(written / "text"), signature=seen, reference=reference)
 
 
-def _parity(model: Path, answers: Arrays, signature: Signature, sets: list[str]) -> tuple[ParityCase, ...]:
-    running = onnx_models.session(model)
-    return tuple(_case(running, answers, signature, name) for name in sets)
+def _convert(
+    place: Workplace,
+    store: ArtifactStore,
+    version: ModelVersion,
+    contract: Contract,
+    conversion: Conversion,
+    limits: Limits,
+) -> tuple[Signature, list[str], tuple[str, ...], Signature | None, Isolation]:
+    """Runs the model's code: the signature, the sets of inputs that were answered, notes, and the isolation.
 
-
-def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> ParityCase:
-    inputs = {spec.name: answers[f"{name}/input/{spec.name}"] for spec in signature.inputs}
-    batch = len(next(iter(inputs.values())))
-    try:
-        exported = onnx_models.answer(running, inputs)
-    except Exception as error:
-        raise ExportFailed(
-            f"the exported model does not answer a batch of {batch}: {' '.join(str(error).split())[:400]}",
-            do="Make the model independent of its batch size, or export it to ONNX yourself and log that.",
-        ) from error
-    original = {spec.name: answers[f"{name}/output/{spec.name}"] for spec in signature.outputs}
-    differences = [
-        onnx_models.differences(original[spec.name], np.asarray(exported[spec.name])) for spec in signature.outputs
-    ]
-    bad = [spec for spec, (absolute, _) in zip(signature.outputs, differences, strict=True) if math.isinf(absolute)]
-    return ParityCase(
-        inputs=name,
-        batch=batch,
-        max_abs=max(absolute for absolute, _ in differences),
-        max_rel=max(relative for _, relative in differences),
-        problem="; ".join(_problem(original[s.name], np.asarray(exported[s.name]), s) for s in bad),
+    The second signature is what clients of a text model see.
+    """
+    source = store.fetch(version.files, place.folder / "source")
+    example = store.fetch(contract.example, place.folder / "example.npz")
+    progress("converting to ONNX in the sandbox")
+    result, isolation = place.sandbox.run(
+        {
+            "folder": str(source),
+            "flavor": version.flavor,
+            "signature": contract.signature.model_dump(mode="json"),
+            "example": str(example),
+            "out": str(place.sandbox.work),
+            "settings": conversion.model_dump(mode="json"),
+            "tabular": contract.tabular,
+            "seed": _SEED,
+        },
+        limits,
     )
+    signature = Signature.model_validate(result["signature"])
+    seen = Signature.model_validate(result["text"]) if result["text"] else None
+    notes = tuple(str(note) for note in result["notes"])
+    return signature, [str(name) for name in result["sets"]], notes, seen, isolation
 
 
-def _problem(original: Any, exported: Any, spec: TensorSpec) -> str:
-    if original.size != exported.size:
-        return f"the original gives {spec.name!r} with shape {original.shape}, the exported model with {exported.shape}"
-    for source, array in (("the original", original), ("the exported model", exported)):
-        if array.dtype.kind == "f" and np.isnan(array).any():
-            return f"{source} gives NaN in {spec.name!r}"
-    return f"{spec.name!r} differs where it must be equal"
-
-
-def _part(arrays: Arrays, prefix: str) -> Arrays:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
-
-
-def _opset(model: Path) -> int:
-    import onnx  # noqa: PLC0415 - takes 0.1 s
-
-    loaded = onnx.load(model, load_external_data=False)
-    return next((int(entry.version) for entry in loaded.opset_import if entry.domain in ("", "ai.onnx")), 0)
+def _limits(conversion: Conversion, task: str, policy: SitePolicy) -> Limits:
+    return Limits(
+        memory_mb=min(conversion.memory_mb, policy.memory_mb), timeout_s=min(conversion.timeout_s, policy.timeout_s),
+        task=task, settings="export",
+    )  # fmt: skip

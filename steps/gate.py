@@ -8,19 +8,19 @@ from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy
+from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.spec.target import Fleet
 
 
 def gate(
     quality: Quality, data: Data, slo: Slo, policy: Policy, exported: Exported, deployment: Deployment,
-    load_report: LoadReport, champion: Champion, fleet: Fleet,
+    load_report: LoadReport, champion: Champion, fleet: Fleet, rollout: Rollout,
 ) -> Verdict:  # fmt: skip
     """Checks parity, accuracy, latency, throughput, failures and memory, against limits and against the champion.
 
-    A warning names the fleet's targets that are not deployed. The verdict carries its evidence, so that it can be
-    judged again under another policy.
+    Each target that serves is checked. A warning names the fleet's targets that don't. The verdict carries its
+    evidence, so that it can be judged again under another policy.
     """
-    package = deployment.package
-    others = tuple(target.name for target in fleet.targets if target.name != package.target)
-    evidence = gates.evidence_of(exported, package, load_report, champion, others)
-    return gates.verdict(evidence, gates.Limits(quality=quality, data=data, slo=slo, policy=policy))
+    others = tuple(target.name for target in fleet.targets if target.name not in deployment.targets)
+    evidence = gates.evidence_of(exported, deployment, load_report, champion, others)
+    return gates.verdict(evidence, gates.Limits(quality=quality, data=data, slo=slo, policy=policy, rollout=rollout))

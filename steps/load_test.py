@@ -8,17 +8,23 @@ is decided. Every window is kept.
 
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from shiplift.runtime.base.errors import ArtifactCorrupt, MeasurementFailed, ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.confinement.policy import PARSE, Entry, Limits
+from shiplift.runtime.confinement.workplace import workplace
+from shiplift.runtime.host.folders import scratch_folder
+from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.measure import comparing, requests, sweep
+from shiplift.runtime.measure.cancellations import cancelled
 from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
 from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import Champion, Deployment, Package, Staged
@@ -29,6 +35,8 @@ from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load
 from shiplift.runtime.store.artifacts import ArtifactStore, json_lines
 
+_READ = Entry("shiplift.runtime.measure.requests:write_logged", PARSE)
+_READ_LIMITS = Limits(memory_mb=4096, timeout_s=300, task="reading the logged requests", settings="")
 _MIN_WINDOW_MS = 100
 _MIN_REQUESTS = 30  # per window, for a percentile to mean something
 _MAX_RATE = 1.0  # times the closed loop's throughput: beyond it a queue grows without end, even in the client's memory
@@ -48,6 +56,7 @@ class _Side:
 class _LoadTest:
     """The load generator, configured by the spec, and every window measured so far."""
 
+    site: Site
     generator: LoadGenerator
     load: Load
     work: Path
@@ -79,6 +88,8 @@ def load_test(
 ) -> LoadReport:  # fmt: skip
     """Sweeps the challenger, finds its highest rate, then compares it with the champion at its best throughput.
 
+    Each target that serves is measured by itself, one after the other; the first is compared with the champion.
+
     Raises:
         MissingTool: the load generator is not installed.
         MeasurementFailed: it died, or a request failed.
@@ -87,8 +98,8 @@ def load_test(
     store = ArtifactStore(site.artifacts_uri)
     package = deployment.package
     place = staging(site, package.model, package.version)
-    with TemporaryDirectory(prefix="shiplift-load-", dir=site.home) as folder:
-        test = _LoadTest(generator=load_generator(site, load.protocol), load=load, work=Path(folder))
+    with scratch_folder(Path(site.home)) as folder:
+        test = _LoadTest(site=site, generator=load_generator(site, load.protocol), load=load, work=folder)
 
         def side(name: str, package: Package, staged: Staged) -> _Side:
             file = _write_requests(test, store, package, recorded_requests, name)
@@ -97,15 +108,22 @@ def load_test(
         staged = Staged(model=serving_name(package.model), endpoint=deployment.endpoint)
         challenger = side("challenger", package, staged)
         report = _challenger_report(test, challenger, place, deployment, latency_target)
-        champion_side, uncompared = None, _incomparable(champion)
-        if champion.package is not None:
-            try:
-                staged = place.beside(deployment, champion.package)
-                champion_side = side("champion", champion.package, staged)
-            except (ArtifactCorrupt, ServerFailed) as error:
-                uncompared = f"champion {champion.version} can't be measured beside the challenger: {error.what}"
-        if champion_side is not None:
-            report = _compared(test, challenger, champion_side, champion.version, report, comparison_target)
+        beside_first = []
+        for other in deployment.others:
+            staged = Staged(model=serving_name(other.package.model), endpoint=other.endpoint)
+            group = side(f"challenger on {other.package.target}", other.package, staged)
+            beside_first.append(_challenger_report(test, group, place, other, latency_target))
+        report = report.model_copy(update={"others": tuple(beside_first)})
+        with ExitStack() as beside:
+            champion_side, uncompared = None, _incomparable(champion)
+            if champion.package is not None:
+                try:
+                    staged = beside.enter_context(place.beside(deployment, champion.package))
+                    champion_side = side("champion", champion.package, staged)
+                except (ArtifactCorrupt, ServerFailed) as error:
+                    uncompared = f"champion {champion.version} can't be measured beside the challenger: {error.what}"
+            if champion_side is not None:
+                report = _compared(test, challenger, champion_side, champion.version, report, comparison_target)
     raw = store.put_bytes(json_lines(test.raw))
     notes = tuple(_notes(report, uncompared, recorded_requests))
     return report.model_copy(update={"uncompared": uncompared, "notes": notes, "raw": raw})
@@ -119,7 +137,8 @@ def _challenger_report(
     points = _sweep(test, challenger)
     rates, highest = _open_loop(test, challenger, points, latency_target)
     with TritonClient(deployment.endpoint.grpc) as client:
-        failures = client.failures(challenger.staged.model)
+        failed = client.failures(challenger.staged.model)
+    failures = failed - cancelled(deployment.metrics, challenger.staged.model) if failed else 0
     return LoadReport(
         points=points,
         open_points=rates,
@@ -128,6 +147,7 @@ def _challenger_report(
         failures=failures,
         memory_mb=place.memory_mb(deployment),
         protocol=test.load.protocol,
+        target=deployment.package.target,
     )
 
 
@@ -219,9 +239,28 @@ def _notes(report: LoadReport, uncompared: str, recorded_requests: RecordedReque
 def _write_requests(
     test: _LoadTest, store: ArtifactStore, package: Package, recorded_requests: RecordedRequests, side: str
 ) -> Path:
-    """Fetches a side's package and writes its requests: recorded ones, or ones generated from its golden inputs."""
-    folder = test.work / side
-    golden = load_npz(store.fetch(package.repository, folder) / GOLDEN)
-    file = recorded_requests.file
-    logged = (store.read(file), recorded_requests.name) if file else None
-    return requests.write(test.generator, folder.with_suffix(".json"), package, golden, test.load, logged)
+    """Writes a side's requests: recorded ones, or ones generated from its package's golden inputs."""
+    path = test.work / f"{side}.json"
+    if recorded_requests.file is not None:
+        return _write_recorded(test, store, package, recorded_requests.file, recorded_requests.name, path)
+    golden = load_npz(store.read_from_tree(package.repository, GOLDEN))
+    return requests.write(test.generator, path, package, golden, test.load)
+
+
+def _write_recorded(
+    test: _LoadTest, store: ArtifactStore, package: Package, file: Artifact, name: str, path: Path
+) -> Path:
+    """Reads the author's file in a sandbox, which writes the requests."""
+    with workplace(_READ, test.work, test.site.sandbox) as place:
+        order = {
+            "site": test.site.model_dump(mode="json"),
+            "protocol": test.load.protocol,
+            "package": package.model_dump(mode="json"),
+            "file": str(store.fetch(file, place.folder / "logged")),
+            "name": name,
+            "sequence_length": test.load.sequence_length,
+            "out": str(place.sandbox.work),
+        }
+        place.sandbox.run(order, _READ_LIMITS)
+        require_regular(place.sandbox.work, requests.REQUESTS)
+        return (place.sandbox.work / requests.REQUESTS).rename(path)

@@ -1,66 +1,110 @@
 """Packaging: a Triton model repository per kept precision, with golden requests that verify it wherever it is loaded.
 
-The quality gates are judged here too, so that a model that can't pass ends its release before it is measured.
+The quality gates are judged here too, against the limit and the champion's score: a precision that can't pass is not
+packaged, and a model of which none can ends its release before it is measured. What an engine answers to the golden
+requests is found out in a sandbox, since a model may answer never.
 """
 
+import math
+import shutil
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.gates.quality import parity_check, score_check
-from shiplift.runtime.model import onnx_models
-from shiplift.runtime.model.sequences import answer_sequence, hide_states
+from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
+from shiplift.runtime.confinement.workplace import Workplace, workplace
+from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, scored
+from shiplift.runtime.host.outputs import require_regular
+from shiplift.runtime.model import golden as golden_requests
+from shiplift.runtime.model.sequences import hide_states
 from shiplift.runtime.model.tensors import Arrays, batch_of, load_npz
 from shiplift.runtime.precision import tensorrt_plans
+from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Exported, ModelVersion
-from shiplift.runtime.records.precision import Candidate, Candidates, Precision
-from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.records.precision import SCALES, Candidate, Candidates, Engine, Precision
+from shiplift.runtime.records.serving import Champion, Package, ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.records.verdict import Check, Outcome, Packages
+from shiplift.runtime.records.verdict import Check, Outcome, Packages, Scored
 from shiplift.runtime.search.space import first_config
+from shiplift.runtime.serving.text_backend import write_text_backend
 from shiplift.runtime.serving.triton.config import ModelDescription, positional, server_needs
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_package
-from shiplift.runtime.spec.measurement import SearchSpace
-from shiplift.runtime.spec.model import Data, Quality
+from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
+from shiplift.runtime.spec.model import Data, Quality, Quantization
 from shiplift.runtime.spec.serving import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 
-_GOLDEN_SAMPLES = 8
+ANSWER = Entry("shiplift.runtime.model.golden:answer_golden", EVALUATE)
 _GPU_ONLY: tuple[Precision, ...] = ("bf16", "fp8")
 
 
 def package(
     site: Site, target: Target, model_version: ModelVersion, exported: Exported, candidates: Candidates,
-    quality: Quality, data: Data, search_space: SearchSpace, serving: Serving,
+    quality: Quality, data: Data, search_space: SearchSpace, serving: Serving, quantization: Quantization,
+    champion: Champion, score_target: ScoreTarget,
 ) -> Packages:  # fmt: skip
-    """One package per kept candidate, in their order, with the configuration that tuning starts from.
+    """One package per kept candidate that can pass, in their order, with the configuration that tuning starts from.
 
     Raises:
         StorageFull: no space is left.
         ArtifactCorrupt: a model is missing or altered.
         QuantizeFailed: a TensorRT plan is for another target.
+        SandboxLimit: answering the golden requests takes more memory or time than the spec allows.
+        MissingTool: the model takes text, and the library that tokenizes it is not installed here.
         SpecInvalid: the target needs TorchScript, which was not exported; or the spec's states are not the model's.
     """
-    checks = _quality(exported, candidates, quality, data)
+    judge = _Judge(
+        version=model_version.version, target=target.name, candidates=candidates, quality=quality, data=data,
+        champion=scored(champion.package) if champion.package else None, worse=score_target.worse,
+    )  # fmt: skip
+    checks = judge.verdict(exported)
     if any(check.verdict is not Outcome.PASS for check in checks):
         return Packages(target=target.name, packages=(), checks=checks)
     store = ArtifactStore(site.artifacts_uri)
     builder = _Builder(
         site=site, store=store, target=target, version=model_version, exported=exported, serving=serving,
-        config=first_config(search_space, serving, target.server),
-        reference=load_npz(store.read(exported.reference)),
+        config=first_config(search_space, serving, target.server, exported.signature),
+        reference=load_npz(store.read(exported.text.reference if exported.text else exported.reference)),
     )  # fmt: skip
     evaluation = {"metric": candidates.metric, "validation": candidates.validation}
-    packages = tuple(
-        builder.build(candidate, evaluation) for candidate in candidates.kept if candidate.model is not None
-    )
-    return Packages(target=target.name, packages=packages, checks=checks)
+    built = [
+        candidate
+        for candidate in _servable(candidates.kept, target, serving, text=exported.text is not None)
+        if candidate.model is not None and judge.passes(candidate)
+    ]
+    with workplace(ANSWER, Path(site.home), site.sandbox) as place:
+        answers = builder.answers(place, built, limits_of(quantization, "answering the golden requests", site.policy))
+        packages = tuple(
+            builder.build(place.folder / f"package-{index}", candidate, answers[index], evaluation)
+            for index, candidate in enumerate(built)
+        )
+    return Packages(target=target.name, packages=packages, checks=checks, notes=tuple(judge.notes()))
+
+
+def _servable(kept: Sequence[Candidate], target: Target, serving: Serving, *, text: bool) -> list[Candidate]:
+    """The candidates whose engine has a backend for the model."""
+    if text and serving.sequence_batching:
+        raise SpecInvalid(
+            "the model takes text, and has no states", do="Leave `serving.sequence_batching` out of the spec."
+        )
+    if text and (target.gpu or target.server != "bundled"):
+        raise SpecInvalid(
+            f"target {target.name} can't serve a model that takes text: only the bundled server on a CPU can",
+            do="Choose such a target, or log the model itself as pt2 or ONNX: clients then send tokens.",
+        )
+    stateless = [candidate for candidate in kept if candidate.engine != "openvino"]
+    if serving.sequence_batching and kept and not stateless:
+        raise SpecInvalid(
+            f"target {target.name} has `engine: openvino`, which serves no models with states",
+            do="Set `engine: onnxruntime`, or leave `serving.sequence_batching` out.",
+        )
+    return stateless if serving.sequence_batching else list(kept)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,40 +120,86 @@ class _Builder:
     config: ServingConfig
     reference: Arrays
 
-    def build(self, candidate: Candidate, evaluation: dict[str, Any]) -> Package:
-        """The package of one candidate, with golden requests that ONNX Runtime answered."""
-        visible, states = hide_states(self.exported.signature, self.serving.sequence_batching)
-        with TemporaryDirectory(prefix="shiplift-package-", dir=self.site.home) as folder:
-            model = self.store.fetch(self._model(candidate), Path(folder) / "model")
-            if stamp := tensorrt_plans.read_stamp(model):
-                tensorrt_plans.require_match(stamp, self.target)
-            reference = model
-            if candidate.precision in _GPU_ONLY or self.native:  # ONNX Runtime can't run it on a CPU: fp32's answers
-                reference = self.store.fetch(self.exported.model, Path(folder) / "fp32")  # are the expected ones
-            inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in visible.inputs}
-            golden = _golden(reference / "model.onnx", batch_of(inputs, _GOLDEN_SAMPLES), states)
-            signature, golden, inputs = self._named(visible, golden, inputs)
-            tree = Path(folder) / "package"
-            tree.mkdir()
-            description = self._description(candidate, signature, states)
-            write_package(tree, description, model, self.target.server, example=inputs, golden=golden)
-            return Package(
-                target=self.target.name,
-                server=self.target.server,
-                model=self.version.name,
-                version=self.version.version,
-                precision=candidate.precision,
-                config=self.config,
-                repository=self.store.put_tree(tree),
-                signature=signature,
-                score=candidate.score,
-                samples=candidate.samples,
-                slices=candidate.slices,
-                sequences=bool(states),
-                nodes=self.target.nodes,
-                needs=server_needs(self.serving, self.target.server),
-                **evaluation,
-            )
+    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: Limits) -> list[Arrays]:
+        """Each candidate's answers to the golden requests, from the sandbox."""
+        visible, states = self._visible()
+        asked = [self._asked(candidate) for candidate in candidates]
+        text = self.exported.text
+        reference = text.reference if text else self.exported.reference
+        files = {model.sha256: model for model, *_ in asked}
+        folders = {digest: self.store.fetch(model, place.folder / digest) for digest, model in files.items()}
+        index = {key: number for number, key in enumerate(dict.fromkeys((m.sha256, *engine) for m, *engine in asked))}
+        place.sandbox.run(
+            {
+                "models": [
+                    {"file": str(folders[digest] / "model.onnx"), "engine": engine, "precision": precision}
+                    for digest, engine, precision in index
+                ],
+                "reference": str(self.store.fetch(reference, place.folder / "reference.npz")),
+                "inputs": [spec.name for spec in visible.inputs],
+                "outputs": [spec.name for spec in self.exported.signature.outputs],
+                "states": {name: output.model_dump(mode="json") for name, output in states.items()},
+                "text": str(self.store.fetch(text.files, place.folder / "text")) if text else "",
+                "out": str(place.sandbox.work),
+            },
+            limits,
+        )
+        require_regular(place.sandbox.work)
+        return [
+            load_npz(place.sandbox.work / f"{index[model.sha256, engine, precision]}.npz")
+            for model, engine, precision in asked
+        ]
+
+    def _asked(self, candidate: Candidate) -> tuple[Artifact, Engine, Precision]:
+        """The model whose answers are the expected ones: fp32's, if nothing here runs the candidate on a CPU."""
+        if candidate.engine == "openvino":
+            return self._model(candidate), "openvino", candidate.precision
+        if candidate.precision in _GPU_ONLY or self.native:
+            return self.exported.model, "onnxruntime", "fp32"
+        return self._model(candidate), "onnxruntime", "fp32"
+
+    def build(self, folder: Path, candidate: Candidate, answers: Arrays, evaluation: dict[str, Any]) -> Package:
+        """The package of one candidate, made in `folder`, with golden requests that its engine answered."""
+        visible, states = self._visible()
+        text = self.exported.text
+        model = self.store.fetch(self._model(candidate), folder / "model")
+        if stamp := tensorrt_plans.read_stamp(model):
+            tensorrt_plans.require_match(stamp, self.target)
+        inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in visible.inputs}
+        golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), answers)
+        signature, golden, inputs = self._named(visible, golden, inputs)
+        tree = folder / "package"
+        tree.mkdir()
+        description = self._description(candidate, signature, states)
+        front = self.store.fetch(text.files, folder / "text") if text else None
+        backend = write_text_backend(folder / "backend", front) if front else None
+        write_package(tree, description, model, self.target.server, example=inputs, golden=golden, backend=backend)
+        package = Package(
+            target=self.target.name,
+            server=self.target.server,
+            model=self.version.name,
+            version=self.version.version,
+            engine=candidate.engine,
+            precision=candidate.precision,
+            config=self.config,
+            repository=self.store.put_tree(tree),
+            signature=signature,
+            score=candidate.score,
+            samples=candidate.samples,
+            slices=candidate.slices,
+            sequences=bool(states),
+            nodes=self.target.nodes,
+            needs=server_needs(self.serving, self.target.server),
+            **evaluation,
+        )
+        shutil.rmtree(folder)
+        return package
+
+    def _visible(self) -> tuple[Signature, dict[str, TensorSpec]]:
+        """The signature that clients see, and the states that they don't."""
+        if self.exported.text:
+            return self.exported.text.signature, {}
+        return hide_states(self.exported.signature, self.serving.sequence_batching)
 
     @property
     def native(self) -> bool:
@@ -149,34 +239,60 @@ class _Builder:
             config=self.config,
             serving=self.serving,
             gpu=self.target.gpu,
-            engine=self.target.engine,
+            engine=candidate.engine,
             precision=candidate.precision,
             profiles=self.target.profiles,
         )
 
 
-def _quality(exported: Exported, candidates: Candidates, quality: Quality, data: Data) -> tuple[Check, ...]:
-    checks = [parity_check(exported.parity, quality)]
-    best = _best(candidates)
-    if not candidates.kept:
-        reason = "; ".join(f"{c.precision}: {c.dropped}" for c in candidates.candidates)
-        checks.append(
-            Check(name="precision", measured=0, limit=1, unit="candidates", verdict=Outcome.FAIL, reason=reason)
-        )
-    elif score := score_check(best.score, best.samples, candidates.metric, quality, data):
-        checks.append(score)
-    return tuple(checks)
+@dataclass(frozen=True, kw_only=True)
+class _Judge:
+    """Judges precisions by their scores; `champion` is None if there is none to compare with."""
 
+    version: int
+    target: str
+    candidates: Candidates
+    quality: Quality
+    data: Data
+    champion: Scored | None
+    worse: float
 
-def _best(candidates: Candidates) -> Candidate:
-    """The most accurate candidate: if it does not pass, none does."""
-    base = next(c for c in candidates.candidates if c.precision == "fp32")
-    return base if base in candidates.kept or not candidates.kept else candidates.kept[0]
+    def verdict(self, exported: Exported) -> tuple[Check, ...]:
+        """The checks of the most accurate candidate: if it does not pass, none does."""
+        parity = parity_check(exported.parity, self.quality)
+        if self.candidates.kept:
+            return (parity, *self.checks(self._best()))
+        reason = "; ".join(f"{c.described}: {c.dropped}" for c in self.candidates.candidates)
+        none_kept = Check(
+            name="precision", measured=0, limit=1, unit="candidates", verdict=Outcome.FAIL, reason=reason
+        )  # fmt: skip
+        return (parity, none_kept)
 
+    def checks(self, candidate: Candidate) -> tuple[Check, ...]:
+        """A candidate's score against its limit and against the champion's."""
+        scores = Scored(
+            version=self.version, target=self.target, score=candidate.score, samples=candidate.samples,
+            metric=self.candidates.metric, validation=self.candidates.validation,
+        )  # fmt: skip
+        absolute = score_check(scores.score, scores.samples, scores.metric, self.quality, self.data)
+        return tuple(filter(None, (absolute, regression_check(self.champion, scores, self.worse))))
 
-def _golden(model: Path, inputs: Arrays, states: dict[str, TensorSpec]) -> Arrays:
-    """Golden requests of one sample each, since int8 answers may round differently in a larger batch.
+    def passes(self, candidate: Candidate) -> bool:
+        """Whether a candidate's score lets it be promoted."""
+        return all(check.verdict is Outcome.PASS for check in self.checks(candidate))
 
-    For a stateful model they are the steps of one sequence.
-    """
-    return golden_arrays(inputs, answer_sequence(onnx_models.session(model), inputs, states))
+    def notes(self) -> Iterator[str]:
+        """Why kept candidates are not packaged."""
+        for candidate in self.candidates.kept:
+            reasons = [check.reason for check in self.checks(candidate) if check.verdict is not Outcome.PASS]
+            if reasons:
+                yield f"{candidate.described} can't pass: {'; '.join(reasons)}"
+
+    def _best(self) -> Candidate:
+        sign = SCALES[self.candidates.metric].better if self.candidates.metric else 1
+
+        def goodness(candidate: Candidate) -> float:
+            score = candidate.score
+            return -math.inf if score is None or math.isnan(score) else score * sign
+
+        return max(self.candidates.kept, key=goodness)

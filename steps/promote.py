@@ -1,58 +1,90 @@
 """Promotion: traffic first, then the registry's aliases. Killed at any line and run again, it converges.
 
-In order: start the new version next to the old one and verify it; move the traffic to it; move the aliases `previous`
-and then `champion`; remove the old version's files. A rerun skips what is already done.
+In order: store a signed record of the promotion; start the new version next to the old one and verify it; move the
+traffic to it; move the aliases `previous` and then `champion`; store that it is finished; remove the old version's
+files. A rerun skips what is already done. Aliases that were moved by hand are moved back first: the version before is
+the one that production served.
 """
 
-from shiplift.runtime.base.errors import PromotionConflict
+from shiplift.runtime.base.errors import MeasurementFailed, PromotionConflict
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Champion, Deployment, Promotion
+from shiplift.runtime.records.serving import Beside, Champion, Deployment, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.production import production
+from shiplift.runtime.serving.scaling.capacity import capacity
+from shiplift.runtime.serving.standing import move_traffic, point, reinstate, standing
+from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
+from shiplift.runtime.store.registry_lease import RegistryLease
+from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 
 
 def promote(
     site: Site, request: Request, trigger: Trigger, verdict: Verdict, deployment: Deployment, champion: Champion,
-    rollout: Rollout,
+    rollout: Rollout, latency_target: LatencyTarget,
 ) -> Promotion:  # fmt: skip
     """Makes a model version that passed the gate the champion.
 
     Raises:
+        RegistryHeld: another installation of Shiplift releases from this registry.
         PromotionConflict: another version was promoted since the comparison, or a newer version is the champion.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
         Temporary: the registry or production does not answer.
     """
     verdict.require_pass()
     registry, place = Registry(site.registry_uri), production(site)
-    package = deployment.package
+    RegistryLease(RestRegistry(site.registry_uri, timeout_s=PATIENT_S), site.holder, "").check()
+    report = verdict.evidence.load_report if verdict.evidence else None
+    package, ledger = deployment.package, Ledger(site, request, registry=registry)
     with place.lock(request.model):
-        before = registry.alias(request.model, CHAMPION)
-        _check_order(before, request, trigger, champion)
-        if not place.serves(package):
-            place.move(package, rollout)
-        progress("moving the aliases")
-        previous = before if before != request.version else registry.alias(request.model, PREVIOUS)
+        registry.version(request.model, request.version)  # what is not in the registry must not serve
+        now = standing(site, request.model, registry, place)
+        reinstate(now, registry, place)
+        _check_order(now.champion, request, trigger, champion)
         promotion = Promotion(
             model=request.model,
             version=request.version,
             alias=CHAMPION,
             endpoint=place.endpoint(request.model),
-            previous=previous,
+            previous=now.champion if now.champion != request.version else now.previous,
             package=package,
             replicas=rollout.replicas,
+            capacity=_capacity(report, latency_target),
+            others=_others(deployment, verdict, latency_target),
         )
-        Ledger(site, request, registry=registry).put_promotion(promotion)
-        if before != request.version:
-            registry.move_alias(request.model, PREVIOUS, before)
-            registry.move_alias(request.model, CHAMPION, request.version, expected=before)
-        registry.move_alias(request.model, CHALLENGER, 0)
+        if not place.serves(package, promotion.others):
+            move_traffic(place, ledger, promotion.model_copy(update={"unfinished": "promotion"}), rollout)
+        progress("moving the aliases")
+        for alias, version in ((PREVIOUS, promotion.previous), (CHAMPION, request.version), (CHALLENGER, 0)):
+            point(registry, request.model, alias, version)
+        ledger.put_promotion(promotion)
         place.retire(request.model)
     return promotion
+
+
+def _others(deployment: Deployment, verdict: Verdict, latency: LatencyTarget) -> tuple[Beside, ...]:
+    """The packages of the targets that serve beside the first, without those that the gates left out."""
+    evidence = verdict.evidence
+    reports = evidence.load_report.others if evidence and evidence.load_report else ()
+    by_target = {report.target: report for report in reports}
+    packages = (other.package for other in deployment.others if other.package.target not in verdict.left_out)
+    return tuple(
+        Beside(package=package, capacity=_capacity(by_target.get(package.target), latency)) for package in packages
+    )
+
+
+def _capacity(report: LoadReport | None, latency: LatencyTarget) -> Capacity | None:
+    """What the load test measured of one replica, for the autoscaler; a release may do without."""
+    try:
+        return capacity(report, latency.p99_ms) if report else None
+    except MeasurementFailed:
+        return None
 
 
 def _check_order(before: int, request: Request, trigger: Trigger, champion: Champion) -> None:

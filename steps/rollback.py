@@ -4,7 +4,8 @@ from shiplift.runtime.base.errors import NothingToRollBack
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.production import production
+from shiplift.runtime.serving.production import Production, production
+from shiplift.runtime.serving.standing import Standing, move_traffic, point, promoted, reinstate, standing
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
@@ -13,6 +14,9 @@ from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
 def rollback(site: Site, model: str) -> Promotion:
     """Swaps `champion` and `previous`, so that a second rollback undoes the first.
 
+    Both are what the signed promotions say, wherever the aliases were moved by hand. A rollback that was killed is
+    finished instead.
+
     Raises:
         NothingToRollBack: there is no previous champion, or the record of its promotion is gone.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the current champion keeps serving.
@@ -20,41 +24,42 @@ def rollback(site: Site, model: str) -> Promotion:
     """
     registry, place = Registry(site.registry_uri), production(site)
     with place.lock(model):
-        champion, previous = registry.alias(model, CHAMPION), registry.alias(model, PREVIOUS)
-        if champion and previous == champion:
-            return _finished(site, registry, model, champion)
-        if not previous:
-            raise NothingToRollBack(
-                f"model {model!r} has no previous champion", do="Release another version with `shiplift release`."
-            )
-        ledger = Ledger(site, Request(model=model, version=previous), registry=registry)
-        former = ledger.promotion()
+        now = standing(site, model, registry, place)
+        if now.promotion and now.unfinished == "rollback":
+            return _finish(site, registry, place, now.promotion)
+        reinstate(now, registry, place)
+        former = promoted(site, model, now.previous, registry)
         if former is None:
-            raise NothingToRollBack(
-                f"version {previous} of {model!r} was not promoted by this Shiplift",
-                do=f"Release it with `shiplift release {model}/{previous} --allow-older`.",
-            )
-        place.move(
-            former.package, Rollout(replicas=former.replicas, canary_percent=())
-        )  # in one step: this is an emergency
-        promotion = former.model_copy(update={"previous": champion, "endpoint": place.endpoint(model)})
-        ledger.put_promotion(promotion)
-        registry.move_alias(model, CHAMPION, previous, expected=champion)
-        registry.move_alias(model, PREVIOUS, champion)
-        place.retire(model)
-        if champion:
-            registry.tag(model, champion, outcome="rolled back")
-        registry.tag(model, previous, outcome="promoted")
-    return promotion
-
-
-def _finished(site: Site, registry: Registry, model: str, champion: int) -> Promotion:
-    """Finishes a rollback killed between moving the two aliases; the promotion says what `previous` must be."""
-    promotion = Ledger(site, Request(model=model, version=champion), registry=registry).promotion()
-    if promotion is None:
-        raise NothingToRollBack(
-            f"`champion` and `previous` of {model!r} both name version {champion}, which Shiplift did not promote",
-            do="Release another version with `shiplift release`.",
+            raise _nothing(now)
+        promotion = former.model_copy(
+            update={"previous": now.champion, "endpoint": place.endpoint(model), "unfinished": "rollback"}
         )
-    registry.move_alias(model, PREVIOUS, promotion.previous)
-    return promotion
+        ledger = Ledger(site, Request(model=model, version=former.version), registry=registry)
+        # in one step: this is an emergency
+        move_traffic(place, ledger, promotion, Rollout(replicas=former.replicas, canary_percent=()))
+        return _finish(site, registry, place, promotion)
+
+
+def _finish(site: Site, registry: Registry, place: Production, promotion: Promotion) -> Promotion:
+    """What follows the move of the traffic; doing it twice is harmless."""
+    model, finished = promotion.model, promotion.model_copy(update={"unfinished": ""})
+    point(registry, model, CHAMPION, promotion.version)
+    point(registry, model, PREVIOUS, promotion.previous)
+    if registry.alias(model, PREVIOUS):
+        registry.tag(model, promotion.previous, outcome="rolled back")
+    registry.tag(model, promotion.version, outcome="promoted")
+    Ledger(site, Request(model=model, version=promotion.version), registry=registry).put_promotion(finished)
+    place.retire(model)
+    return finished
+
+
+def _nothing(now: Standing) -> NothingToRollBack:
+    named = now.aliases[PREVIOUS]
+    if not named or now.promotion:
+        return NothingToRollBack(
+            f"model {now.model!r} has no previous champion", do="Release another version with `shiplift release`."
+        )
+    return NothingToRollBack(
+        f"version {named} of {now.model!r} was not promoted by this Shiplift",
+        do=f"Release it with `shiplift release {now.model}/{named} --allow-older`.",
+    )

@@ -13,7 +13,6 @@ from pathlib import Path
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.measurement import Trial, Tuned
-from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
@@ -66,7 +65,7 @@ def tune(
             history.add(tuned_package.repository.sha256, best)
     return Tuned(
         target=target.name, package=tuned_package, best=best, trials=search.best_trials(_REPORTED), exhausted=exhausted,
-        configurations=len({(trial.precision, trial.config) for trial in search.trials}),
+        configurations=len({(trial.variant, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
     )  # fmt: skip
 
@@ -81,7 +80,7 @@ def _explore(workbench: Workbench, search: Search, journal: Journal[Trial]) -> b
         spent = time.monotonic() - started
         if search.trials and spent > budget_s:
             return False
-        message = f"trial {len(search.trials) + 1}: {point.package.precision} {describe(point.config)}"
+        message = f"trial {len(search.trials) + 1}: {point.package.described}, {describe(point.config)}"
         progress(message, min(spent / budget_s, 1.0))
         search.tell(point, _trial(workbench, search, journal, point, window_ms))
     return True
@@ -97,7 +96,7 @@ def _hold_finals(workbench: Workbench, search: Search, journal: Journal[Trial]) 
         for turn, point in enumerate(finalists, 1):
             if (round_, turn) > (1, 1) and time.monotonic() > deadline:
                 return
-            configuration = f"{point.package.precision} {describe(point.config)}"
+            configuration = f"{point.package.described}, {describe(point.config)}"
             progress(f"finals, round {round_}, {turn} of {len(finalists)}: {configuration}")
             search.tell_final(point, _trial(workbench, search, journal, point, window_ms, round_))
 
@@ -114,9 +113,9 @@ def _trial(
     return trial
 
 
-def _best_configurations(history: Journal[Trial]) -> list[tuple[Precision, ServingConfig]]:
+def _best_configurations(history: Journal[Trial]) -> list[tuple[str, ServingConfig]]:
     """The best configurations of earlier versions, newest first."""
-    return [(trial.precision, trial.config) for trial in reversed(list(history.records().values()))]
+    return [(trial.variant, trial.config) for trial in reversed(list(history.records().values()))]
 
 
 def _packaged(store: ArtifactStore, bench: Bench, package: Package, best: Trial) -> Package:
