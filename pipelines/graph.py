@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import GenericAlias
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from shiplift.runtime.host.sandbox import Entry
+from shiplift.runtime.confinement.policy import Entry
 from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending
 
@@ -28,8 +28,11 @@ class Placement:
     A `cluster` stage may use the cluster's API, where there is one; no other stage may.
     A `bench` stage measures: in its own pod on the target's nodes or, for NVIDIA's image, in a pod that it creates
     there. Only it may create that pod.
-    `warm` names a sandbox entry that a local engine may start ahead of time.
-    A `modelopt` stage runs in the image with NVIDIA's modelopt for an NVIDIA target, if there is such an image.
+    A `sandbox` stage's container in a pod has no credentials, key or token: it parses or runs an author's files, or
+    shares a pod with a stage that does.
+    `warm` names a sandbox entry of the step that may be started ahead of time, while an earlier stage runs.
+    A `gpu_tools` stage runs in the image with NVIDIA's tools for an NVIDIA target.
+    Stages with the same `pod` share one, on an engine that has pods: see `pipelines.pods`.
     """
 
     cpu: str = "500m"
@@ -42,9 +45,10 @@ class Placement:
     shielded: bool = False
     cluster: bool = False
     bench: bool = False
-    modelopt: bool = False
+    gpu_tools: bool = False
     keep: Literal["result", "effect", "never"] = "result"
     uses: Step | None = None
+    pod: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,12 @@ class Stage:
         if not (isinstance(returned, type) and issubclass(returned, Record)):
             raise TypeError(f"{self.entry} does not say which record it returns")
         return returned
+
+    @property
+    def provides(self) -> dict[str, type[Record]]:
+        """The record it returns and the sections of that record, by parameter name."""
+        parts = self.gives.parts() if issubclass(self.gives, Sections) else {}
+        return {self.gives.parameter(): self.gives, **parts}
 
 
 @dataclass(frozen=True)

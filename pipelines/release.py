@@ -2,9 +2,11 @@
 
 from dataclasses import replace
 
+from shiplift.pipelines import pods
 from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.reinstate import reinstate
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.targets import machine
 from shiplift.steps.admit import admit
@@ -15,43 +17,45 @@ from shiplift.steps.find_champion import find_champion
 from shiplift.steps.find_targets import find_targets
 from shiplift.steps.gate import gate
 from shiplift.steps.load_test import load_test
-from shiplift.steps.package import package
+from shiplift.steps.package import ANSWER, package
 from shiplift.steps.promote import promote
-from shiplift.steps.quantize import quantize
+from shiplift.steps.quantize import BUILD, quantize
 from shiplift.steps.rollback import rollback
 from shiplift.steps.tune import tune
 
-ON_TARGET = Placement(cpu="2", memory="4Gi", deadline_s=7200, on_target=True)
-MEASURED = Placement(cpu="2", memory="2Gi", deadline_s=7200, on_target=True)
+CPU = "500m"  # of stages that use every core they get, so that a node of two cores has room for production beside them
+PREPARE = Placement(sandbox=True, pod="prepare")
+ON_TARGET = Placement(cpu=CPU, sandbox=True, on_target=True, pod="optimize")
+DELIVER = Placement(cluster=True, pod="deliver")
 
 RELEASE = Pipeline(
     "release",
     inputs=(Site, Request, Trigger),
     stages=(
-        Stage(admit, Placement(memory="4Gi")),
-        Stage(find_champion, Placement(keep="never")),
-        Stage(find_targets, Placement(keep="never")),
-        Stage(
-            export,
-            Placement(cpu="2", memory="6Gi", sandbox=True, warm=CONVERT),
-        ),
+        Stage(admit, replace(PREPARE, memory="4Gi")),
+        Stage(find_champion, Placement(keep="never", cluster=True)),
+        Stage(find_targets, replace(PREPARE, keep="never")),
+        Stage(export, replace(PREPARE, cpu=CPU, memory="6Gi", warm=CONVERT)),
         Each(
             Target,
             "fleet",
             "targets",
             (
-                Stage(quantize, replace(ON_TARGET, modelopt=True)),
-                Stage(package),
-                Stage(tune, replace(MEASURED, bench=True)),
+                Stage(quantize, replace(ON_TARGET, memory="4Gi", deadline_s=7200, gpu_tools=True, warm=BUILD)),
+                Stage(package, replace(ON_TARGET, memory="1Gi", warm=ANSWER)),
+                Stage(tune, replace(ON_TARGET, memory="2Gi", deadline_s=7200, bench=True)),
             ),
             unfit=machine.unfit_here,
         ),
-        Stage(deploy, Placement(keep="effect", cluster=True)),
-        Stage(load_test, replace(MEASURED, uses=deploy, cluster=True)),
-        Stage(gate),
-        Stage(promote, Placement(keep="never", shielded=True, cluster=True)),
+        Stage(deploy, replace(DELIVER, keep="effect")),
+        Stage(load_test, replace(DELIVER, cpu=CPU, memory="2Gi", deadline_s=7200, uses=deploy)),
+        Stage(gate, DELIVER),
+        Stage(promote, replace(DELIVER, keep="never", shielded=True)),
     ),
     on_exit=Stage(conclude, Placement(keep="never", cluster=True)),
 )
+PODS = pods.of(RELEASE)
 
 ROLLBACK = Stage(rollback, Placement(keep="never", shielded=True, cluster=True))
+REINSTATE = Stage(reinstate, Placement(keep="never", shielded=True, cluster=True))
+SINGLE = (ROLLBACK, REINSTATE)  # each a Workflow of its own on a cluster

@@ -6,12 +6,15 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shiplift.pipelines.choices import EngineName
+from shiplift.runtime.records.site import SandboxSettings
 
 Port = int
 
 
 class Settings(BaseSettings):
-    """Where a stack's home is and which ports it uses. They apply to a new stack: an existing one keeps its ports."""
+    """Where a stack's home is and which ports it uses. They apply to a new stack: an existing one keeps its ports.
+
+    `sandbox` applies to an existing stack too: which mechanisms of confinement may be missing on this machine."""
 
     model_config = SettingsConfigDict(env_prefix="SHIPLIFT_", frozen=True, extra="ignore")
 
@@ -29,6 +32,7 @@ class Settings(BaseSettings):
     sweep_s: float = Field(60, ge=1)
     engine: EngineName = "local"
     namespace: str = "shiplift"
+    sandbox: SandboxSettings = SandboxSettings()
 
     @property
     def root(self) -> Path:

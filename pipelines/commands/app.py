@@ -91,7 +91,7 @@ def _fail(error: ShipliftError) -> NoReturn:
     if "--json" in sys.argv:
         document = {"error": type(error).__name__, "exit_code": error.exit_code, "what": error.what, "do": error.do}
         typer.echo(json.dumps(document))
-    typer.echo(f"{error.title}: {error}", err=True)
+    edge.say(f"{error.title}: {error}")
     sys.exit(error.exit_code)
 
 

@@ -8,20 +8,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.live import Live
+from rich.segment import Segment
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
 from shiplift.pipelines.engines.answers import Answer
 from shiplift.pipelines.engines.protocol import Releasing
+from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.verdict import Check
 
 _STYLES = {
     "ok": "green",
     "pass": "green",
+    "promoted": "green",
+    "not admitted": "red",
     "refused": "red",
     "fail": "red",
     "failed": "red",
@@ -31,8 +35,24 @@ _STYLES = {
 }
 _MARKS = {"ok": "✓", "skipped": "-"}
 
-stderr = Console(stderr=True, highlight=False)
-stdout = Console(highlight=False, soft_wrap=True)
+
+class SafeConsole(Console):
+    """A console that shows control characters in names and messages instead of obeying them."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        """The segments of a renderable, with their text escaped; rich's own controls and styles stay."""
+        for segment in super().render(renderable, options):
+            safe = segment.text if segment.control else printable(segment.text, lines=True)
+            yield segment if safe == segment.text else Segment(safe, segment.style)
+
+
+stderr = SafeConsole(stderr=True, highlight=False)
+stdout = SafeConsole(highlight=False, soft_wrap=True)
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Prints plain text, escaped in the same way."""
+    typer.echo(printable(text, lines=True), err=err)
 
 
 def watch(events: Iterator[Event | None], *, quiet: bool = False) -> None:
@@ -105,10 +125,8 @@ class _View:
 def show_report(report: ReleaseReport) -> None:
     """Prints a release's verdict, checks, endpoint and report page on stdout."""
     stdout.print()
-    style = _STYLES.get(str(report.verdict), "")
-    stdout.print(
-        Text.assemble((str(report.verdict).upper(), f"bold {style}"), f"  {report.model} version {report.version}")
-    )
+    style = _STYLES.get(report.heading.lower(), "")
+    stdout.print(Text.assemble((report.heading, f"bold {style}"), f"  {report.model} version {report.version}"))
     stdout.print(report.reason, markup=False)
     if report.targets_note:
         stdout.print(f"note: {report.targets_note}", markup=False)
@@ -122,9 +140,9 @@ def show_report(report: ReleaseReport) -> None:
 
 def show_answer(answer: Answer) -> None:
     """Prints production's answer on stdout."""
-    typer.echo(f"{answer.model} version {answer.version}")
+    echo(f"{answer.model} version {answer.version}")
     for name, value in answer.outputs.items():
-        typer.echo(f"{name}: {value}")
+        echo(f"{name}: {value}")
 
 
 def style(word: str) -> str:

@@ -88,7 +88,9 @@ def read(path: Path) -> str:
 
 def say(message: str) -> None:
     """Prints a message for people on stderr; stdout is for results."""
-    typer.echo(message, err=True)
+    from shiplift.runtime.base.text import printable
+
+    typer.echo(printable(message, lines=True), err=True)
 
 
 def print_result(result: R, show: Callable[[R], None], *, as_json: bool) -> None:

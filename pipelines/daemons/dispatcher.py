@@ -1,13 +1,15 @@
-"""Runs accepted releases one after another, each in its own process, and starts those whose webhook was lost.
+"""Runs accepted releases one after another, each in its own process, and repairs what was lost or moved by hand.
 
 The dispatcher imports everything once and forks for each release: a release starts in milliseconds, its memory is freed
 with its process, and a crash affects nothing else. It runs a single release at a time, because releases measure, and
-two measurements at once would both be wrong. It also keeps the rest of the stack alive.
+two measurements at once would both be wrong. It ends a process that no longer listens (`watchdog`), and keeps the rest
+of the stack alive, with a watchdog for Triton (`server_watchdog`).
 """
 
 import argparse
 import contextlib
 import fcntl
+import json
 import os
 import signal
 import sys
@@ -18,22 +20,38 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from shiplift.pipelines.daemons import server_watchdog
+from shiplift.pipelines.daemons.watchdog import Watchdog
 from shiplift.pipelines.engines import cache_key
-from shiplift.pipelines.engines.local import runner, stack
+from shiplift.pipelines.engines.local import leftovers, runner, stack
+from shiplift.pipelines.engines.local.notes import Notes
 from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Releases
+from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
-from shiplift.pipelines.triggers import registry_sweep
-from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary
+from shiplift.pipelines.triggers import drift_sweep, registry_sweep
+from shiplift.runtime.base.errors import RegistryHeld, ShipliftError, StackDown, Temporary
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.base.text import printable
+from shiplift.runtime.host.folders import sweep as sweep_folders
+from shiplift.runtime.host.processes import die_with_parent
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.reinstate import reinstate
+from shiplift.runtime.serving.standing import ADVICE
+from shiplift.runtime.serving.triton.served import served_version
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 
 _POLL_S = 0.05
 _SUPERVISE_S = 2.0
 _TICK_S = 1.0
+
+
+def tell(message: str) -> None:
+    """A line of the dispatcher's log, whatever the names in it contain."""
+    print(printable(message), flush=True)
 
 
 class Queue:
@@ -69,6 +87,7 @@ class Dispatcher:
         self._releases = Releases(home)
         self._queue = Queue(self._releases)
         self._child = 0
+        self._watchdog = 0
         self._stopping = False
         self._next_sweep = 0.0
         self._next_supervision = time.monotonic() + _SUPERVISE_S
@@ -82,7 +101,7 @@ class Dispatcher:
             self._sweep()
             pending = self._queue.waiting()
             if pending:
-                self._fork(partial(work, self._home, pending[0]))
+                self._fork(partial(work, self._home, pending[0]), Watchdog(self._releases, pending[0]))
             else:
                 time.sleep(_POLL_S)
 
@@ -92,8 +111,8 @@ class Dispatcher:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGTERM)
 
-    def _fork(self, job: Callable[[], int]) -> None:
-        """Runs a job in a child and waits for it; supervision goes on meanwhile."""
+    def _fork(self, job: Callable[[], int], watchdog: Watchdog | None = None) -> None:
+        """Runs a job in a child and waits for it, until the watchdog ends it; supervision goes on meanwhile."""
         sys.stdout.flush()
         self._child = os.fork()
         if self._child == 0:
@@ -109,6 +128,8 @@ class Dispatcher:
                 os._exit(code)
         while os.waitpid(self._child, os.WNOHANG) == (0, 0):
             self._supervise()
+            if watchdog:
+                watchdog.check()
             time.sleep(_POLL_S)
         self._child = 0
 
@@ -122,12 +143,28 @@ class Dispatcher:
         if time.monotonic() < self._next_supervision or self._stopping:
             return
         self._next_supervision = time.monotonic() + _SUPERVISE_S
+        self.watch()
         running = stack.read(self._home)
         if running is not None and not all(running.runs(name) for name in running.names):
             try:
-                stack.start_missing(self._home, running, lambda message: print(f"{message}: it had died", flush=True))
+                stack.start_missing(self._home, running, lambda message: tell(f"{message}: it had died"))
             except ShipliftError as error:
-                print(error, flush=True)
+                tell(str(error))
+
+    def watch(self) -> None:
+        """Starts the watchdog, again if it has ended."""
+        if self._watchdog and os.waitpid(self._watchdog, os.WNOHANG) == (0, 0):
+            return
+        self._watchdog = os.fork()
+        if self._watchdog == 0:
+            try:
+                die_with_parent()
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+                server_watchdog.watch(self._home)
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)
 
 
 def work(home: Path, name: str) -> int:
@@ -141,15 +178,17 @@ def work(home: Path, name: str) -> int:
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not releases.active(name):
         return 0  # a worker that outlived its dispatcher has finished it
-    order, attempt = releases.order(name), releases.begin(name)
+    sweep_folders(home)  # what a killed release left; under the lock, though none in use would be touched
+    order, attempt, failure = releases.order(name), releases.begin(name), releases.notes(name).failure()
     if attempt > MAX_ATTEMPTS:
-        report = _given_up(order, name)
+        report = _given_up(order, name, failure)
         releases.end(name, report)
         return report.exit_code
     running = stack.read(home)
     if running is None:
         return StackDown.exit_code
-    return _run(releases, order, name, stack.site(home, running))
+    site = stack.site(home, running)
+    return _conclude(releases, order, name, site, failure) if failure else _run(releases, order, name, site)
 
 
 def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
@@ -158,7 +197,9 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
     ending, known = runner.run(
         RELEASE, site, order.request, order.trigger, release=name, cache=Ledger(site, order.request),
         tell=lambda event: releases.tell(name, event), on_signal=stopped.append, scratch=Path(site.home),
+        entering=partial(_enter, releases.notes(name)),
     )  # fmt: skip
+    leftovers.clear(Path(site.home))
     if signal.SIGTERM in stopped and ending.failure and ending.failure.outcome == "cancelled":
         return Temporary.exit_code  # the stack is going down: the release stays queued and resumes at the next start
     report: ReleaseReport = known[ReleaseReport.parameter()]
@@ -166,10 +207,28 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
     return report.exit_code
 
 
-def _given_up(order: Order, name: str) -> ReleaseReport:
-    """The report of a release whose process died every time."""
+def _enter(notes: Notes, stage: Stage) -> None:
+    notes.conclude(stage) if stage is RELEASE.on_exit else notes.enter(stage)
+
+
+def _conclude(releases: Releases, order: Order, name: str, site: Site, failure: Failure) -> int:
+    """Concludes a release whose process was killed, as its note says; runs no other stage."""
+    ending = Ending(
+        release=name, started_at=releases.queued_at(name), stages=releases.stage_runs(name, failure),
+        givers=RELEASE.givers, failure=failure,
+    )  # fmt: skip
+    known = runner.conclude(
+        RELEASE, site, order.request, order.trigger, ending=ending, entering=partial(_enter, releases.notes(name))
+    )
+    report: ReleaseReport = known[ReleaseReport.parameter()]
+    releases.end(name, report)
+    return report.exit_code
+
+
+def _given_up(order: Order, name: str, known: Failure | None) -> ReleaseReport:
+    """The report of a release whose process died every time, or that could not be concluded as it had to end."""
     do = f"See `shiplift logs {name}`, then `shiplift rerun {order.request.model}/{order.request.version}`."
-    failure = Failure.of(ShipliftError(f"the release's process died {MAX_ATTEMPTS} times", do=do))
+    failure = known or Failure.of(ShipliftError(f"the release's process died {MAX_ATTEMPTS} times", do=do))
     return ReleaseReport(
         model=order.request.model,
         version=order.request.version,
@@ -190,17 +249,50 @@ def _given_up(order: Order, name: str) -> ReleaseReport:
 
 
 def sweep(site: Site, releases: Releases, *, since: float) -> int:
-    """Accepts versions whose webhook was lost; returns exit code 0."""
-    try:
-        registry_sweep.sweep(
-            RestRegistry(site.registry_uri, timeout_s=PATIENT_S),
-            releases.accept,
-            since=since,
-            tell=partial(print, flush=True),
-        )
-    except ShipliftError as error:
-        print(error, flush=True)
+    """Accepts versions whose webhook was lost, and moves back aliases that were moved by hand; returns exit code 0."""
+    registry = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
+    running = stack.read(Path(site.home))
+    if running is not None:
+        try:
+            stack.renew_lease(Path(site.home), running)
+        except ShipliftError as error:
+            tell(str(error))
+            if isinstance(error, RegistryHeld):
+                return 0  # by another installation: nothing is started here
+    parts: tuple[Callable[[], object], ...] = (
+        lambda: registry_sweep.sweep(registry, releases.accept, since=since, tell=tell),
+        lambda: reinstate_aliases(site, registry, tell),
+    )
+    for part in parts:
+        try:
+            part()
+        except ShipliftError as error:
+            tell(str(error))
     return 0
+
+
+def reinstate_aliases(site: Site, registry: drift_sweep.ListedRegistry, tell: Callable[[str], object]) -> None:
+    """Moves the aliases of every model back to what production serves.
+
+    Raises:
+        Temporary: the registry does not respond.
+    """
+    home = Path(site.home)
+    file = home / "production" / "aliases.json"
+    known: dict[str, drift_sweep.State] = {}
+    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):  # lost: every model is looked into again
+        known = {model: tuple(state) for model, state in json.loads(file.read_text()).items()}
+    before = dict(known)
+
+    def look_into(model: str, _state: drift_sweep.State) -> bool:
+        moved = reinstate(site, model).moved
+        for drift in moved:
+            tell(f"{drift.sentence}. It was moved back; {ADVICE}.")
+        return not moved
+
+    drift_sweep.sweep(registry, lambda model: served_version(home, model), look_into, known, tell=tell)
+    if known != before:
+        write_atomically(file, json.dumps(known))
 
 
 def _preload() -> None:
@@ -208,7 +300,6 @@ def _preload() -> None:
     cache_key.take_digests(RELEASE.flat())
     import matplotlib.figure  # noqa: F401, PLC0415
     import mlflow  # noqa: F401, PLC0415
-    import onnxruntime.quantization  # noqa: F401, PLC0415
     import optuna  # noqa: F401, PLC0415
 
 
@@ -217,8 +308,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--home", type=Path, required=True)
     arguments = parser.parse_args()
+    dispatcher = Dispatcher(arguments.home)
+    dispatcher.watch()  # first: production need not wait for what releases import
     _preload()
-    Dispatcher(arguments.home).serve()
+    dispatcher.serve()
 
 
 if __name__ == "__main__":

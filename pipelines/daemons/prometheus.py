@@ -1,6 +1,6 @@
 """The metrics of releases for Prometheus: how they ended, the seconds of their stages, cache hits, and queueing."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -39,6 +39,9 @@ class ReleaseMetrics:
             "shiplift_reconciler_last_turn_timestamp_seconds", "When the reconciler last finished a turn.",
             registry=self.registry,
         )  # fmt: skip
+        self.swept_pushes = Counter(
+            "shiplift_swept_pushes", "Git pushes whose webhook was lost, started by the sweep.", registry=self.registry
+        )
         self.failures = Counter(
             "shiplift_reconciler_failures", "Failures of the reconciler, by part of its work.", ("part",),
             registry=self.registry,
@@ -58,8 +61,8 @@ class ReleaseMetrics:
                 self.stage_seconds.labels(stage.name, stage.outcome).observe(stage.seconds)
 
 
-def web(registry: CollectorRegistry, healthy: Callable[[], bool]) -> Callable[..., Iterable[bytes]]:
-    """A WSGI application with `/metrics` and `/healthz`."""
+def web(registry: CollectorRegistry, answers: Mapping[str, Callable[[], bool]]) -> Callable[..., Iterable[bytes]]:
+    """A WSGI application with `/metrics`, and a path for each probe in `answers`."""
     metrics = make_wsgi_app(registry)
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
@@ -67,8 +70,8 @@ def web(registry: CollectorRegistry, healthy: Callable[[], bool]) -> Callable[..
         if path == "/metrics":
             body: Iterable[bytes] = metrics(environ, start)
             return body
-        ok = path == "/healthz" and healthy()
-        start("200 OK" if ok else "503 Service Unavailable" if path == "/healthz" else "404 Not Found", [])
+        ok = path in answers and answers[path]()
+        start("200 OK" if ok else "503 Service Unavailable" if path in answers else "404 Not Found", [])
         return [b"ok\n" if ok else b"no\n"]
 
     return answer

@@ -3,42 +3,56 @@
     python -m shiplift.pipelines.daemons.reconciler
 
 Each turn compares the desired state with the actual one and acts on the difference; every action is idempotent. It
-starts releases whose webhook was lost, stops Workflows whose pods can't start, concludes releases whose own exit
-handler did not run (`argo terminate`, a missing image), keeps MLflow's webhook registered, and counts ended releases
-for Prometheus. If one part fails, the others still run.
+starts releases and git pushes whose webhook was lost, stops Workflows whose pods can't start, concludes releases whose
+own exit handler did not run (`argo terminate`, a missing image), has aliases moved back that somebody moved by hand,
+has champions declared that production has no word of, keeps MLflow's webhook registered, and counts ended releases for
+Prometheus. If one part fails, the others still run.
 """
 
 import argparse
-import signal
-import sys
+import json
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import structlog
 
 from shiplift.pipelines.daemons import stuck
 from shiplift.pipelines.daemons.prometheus import ReleaseMetrics, listen, web
+from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding, connect
-from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, Run
-from shiplift.pipelines.triggers import registry_sweep
+from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE, Push, Run
+from shiplift.pipelines.triggers import drift_sweep, registry_sweep
+from shiplift.pipelines.triggers.git_sweep import GitSweep, HandledCommits
 from shiplift.pipelines.triggers.settings import TriggerSettings, load, read_secrets
-from shiplift.runtime.base.errors import NotFound, ShipliftError
+from shiplift.runtime.base.daemon import log_as_json, run_main, stop_on_signals
+from shiplift.runtime.base.errors import NotFound, RegistryHeld, ShipliftError
 from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.kubernetes.kinds import POD
+from shiplift.runtime.serving.operator import declared
+from shiplift.runtime.store.ledger import PROMOTION
 from shiplift.runtime.store.registry import TAG
+from shiplift.runtime.store.registry_lease import LASTS_S, RegistryLease
 from shiplift.runtime.store.registry_rest import RestRegistry
 
-WEBHOOK = "shiplift"
+_DECLARED_TRIES = 3
+_RETRY_S = 2.0  # while the registry can't announce versions yet: it may be starting
 _SETTLE_S = 15.0  # an exit handler's results may appear a little after its Workflow has ended
 
 
 class Reconciler:
-    """The reconciler of a namespace. `pods` lists the pods of its Workflows."""
+    """The reconciler of a namespace.
+
+    `pods` lists the pods of its Workflows. `serving` returns the version of each model that has the most traffic, 0 for
+    one that should serve and does not, and None if nothing is known of production. `commits` has the last handled
+    commit of each repository; without it, repositories are not swept.
+    """
 
     def __init__(
         self,
@@ -47,21 +61,36 @@ class Reconciler:
         registry: RestRegistry,
         pods: Callable[[], Iterable[Object]],
         *,
+        serving: Callable[[], Mapping[str, int] | None] = lambda: None,
+        commits: HandledCommits | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._releases = releases
         self._registry = registry
         self._pods = pods
+        self._serving = serving
+        self._known: dict[str, drift_sweep.State] = {}
+        self._declared: Counter[tuple[str, int]] = Counter()
         self._clock = clock
         self._registered_secret = ""
+        self._held = False
+        self._announced = False
         self._log = structlog.get_logger()
         self.metrics = ReleaseMetrics()
+        self._git = GitSweep(
+            settings.repositories, settings.reconciler, commits, releases.push, swept=self._count_swept, clock=clock
+        ) if commits else None  # fmt: skip
 
     def turn(self) -> None:
         """Compares once, and acts."""
-        self._part("webhook", self._register_webhook)
-        self._part("sweep", self._sweep)
+        self._held = False
+        registered = self._part("webhook", self._register_webhook)
+        self._announced = self._announced or registered or self._held
+        if not self._held:
+            self._part("sweep", self._sweep)
+            self._part("aliases", self._reinstate_aliases)
+            self._part("champions", self._declare_champions)
         runs: dict[str, Run] = {}
         if self._part("list", lambda: runs.update({run.name: run for run in self._releases.everything()})):
             self._part("stuck", lambda: self._stop_stuck(runs))
@@ -69,6 +98,7 @@ class Reconciler:
             for run in runs.values():
                 if run.template == RELEASE_TEMPLATE and not run.active and not run.counted:
                     self._part("conclude", lambda run=run: self._conclude(run, runs))  # type: ignore[misc]
+            self._part("git", lambda: self._sweep_repositories(runs))
             self.metrics.active.set(sum(run.template == RELEASE_TEMPLATE and run.active for run in runs.values()))
         self.metrics.last_turn.set(self._clock())
 
@@ -76,6 +106,10 @@ class Reconciler:
         """Whether a turn ended recently."""
         last = float(self.metrics.last_turn._value.get())
         return self._clock() - last < 300 + 3 * self._settings.reconciler.every_s
+
+    def ready(self) -> bool:
+        """Whether a new version would be announced: MLflow's webhook has been registered, or another holder's is."""
+        return self._announced and self.healthy()
 
     def _part(self, name: str, act: Callable[[], object]) -> bool:
         """Does a part of a turn; returns whether it succeeded."""
@@ -93,7 +127,13 @@ class Reconciler:
         url = self._settings.reconciler.webhook_url
         secret = next(iter(read_secrets(self._settings.secrets.mlflow)), "")
         if url and secret:
-            self._registry.ensure_webhook(WEBHOOK, url, secret, renew=secret != self._registered_secret)
+            lease = RegistryLease(self._registry, self._settings.holder, f"namespace {self._settings.namespace}")
+            lasts_s = max(LASTS_S, 3 * self._settings.reconciler.every_s)
+            try:
+                lease.renew(url, secret, lasts_s=lasts_s, secret_changed=secret != self._registered_secret)
+            except RegistryHeld:
+                self._held = True  # by another installation: nothing is started here
+                raise
             self._registered_secret = secret
 
     def _sweep(self) -> None:
@@ -107,6 +147,67 @@ class Reconciler:
                 since=since,
                 tell=lambda message: self._log.info("sweep", message=message),
             )
+
+    def _sweep_repositories(self, runs: Mapping[str, Run]) -> None:
+        """Starts pushes whose webhook was lost; one repository's failure does not stop the others."""
+        if self._git and not self._held:
+            for look in self._git.parts(runs.values()):
+                self._part("git", look)
+
+    def _count_swept(self, push: Push, accepted: Accepted) -> None:
+        self.metrics.swept_pushes.inc()
+        self._log.info("sweep", message=f"the sweep found a push to {push.repository!r}: {accepted.name}")
+
+    def _reinstate_aliases(self) -> None:
+        """Starts Workflows that move aliases back; only they can check signatures."""
+        serving = self._serving() or {}
+        drift_sweep.sweep(
+            self._registry,
+            lambda model: serving.get(model, 0),
+            self._in_order,
+            self._known,
+            tell=lambda message: self._log.warning("aliases", message=message),
+        )
+
+    def _declare_champions(self) -> None:
+        """Starts Workflows that tell production to serve what was promoted.
+
+        That is needed after an upgrade from a version that had no `TritonService`s, and after a new installation.
+        """
+        serving = self._serving()
+        for model, champion in drift_sweep.undeclared(self._registry, serving) if serving is not None else ():
+            tries = self._declared[model, champion]
+            if tries < _DECLARED_TRIES and not self._promoted(model, champion):
+                self._declared[model, champion] = _DECLARED_TRIES  # an alias of somebody's own
+            elif tries < _DECLARED_TRIES and self._releases.reinstate(model):
+                self._declared[model, champion] += 1
+                self._log.warning("production has no word of a champion", model=model, version=champion)
+
+    def _promoted(self, model: str, version: int) -> bool:
+        """Whether the registry has a record of a version's promotion, whoever wrote it."""
+        info = self._registry.version(model, version)
+        if info is None:
+            return False
+        run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
+        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION))
+        return recorded >= 0 and not unfinished
+
+    def _in_order(self, model: str, state: drift_sweep.State) -> bool:
+        """Whether the aliases are what the champion's record says, whoever wrote it; else a Workflow looks closer."""
+        served, champion, previous = state
+        info = self._registry.version(model, served)
+        if info is None:
+            self._log.warning("the champion was deleted from the registry", model=model, version=served)
+            return champion == 0
+        run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
+        recorded, unfinished = recorded_previous(self._registry.read_text(run_id, PROMOTION))
+        if recorded != previous and not previous and recorded > 0:  # it may have been deleted
+            recorded = recorded if self._registry.version(model, recorded) else 0
+        if champion == served and recorded == previous:
+            return True
+        if not unfinished and self._releases.reinstate(model):
+            self._log.warning("aliases were moved by hand", model=model, serves=served, champion=champion)
+        return False
 
     # --- what ends them ---
 
@@ -148,7 +249,7 @@ class Reconciler:
             self._tag_version(run, report)
         if not run.concluded:
             self._releases.mark_concluded(run)
-        self._releases.mark_counted(run)
+        self._releases.mark_counted(run, report.message if report else run.stopped_because)
         self.metrics.ended(run, report)
 
     def _recorded(self, run: Run, runs: dict[str, Run]) -> bool:
@@ -174,21 +275,45 @@ class Reconciler:
             self._log.info("the model version was deleted", workflow=run.name)
 
 
+def recorded_previous(envelope: str | None) -> tuple[int, str]:
+    """The version before the champion in the stored record of its promotion, and what has begun and not ended.
+
+    Both unverified; -1 if the record can't be read.
+    """
+    try:
+        record = json.loads(json.loads(envelope or "")["record"])
+        return int(record["previous"]), str(record["unfinished"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return -1, ""
+
+
+def versions_in_production(releases: ArgoReleases) -> dict[str, int] | None:
+    """The version of each model that has the most traffic, 0 if none has any; None if nothing is installed."""
+    site = releases.site()
+    if site is None or not isinstance(site.place, Cluster):
+        return None
+    return declared.versions(declared.everything(KubernetesClient(site.place.serving_namespace)))
+
+
 def serve(settings: TriggerSettings, stop: threading.Event) -> None:
     """Takes a turn every `every_s` seconds until `stop` is set."""
     registry = RestRegistry(settings.registry_uri)
     api = KubernetesClient(settings.namespace)
+    releases = connect(settings.namespace, registry)
     reconciler = Reconciler(
         settings,
-        connect(settings.namespace, registry),
+        releases,
         registry,
         lambda: api.each(POD, f"{stuck.OF_WORKFLOW},workflows.argoproj.io/completed=false"),
+        serving=lambda: versions_in_production(releases),
+        commits=HandledCommits(api),
     )
-    server = listen(web(reconciler.metrics.registry, reconciler.healthy), settings.reconciler.port)
+    answers = {"/healthz": reconciler.healthy, "/readyz": reconciler.ready}
+    server = listen(web(reconciler.metrics.registry, answers), settings.reconciler.port)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     while not stop.is_set():
         reconciler.turn()
-        stop.wait(settings.reconciler.every_s)
+        stop.wait(settings.reconciler.every_s if reconciler.ready() else min(_RETRY_S, settings.reconciler.every_s))
     server.shutdown()
 
 
@@ -197,22 +322,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--config", "--cluster", type=Path, required=True, help="the settings of this cluster, as JSON")
     arguments = parser.parse_args()
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.JSONRenderer(),
-        ]
-    )
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    serve(load(arguments.config), stop)
+    log_as_json()
+    serve(load(arguments.config), stop_on_signals())
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ShipliftError as error:
-        print(f"{error.title}: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from error
+    run_main(main)

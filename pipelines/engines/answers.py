@@ -1,13 +1,15 @@
 """The records that engines return: the same for every engine, so that a command renders them alike."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import Field
 
 from shiplift.runtime.base.errors import by_exit_code
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Endpoint
+from shiplift.runtime.records.serving import Drift, Endpoint
 from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.registry import CHAMPION
 
 
 class Accepted(Record):
@@ -62,14 +64,58 @@ class Part(Record):
     address: str
 
 
+def champion_drift(model: str, served: int, aliases: Mapping[str, int]) -> str:
+    """A sentence if `champion` does not name what production serves (0: unknown to production); else empty."""
+    named = aliases.get(CHAMPION, 0)
+    if not served or served == named:
+        return ""
+    return f"{Drift(model=model, alias=CHAMPION, named=named, version=served).sentence}; it will be moved back"
+
+
 class ModelStatus(Record):
-    """A model's aliases; 0: none."""
+    """A model's champion, which is what production serves, and its other aliases; 0: none.
+
+    `drift` says what is wrong if the alias `champion` names another version. `verified_at` is when a golden request was
+    last answered rightly, in seconds since the epoch (0: never), `finding` what is wrong since then.
+    """
 
     model: str
     champion: int
     challenger: int
     previous: int
     latest: int
+    drift: str = ""
+    verified_at: float = 0.0
+    finding: str = ""
+
+
+class Incident(Record):
+    """Something that the watchdog noticed and did; `at` is in seconds since the epoch, `model` is its served name."""
+
+    at: float
+    model: str
+    event: str
+
+
+class UnderWay(Record):
+    """A release that has not ended: its stage under way and for how many seconds, else its place in the queue, from 1.
+
+    Before its first stage has started, a release that has begun has neither.
+    """
+
+    release: str
+    model: str
+    version: int
+    stage: str = ""
+    target: str = ""
+    seconds: float = 0.0
+    place: int = 0
+
+    def __str__(self) -> str:
+        if self.place:
+            return f"queued, place {self.place}"
+        target = f" for {self.target}" if self.target else ""
+        return f"releasing: {self.stage}{target}, {self.seconds:.0f} s" if self.stage else "releasing"
 
 
 class StackStatus(Record):
@@ -80,11 +126,12 @@ class StackStatus(Record):
     parts: tuple[Part, ...] = ()
     memory_mb: float = 0.0
     models: tuple[ModelStatus, ...] = ()
-    releasing: tuple[str, ...] = ()
+    releasing: tuple[UnderWay, ...] = ()
+    incidents: tuple[Incident, ...] = ()
 
 
 class VersionStatus(Record):
-    """A version and how its release ended."""
+    """A version and how its newest release ended; `under_way` is the release that has not."""
 
     version: int
     aliases: tuple[str, ...]
@@ -92,6 +139,7 @@ class VersionStatus(Record):
     verdict: str
     reason: str
     release: str
+    under_way: UnderWay | None = None
 
 
 class ModelVersions(Record):
@@ -100,26 +148,59 @@ class ModelVersions(Record):
     model: str
     serving_name: str
     endpoint: Endpoint
+    drift: str = ""
+    verified_at: float = 0.0
+    finding: str = ""
     versions: tuple[VersionStatus, ...]
 
 
 class WorkflowStatus(Record):
-    """A release's Workflow."""
+    """A release on a cluster. `phase` is its Workflow's; empty: Argo has removed that, and the registry remembers it.
+
+    `outcome` says how it ended, for people; empty: it has not.
+    """
 
     name: str
     model: str
     version: int
-    phase: str
+    phase: str = ""
     verdict: str = ""
+    outcome: str = ""
     reason: str = ""
 
 
+class ServiceStatus(Record):
+    """What serves a model on a cluster, as the operator last saw it.
+
+    `state` is Ready, Stalled, Reconciling, or Unknown if the operator has not seen the newest wish; `reason` and
+    `message` say why. `weights` are the shares of the traffic in percent, by revision. `targets` are those that serve,
+    with their parts of the traffic, where there are several.
+    """
+
+    model: str
+    state: str
+    reason: str = ""
+    message: str = ""
+    revision: str = ""
+    version: int = 0
+    weights: dict[str, int] = Field(default_factory=dict)
+    ready_pods: int = 0
+    pods: int = 0
+    targets: str = ""
+
+
 class ClusterStatus(Record):
-    """The releases of a cluster, newest first, and the aliases of the model, if one is named."""
+    """What serves on a cluster, its releases, newest first, and the aliases of the model, if one is named.
+
+    Releases whose Workflows are gone come last, by their versions; `note` says why there may be more than are listed.
+    """
 
     namespace: str
+    services: tuple[ServiceStatus, ...] = ()
     releases: tuple[WorkflowStatus, ...]
     aliases: dict[str, int] = Field(default_factory=dict)
+    drift: str = ""
+    note: str = ""
 
 
 Status = StackStatus | ModelVersions | ClusterStatus

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 from shiplift.pipelines.engines.cache_key import has_key, key
 from shiplift.pipelines.engines.interruption import Interrupted, deadline, shielded
 from shiplift.pipelines.graph import Stage
-from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.base.progress import Listener, listening
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
@@ -32,6 +32,9 @@ class ResultCache(Protocol):
 
     def put(self, key: str, stage: str, record: Record) -> None:
         """Stores a record."""
+
+    def explain(self, error: NotFound) -> NotFound:
+        """A better error than this one, if the version that is released was deleted meanwhile."""
 
 
 class Retry(Protocol):
@@ -127,7 +130,8 @@ class Attempt:
                 self.deliver(record)
                 outcome, message = _outcome(record)
             except (Interrupted, Exception) as error:
-                failure = failure_of(error)
+                explained = self.cache.explain(error) if self.cache and isinstance(error, NotFound) else error
+                failure = failure_of(explained)
                 outcome, message = failure.outcome, failure.message
         run = StageRun(
             name=self.stage.name, target=self.target, seconds=round(time.monotonic() - started, 3),

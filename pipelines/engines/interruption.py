@@ -15,6 +15,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, ShipliftError
 
+GRACE_S = 60  # for a stage to clean up after its deadline, before its process is ended from outside
 _ENDING = (signal.SIGINT, signal.SIGTERM)
 
 

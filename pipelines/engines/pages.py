@@ -14,9 +14,13 @@ def with_page(published: Published, home: Path) -> ReleaseReport:
     Raises:
         NotFound: the version was never released.
     """
-    report, page = published.report(), published.page()
+    return save_page(published.report(), published.page(), home)
+
+
+def save_page(report: ReleaseReport, page: str, home: Path) -> ReleaseReport:
+    """The report, with the path of its page, which is saved in `home`; an empty page is not, and has no path."""
     if not page:
-        return report
+        return report.model_copy(update={"report": ""})
     file = home / "reports" / f"{release_name(report.model, report.version, '')}.html"
     write_atomically(file, page)
     return report.model_copy(update={"report": str(file)})

@@ -12,6 +12,7 @@ from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Stat
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.store.history import History
 
 
@@ -97,6 +98,13 @@ class Serving(Protocol):
             DataInvalid: the file's arrays don't match the model's inputs.
             NotFound: the model is not served.
             ServerFailed: Triton refuses the request.
+        """
+
+    def discover(self, model: str) -> ServedModel:
+        """Where a model answers for a client on this machine, and what it takes.
+
+        Raises:
+            NotFound: the model is not served, or has no address that reaches from here.
         """
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:

@@ -4,25 +4,40 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Literal
 
-from shiplift.pipelines.installation.manifests import INSTALLED, PARTS, documents, labelled, part_of, secret_keys
+from shiplift.pipelines.installation import accounts
+from shiplift.pipelines.installation.manifests import (
+    INSTALLATION,
+    INSTALLED,
+    PARTS,
+    copied_secrets,
+    documents,
+    labelled,
+    part_of,
+    secret_keys,
+)
 from shiplift.pipelines.installation.readiness import Tell, wait
 from shiplift.pipelines.installation.values import Values
+from shiplift.runtime.base.errors import ClusterRefused, Temporary
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.kubernetes import kinds
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient, name_of
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object, unknown
 from shiplift.runtime.serving.kubernetes.kinds import Kind
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
+from shiplift.runtime.serving.service_proxy import transport_to
+from shiplift.runtime.store.registry_lease import RegistryLease
+from shiplift.runtime.store.registry_rest import RestRegistry
 
 CREATED = f"{LABEL}created-by-install"
-Change = Literal["created", "configured", "unchanged"]
+DEFINITION = f"{LABEL}definition"  # which definition of a custom resource: several installations share them
+Change = Literal["created", "configured", "unchanged", "kept"]
 
 
 class Applied(Record):
-    """What happened to an object."""
+    """What happened to an object; `kept` is a newer installation's definition of a custom resource."""
 
     object: str
-    change: Literal["created", "configured", "unchanged", "deleted"]
+    change: Literal["created", "configured", "unchanged", "kept", "deleted"]
 
 
 class Installed(Record):
@@ -37,16 +52,20 @@ class Installed(Record):
 
     @property
     def changed(self) -> tuple[Applied, ...]:
-        """The objects that were not left unchanged."""
-        return tuple(applied for applied in self.objects if applied.change != "unchanged")
+        """The objects that were not left as they are."""
+        return tuple(applied for applied in self.objects if applied.change not in ("unchanged", "kept"))
 
 
-def install(values: Values, *, dry_run: bool = False, timeout_s: float = 300, tell: Tell = lambda _: None) -> Installed:
+def install(
+    values: Values, *, dry_run: bool = False, timeout_s: float = 300, tell: Tell = lambda _: None,
+    take_over: bool = False,
+) -> Installed:  # fmt: skip
     """Installs Shiplift on the current cluster, or upgrades it, and waits until it is ready.
 
     With `dry_run` the cluster validates every object, and nothing changes.
 
     Raises:
+        RegistryHeld: another installation releases from the registry; `take_over` takes it over.
         ClusterUnreachable: no cluster answers.
         ClusterRefused: the cluster forbids or rejects an object, or Argo Workflows is missing.
         ServerFailed: a part did not become ready in time; the message says which, and why its pods are not ready.
@@ -54,6 +73,7 @@ def install(values: Values, *, dry_run: bool = False, timeout_s: float = 300, te
     cluster = KubernetesClient()
     values = completed(cluster, values)
     _require(cluster, values)
+    _hold_registry(values, take_over=take_over and not dry_run)
     applied: list[Applied] = []
     for part in PARTS:
         for body in part_of(values, part):
@@ -90,6 +110,8 @@ def summary(installed: Installed) -> str:
     return "\n".join([
         f"{changed} objects changed, {same}; everything is ready",
         f"MLflow:   {installed.mlflow} (from outside: {port_forward})",
+        "accounts: MLflow asks everybody for a password. To create a person's account, or to give it a new password:",
+        f"          kubectl -n {installed.namespace} exec deploy/mlflow -- python -m {accounts.__name__} add NAME",
         f"webhooks: {installed.receiver}/webhooks/github and /gitlab; their secrets are in Secret shiplift-webhooks",
     ])  # fmt: skip
 
@@ -109,9 +131,25 @@ def completed(cluster: KubernetesClient, values: Values) -> Values:
 
 def _require(cluster: KubernetesClient, values: Values) -> None:
     gateway_kinds = (kinds.GATEWAY, kinds.HTTP_ROUTE, kinds.GRPC_ROUTE) if values.gateway else ()
-    for kind in (kinds.WORKFLOW_TEMPLATE, *gateway_kinds):
+    admission_kinds = (kinds.ADMISSION_POLICY, kinds.ADMISSION_POLICY_BINDING) if values.admission.policies else ()
+    for kind in (kinds.WORKFLOW_TEMPLATE, *gateway_kinds, *admission_kinds):
         if not cluster.serves(kind):
             raise unknown(kind)
+
+
+def _hold_registry(values: Values, *, take_over: bool) -> None:
+    """Checks that no other installation holds the registry, or takes it over.
+
+    A registry that can't be reached from here, or is not there yet, is left to the reconciler, which checks it too.
+    """
+    uri = values.registry_uri
+    transport = transport_to(KubernetesClient(values.namespace), uri)
+    lease = RegistryLease(RestRegistry(uri, transport=transport), values.holder, f"namespace {values.namespace}")
+    with suppress(Temporary, ClusterRefused):
+        if take_over:
+            lease.take_over()
+        else:
+            lease.check()
 
 
 def _apply(cluster: KubernetesClient, body: Object, *, dry_run: bool) -> Applied:
@@ -121,9 +159,17 @@ def _apply(cluster: KubernetesClient, body: Object, *, dry_run: bool) -> Applied
     if body["kind"] == "Namespace":
         body = _marked(cluster, body)
     before = cluster.get(*cluster.locate(body))
+    if before and _definition(before) > _definition(body):
+        return Applied(object=name_of(body), change="kept")
     after = cluster.apply(body, dry_run=dry_run)
     change: Change = "unchanged" if before and _comparable(before) == _comparable(after) else "configured"
     return Applied(object=name_of(body), change=change if before else "created")
+
+
+def _definition(body: Object) -> int:
+    """The number of a custom resource's definition; 0 for any other object, and for what is no number."""
+    number = str((body["metadata"].get("annotations") or {}).get(DEFINITION, ""))
+    return int(number) if number.isdecimal() else 0
 
 
 def _comparable(body: Object) -> Object:
@@ -141,7 +187,9 @@ def _marked(cluster: KubernetesClient, body: Object) -> Object:
 
 
 def _tell_change(tell: Tell, applied: Applied, *, dry_run: bool) -> None:
-    if applied.change != "unchanged":
+    if applied.change == "kept":
+        tell(f"kept: {applied.object}, which is newer than this Shiplift's")
+    elif applied.change != "unchanged":
         tell(f"{'would be ' if dry_run else ''}{applied.change}: {applied.object}")
 
 
@@ -158,12 +206,22 @@ def _obsolete(cluster: KubernetesClient, values: Values) -> Iterator[Object]:
         for body in installed(cluster, namespace):
             if name_of(body) not in names:
                 yield body
+    for body in cluster_wide(cluster, values.namespace):
+        if name_of(body) not in names:
+            yield body
 
 
 def installed(cluster: KubernetesClient, namespace: str) -> Iterator[Object]:
     """The objects that `install` created in a namespace, except those that hold data."""
     for kind in _KINDS:
         yield from find(cluster, kind, namespace, f"{INSTALLED}=true")
+
+
+def cluster_wide(cluster: KubernetesClient, namespace: str) -> Iterator[Object]:
+    """The objects of an installation that are in no namespace; bindings first, since they need what they bind."""
+    bindings = (kinds.ADMISSION_POLICY_BINDING, kinds.CLUSTER_ROLE_BINDING)
+    for kind in (*bindings, kinds.ADMISSION_POLICY, kinds.CLUSTER_ROLE):
+        yield from find(cluster, kind, "", f"{INSTALLED}=true,{INSTALLATION}={namespace}")
 
 
 def find(cluster: KubernetesClient, kind: Kind, namespace: str, selector: str = "") -> list[Object]:
@@ -176,16 +234,35 @@ def _ensure_secrets(cluster: KubernetesClient, values: Values, *, dry_run: bool)
     for name, keys in secret_keys(values).items():
         existing = cluster.get(kinds.SECRET, name, values.namespace)
         missing = {key: make for key, make in keys.items() if key not in ((existing or {}).get("data") or {})}
-        body = labelled({
-            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": values.namespace},
-            "stringData": {key: make() for key, make in missing.items()},
-        })  # fmt: skip
+        body = _secret(name, values.namespace, {"stringData": {key: make() for key, make in missing.items()}})
         if missing and not dry_run:
             _write_secret(cluster, body, existing)
-        change: Change = "unchanged"
-        if missing:
-            change = "created" if existing is None else "configured"
-        yield Applied(object=name_of(body), change=change)
+        yield Applied(object=name_of(body), change=_change(existing, changed=bool(missing)))
+    for name in copied_secrets(values):
+        yield _copy_secret(cluster, values, name, dry_run=dry_run)
+
+
+def _copy_secret(cluster: KubernetesClient, values: Values, name: str, *, dry_run: bool) -> Applied:
+    """Makes the Secret in the serving namespace equal to the pipeline's."""
+    original = cluster.get(kinds.SECRET, name, values.namespace) or {}  # {}: in a dry run, not created yet
+    existing = cluster.get(kinds.SECRET, name, values.serving_namespace)
+    body = _secret(name, values.serving_namespace, {"data": original.get("data") or {}})
+    changed = existing is None or existing.get("data") != body["data"]
+    if changed and not dry_run:
+        _write_secret(cluster, body, existing)
+    return Applied(object=name_of(body), change=_change(existing, changed=changed))
+
+
+def _secret(name: str, namespace: str, content: Object) -> Object:
+    return labelled({
+        "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": namespace}, **content
+    })  # fmt: skip
+
+
+def _change(existing: Object | None, *, changed: bool) -> Change:
+    if not changed:
+        return "unchanged"
+    return "created" if existing is None else "configured"
 
 
 def _write_secret(cluster: KubernetesClient, body: Object, existing: Object | None) -> None:

@@ -17,17 +17,34 @@ import yaml
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from shiplift.pipelines.engines.argo import layout, templates
-from shiplift.pipelines.installation.values import GATEWAY, MLFLOW_PORT, WEBHOOKS, Values
+from shiplift.pipelines.engines.argo.workflows import CONCLUDE_TEMPLATE, PUSH_TEMPLATE, RELEASE_TEMPLATE
+from shiplift.pipelines.installation import accounts, authentication
+from shiplift.pipelines.installation.values import (
+    GATEWAY,
+    GIT,
+    MLFLOW_PORT,
+    OPERATOR_PORT,
+    PACKAGES_PORT,
+    WEBHOOKS,
+    Values,
+)
+from shiplift.pipelines.release import REINSTATE, ROLLBACK
 from shiplift.runtime.serving.kubernetes.connection import Object
+from shiplift.runtime.serving.kubernetes.objects.activator import ACTIVATOR, ADMIN, HEADLESS
 from shiplift.runtime.serving.kubernetes.objects.bench import METER
-from shiplift.runtime.serving.kubernetes.objects.names import LABEL, USER
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, LABEL, REGISTRY_READER, USER
+from shiplift.runtime.serving.operator.resources import Activation, ConditionType, Reason
 
 # In the order of their dependencies; `workflows` come from `pipelines.engines.argo.templates`.
 PARTS = (
-    "namespaces", "access", "configuration", "network", "mlflow", "workflows", "receiver", "reconciler", "serving",
+    "namespaces", "resources", "access", "configuration", "network", "mlflow", "workflows", "receiver", "operator",
+    "reconciler", "serving", "activator",
 )  # fmt: skip
-INSTALLED = f"{LABEL}installed"
-_WEBHOOK_SECRET, _MLFLOW_SECRET, _ARTIFACTS_SECRET = "shiplift-webhooks", "shiplift-mlflow", "shiplift-artifacts"
+INSTALLED, INSTALLATION = f"{LABEL}installed", f"{LABEL}installation"
+_WEBHOOK_SECRET, _MLFLOW_SECRET = "shiplift-webhooks", "shiplift-mlflow"
+_ACCOUNTS = {
+    layout.REGISTRY_ADMIN: accounts.ADMIN, layout.REGISTRY_RELEASE: accounts.RELEASE, REGISTRY_READER: accounts.READER
+}  # fmt: skip
 
 
 def documents(values: Values) -> list[Object]:
@@ -50,7 +67,7 @@ def render(values: Values, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for number, part in enumerate(PARTS, start=1):
-        file = folder / f"{number * 10}-{part}.yaml"
+        file = folder / f"{number * 10:03}-{part}.yaml"
         bodies = part_of(values, part)
         if bodies:
             file.write_text(text_of(bodies))
@@ -69,8 +86,9 @@ def left_to_do(values: Values) -> Iterator[str]:
     """What is left to do after `render`, as sentences: the Secrets, and what only the cluster knows."""
     yield f"Secrets are in no file. Create them once in the namespace {values.namespace}, by hand or from your vault:"
     for name, keys in secret_keys(values).items():
-        contents = "; ".join(f"{key} ({_CONTENT[key]})" for key in keys)
-        yield f"  {name}: {contents}"
+        contents = "; ".join(f"{key} ({_CONTENT.get(key) or make()})" for key, make in keys.items())
+        copy = f", and the same in {values.serving_namespace}" if name in copied_secrets(values) else ""
+        yield f"  {name}{copy}: {contents}"
     if values.network.policies and not values.network.api_server:
         yield "Set network.api_server, or pods that load models may reach ports 443 and 6443 anywhere."
 
@@ -99,26 +117,51 @@ def _quoted(value: str | dict[str, str]) -> str:
 
 
 def _context(values: Values) -> dict[str, object]:
-    settings = f"{values.triggers.model_dump_json()}{values.site.model_dump_json()}"
+    site = values.site.model_dump_json()
+    settings = f"{values.triggers.model_dump_json()}{site}"
     return {
         "values": values,
         "accounts": {
             "step": layout.STEP, "release": layout.RELEASER, "executor": layout.EXECUTOR, "receiver": layout.RECEIVER,
             "reconciler": "shiplift-reconciler", "tune": layout.TUNER, "mlflow": "shiplift-mlflow",
+            "operator": layout.OPERATOR,
         },
         "names": {
             "config": layout.CONFIG_MAP, "limits": layout.LIMITS, "targets": layout.TARGETS,
-            "webhooks": _WEBHOOK_SECRET, "mlflow": _MLFLOW_SECRET, "artifacts": _ARTIFACTS_SECRET, "gateway": GATEWAY,
+            "webhooks": _WEBHOOK_SECRET, "mlflow": _MLFLOW_SECRET, "artifacts": layout.ARTIFACTS_SECRET,
+            "commits": layout.GIT_COMMITS, "gateway": GATEWAY,
         },
-        "paths": {"config": f"{layout.CONFIG}/config", "webhooks": WEBHOOKS},
+        "registry": {
+            "admin": accounts.ADMIN, "accounts": accounts.__name__, "secrets": sorted(_ACCOUNTS),
+            "authorization": f"{authentication.__name__}:{authentication.authenticate.__name__}",
+            "as_admin": layout.REGISTRY_ADMIN, "as_reader": REGISTRY_READER,
+        },
+        "paths": {
+            "config": f"{layout.CONFIG}/config", "webhooks": WEBHOOKS, "registry": f"{layout.CONFIG}/registry",
+            "accounts": f"{layout.CONFIG}/accounts", "git": GIT,
+        },
+        "images": list(dict.fromkeys(_serving_images(values))),
+        "workflow_templates": [RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE, ROLLBACK.name, REINSTATE.name],
         "user": USER,
         "port": MLFLOW_PORT,
         "meter": METER,
         "allowed_hosts": list(_hosts(values)),
         "outside": sorted(_outside(values)),
-        "checksum": hashlib.sha256(settings.encode()).hexdigest()[:16],
+        "git_ports": sorted(_git_ports(values)),
+        "checksum": _checksum(settings),
+        "site_checksum": _checksum(site),
+        "operator_port": OPERATOR_PORT,
+        "packages_port": PACKAGES_PORT,
+        "activator": {"name": ACTIVATOR, "headless": HEADLESS, "http": HTTP, "grpc": GRPC, "admin": ADMIN},
+        "condition_types": [str(kind) for kind in ConditionType],
+        "reasons": [str(reason) for reason in Reason],
+        "activations": [str(activation) for activation in Activation],
         "catalogue": _catalogue(values),
     }  # fmt: skip
+
+
+def _checksum(settings: str) -> str:
+    return hashlib.sha256(settings.encode()).hexdigest()[:16]
 
 
 def _catalogue(values: Values) -> str:
@@ -127,6 +170,13 @@ def _catalogue(values: Values) -> str:
         target.model_dump(mode="json", exclude_defaults=True) | {"name": target.name} for target in values.targets
     ]
     return yaml.safe_dump({"targets": targets}, sort_keys=False)
+
+
+def _serving_images(values: Values) -> Iterator[str]:
+    """The images that may run in the serving namespace."""
+    yield values.images.server
+    yield from (target.image for target in values.targets if target.image)
+    yield from values.serving.images
 
 
 def _hosts(values: Values) -> Iterator[str]:
@@ -153,6 +203,15 @@ def _outside(values: Values) -> set[int]:
     return ports
 
 
+_GIT_PORTS = {"https": (443,), "http": (80, 443), "ssh": (22,), "git": (9418,)}  # http may lead to https
+
+
+def _git_ports(values: Values) -> set[int]:
+    """The ports of the repositories' hosts."""
+    urls = [urlsplit(repository.url) for repository in values.repositories]
+    return {port for url in urls for port in ((url.port,) if url.port else _GIT_PORTS.get(url.scheme, ()))}
+
+
 def labelled(body: Object) -> Object:
     """An object with the labels of an installation."""
     labels = {
@@ -171,6 +230,8 @@ _CONTENT = {
     "github": "the secret of the webhook on GitHub",
     "gitlab": "the secret token of the webhook on GitLab",
     "encryption-key": "a Fernet key: 32 random bytes in URL-safe base64",
+    "session-key": "32 or more random characters",
+    accounts.PASSWORD: "32 or more random characters",
 }
 
 
@@ -181,7 +242,19 @@ def secret_keys(values: Values) -> dict[str, dict[str, Callable[[], str]]]:
         layout.LEDGER_SECRET: {"secrets.json": _ledger},
         _WEBHOOK_SECRET: dict.fromkeys(hosts, lambda: secrets.token_urlsafe(32)),
     }
-    return keys | ({_MLFLOW_SECRET: {"encryption-key": _fernet}} if values.mlflow.enabled else {})
+    if not values.mlflow.enabled:
+        return keys
+    keys[_MLFLOW_SECRET] = {"encryption-key": _fernet, "session-key": lambda: secrets.token_urlsafe(32)}
+    return keys | {secret: _account(name) for secret, name in _ACCOUNTS.items()}
+
+
+def copied_secrets(values: Values) -> tuple[str, ...]:
+    """The Secrets that the serving namespace has a copy of: those of the pods that serve."""
+    return (REGISTRY_READER,) if values.mlflow.enabled else ()
+
+
+def _account(name: str) -> dict[str, Callable[[], str]]:
+    return {accounts.USERNAME: lambda: name, accounts.PASSWORD: lambda: secrets.token_urlsafe(32)}
 
 
 def _ledger() -> str:

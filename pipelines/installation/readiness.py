@@ -11,17 +11,18 @@ from shiplift.runtime.serving.kubernetes.kinds import POD
 
 Tell = Callable[[str], None]
 _POLL_S = 0.5
+_CONDITIONS = {"CustomResourceDefinition": "Established", "Gateway": "Programmed"}
 _MAX_LENGTH = 400  # characters of each reason
 
 
 def wait(cluster: KubernetesClient, bodies: Iterable[Object], timeout_s: float, tell: Tell) -> None:
-    """Returns when every Deployment and Gateway of `bodies` is ready.
+    """Returns when every definition, Deployment and Gateway of `bodies` is ready.
 
     Raises:
         ServerFailed: one is not ready in time; the message says which, and why its pods are not ready.
     """
     deadline = time.monotonic() + timeout_s
-    for body in (body for body in bodies if body["kind"] in ("Deployment", "Gateway")):
+    for body in (body for body in bodies if body["kind"] in ("Deployment", *_CONDITIONS)):
         last = ""
         while (problem := _problem(cluster, body)) and time.monotonic() < deadline:
             if problem != last:
@@ -31,8 +32,16 @@ def wait(cluster: KubernetesClient, bodies: Iterable[Object], timeout_s: float, 
         if problem:
             raise ServerFailed(
                 f"{name_of(body)} is not ready after {timeout_s:.0f} s: {problem}",
-                do=f"See `kubectl -n {body['metadata']['namespace']} describe pods`, then run the same command again.",
+                do=f"See `kubectl {_where(body)}`, then run the same command again.",
             )
+
+
+def _where(body: Object) -> str:
+    """The arguments of kubectl that show what a reader wants to see next."""
+    namespace = body["metadata"].get("namespace")
+    if namespace:
+        return f"-n {namespace} describe pods"
+    return f"describe {body['kind'].lower()} {body['metadata']['name']}"
 
 
 def _problem(cluster: KubernetesClient, body: Object) -> str:
@@ -41,11 +50,11 @@ def _problem(cluster: KubernetesClient, body: Object) -> str:
     if current is None:
         return "it was deleted"
     status = current.get("status") or {}
-    if body["kind"] == "Gateway":
+    if body["kind"] in _CONDITIONS:
         conditions = {condition["type"]: condition for condition in status.get("conditions") or []}
-        programmed = conditions.get("Programmed") or {}
-        ready = programmed.get("status") == "True"
-        return "" if ready else programmed.get("message") or "no controller has accepted it"
+        condition = conditions.get(_CONDITIONS[body["kind"]]) or {}
+        ready = condition.get("status") == "True"
+        return "" if ready else condition.get("message") or "no controller has accepted it"
     replicas = current["spec"].get("replicas", 1)
     ready_pods = min(status.get(key) or 0 for key in ("updatedReplicas", "availableReplicas"))
     observed = (status.get("observedGeneration") or 0) >= current["metadata"]["generation"]

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Mapping
+from itertools import groupby
 
-from shiplift.pipelines.installation.install import CREATED, find, installed
+from shiplift.pipelines.installation.install import CREATED, cluster_wide, find, installed
 from shiplift.pipelines.installation.manifests import INSTALLED
 from shiplift.pipelines.installation.readiness import Tell
 from shiplift.pipelines.installation.values import Values
@@ -12,6 +13,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.kubernetes import kinds
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient, name_of
 from shiplift.runtime.serving.kubernetes.connection import Object
+from shiplift.runtime.serving.operator import declared
 
 
 class Removed(Record):
@@ -25,6 +27,16 @@ def summary(removed: Removed) -> str:
     """The last line of `shiplift uninstall`."""
     kept = f"; kept: {', '.join(removed.kept)} (`--data` removes them)" if removed.kept else ""
     return f"{len(removed.objects)} objects removed{kept}"
+
+
+def served(values: Values) -> list[str]:
+    """The models that serve, by name.
+
+    Raises:
+        ClusterUnreachable: no cluster answers.
+    """
+    services = declared.everything(KubernetesClient(values.serving_namespace))
+    return sorted(model for model, version in declared.versions(services).items() if version)
 
 
 def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell = lambda _: None) -> Removed:
@@ -47,10 +59,12 @@ def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell 
         )
     deadline = time.monotonic() + timeout_s
     removed, kept = _split(cluster, values, ours, data=data)
-    for body in removed:
-        if cluster.delete(*cluster.locate(body)):
-            tell(f"deleted: {name_of(body)}")
-        if body["kind"] in ("Workflow", "Namespace"):
+    for kind, bodies in groupby(removed, key=lambda body: str(body["kind"])):
+        same = list(bodies)
+        for body in same:
+            if cluster.delete(*cluster.locate(body)):
+                tell(f"deleted: {name_of(body)}")
+        for body in same if kind in ("Workflow", "Namespace") else ():  # they end side by side
             _wait_gone(cluster, body, deadline)
     _wait_no_pods(cluster, values.namespace, deadline)
     return Removed(objects=tuple(map(name_of, removed)), kept=tuple(map(name_of, kept)))
@@ -58,8 +72,9 @@ def uninstall(values: Values, *, data: bool, timeout_s: float = 300, tell: Tell 
 
 # The kinds of objects that releases create in the serving namespace.
 _SERVED = (
+    kinds.TRITON_SERVICE, kinds.TRITON_REVISION,
     kinds.DEPLOYMENT, kinds.SERVICE, kinds.POD_DISRUPTION_BUDGET, kinds.HTTP_ROUTE, kinds.GRPC_ROUTE,
-    kinds.ENDPOINT_SLICE, kinds.CONFIG_MAP,
+    kinds.INGRESS, kinds.TRAFFIC_POLICY, kinds.ENDPOINT_SLICE, kinds.CONFIG_MAP,
 )  # fmt: skip
 
 
@@ -83,9 +98,25 @@ def _split(
         removed += [] if whole or not data else stored
         removed += [namespace] if whole else []
         kept += [] if whole else [namespace]
+    removed += cluster_wide(cluster, values.namespace)
+    removed += _definitions(cluster, namespaces)
     volumes = cluster.find(kinds.PERSISTENT_VOLUME, f"{INSTALLED}=true")
     volumes = [volume for volume in volumes if volume["metadata"]["name"] == f"{values.namespace}-mlflow"]
     return [*_distinct(removed), *(volumes if data else [])], [*kept, *([] if data else volumes)]
+
+
+def _definitions(cluster: KubernetesClient, namespaces: list[Object]) -> list[Object]:
+    """The definitions of the custom resources, unless somebody else uses them: they are the cluster's."""
+    ours = {namespace["metadata"]["name"] for namespace in namespaces}
+    others = [body for body in cluster.find(kinds.NAMESPACE, f"{INSTALLED}=true") if not _in(body, ours)]
+    names = {namespace["metadata"]["name"] for namespace in cluster.find(kinds.NAMESPACE)} - ours
+    for kind in (kinds.TRITON_SERVICE, kinds.TRITON_REVISION):
+        others += [body for name in names for body in find(cluster, kind, name)]
+    return [] if others else find(cluster, kinds.CUSTOM_RESOURCE, "", f"{INSTALLED}=true")
+
+
+def _in(namespace: Object, names: set[str]) -> bool:
+    return namespace["metadata"]["name"] in names
 
 
 def _labels(body: Object) -> Mapping[str, str]:

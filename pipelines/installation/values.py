@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from shiplift.pipelines.engines.argo.layout import CONFIG, HOME
 from shiplift.pipelines.engines.argo.templates import Size, TemplateSettings
-from shiplift.pipelines.release import RELEASE, ROLLBACK
+from shiplift.pipelines.release import RELEASE, SINGLE
 from shiplift.pipelines.triggers.settings import (
     Limits,
     Listening,
@@ -25,13 +25,23 @@ from shiplift.pipelines.triggers.settings import (
 from shiplift.runtime.base.errors import SpecInvalid, UsageError
 from shiplift.runtime.precision.modelopt import IMAGE_PYTHON
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.site import Cluster, GatewayRef, Site
+from shiplift.runtime.records.site import (
+    ActivatorRef,
+    Cluster,
+    GatewayRef,
+    IngressRef,
+    SandboxSettings,
+    Sharing,
+    Site,
+    SitePolicy,
+)
 from shiplift.runtime.spec.document import load_mapping, problems
 from shiplift.runtime.spec.target import Target
 
 SERVER_ENVIRONMENT = "/opt/triton"  # as in the Containerfile
 WEBHOOKS, GIT = f"{CONFIG}/webhooks", f"{CONFIG}/git"
 MLFLOW_PORT = 5000
+OPERATOR_PORT, PACKAGES_PORT = 8080, 8090
 GATEWAY = "shiplift"
 
 Label = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -49,12 +59,13 @@ Count = Annotated[int, Field(ge=1, le=100)]
 class Images(Record):
     """Shiplift's images, and how nodes pull them. `pull_secrets` are Secrets that the user created.
 
-    `modelopt` is the image of the quantize stage for NVIDIA targets (`Containerfile.modelopt`); empty: `pipeline`.
+    `gpu` is the image in which models are quantized and tuned for NVIDIA targets (`make image-gpu`); empty: `pipeline`,
+    which has neither TensorRT nor modelopt.
     """
 
     pipeline: Image = "localhost/shiplift-pipeline:dev"
     server: Image = "localhost/shiplift-server:dev"
-    modelopt: Image | Literal[""] = ""
+    gpu: Image | Literal[""] = "localhost/shiplift-gpu:dev"
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     pull_secrets: tuple[Name, ...] = ()
 
@@ -101,10 +112,45 @@ class Database(Record):
     port: int = Field(5432, ge=1, le=65535)
 
 
+class Labels(Record):
+    """The labels of pods or namespaces; without any, all of them."""
+
+    matchLabels: dict[str, str] = Field(default_factory=dict)  # noqa: N815 - as Kubernetes names it
+
+
+class IpBlock(Record):
+    """A network, such as 10.0.0.0/8."""
+
+    cidr: Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")]
+
+
+class Client(Record):
+    """Who may reach the registry's port, as in a NetworkPolicy: pods by labels, namespaces by labels, or a network.
+
+    Without `namespaceSelector`, pods of the pipeline's own namespace.
+    """
+
+    namespaceSelector: Labels | None = None  # noqa: N815 - as Kubernetes names it
+    podSelector: Labels | None = None  # noqa: N815
+    ipBlock: IpBlock | None = None  # noqa: N815
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if (self.ipBlock is None) == (self.namespaceSelector is None and self.podSelector is None):
+            raise ValueError("set `ipBlock`, or `namespaceSelector` and `podSelector`, or one of these two")
+        return self
+
+    @property
+    def peer(self) -> dict[str, Any]:
+        """The client in a NetworkPolicy."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
 class Mlflow(Record):
     """The registry: Shiplift's own or, with `enabled: false`, the external one at `uri`.
 
     `allowed_hosts` are more host names that its own registry is reached by, through an ingress for example.
+    `clients` may reach its port, beside Shiplift's own pods: those of the people who log models, or of an ingress.
     `artifacts` is where its own registry stores artifacts; empty: on its volume. Credentials for that store, or for an
     external registry, are variables (MLFLOW_TRACKING_TOKEN, AWS_ACCESS_KEY_ID ...) in the optional Secret
     `shiplift-artifacts`.
@@ -116,6 +162,7 @@ class Mlflow(Record):
     database: Database = Database()
     artifacts: str = ""
     allowed_hosts: tuple[str, ...] = ()
+    clients: tuple[Client, ...] = ()
     workers: Count = 1
     resources: Resources = Resources(cpu="100m", memory="512Mi", memory_limit="2Gi")
 
@@ -140,13 +187,33 @@ class Receiver(Record):
 
 
 class Reconciler(Record):
-    """The reconciler: every `every_s` seconds it starts releases whose webhook was lost; see `triggers.settings`."""
+    """The reconciler: every `every_s` seconds it starts releases whose webhook was lost; see `triggers.settings`.
+
+    It asks git hosts every `git_every_s`, and gives a push's webhook `git_grace_s`.
+    """
 
     every_s: float = Field(60, ge=1)
     stuck_s: float = Field(120, ge=0)
     unschedulable_s: float = Field(120, ge=0)
     full_s: float = Field(3600, ge=0)
+    git_every_s: float = Field(60, ge=1)
+    git_grace_s: float = Field(60, ge=0)
     resources: Resources = Resources(cpu="20m", memory="128Mi", memory_limit="512Mi")
+
+
+class Operator(Record):
+    """The operator, which makes what serves match the TritonServices.
+
+    With `read_nodes` it may list the cluster's nodes, by a ClusterRole: then it starts another pod of a service with
+    only one before that is evicted from a cordoned node. Without, such an eviction waits until the service is scaled.
+    It keeps a copy of the packages that serve, of at most `packages_gb`, from which pods start while the registry is
+    away: in an empty folder, or with `storage_class` on a volume, where it outlives the operator's pod.
+    """
+
+    read_nodes: bool = False
+    packages_gb: int = Field(20, ge=1, le=10000)
+    storage_class: Name | None = None
+    resources: Resources = Resources(cpu="50m", memory="128Mi", memory_limit="512Mi")
 
 
 class GitRepository(Record):
@@ -202,13 +269,66 @@ class Gateway(Record):
         return self
 
 
+class Activator(Record):
+    """What holds the requests of services that are scaled to zero (`spec.scaling.toZero`), in the serving namespace.
+
+    Each of its pods holds at most `requests` of a service, and `held_mb` MiB of all; a request waits at most `hold_s`.
+    """
+
+    replicas: Count = 2
+    requests: int = Field(100, ge=1, le=900)
+    held_mb: int = Field(64, ge=1, le=4096)
+    hold_s: float = Field(60, ge=1, le=240)
+    resources: Resources = Resources(cpu="20m", memory="96Mi", memory_limit="512Mi")
+
+
+class Ingress(Record):
+    """The way in from outside where there is no Gateway API: HTTP at `host`, gRPC at `MODEL.host`, without weights.
+
+    `tls_secret` names a Secret of the serving namespace with the certificate: many controllers need TLS for gRPC.
+    """
+
+    class_name: Name
+    host: Name
+    tls_secret: Name | None = None
+    annotations: dict[str, str] = Field(default_factory=dict)
+
+
 class Serving(Record):
-    """The pods that serve models: their resources, and how long a pod may take to become ready."""
+    """The pods that serve models: their resources, and how long a pod may take to become ready.
+
+    `images` may run there beside `images.server` and those of `targets`: images of targets that specs define in full.
+    `sharing` is about servers with several models.
+    """
 
     cpu: Quantity = "250m"
     memory_limit: Quantity = "2Gi"
     ready_timeout_s: int = Field(180, ge=10, le=3600)
+    images: tuple[Image, ...] = ()
     quota: dict[str, Quantity] = Field(default_factory=dict)
+    sharing: Sharing = Sharing()
+
+
+class Monitoring(Record):
+    """What watches the models. `prometheus` is the address at which KEDA reaches the Prometheus that scrapes them.
+
+    `labels` are those by which the Prometheus operator selects monitors and rules, if it does not take all.
+    `pod_monitors`: the installation has PodMonitors for its own pods, which needs the Prometheus operator. Those of the
+    models, their alerts and dashboards need no value: they are there where the cluster has the kinds.
+    """
+
+    prometheus: str = ""
+    labels: dict[str, str] = Field(default_factory=dict)
+    pod_monitors: bool = False
+
+    @model_validator(mode="after")
+    def _check_address(self) -> Self:
+        parts = urlsplit(self.prometheus)
+        if self.prometheus and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError("`prometheus` must begin with http:// or https://, and name a host")
+        if parts.username or parts.password:
+            raise ValueError("`prometheus` contains credentials: use an address inside the cluster that needs none")
+        return self
 
 
 class StageSize(Record):
@@ -225,6 +345,12 @@ class Keep(Record):
     pods_s: int = Field(300, ge=0)
 
 
+class Admission(Record):
+    """Policies by which the API server checks what the pipeline's accounts create (Kubernetes 1.30 or newer)."""
+
+    policies: bool = True
+
+
 class Network(Record):
     """Network policies, for clusters whose network enforces them.
 
@@ -238,7 +364,7 @@ class Network(Record):
     api_server: tuple[Annotated[str, Field(pattern=r"^[0-9a-fA-F:.]+/[0-9]{1,3}$")], ...] = ()
 
 
-_STAGES = {stage.name: stage for stage in (*RELEASE.flat(), ROLLBACK, RELEASE.on_exit) if stage is not None}
+_STAGES = {stage.name: stage for stage in (*RELEASE.flat(), *SINGLE, RELEASE.on_exit) if stage is not None}
 
 
 def _known(sizes: dict[str, StageSize]) -> dict[str, StageSize]:
@@ -258,14 +384,23 @@ class Values(Record):
     artifacts_uri: str = ""
     receiver: Receiver = Receiver()
     reconciler: Reconciler = Reconciler()
+    operator: Operator = Operator()
     repositories: tuple[Annotated[GitRepository, AfterValidator(_checked)], ...] = ()
     gateway: Gateway | None = None
+    ingress: Ingress | None = None
+    activator: Activator | None = None
     serving: Serving = Serving()
+    monitoring: Monitoring = Monitoring()
     targets: tuple[Target, ...] = ()
+    policy: SitePolicy = SitePolicy()
     stages: Annotated[dict[str, StageSize], AfterValidator(_known)] = Field(default_factory=dict)
     parallel_releases: Count = 10
     keep: Keep = Keep()
     network: Network = Network()
+    # The runtime's default seccomp profile, which our namespaces' Pod Security level demands, lets no container make
+    # namespaces. A stage's container is one by itself, and what it could steal is in another.
+    sandbox: SandboxSettings = SandboxSettings(allow_without=("namespaces",))
+    admission: Admission = Admission()
 
     @model_validator(mode="before")
     @classmethod
@@ -282,6 +417,10 @@ class Values(Record):
             self.artifacts_uri and "://" not in self.artifacts_uri
         ):
             raise ValueError("`artifacts_uri` must be reachable from every pod, such as s3://BUCKET/shiplift")
+        if self.gateway and self.ingress:
+            raise ValueError("`gateway` and `ingress` exclude each other: a gateway splits traffic, an Ingress can't")
+        if self.activator and not self.gateway:
+            raise ValueError("`activator` needs `gateway`, whose routes lead to it while a service has no pods")
         self.triggers  # noqa: B018 - checks the repositories against each other
         return self
 
@@ -297,7 +436,10 @@ class Values(Record):
             return self.artifacts_uri
         parts = urlsplit(self.registry_uri)
         scheme = "mlflow-artifacts+https" if parts.scheme == "https" else "mlflow-artifacts"
-        return f"{scheme}://{parts.netloc}/shiplift"
+        # In our own MLflow, below its default experiment, which only releases may write to: MLflow lets nobody but its
+        # administrator write to a path without an experiment.
+        folder = "0/shiplift" if self.mlflow.enabled else "shiplift"
+        return f"{scheme}://{parts.netloc}/{folder}"
 
     @property
     def site(self) -> Site:
@@ -309,18 +451,41 @@ class Values(Record):
             server_image=self.images.server,
             pull_policy=self.images.pull_policy,
             gateway=gateway,
+            ingress=self._ingress,
             ready_timeout_s=self.serving.ready_timeout_s,
             server_cpu_request=self.serving.cpu,
             server_memory_limit=self.serving.memory_limit,
+            packages_uri=f"mlflow-artifacts://packages.{self.namespace}.svc:{PACKAGES_PORT}",
+            prometheus=self.monitoring.prometheus,
+            monitoring_labels=self.monitoring.labels,
+            activator=ActivatorRef(hold_s=self.activator.hold_s) if self.activator else None,
+            sharing=self.serving.sharing,
         )
         return Site(
             home=HOME,
             registry_uri=self.registry_uri,
             artifacts_uri=self.artifacts,
             server_environment=SERVER_ENVIRONMENT,
-            modelopt=IMAGE_PYTHON if self.images.modelopt else "",
+            modelopt=IMAGE_PYTHON if self.images.gpu else "",
+            sandbox=self.sandbox,
+            holder=self.holder,
+            policy=self.policy,
             place=cluster,
         )
+
+    @property
+    def _ingress(self) -> IngressRef | None:
+        if self.ingress is None:
+            return None
+        return IngressRef(
+            class_name=self.ingress.class_name, host=self.ingress.host, tls_secret=self.ingress.tls_secret or "",
+            annotations=self.ingress.annotations,
+        )  # fmt: skip
+
+    @property
+    def holder(self) -> str:
+        """What names this installation in the registry's lease."""
+        return f"cluster-{self.namespace}-{self.serving_namespace}"
 
     @property
     def triggers(self) -> TriggerSettings:
@@ -332,6 +497,7 @@ class Values(Record):
         return TriggerSettings(
             namespace=self.namespace,
             registry_uri=self.registry_uri,
+            holder=self.holder,
             secrets=SecretFiles(mlflow=files("mlflow"), github=files("github"), gitlab=files("gitlab")),
             repositories=tuple(repository.repository for repository in self.repositories),
             limits=Limits(deliveries_per_minute=self.receiver.deliveries_per_minute),
@@ -341,6 +507,8 @@ class Values(Record):
                 stuck_s=self.reconciler.stuck_s,
                 unschedulable_s=self.reconciler.unschedulable_s,
                 full_s=self.reconciler.full_s,
+                git_every_s=self.reconciler.git_every_s,
+                git_grace_s=self.reconciler.git_grace_s,
                 webhook_url=f"http://receiver.{self.namespace}.svc/webhooks/mlflow",
             ),
         )
@@ -362,12 +530,12 @@ class Values(Record):
             keep_s=self.keep.workflows_s,
             keep_pods_s=self.keep.pods_s,
             git_secrets=self.git_secrets,
-            modelopt_image=self.images.modelopt,
+            gpu_image=self.images.gpu,
         )
 
     @property
     def git_secrets(self) -> tuple[str, ...]:
-        """The Secrets of the repositories, mounted below `/etc/shiplift/git` in the pod that processes a push."""
+        """The Secrets of the repositories, mounted below `/etc/shiplift/git` in the pods that read them."""
         secrets = [
             name
             for repository in self.repositories
@@ -383,7 +551,7 @@ def parse(text: str, *, namespace: str = "") -> Values:
     Raises:
         SpecInvalid: the text is not a YAML mapping, or a field is wrong; the message names every wrong field.
     """
-    body = load_mapping(text, "the values file")
+    body = load_mapping(text, "the values file", by_owner=True)
     if namespace:
         body = {**body, "namespace": namespace}
     try:

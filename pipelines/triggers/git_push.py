@@ -22,7 +22,7 @@ from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
 from shiplift.pipelines.triggers.settings import Repository, TriggerSettings, load
 from shiplift.runtime.base.errors import NotFound, ShipliftError, SpecInvalid, Temporary, UsageError
-from shiplift.runtime.base.git import Commits, Entry, Origin
+from shiplift.runtime.base.git import Commits, Entry
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, parse
 from shiplift.runtime.store.registry import check_name
@@ -157,12 +157,8 @@ def run(
         Temporary: the repository, the registry or the cluster does not respond; running it again is harmless.
     """
     registry = RestRegistry(settings.registry_uri)
-    origin = Origin(
-        url=repository.url, credentials=repository.credentials, ssh_key=repository.ssh_key,
-        known_hosts=repository.known_hosts, timeout_s=settings.git_timeout_s,
-    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="shiplift-git-") as folder:
-        commits = Commits(Path(folder), origin, largest_bytes=MAX_SPEC_BYTES)
+        commits = Commits(Path(folder), repository.origin(settings.git_timeout_s), largest_bytes=MAX_SPEC_BYTES)
         entries = changed_specs(commits, repository.branch, before, after, log)
         if not entries:
             log("no release spec changed", before=before, after=after)

@@ -18,7 +18,8 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shiplift.pipelines.engines.answers import Accepted
-from shiplift.pipelines.triggers.pushes import Find, Push, read_push
+from shiplift.pipelines.engines.argo.workflows import Push
+from shiplift.pipelines.triggers.pushes import Find, read_push
 from shiplift.pipelines.triggers.signatures import MAX_AGE_S, Refusal, check_github, check_gitlab, check_mlflow
 from shiplift.runtime.base.errors import NotAdmitted, ShipliftError, StorageFull, Temporary
 from shiplift.runtime.base.storage import room_for

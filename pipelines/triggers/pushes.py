@@ -5,25 +5,16 @@ sender never does.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from shiplift.pipelines.engines.argo.workflows import Push
 from shiplift.pipelines.triggers.settings import Repository
 
 NO_COMMIT = "0" * 40
 Commit = Annotated[str, Field(pattern=r"^([0-9a-f]{40}|[0-9a-f]{64})$")]
 Find = Callable[[str], Repository | None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Push:
-    """New commits on a branch that releases models; `before` is all zeros for a new branch."""
-
-    repository: str
-    before: str
-    after: str
 
 
 class _Part(BaseModel):

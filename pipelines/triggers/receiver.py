@@ -6,19 +6,22 @@ deliveries, so any number of receivers can run in parallel.
 """
 
 import argparse
-import sys
+import threading
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import structlog
 import uvicorn
 from fastapi import FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.concurrency import run_in_threadpool
+from uvicorn.middleware.proxy_headers import _TrustedHosts
 
+from shiplift.pipelines.triggers.connections import guarded
 from shiplift.pipelines.triggers.intake import Deliveries, Intake, of_github, of_gitlab, of_mlflow
 from shiplift.pipelines.triggers.request_limits import Decide, Metrics, RequestLimiter, answer
 from shiplift.pipelines.triggers.settings import Limits, Listening, TriggerSettings, load, read_secrets
+from shiplift.runtime.base.daemon import log_as_json, run_main
 from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary, UsageError
 from shiplift.runtime.store.registry_rest import RestRegistry
 
@@ -29,9 +32,27 @@ _GRACE_S = 20
 
 def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
     """The receiver as an ASGI application."""
-    app = FastAPI(title="Shiplift receiver", docs_url=None, redoc_url=None, openapi_url=None)
     metrics = Metrics()
+    app = create_health_app(intake, metrics)
     limiter = RequestLimiter(limits or Limits(), metrics)
+
+    def add_route(sender: str, max_bytes: int, decide: Decide) -> None:
+        async def delivery(request: Request) -> Response:
+            return await limiter.handle(sender, request, max_bytes, decide)
+
+        app.add_api_route(f"/webhooks/{sender}", delivery, methods=["POST"])
+
+    add_route("mlflow", MAX_BODY_BYTES, partial(of_mlflow, intake))
+    if intake.push is not None:
+        add_route("github", MAX_PUSH_BYTES, partial(of_github, intake))
+        add_route("gitlab", MAX_PUSH_BYTES, partial(of_gitlab, intake))
+    app.state.metrics = metrics
+    return app
+
+
+def create_health_app(intake: Intake, metrics: Metrics) -> FastAPI:
+    """The application of the listener for health checks and metrics."""
+    app = FastAPI(title="Shiplift receiver", docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/healthz")
     def healthz() -> dict[str, str]:
@@ -52,16 +73,6 @@ def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
         """The metrics in Prometheus' format."""
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
-    def add_route(sender: str, max_bytes: int, decide: Decide) -> None:
-        async def delivery(request: Request) -> Response:
-            return await limiter.handle(sender, request, max_bytes, decide)
-
-        app.add_api_route(f"/webhooks/{sender}", delivery, methods=["POST"])
-
-    add_route("mlflow", MAX_BODY_BYTES, partial(of_mlflow, intake))
-    if intake.push is not None:
-        add_route("github", MAX_PUSH_BYTES, partial(of_github, intake))
-        add_route("gitlab", MAX_PUSH_BYTES, partial(of_gitlab, intake))
     return app
 
 
@@ -105,7 +116,7 @@ def on_a_cluster(settings: TriggerSettings) -> Intake:
         accept=releases.accept,
         exists=registry.has,
         mlflow=lambda: read_secrets(files.mlflow),
-        push=lambda push: releases.push(push.repository, push.before, push.after),
+        push=releases.push,
         find=settings.repository,
         github=lambda: read_secrets(files.github),
         gitlab=lambda: read_secrets(files.gitlab),
@@ -115,28 +126,28 @@ def on_a_cluster(settings: TriggerSettings) -> Intake:
 
 def serve(intake: Intake, listening: Listening, limits: Limits) -> None:
     """Serves until SIGTERM; deliveries in progress are answered first."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ]
-    )
-    uvicorn.run(
-        create_app(intake, limits),
-        host=listening.host,
-        port=listening.port,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=5,
-        timeout_graceful_shutdown=_GRACE_S,
+    log_as_json()
+    app = create_app(intake, limits)
+    trusted = _TrustedHosts(list(listening.trusted_proxies))
+    if listening.health_port:
+        health = create_health_app(intake, app.state.metrics)
+        configuration = _uvicorn(health, listening.host, listening.health_port, guarded(limits))
+        threading.Thread(target=uvicorn.Server(configuration).run, daemon=True).start()
+    configuration = _uvicorn(
+        app, listening.host, listening.port, guarded(limits, exempt=lambda source: source in trusted),
         limit_concurrency=limits.connections,
-        h11_max_incomplete_event_size=16 * 1024,
         proxy_headers=bool(listening.trusted_proxies),
         forwarded_allow_ips=list(listening.trusted_proxies),
-    )
+    )  # fmt: skip
+    uvicorn.Server(configuration).run()
+
+
+def _uvicorn(app: FastAPI, host: str, port: int, protocol: type[Any], **more: Any) -> uvicorn.Config:
+    return uvicorn.Config(
+        app, host=host, port=port, http=protocol, log_level="warning", access_log=False, server_header=False,
+        timeout_keep_alive=5, timeout_graceful_shutdown=_GRACE_S, h11_max_incomplete_event_size=16 * 1024,
+        **{"proxy_headers": False, **more},
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -149,7 +160,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, help="the port to listen on")
     arguments = parser.parse_args()
     settings = load(arguments.cluster) if arguments.cluster else None
-    listening = settings.receiver if settings else Listening(host="127.0.0.1")
+    listening = settings.receiver if settings else Listening(host="127.0.0.1", health_port=0)
     overrides = {"host": arguments.host, "port": arguments.port}
     serve(
         on_a_cluster(settings) if settings else on_this_machine(arguments.home),
@@ -159,8 +170,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ShipliftError as error:
-        print(f"{error.title}: {error}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from error
+    run_main(main)

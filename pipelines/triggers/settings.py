@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from shiplift.runtime.base.errors import UsageError
-from shiplift.runtime.base.git import SCHEMES
-from shiplift.runtime.base.names import push_name
+from shiplift.runtime.base.git import SCHEMES, Origin
+from shiplift.runtime.base.names import repository_slug
 from shiplift.runtime.records.base import Record
 
 MAX_SECRET_BYTES = 4096
@@ -25,6 +25,7 @@ def _clone_url(url: str) -> str:
         raise ValueError(f"must begin with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}")
     if parts.password or (parts.username and parts.scheme != "ssh"):
         raise ValueError("must contain no credentials: name a file with them in `credentials`")
+    parts.port  # noqa: B018 - a ValueError if it is not a port
     if not url.isprintable() or " " in url:
         raise ValueError("must be printable and without spaces")
     return url
@@ -51,6 +52,13 @@ class Repository(Record):
     ssh_key: Path | None = None
     known_hosts: Path | None = None
 
+    def origin(self, timeout_s: float) -> Origin:
+        """What git needs to reach it."""
+        return Origin(
+            url=self.url, credentials=self.credentials, ssh_key=self.ssh_key, known_hosts=self.known_hosts,
+            timeout_s=timeout_s,
+        )  # fmt: skip
+
 
 class SecretFiles(Record):
     """Files with one secret each. A sender has two while one is being replaced; both are valid then."""
@@ -61,18 +69,27 @@ class SecretFiles(Record):
 
 
 class Limits(Record):
-    """How much load a sender may cause. The rate is per replica and source address."""
+    """How much load a sender may cause. The rate and `connections_per_source` are per replica and source address.
+
+    A connection must send a request's headers within `header_timeout_s`.
+    """
 
     deliveries_per_minute: int = Field(600, ge=1)
     body_timeout_s: float = Field(10, gt=0, le=300)
-    connections: int = Field(256, ge=1)
+    header_timeout_s: float = Field(5, gt=0, le=300)
+    connections: int = Field(256, ge=2)
+    connections_per_source: int = Field(64, ge=1)
 
 
 class Listening(Record):
-    """Where the receiver listens, and whose `X-Forwarded-For` it trusts (addresses or networks)."""
+    """Where the receiver listens, and whose `X-Forwarded-For` it trusts (addresses or networks).
+
+    `health_port` answers `/healthz`, `/readyz` and `/metrics` alone, from a thread of its own; 0: only `port` does.
+    """
 
     host: str = "0.0.0.0"  # noqa: S104 - a pod's own address
     port: int = Field(8080, ge=1, le=65535)
+    health_port: int = Field(8081, ge=0, le=65535)
     trusted_proxies: tuple[str, ...] = ()
 
 
@@ -83,12 +100,17 @@ class Reconciling(Record):
     than `since` (default: than the pipeline on this cluster) are ignored. A pod that can't start may take `stuck_s`,
     one that fits no node `unschedulable_s`: raise that where nodes are added on demand. Where a node fits but is full,
     the pod may take `full_s`, since running releases will make room.
+
+    Each repository is asked for its branch's latest commit every `git_every_s`. A commit that no webhook announces is
+    released after `git_grace_s`.
     """
 
     every_s: float = Field(60, ge=1)
     stuck_s: float = Field(120, ge=0)
     unschedulable_s: float = Field(120, ge=0)
     full_s: float = Field(3600, ge=0)
+    git_every_s: float = Field(60, ge=1)
+    git_grace_s: float = Field(60, ge=0)
     webhook_url: str = ""
     since: float | None = None
     port: int = Field(8080, ge=1, le=65535)
@@ -99,6 +121,7 @@ class TriggerSettings(Record):
 
     namespace: str = Field(min_length=1)
     registry_uri: str = Field(min_length=1)
+    holder: str = ""
     secrets: SecretFiles = SecretFiles()
     repositories: tuple[Repository, ...] = ()
     limits: Limits = Limits()
@@ -110,7 +133,7 @@ class TriggerSettings(Record):
     def _distinct(self) -> Self:
         names: dict[str, str] = {}
         for repository in self.repositories:
-            other = names.setdefault(push_name(repository.name, ""), repository.name)
+            other = names.setdefault(repository_slug(repository.name), repository.name)
             if other is not repository.name:
                 raise ValueError(f"repositories {other!r} and {repository.name!r} have names that are too alike")
         return self

@@ -1,5 +1,6 @@
 """`shiplift uninstall`."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -12,14 +13,34 @@ def uninstall(
     namespace: Namespace = None,
     values: ValuesFile = None,
     data: Annotated[bool, typer.Option("--data", help="Also remove MLflow's volume and the secrets.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask, although models serve.")] = False,
     timeout: Timeout = 300,
     as_json: Json = False,
 ) -> None:
     """Remove Shiplift from the current cluster, with its releases and the models it serves.
 
-    Example: `shiplift uninstall --data`
+    Example: `shiplift uninstall --data --yes`
     """
     from shiplift.pipelines.installation import uninstall as removal
 
-    result = removal.uninstall(edge.values(values, namespace), data=data, timeout_s=timeout, tell=edge.say)
+    parsed = edge.values(values, namespace)
+    if not yes:
+        _ask(removal.served(parsed), parsed.serving_namespace)
+    result = removal.uninstall(parsed, data=data, timeout_s=timeout, tell=edge.say)
     edge.print_result(result, lambda removed: edge.say(removal.summary(removed)), as_json=as_json)
+
+
+def _ask(models: list[str], namespace: str) -> None:
+    """Asks whether production may end.
+
+    Raises:
+        UsageError: models serve, and nobody is there to ask.
+    """
+    from shiplift.runtime.base.errors import UsageError
+
+    if not models:
+        return
+    what = f"{', '.join(models)} {'serves' if len(models) == 1 else 'serve'} in the namespace {namespace}"
+    if not sys.stdin.isatty():
+        raise UsageError(f"{what}, and would end with this", do="Pass --yes if it should.")
+    typer.confirm(f"{what}, and will end with this. Go on?", abort=True, err=True)

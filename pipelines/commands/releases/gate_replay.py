@@ -22,7 +22,7 @@ from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.store.history import History
 from shiplift.runtime.store.registry import model_and_version
 
-_SECTIONS = ("quality", "data", "slo", "policy")
+_SECTIONS = ("quality", "data", "slo", "policy", "rollout")
 
 
 class Flip(Record):

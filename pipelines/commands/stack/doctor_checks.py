@@ -1,6 +1,5 @@
 """`shiplift doctor`: what this machine has, what is missing, and how to get it."""
 
-import ctypes
 import importlib.metadata
 import importlib.util
 import os
@@ -10,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Literal
 
 import psutil
@@ -20,6 +20,9 @@ from shiplift.pipelines.commands import console
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.confinement import sandbox
+from shiplift.runtime.confinement.init import advice
+from shiplift.runtime.confinement.policy import WAIVABLE
 from shiplift.runtime.host.processes import require_free
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, libpython, unsupported
@@ -71,6 +74,7 @@ def _packages(_: Settings) -> Iterator[Finding]:
     packages: dict[str, tuple[State, str]] = {
         "mlflow": ("missing", "pip install 'shiplift[local]'"),
         "onnxruntime": ("missing", "pip install 'shiplift[local]'"),
+        "openvino": ("missing", "pip install 'shiplift[local]'"),
         "modelaudit": ("missing", "pip install 'shiplift[local]'"),
         "fastapi": ("missing", "pip install 'shiplift[local]'"),
         "torch": ("warning", "pip install 'shiplift[torch]', to release PyTorch models"),
@@ -93,7 +97,7 @@ def _bundled_server(settings: Settings) -> Iterator[Finding]:
     environment = ServerEnvironment(settings.server_environment or default_root())
     if not environment.ready:
         yield Finding(
-            name="bundled Triton", state="warning", found="not installed yet", do="`shiplift up` installs it (15 s)."
+            name="bundled Triton", state="warning", found="not installed yet", do="`shiplift up` installs it (20 s)."
         )
         return
     for name, program in (("tritonserver", environment.tritonserver), ("perf_analyzer", environment.perf_analyzer)):
@@ -122,23 +126,20 @@ def _program(name: str, program: Path, environment: ServerEnvironment) -> Findin
     return Finding(name=name, state="ok", found=str(program))
 
 
-def _sandbox(_: Settings) -> Iterator[Finding]:
-    """Network and file isolation. Namespaces are tried in a child process: entering one can't be undone."""
-    probe = "import ctypes,sys; sys.exit(ctypes.CDLL(None).unshare(0x50000000) != 0)"
-    isolated = subprocess.run([sys.executable, "-c", probe], check=False).returncode == 0
-    abi = int(ctypes.CDLL(None).syscall(444, None, 0, 1))
-    yield Finding(
-        name="sandbox: network",
-        state="ok" if isolated or abi >= 4 else "warning",
-        found="namespace" if isolated else f"landlock ABI {abi}" if abi >= 4 else "not isolated",
-        do="" if isolated or abi >= 4 else "Allow unprivileged user namespaces (sysctl user.max_user_namespaces).",
-    )
-    yield Finding(
-        name="sandbox: files",
-        state="ok" if abi >= 1 else "warning",
-        found=f"landlock ABI {abi}" if abi >= 1 else "not isolated",
-        do="" if abi >= 1 else "Use a kernel with Landlock (5.13 or newer, enabled in its `lsm=`).",
-    )
+def _sandbox(settings: Settings) -> Iterator[Finding]:
+    """Each mechanism, tried in a child: what one has entered can't be undone."""
+    running = stack.read(settings.root)
+    accepted = (running or settings).sandbox.allow_without
+    with TemporaryDirectory() as folder:
+        missing = sandbox.probe(Path(folder))
+    for mechanism in WAIVABLE:
+        why = missing.get(mechanism, "")
+        yield Finding(
+            name=f"sandbox: {mechanism}",
+            state="ok" if not why else "warning" if mechanism in accepted else "missing",
+            found=f"{why} (accepted by this site)" if why and mechanism in accepted else why or "held",
+            do=advice(mechanism) if why else "",
+        )
 
 
 def _machine(settings: Settings) -> Iterator[Finding]:

@@ -27,5 +27,7 @@ def logs(
 
     Example: `shiplift logs triton -f`, `shiplift logs digits/3 --engine argo -f`
     """
+    from shiplift.runtime.base.text import printable
+
     for line in edge.engine(engine, namespace).logs(name, lines=lines, follow=follow):
-        typer.echo(line)
+        typer.echo(printable(line, lines=True))

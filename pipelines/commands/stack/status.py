@@ -1,5 +1,6 @@
 """`shiplift status`."""
 
+import time
 from typing import Annotated
 
 import typer
@@ -7,17 +8,34 @@ import typer
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.options import Engine, Json, Namespace
 
+_EVERY_S = 2
+
 
 def status(
     model: Annotated[str | None, typer.Argument(help="Show the versions of this model.", metavar="[MODEL]")] = None,
     engine: Engine = None,
     namespace: Namespace = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help=f"Show it again every {_EVERY_S} s, until interrupted.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the stack, or a model: its versions, their aliases and how their releases ended.
+    """Show the stack, or a model: its versions, their aliases, and how their releases ended or where they are.
 
-    Example: `shiplift status digits --json`, `shiplift status --engine argo`
+    Example: `shiplift status digits --watch`, `shiplift status --engine argo --json`
     """
+    from shiplift.pipelines.commands import console
     from shiplift.pipelines.commands.stack import status_tables
 
-    edge.print_result(edge.engine(engine, namespace).status(model), status_tables.show, as_json=as_json)
+    chosen = edge.engine(engine, namespace)
+    shown = chosen.status(model)
+    edge.print_result(shown, status_tables.show, as_json=as_json)
+    while watch:
+        try:
+            time.sleep(_EVERY_S)
+            shown = chosen.status(model)
+        except KeyboardInterrupt:
+            return
+        if not as_json:
+            console.stdout.clear()  # a terminal alone
+        edge.print_result(shown, status_tables.show, as_json=as_json)

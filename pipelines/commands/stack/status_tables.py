@@ -1,14 +1,25 @@
 """Tables for `shiplift status` and `shiplift up`: one for each kind of status, whichever engine it comes from."""
 
+import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
 from shiplift.pipelines.commands import console
-from shiplift.pipelines.engines.answers import ClusterStatus, ModelVersions, StackStatus, Status
+from shiplift.pipelines.engines.answers import (
+    ClusterStatus,
+    ModelStatus,
+    ModelVersions,
+    ServiceStatus,
+    StackStatus,
+    Status,
+)
 from shiplift.pipelines.engines.local.status import Endpoints
+
+_INCIDENTS = 5  # the newest
 
 
 def show(status: Status) -> None:
@@ -32,32 +43,75 @@ def _show_stack(status: StackStatus) -> None:
         table.add_row(part.name, state, str(part.pid or ""), f"{part.memory_mb:.0f}", part.address)
     console.stdout.print(table)
     if status.models:
-        table = _table("model", "champion", "challenger", "previous", "latest")
+        table = _table("model", "champion", "challenger", "previous", "latest", "answers")
         for model in status.models:
             numbers = [str(n or "-") for n in (model.champion, model.challenger, model.previous, model.latest)]
-            table.add_row(model.model, *numbers)
+            table.add_row(model.model, *numbers, _answers(model))
         console.stdout.print()
         console.stdout.print(table)
-    for name in status.releasing:
-        console.stdout.print(f"releasing {name}", markup=False)
+        for model in status.models:
+            _show_drift(model.drift)
+    for release in status.releasing:
+        console.stdout.print(f"{release.model} version {release.version}: {release}", markup=False)
+    for incident in status.incidents[-_INCIDENTS:]:
+        at = datetime.fromtimestamp(incident.at, tz=UTC).astimezone()
+        console.stdout.print(f"{at:%Y-%m-%d %H:%M:%S}  {incident.model}: {incident.event}", markup=False)
 
 
 def _show_model(status: ModelVersions) -> None:
     console.stdout.print(f"{status.model}: {status.endpoint.http}, gRPC {status.endpoint.grpc}", markup=False)
     table = _table("version", "aliases", "outcome", "reason")
     for version in status.versions:
-        table.add_row(str(version.version), ", ".join(version.aliases), version.outcome, version.reason)
+        outcome, reason = (str(version.under_way), "") if version.under_way else (version.outcome, version.reason)
+        table.add_row(str(version.version), ", ".join(version.aliases), outcome, reason)
     console.stdout.print(table)
+    _show_drift(status.drift)
+    console.stdout.print(_answers(status))
+
+
+def _answers(served: ModelStatus | ModelVersions) -> Text:
+    """What golden requests to production last showed of a model."""
+    ago = f"{max(0.0, time.time() - served.verified_at):.0f} s ago"
+    if served.finding:
+        return Text(f"{served.finding} (last verified {ago if served.verified_at else 'never'})", style="red")
+    return Text(f"verified {ago}" if served.verified_at else "-")
 
 
 def _show_cluster(status: ClusterStatus) -> None:
-    table = _table("release", "model", "version", "phase", "verdict")
+    if status.services:
+        several = any(service.targets for service in status.services)
+        columns = ("model", "state", "version", "revision", "weights", *(["targets"] if several else []), "pods")
+        table = _table(*columns, "message")
+        for service in status.services:
+            table.add_row(*_service_row(service, targets=several))
+        console.stdout.print(table)
+        console.stdout.print()
+    table = _table("release", "model", "version", "workflow", "outcome", "why")
     for release in status.releases:
-        verdict = Text(release.verdict, style=console.style(release.verdict))
-        table.add_row(release.name, release.model, str(release.version), release.phase, verdict)
+        outcome = Text(release.outcome, style=console.style(release.outcome))
+        phase = release.phase or "removed"
+        table.add_row(release.name, release.model, str(release.version), phase, outcome, Text(release.reason))
     console.stdout.print(table if status.releases else f"no releases in namespace {status.namespace}")
+    if status.note:
+        console.stdout.print(Text(status.note, style="yellow"))
     for alias, version in status.aliases.items():
         console.stdout.print(f"{alias}  version {version}", markup=False)
+    _show_drift(status.drift)
+
+
+def _service_row(service: ServiceStatus, *, targets: bool) -> tuple[str | Text, ...]:
+    style = {"Ready": "green", "Stalled": "red"}.get(service.state, "yellow")
+    state = service.state if service.state == "Ready" else f"{service.state}: {service.reason}"
+    weights = ", ".join(f"{name} {percent} %" for name, percent in service.weights.items())
+    pods = f"{service.ready_pods}/{service.pods}"
+    shares = [service.targets or "-"] if targets else []
+    version, revision = str(service.version or "-"), service.revision or "-"
+    return service.model, Text(state, style=style), version, revision, weights, *shares, pods, service.message
+
+
+def _show_drift(drift: str) -> None:
+    if drift:
+        console.stdout.print(Text(drift, style="yellow"))
 
 
 def _table(*columns: str) -> Table:

@@ -21,6 +21,13 @@ def up(
         str | None, typer.Option(help="URI of an MLflow server to use instead of starting one.")
     ] = None,
     rate_limiter: Annotated[bool, typer.Option("--rate-limiter", help="Enable Triton's rate limiter.")] = False,
+    allow_without: Annotated[
+        list[str] | None,
+        typer.Option(help="What the sandbox may lack here: namespaces, landlock, seccomp; `nothing` takes that back."),
+    ] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Take the registry over from another installation of Shiplift.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Start the embedded stack: MLflow, the webhook receiver, production Triton and the dispatcher.
@@ -40,5 +47,11 @@ def up(
         free_ports=free_ports or None,
         registry_uri=registry,
         rate_limiter=rate_limiter or None,
+        sandbox=_sandbox(allow_without),
     )
-    edge.print_result(endpoints(stack.up(settings, edge.say)), status_tables.show_endpoints, as_json=as_json)
+    started = stack.up(settings, edge.say, take_over=take_over)
+    edge.print_result(endpoints(started), status_tables.show_endpoints, as_json=as_json)
+
+
+def _sandbox(allow_without: list[str] | None) -> dict[str, list[str]] | None:
+    return {"allow_without": [name for name in allow_without if name != "nothing"]} if allow_without else None

@@ -35,7 +35,7 @@ from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 from shiplift.steps.rollback import rollback
 
 MODEL = "digits"
-_SCRIPT = Path(str(files("shiplift.templates").joinpath("train.py")))
+_SCRIPT = Path(str(files("shiplift.templates").joinpath("starters/train_torch.py")))
 _SPEC = """\
 quality: {min_score: 0.9}
 slo: {p99_ms: 100, throughput_per_s: 200, regression: {p99_percent: 100, throughput_percent: 40}}

@@ -8,20 +8,24 @@ from pathlib import Path
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.spec import document
 
-_COPIED = ("shiplift.yaml", "train.py")
+STARTERS = ("torch", "sklearn", "xgboost", "onnx", "transformers")  # templates/starters
 SCHEMA = "shiplift.schema.json"
 _WORKFLOW = {".github/workflows/shiplift-release.yaml": "github/shiplift-release.yaml"}
 
 
-def write(folder: Path, *, force: bool, github_actions: bool = False) -> list[Path]:
-    """Writes the commented spec, its schema and the example training script; returns their paths.
+def write(folder: Path, *, force: bool, starter: str = STARTERS[0], github_actions: bool = False) -> list[Path]:
+    """Writes the commented spec, its schema and a training script that uses the library `starter`; returns their paths.
 
     With `github_actions`, writes only a GitHub Actions workflow that releases models whose spec changed.
 
     Raises:
-        UsageError: a file exists and `force` is not set, or the folder can't be created. Nothing is written then.
+        UsageError: there is no such starter, a file exists and `force` is not set, or the folder can't be created.
+            Nothing is written then.
     """
-    sources = _WORKFLOW if github_actions else {name: name for name in _COPIED} | {SCHEMA: ""}
+    if starter not in STARTERS:
+        raise UsageError(f"there is no starter for {starter!r}", do=f"Choose one of {', '.join(STARTERS)}.")
+    starting = {"shiplift.yaml": "shiplift.yaml", "train.py": f"starters/train_{starter}.py", SCHEMA: ""}
+    sources = _WORKFLOW if github_actions else starting
     paths = [folder / name for name in sources]
     existing = [str(path) for path in paths if path.exists()]
     if existing and not force:

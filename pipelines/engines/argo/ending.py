@@ -1,17 +1,27 @@
 """How a Workflow ended, as the record that engine 1 passes to its last stage: so both engines share one `conclude`.
 
-Each stage's pod leaves its own records (`stage_run`, `failure`). For a pod that could not (deleted, out of memory,
-never scheduled, image missing), they are made from what Argo says about its node.
+A pod leaves the records of its stages (`stage_runs`, `failure`). For one that could not (deleted, out of memory, never
+scheduled, image missing), they are made from what Argo says about its node.
 """
 
 import json
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from shiplift.pipelines import pods
 from shiplift.pipelines.engines.argo.layout import dashed
-from shiplift.pipelines.engines.argo.workflows import STOPPED_BECAUSE, SUCCEEDED, ended, nodes, outputs
+from shiplift.pipelines.engines.argo.workflows import (
+    CONCLUDED,
+    LATE,
+    STOPPED_BECAUSE,
+    SUCCEEDED,
+    ended,
+    nodes,
+    outputs,
+)
 from shiplift.pipelines.graph import Each, Pipeline, Stage
 from shiplift.runtime.base.errors import (
     Cancelled,
@@ -23,7 +33,7 @@ from shiplift.runtime.base.errors import (
 )
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.release import Ending, StageRun
+from shiplift.runtime.records.release import Ending, ReleaseReport, StageRun, StageRuns
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.kubernetes.connection import Object
 
@@ -31,13 +41,22 @@ Node = Mapping[str, Any]
 _KILLED = 128 + signal.SIGKILL  # the exit code of a pod that went over its memory
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """A stage that a pod has reached: how it went, and the pod's node."""
+
+    stage: Stage
+    node: Node
+    run: StageRun
+
+
 def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
     """The ending of a pipeline's Workflow, as far as it has run."""
     stages, verdict, failure = [], None, None
-    for stage, node in attempts(workflow, pipeline):
-        stages.append(stage_run(stage, node))
-        verdict = _verdict(stage, node) or verdict
-        failure = failure or _failure(stage, node)
+    for reached in stages_of(workflow, pipeline):
+        stages.append(reached.run)
+        verdict = _verdict(reached) or verdict
+        failure = failure or _failure(reached)
     notes = workflow["metadata"].get("annotations", {})
     if reason := notes.get(STOPPED_BECAUSE, ""):
         failure = Failure.of(ClusterRefused(reason, do="Fix that, then `shiplift rerun` it."))
@@ -55,13 +74,60 @@ def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
     )
 
 
-def attempts(workflow: Object, pipeline: Pipeline) -> Iterator[tuple[Stage, Node]]:
-    """The last attempt at each stage that has started, per item for a stage that runs once per item."""
-    pods = [node for node in nodes(workflow.get("status", {})) if node.get("type") == "Pod"]
-    pods.sort(key=lambda node: str(node.get("startedAt") or ""))
-    for stage in pipeline.flat():
-        latest = {_target(node): node for node in pods if node.get("templateName") == dashed(stage.name)}
-        yield from ((stage, node) for node in latest.values())
+def concluding_patch(workflow: Object, report: Record) -> Object:
+    """What the last stage writes on its release's Workflow: that it has concluded, and why it was not promoted.
+
+    Argo gives an ended Workflow the message of its first node, and a DAG's node has none of its own. So the reason goes
+    there, for `kubectl get workflows`; or onto the Workflow, if that has ended. Compressed nodes are left alone.
+    """
+    patch: Object = {"metadata": {"labels": {CONCLUDED: "true"}}}
+    status, name = workflow.get("status", {}), workflow["metadata"]["name"]
+    message = report.message if isinstance(report, ReleaseReport) else ""
+    if message and ended(status.get("phase")):
+        patch["status"] = {"message": message}
+    elif message and name in (status.get("nodes") or {}):
+        patch["status"] = {"nodes": {name: {"message": message}}}
+    return patch
+
+
+def stages_of(
+    workflow: Object, pipeline: Pipeline, told: Callable[[Node], StageRuns | None] = lambda _: None
+) -> list[Reached]:
+    """Every stage that has started, in the pipeline's order, as the last attempt at its pod left it.
+
+    `told` says how far the pod of a node under way has come, as far as it is known; else its first stage is under way.
+    """
+    together = {dashed(pod.name): pod.stages for pod in pods.flat(pods.of(pipeline))}
+    alone = {dashed(stage.name): (stage,) for stage in pipeline.flat()}
+    latest: dict[tuple[str, str], list[Reached]] = {}
+    for node in _pods(workflow):
+        name = str(node.get("templateName"))
+        if stages := together.get(name) or alone.get(name):
+            latest[name, _target(node)] = list(_reached(node, stages, told))
+    order = [stage.name for stage in pipeline.flat()]
+    reached = [each for pod in latest.values() for each in pod]
+    return sorted(reached, key=lambda each: order.index(each.stage.name))
+
+
+def _pods(workflow: Object) -> list[Node]:
+    """The nodes of pods, in the order in which they started."""
+    nodes_ = [node for node in nodes(workflow.get("status", {})) if node.get("type") == "Pod"]
+    return sorted(nodes_, key=lambda node: str(node.get("startedAt") or ""))
+
+
+def _reached(node: Node, stages: tuple[Stage, ...], told: Callable[[Node], StageRuns | None]) -> Iterator[Reached]:
+    """The stages that a pod has reached: what it says of them, and the one under way according to Argo."""
+    text = outputs(node).get(StageRuns.parameter())
+    report = StageRuns.model_validate_json(text) if text else (told(node) if under_way(node) else None) or StageRuns()
+    by_name = {stage.name: stage for stage in stages}
+    runs = [run for run in report.runs if run.name in by_name]
+    for run in runs:
+        yield Reached(stage=by_name[run.name], node=node, run=run.model_copy(update={"target": _target(node)}))
+    left = [stage for stage in stages if stage.name not in {run.name for run in runs}]
+    if not left or (runs and (runs[-1].outcome != "ok" or node.get("phase") == SUCCEEDED)):
+        return
+    stage = by_name.get(report.under_way, left[0])
+    yield Reached(stage=stage, node=node, run=_run_of(stage, node))
 
 
 def under_way(node: Node) -> bool:
@@ -69,10 +135,8 @@ def under_way(node: Node) -> bool:
     return not ended(node.get("phase"))
 
 
-def stage_run(stage: Stage, node: Node) -> StageRun:
-    """How a stage went, according to its pod or else to Argo; a stage that has not ended counts as cancelled."""
-    if text := outputs(node).get(StageRun.parameter()):
-        return StageRun.model_validate_json(text)
+def _run_of(stage: Stage, node: Node) -> StageRun:
+    """How a stage went, according to Argo; a stage that has not ended counts as cancelled."""
     started, finished = node.get("startedAt"), node.get("finishedAt")
     return StageRun(
         name=stage.name,
@@ -83,19 +147,23 @@ def stage_run(stage: Stage, node: Node) -> StageRun:
     )
 
 
-def _verdict(stage: Stage, node: Node) -> Verdict | None:
+def _verdict(reached: Reached) -> Verdict | None:
+    stage = reached.stage
     if not issubclass(stage.gives, Verdict) and stage.gives.objection is Record.objection:
         return None  # such a record never objects
-    text = outputs(node).get(stage.gives.parameter())
+    text = outputs(reached.node).get(stage.gives.parameter())
     record: Record | None = stage.gives.model_validate_json(text) if text else None
     if isinstance(record, Verdict):
         return record
     return record.objection() if record else None
 
 
-def _failure(stage: Stage, node: Node) -> Failure | None:
-    if under_way(node) or node.get("phase") == SUCCEEDED:
+def _failure(reached: Reached) -> Failure | None:
+    stage, node = reached.stage, reached.node
+    if under_way(node) or node.get("phase") == SUCCEEDED or reached.run.outcome == "ok":
         return None
+    if LATE in str(node.get("message") or ""):  # whatever it wrote when Kubernetes ended it
+        return Failure.of(_error_of_pod(stage, node))
     parameters = outputs(node)
     if text := parameters.get(Failure.parameter()):
         return Failure.model_validate_json(text)

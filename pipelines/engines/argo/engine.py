@@ -3,6 +3,7 @@
 It needs only a kubeconfig: services inside the cluster are reached through the API server's service proxy.
 """
 
+import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,22 +18,28 @@ from shiplift.pipelines.engines.answers import (
     Entry,
     Status,
     WorkflowStatus,
+    champion_drift,
 )
 from shiplift.pipelines.engines.argo import events, logs
 from shiplift.pipelines.engines.argo.layout import TARGETS
 from shiplift.pipelines.engines.argo.past import Past
-from shiplift.pipelines.engines.argo.releases import ArgoReleases
+from shiplift.pipelines.engines.argo.releases import ArgoReleases, status_of
 from shiplift.pipelines.engines.argo.rollback import rollback
-from shiplift.pipelines.engines.argo.workflows import RELEASE_TEMPLATE
-from shiplift.runtime.base.errors import ClusterRefused, NotFound
+from shiplift.pipelines.engines.argo.services import service_status
+from shiplift.pipelines.engines.argo.workflows import Run
+from shiplift.runtime.base.errors import ClusterRefused, NotFound, ShipliftError
+from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Cluster, Site
+from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, Published, ServedModel
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, NODE, WORKFLOW, WORKFLOW_TEMPLATE
+from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, NODE, WORKFLOW
 from shiplift.runtime.serving.kubernetes.objects.names import HTTP
+from shiplift.runtime.serving.operator import declared
+from shiplift.runtime.serving.operator.declared import Declared
 from shiplift.runtime.serving.service_proxy import client_of, transport_to
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.target import Target
@@ -74,15 +81,13 @@ class ArgoEngine:
         Raises:
             ClusterRefused: Shiplift is not installed in the namespace.
         """
-        template = self.api.get(WORKFLOW_TEMPLATE, RELEASE_TEMPLATE)
-        if template is None:
+        site = self.releases.site()
+        if site is None:
             raise ClusterRefused(
                 f"Shiplift is not installed in namespace {self.namespace!r}",
                 do="Run `shiplift install`, or name the right one with --namespace.",
             )
-        parameters = template["spec"]["arguments"]["parameters"]
-        values = {parameter["name"]: parameter.get("value", "") for parameter in parameters}
-        return Site.model_validate_json(values[Site.parameter()])
+        return site
 
     # --- releasing ---
 
@@ -109,7 +114,7 @@ class ArgoEngine:
         return events.of(self.api, name)
 
     def result(self, name: str) -> ReleaseReport:
-        """The report of an ended release.
+        """The report of an ended release; its page is saved in `home` if the registry has it.
 
         Raises:
             NotFound: the release left no report.
@@ -119,7 +124,10 @@ class ArgoEngine:
             raise NotFound(
                 f"release {name} left no report", do=f"Look at it with `argo get -n {self.namespace} {name}`."
             )
-        return report
+        try:
+            return self._past.with_page(report)
+        except ShipliftError:  # such as no account of the registry's: it ended all the same
+            return report.model_copy(update={"report": ""})
 
     def cancel(self, model: str, version: int) -> str:
         """Cancels a version's release, and waits for its last stage; returns its name, or "" if there was none."""
@@ -158,8 +166,9 @@ class ArgoEngine:
         return self._past.story(report)
 
     def champions(self) -> dict[str, int]:
-        """The champion of each model (0: none)."""
-        return self._past.champions()
+        """The champion of each model (0: none): what production serves."""
+        served = declared.versions(self._services())
+        return self._past.champions() | {model: version for model, version in served.items() if version}
 
     @property
     def _past(self) -> Past:
@@ -174,17 +183,31 @@ class ArgoEngine:
         reach the same server only if the model has one replica.
         """
         from shiplift.pipelines.engines.inference import ask  # noqa: PLC0415 - Triton's client: 0.2 s
-        from shiplift.runtime.serving.kubernetes.front import Front  # noqa: PLC0415
         from shiplift.runtime.serving.triton.http_client import TritonHttpClient  # noqa: PLC0415
 
         cluster = self._cluster
-        weights = Front(cluster, check_name(model)).weights()
-        if not weights:
+        api = KubernetesClient(cluster.serving_namespace)
+        service = declared.find(api, check_name(model))
+        if service is None or not service.status.revision:
             raise NotFound(f"production does not serve {model!r}", do="See `shiplift status --engine argo`.")
-        package = max(weights, key=lambda name: weights[name])
-        uri = f"http://{package}.{cluster.serving_namespace}:{HTTP}"
-        with client_of(KubernetesClient(cluster.serving_namespace), uri) as http:
+        uri = f"http://{service.status.revision}.{cluster.serving_namespace}:{HTTP}"
+        with client_of(api, uri) as http:
             return ask(TritonHttpClient(http), model, file, sequence=sequence)
+
+    def discover(self, model: str) -> ServedModel:
+        """Where a model answers, as the operator published it: inside the cluster for a pod, else outside."""
+        api = KubernetesClient(self._cluster.serving_namespace)
+        body = api.get(CONFIG_MAP, CONFIG_MAP_NAME) or {}
+        text = (body.get("data") or {}).get(dns_name(check_name(model)))
+        if text is None:
+            raise NotFound(f"production does not serve {model!r}", do="See `shiplift status --engine argo`.")
+        served = Published.model_validate_json(text).seen_from(inside="KUBERNETES_SERVICE_HOST" in os.environ)
+        if served is None:
+            raise NotFound(
+                f"{model!r} has no address outside the cluster",
+                do="Set `gateway` or `ingress` in the values, or use `shiplift infer --engine argo`.",
+            )
+        return served
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The logs of a component's pods, or of a version's newest release; each line begins with its pod or stage."""
@@ -196,17 +219,21 @@ class ArgoEngine:
         return logs.of_release(self.api, workflow, lines=lines, ended=ended)
 
     def status(self, model: str | None) -> Status:
-        """The releases whose Workflows still exist, newest first."""
+        """What serves, and its releases: those whose Workflows still exist, then those that only the registry knows."""
         runs = sorted(self.releases.runs(model=model or ""), key=lambda run: run.created_at, reverse=True)
-        shown = tuple(
-            WorkflowStatus(
-                name=run.name, model=run.request.model, version=run.request.version, phase=run.phase or "Pending",
-                verdict=str(run.report.verdict) if run.report else "", reason=run.report.reason if run.report else "",
-            )
-            for run in runs if run.request
-        )  # fmt: skip
+        past, note = self._recorded(model or "")
+        names = {run.name for run in runs}
+        shown = (
+            *(status_of(run, self._now(run)) for run in runs if run.request),
+            *(release for release in past if release.name not in names),
+        )
+        services = [service for service in self._services() if model in (None, service.spec.model)]
         aliases = self.registry.aliases(model) if model else {}
-        return ClusterStatus(namespace=self.namespace, releases=shown, aliases=aliases)
+        drift = champion_drift(model, declared.versions(services).get(model, 0), aliases) if model else ""
+        return ClusterStatus(
+            namespace=self.namespace, services=tuple(map(service_status, services)), releases=shown, aliases=aliases,
+            drift=drift, note=note,
+        )  # fmt: skip
 
     def targets(self) -> Catalogue:
         """The catalogue installed on the cluster."""
@@ -232,6 +259,27 @@ class ArgoEngine:
         if not isinstance(place, Cluster):
             raise ClusterRefused("the installed WorkflowTemplate names no cluster", do="Run `shiplift install` again.")
         return place
+
+    def _services(self) -> list[Declared]:
+        """What should serve, and what the operator last saw; nothing if Shiplift is not installed."""
+        site = self.releases.site()
+        if site is None or not isinstance(site.place, Cluster):
+            return []
+        return list(declared.everything(KubernetesClient(site.place.serving_namespace)))
+
+    def _recorded(self, model: str) -> tuple[list[WorkflowStatus], str]:
+        """The releases that the registry knows; if it does not answer, none, and a note that says so."""
+        if self.releases.site() is None:
+            return [], ""
+        try:
+            return self._past.recorded(model), ""
+        except ShipliftError as error:
+            return [], f"releases whose Workflows were removed are not listed: {error}"
+
+    def _now(self, run: Run) -> str:
+        """The stages of a release that are under way, in words."""
+        stages = events.now(self.api, run.name) if run.active else ""
+        return f"under way: {stages}" if stages else ""
 
     def _tags(self, model: str, version: int) -> Mapping[str, str]:
         info = self.registry.version(model, version)

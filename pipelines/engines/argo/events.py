@@ -1,18 +1,24 @@
 """The events of a Workflow, as the local engine reports them: stages that start, stages that finish."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from threading import Thread
+from typing import Any
 
-from shiplift.pipelines.engines.argo import workflows
-from shiplift.pipelines.engines.argo.ending import attempts, stage_run, under_way
+from shiplift.pipelines.engines.argo import lines, workflows
+from shiplift.pipelines.engines.argo.ending import Reached, stages_of, under_way
 from shiplift.pipelines.release import RELEASE
-from shiplift.runtime.base.errors import NotFound
-from shiplift.runtime.records.release import Event
+from shiplift.runtime.base.errors import NotFound, ShipliftError
+from shiplift.runtime.records.release import Event, StageRuns
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
-from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
+from shiplift.runtime.serving.kubernetes.kinds import POD, WORKFLOW
+from shiplift.runtime.serving.kubernetes.objects.names import STAGES
 
+NODE_ID = "workflows.argoproj.io/node-id"  # an annotation of a pod
 _POLL_S = 0.5
+_LINES = 10_000  # of a pod's log: its stages' progress
 
 
 def of(api: KubernetesClient, name: str) -> Iterator[Event | None]:
@@ -22,9 +28,10 @@ def of(api: KubernetesClient, name: str) -> Iterator[Event | None]:
         NotFound: there is no such Workflow.
     """
     reported: dict[tuple[str, str], str] = {}
+    running = RunningPods(api, name)
     while True:
         body = workflow(api, name)
-        yield from _changes(body, reported)
+        yield from _changes(stages_of(body, RELEASE, running.told), reported)
         if ended(body):
             return
         yield None
@@ -48,18 +55,68 @@ def ended(body: Object) -> bool:
     return workflows.ended(body.get("status", {}).get("phase"))
 
 
-def _changes(body: Object, reported: dict[tuple[str, str], str]) -> Iterator[Event]:
-    """The stages that started or finished since the last call; updates `reported`."""
-    for stage, node in attempts(body, RELEASE):
-        run = stage_run(stage, node)
-        state = f"{node['id']} {'started' if under_way(node) else run.outcome}"
-        if reported.get((run.name, run.target)) == state:
+def now(api: KubernetesClient, name: str) -> str:
+    """The stages of a Workflow that are under way, in words; empty if none is."""
+    body = api.get(WORKFLOW, name) or {}
+    reached = stages_of(body, RELEASE, RunningPods(api, name, follow=False).told)
+    return ", ".join(f"{each.stage.name} {each.run.target}".strip() for each in reached if _open(each))
+
+
+class RunningPods:
+    """What the logs of a Workflow's running pods say of their stages; Argo knows only once a pod has ended.
+
+    With `follow`, each log is read as it grows, in a thread of its own; else once, to its end. Without the right to
+    read logs nothing is known.
+    """
+
+    def __init__(self, api: KubernetesClient, workflow: str, *, follow: bool = True) -> None:
+        self._api = api
+        self._workflow = workflow
+        self._follow = follow
+        self._told: dict[str, StageRuns] = {}
+        self._readers: dict[str, Thread] = {}
+
+    def told(self, node: Mapping[str, Any]) -> StageRuns | None:
+        """How far the pod of a node has come; None if that is not known."""
+        key = str(node["id"])
+        reader = self._readers.get(key)
+        if node.get("phase") == "Running" and (reader is None or not reader.is_alive()):
+            reader = self._readers[key] = Thread(target=self._read, args=(key,), daemon=True)
+            reader.start()
+            if not self._follow:
+                reader.join()
+        return self._told.get(key)
+
+    def _read(self, key: str) -> None:
+        with suppress(ShipliftError):
+            for pod in self._api.find(POD, f"workflows.argoproj.io/workflow={self._workflow}"):
+                if pod["metadata"].get("annotations", {}).get(NODE_ID) == key:
+                    stages = pod["metadata"].get("labels", {}).get(STAGES, "").split(".")
+                    log = self._api.log(pod["metadata"]["name"], "main", lines=_LINES, follow=self._follow)
+                    for report in lines.told(log, stages):
+                        self._told[key] = report
+
+
+def _open(reached: Reached) -> bool:
+    """Whether a stage has not ended: its pod has not, and has not said that the stage did."""
+    return under_way(reached.node) and reached.run.outcome == "cancelled"
+
+
+def _changes(reached: list[Reached], reported: dict[tuple[str, str], str]) -> Iterator[Event]:
+    """The stages that started, finished or wait for something since the last call; updates `reported`."""
+    for each in reached:
+        node, run, waiting = each.node, each.run, workflows.waiting_for(each.node)
+        target = run.target
+        state = f"{node['id']} {waiting or 'started' if _open(each) else run.outcome}"
+        if reported.get((run.name, target)) == state:
             continue
-        reported[run.name, run.target] = state
-        if under_way(node):
-            yield Event(stage=run.name, target=run.target, kind="started")
+        reported[run.name, target] = state
+        if waiting:
+            yield Event(stage=run.name, target=target, kind="progress", message=waiting)
+        elif _open(each):
+            yield Event(stage=run.name, target=target, kind="started")
         else:
             yield Event(
-                stage=run.name, target=run.target, kind="finished", message=run.message, seconds=run.seconds,
+                stage=run.name, target=target, kind="finished", message=run.message, seconds=run.seconds,
                 cached=run.cached, outcome=run.outcome,
             )  # fmt: skip

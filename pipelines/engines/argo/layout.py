@@ -9,7 +9,12 @@ LEDGER_SECRET, TARGETS, CONFIG_MAP, LIMITS = (
     "shiplift-config",
     "shiplift-limits",
 )
+GIT_COMMITS = "shiplift-git-commits"  # the last handled commit of each repository
 STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shiplift-executor", "shiplift-receiver"
+# The Secrets with the registry's accounts, as MLflow's variables; see `pipelines.installation.accounts`.
+REGISTRY_ADMIN, REGISTRY_RELEASE = "shiplift-registry-admin", "shiplift-registry-release"
+ARTIFACTS_SECRET = "shiplift-artifacts"  # noqa: S105 - the user's own: credentials of a store or an external registry
+OPERATOR = "shiplift-operator"  # of TritonServices: the account that moves production's traffic
 TUNER = "shiplift-tune"  # a search that measures in a pod of its own
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from queue import Empty, Queue
 from threading import Thread
 
+from shiplift.pipelines.engines.argo.lines import split
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.kinds import POD
-from shiplift.runtime.serving.kubernetes.objects.names import LABEL
+from shiplift.runtime.serving.kubernetes.objects.names import STAGES
 
 PARTS = ("reconciler", "receiver", "mlflow")
 _POLL_S = 1.0
@@ -23,11 +24,14 @@ _Key = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A started container and the label of its lines; a restarted container is another source."""
+    """A started container; a restarted one is another source.
+
+    `stages` are those it runs, with their labels: a stage's name, with its target if it runs once per target.
+    """
 
     pod: str
     container: str
-    label: str
+    stages: dict[str, str]
     started_at: str
     restarts: int
 
@@ -109,8 +113,11 @@ def _read(api: KubernetesClient, source: Source, lines: int, queue: "Queue[str |
 
 
 def _marked(api: KubernetesClient, source: Source, *, lines: int, follow: bool) -> Iterator[str]:
+    label = next(iter(source.stages.values()), source.pod)
     for line in api.log(source.pod, source.container, lines=lines, follow=follow):
-        yield f"{source.label:<{_WIDTH}} {line}"
+        stage, text = split(line, source.stages)
+        label = source.stages.get(stage, label)
+        yield f"{label:<{_WIDTH}} {text}"
 
 
 def _sources(api: KubernetesClient, selector: str) -> list[Source]:
@@ -122,22 +129,23 @@ def _sources(api: KubernetesClient, selector: str) -> list[Source]:
 def _source(pod: Object) -> Source | None:
     containers = pod["spec"]["containers"]
     main = next((container for container in containers if container["name"] == "main"), containers[0])
+    meta = pod["metadata"]
+    names, target = filter(None, meta.get("labels", {}).get(STAGES, "").split(".")), _target(main)
     for status in pod.get("status", {}).get("containerStatuses", []):
         state = status.get("state", {})
         if status["name"] == main["name"] and ("running" in state or "terminated" in state):
             return Source(
-                pod=pod["metadata"]["name"], container=main["name"], label=_label(pod, main),
-                started_at=str(pod["status"].get("startTime", "")), restarts=int(status.get("restartCount", 0)),
+                pod=meta["name"], container=main["name"],
+                stages={name: f"{name}/{target}" if target else name for name in names},
+                started_at=str(pod["status"].get("startTime", "")),
+                restarts=int(status.get("restartCount", 0)),
             )  # fmt: skip
     return None
 
 
-def _label(pod: Object, container: Object) -> str:
-    """The stage, with its target if it runs once per target; without a stage, the pod."""
-    stage = pod["metadata"].get("labels", {}).get(f"{LABEL}stage", "")
+def _target(container: Object) -> str:
+    """The name of the target, for stages that run once per target; else empty."""
     arguments = container.get("args", [])
-    target = ""
-    if "--target" in arguments:
-        with suppress(ValueError, IndexError, AttributeError):
-            target = str(json.loads(arguments[arguments.index("--target") + 1]).get("name", ""))
-    return f"{stage}/{target}" if stage and target else stage or str(pod["metadata"]["name"])
+    with suppress(ValueError, IndexError, AttributeError):
+        return str(json.loads(arguments[arguments.index("--target") + 1]).get("name", ""))
+    return ""

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from shiplift.pipelines.engines.pages import with_page
+from shiplift.pipelines.engines.answers import WorkflowStatus
+from shiplift.pipelines.engines.pages import save_page, with_page
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.gates.report import Story
@@ -26,6 +27,17 @@ class Past:
     def report(self, model: str, version: int) -> ReleaseReport:
         """The report of a version's newest release; its page is saved in `home`."""
         return with_page(Published(self.registry, self.version(model, version)), self.home)
+
+    def with_page(self, report: ReleaseReport) -> ReleaseReport:
+        """The report of a release that has just ended, with its page; the path in it was one in a pod."""
+        published = Published(self.registry, self.version(report.model, report.version))
+        newest = published.info.tags.get(f"{TAG}release") == report.release
+        return save_page(report, published.page() if newest else "", self.home)
+
+    def recorded(self, model: str = "") -> list[WorkflowStatus]:
+        """How the newest release of each version ended, whether its Workflow still exists or not."""
+        versions = self.registry.recent(model)
+        return [_ended(info) for info in versions if info.tags.get(f"{TAG}release")]
 
     def reports(self, model: str = "") -> list[ReleaseReport]:
         """The newest report of each released version."""
@@ -60,3 +72,14 @@ class Past:
         if info is None:
             raise NotFound(f"the registry has no version {version} of {model!r}", do="See `shiplift status`.")
         return info
+
+
+def _ended(info: VersionInfo) -> WorkflowStatus:
+    return WorkflowStatus(
+        name=info.tags[f"{TAG}release"],
+        model=info.name,
+        version=info.version,
+        verdict=info.tags.get(f"{TAG}verdict", ""),
+        outcome=info.tags.get(f"{TAG}outcome", ""),
+        reason=info.tags.get(f"{TAG}reason", ""),
+    )

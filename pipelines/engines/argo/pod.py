@@ -1,41 +1,49 @@
-"""Runs a stage in a pod, or by hand.
+"""Runs the stages of a pod, one after another, or a stage by hand.
 
-    python -m shiplift.pipelines.engines.argo.pod gate --out DIR --slo '{...}' --load_report '{...}' ...
+    python -m shiplift.pipelines.engines.argo.pod deploy+gate --out DIR --slo '{...}' --load_report '{...}' ...
 
-The rules are those of engine 1: a finished stage is looked up in the ledger by its cache key and not run again. Its
-record is written where the engine looks. The records of all targets reach a single stage in a single argument, so such
-a record goes into the artifact store, and its digest into the argument. The exit code says how the stage ended, the
-pod's termination message says why, and `stage_run.json` and `failure.json` say both to the last stage.
+The rules are those of engine 1: a finished stage is looked up in the ledger by its cache key and not run again, so a
+pod that was lost goes on where it was. A stage's record is passed to the later stages, and written where the engine
+looks. The records of all targets reach a single pod in a single argument, so such a record goes into the artifact
+store, and its digest into the argument. The first stage that fails or objects ends the pod. Its exit code says how, the
+pod's termination message which stage and why, and `stage_runs.json` and `failure.json` say both to the last stage.
 """
 
 import contextlib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from signal import Signals
-from typing import Any
+from typing import Any, TextIO
 
-from shiplift.pipelines.engines.argo.ending import ending_of
+from shiplift.pipelines.engines.argo.ending import concluding_patch, ending_of
 from shiplift.pipelines.engines.argo.layout import CONFIG
-from shiplift.pipelines.engines.argo.workflows import CONCLUDED, as_parameter
-from shiplift.pipelines.engines.attempt import Attempt, Done, failure_of
+from shiplift.pipelines.engines.argo.lines import finished, progressed, started
+from shiplift.pipelines.engines.argo.workflows import as_parameter
+from shiplift.pipelines.engines.attempt import Attempt, Done, ResultCache, failure_of
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.graph import Each, Stage, load
-from shiplift.pipelines.release import RELEASE, ROLLBACK
+from shiplift.pipelines.pods import Pod
+from shiplift.pipelines.release import RELEASE, SINGLE
 from shiplift.runtime.base.errors import Cancelled, RecordTooLarge, UsageError
+from shiplift.runtime.base.text import printable
+from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, Sections
-from shiplift.runtime.records.release import Ending
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import Ending, StageRun, StageRuns
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
 from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.broker import Broker, brokered, is_brokered
 from shiplift.runtime.store.ledger import Ledger
 
 MAX_RECORD_BYTES = 96 * 1024  # the kernel allows 128 KiB per argument, and Argo's escaping needs room
@@ -47,21 +55,24 @@ _MESSAGE_BYTES = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A stage and its arguments, from a command line."""
+    """Stages and the arguments that come from outside their pod, from a command line."""
 
-    stage: Stage
+    stages: tuple[Stage, ...]
     out: Path
     arguments: dict[str, Any]
     workflow: str = ""
+    broker: Broker | None = None
 
     @property
     def target(self) -> str:
-        """The name of the item, for a stage that runs once per item; else empty."""
+        """The name of the item, for stages that run once per item; else empty."""
         return str(getattr(self.arguments.get("target"), "name", ""))
 
     @property
-    def ledger(self) -> Ledger | None:
-        """The ledger of its release; None if it is not a stage of a release."""
+    def cache(self) -> ResultCache | None:
+        """The ledger of its release, or the pod's broker to it; None if it is not a stage of a release."""
+        if self.broker is not None:
+            return self.broker
         site, request = self.arguments.get(Site.parameter()), self.arguments.get(Request.parameter())
         return Ledger(site, request) if site and request else None
 
@@ -73,27 +84,45 @@ def parse(words: Sequence[str]) -> Call:
         UsageError: there is no such stage, or a record is missing or invalid.
         ArtifactCorrupt: a stored record is gone or altered.
     """
-    stages = {stage.name: stage for stage in (*RELEASE.flat(), ROLLBACK, RELEASE.on_exit) if stage is not None}
-    stage = stages.get(words[0] if words else "")
-    if stage is None:
-        raise UsageError(f"there is no stage {' '.join(words[:1])!r}", do=f"Stages are: {', '.join(stages)}.")
+    word = words[0] if words else ""
+    stages = _stages(word)
     pairs = dict(zip((word.removeprefix("--") for word in words[1::2]), words[2::2], strict=False))
     try:
-        site = load(Site, json.loads(pairs[Site.parameter()])) if Site.parameter() in pairs else None
+        site = _site(pairs)
         arguments = {
             name: pairs[name] if kind is str else load(kind, _resolved(json.loads(pairs[name]), site))
-            for name, kind in stage.takes.items()
+            for name, kind in Pod(word, stages).takes.items()
             if kind is not Ending
         }
-        # The ledger needs these to identify the release, even if the stage does not take them.
-        for kind in (Site, Request):
-            if kind.parameter() in pairs:
-                arguments[kind.parameter()] = load(kind, json.loads(pairs[kind.parameter()]))
-        return Call(stage=stage, out=Path(pairs["out"]), arguments=arguments, workflow=pairs.get("workflow", ""))
+        # The ledger needs these to identify the release, even if no stage takes them.
+        if Request.parameter() in pairs:
+            arguments[Request.parameter()] = load(Request, json.loads(pairs[Request.parameter()]))
+        arguments |= {Site.parameter(): site} if site else {}
+        return Call(
+            stages=stages, out=Path(pairs["out"]), arguments=arguments, workflow=pairs.get("workflow", ""),
+            broker=Broker(site.registry_uri) if site and is_brokered(site.registry_uri) else None,
+        )  # fmt: skip
     except KeyError as error:
-        raise UsageError(f"{stage.name} needs --{error.args[0]}", do="Pass each record it takes as JSON.") from error
+        raise UsageError(f"{word} needs --{error.args[0]}", do="Pass each record it takes as JSON.") from error
     except ValueError as error:
-        raise UsageError(f"{stage.name}: {' '.join(str(error).split())[:1000]}", do="Fix that record.") from error
+        raise UsageError(f"{word}: {' '.join(str(error).split())[:1000]}", do="Fix that record.") from error
+
+
+def _stages(word: str) -> tuple[Stage, ...]:
+    known = {stage.name: stage for stage in (*RELEASE.flat(), *SINGLE, RELEASE.on_exit) if stage is not None}
+    names = word.split("+")
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise UsageError(f"there is no stage {unknown[0]!r}", do=f"Stages are: {', '.join(known)}.")
+    return tuple(known[name] for name in names)
+
+
+def _site(pairs: Mapping[str, str]) -> Site | None:
+    """The site; with `--broker`, as it is for a pod whose credentials are in another container."""
+    if Site.parameter() not in pairs:
+        return None
+    site = Site.model_validate(json.loads(pairs[Site.parameter()]))
+    return brokered(site) if "broker" in pairs else site
 
 
 def _resolved(value: Any, site: Site | None) -> Any:
@@ -105,34 +134,95 @@ def _resolved(value: Any, site: Site | None) -> Any:
     return value
 
 
+@dataclass
+class _Walk:
+    """A walk through a pod's stages: the records so far, and how each stage went."""
+
+    call: Call
+    known: dict[str, Any]
+    check: Callable[[], None]
+    runs: list[StageRun] = field(default_factory=list)
+
+    def note(self, under_way: str = "") -> None:
+        """Writes how the stages went so far: if the pod is lost, the last stage knows how far it came."""
+        self.call.out.mkdir(parents=True, exist_ok=True)
+        report = StageRuns(runs=tuple(self.runs), under_way=under_way)
+        (self.call.out / f"{StageRuns.parameter()}.json").write_text(report.model_dump_json())
+
+
 def run(call: Call) -> int:
-    """Runs a stage unless it is a cache hit, writes its record and how it went, and returns the exit code."""
-    with _handling_signals(call.stage) as check:
-        done = Attempt(
-            stage=call.stage,
-            arguments=partial(_arguments, call),
-            target=call.target,
-            cache=call.ledger,
-            listener=partial(_on_progress, check),
-            deliver=partial(_deliver, call),
-        ).run()
-    _write_outcome(call, done)
+    """Runs the stages until one fails or objects; returns the exit code of the last. A cache hit is not run again.
+
+    SIGTERM cancels a stage, which cleans up first; a shielded stage runs to its end, and its record is written.
+    """
+    code = 0
+    with interruptible(_cancelled) as check, _cooled():
+        walk = _Walk(call=call, known=dict(call.arguments), check=check)
+        for stage in call.stages:
+            with shielded() if stage.at.shielded else nullcontext():
+                code = _run_stage(walk, stage)
+            if code:
+                break
+    return code
+
+
+@contextmanager
+def _cooled() -> Iterator[None]:
+    """Closes sandboxes that were started ahead of time and not used."""
+    try:
+        yield
+    finally:
+        workplace.cool()
+
+
+def _cancelled(_number: Signals) -> Cancelled:
+    return Cancelled("the pod was terminated", do="The stage is retried, unless the release was cancelled.")
+
+
+def _run_stage(walk: _Walk, stage: Stage) -> int:
+    walk.note(under_way=stage.name)
+    _print(started(stage.name))
+    attempt = Attempt(
+        stage=stage,
+        arguments=partial(_arguments, walk, stage),
+        target=walk.call.target,
+        cache=walk.call.cache,
+        listener=partial(_on_progress, walk.check, stage),
+        deliver=partial(_deliver, walk.call, stage),
+    )
+    done = attempt.recall() if stage.at.keep == "result" else None
+    if done is None:
+        _warm_next(walk, stage)
+        done = attempt.make()
+    walk.runs.append(done.run)
+    if done.record is not None:
+        walk.known |= _parts(done.record)
+    walk.note()
+    _tell(walk.call, done)
     return done.exit_code
 
 
-def _arguments(call: Call) -> dict[str, Any]:
+def _warm_next(walk: _Walk, stage: Stage) -> None:
+    """Starts the pod's next sandbox while `stage` runs: after a miss, later stages will most likely run too."""
+    later = walk.call.stages[walk.call.stages.index(stage) + 1 :]
+    entry, site = next((each.at.warm for each in later if each.at.warm), None), walk.known.get(Site.parameter())
+    if entry and stage.at.keep == "result" and isinstance(site, Site):
+        workplace.warm(entry, Path(site.home), site.sandbox)
+
+
+def _arguments(walk: _Walk, stage: Stage) -> dict[str, Any]:
     """The step's arguments. The last stage's ending, which says how the other stages went, comes from the Workflow."""
-    arguments = {name: call.arguments[name] for name in call.stage.takes if name in call.arguments}
-    if call.stage is RELEASE.on_exit:
-        arguments[Ending.parameter()] = _ending(call)
+    arguments = {name: walk.known[name] for name in stage.takes if name in walk.known}
+    if stage is RELEASE.on_exit:
+        arguments[Ending.parameter()] = ending_of(_workflow(walk.call), RELEASE)
     return arguments
 
 
-def _ending(call: Call) -> Ending:
+def _workflow(call: Call) -> Object:
     body = _api(call).get(WORKFLOW, call.workflow)
     if body is None:
         raise UsageError(f"there is no Workflow {call.workflow!r}", do="Pass --workflow NAME.")
-    return ending_of(body, RELEASE)
+    return body
 
 
 def _api(call: Call) -> KubernetesClient:
@@ -142,19 +232,22 @@ def _api(call: Call) -> KubernetesClient:
     return KubernetesClient(site.place.namespace)
 
 
-def _deliver(call: Call, record: Record) -> None:
+def _deliver(call: Call, stage: Stage, record: Record) -> None:
     _write_record(call, record)
-    if call.stage is RELEASE.on_exit:
-        _api(call).merge(WORKFLOW, call.workflow, {"metadata": {"labels": {CONCLUDED: "true"}}})
+    if stage is RELEASE.on_exit:
+        _api(call).merge(WORKFLOW, call.workflow, concluding_patch(_workflow(call), record))
+
+
+def _parts(record: Record) -> dict[str, Record]:
+    """A record and its sections, by parameter name."""
+    sections = record.parts() if isinstance(record, Sections) else ()
+    return {record.parameter(): record} | {name: getattr(record, name) for name in sections}
 
 
 def _write_record(call: Call, record: Record) -> None:
     out, site = call.out, call.arguments.get(Site.parameter())
-    parts: dict[str, Record] = {record.parameter(): record}
-    if isinstance(record, Sections):
-        parts |= {name: getattr(record, name) for name in record.parts()}
     out.mkdir(parents=True, exist_ok=True)
-    for name, part in parts.items():
+    for name, part in _parts(record).items():
         text = as_parameter(part)
         if isinstance(part, _GATHERED) and site is not None:
             stored = ArtifactStore(site.artifacts_uri).put_bytes(part.model_dump_json().encode())
@@ -167,47 +260,34 @@ def _write_record(call: Call, record: Record) -> None:
         (out / f"{name}.json").write_text(text)
 
 
-def _write_outcome(call: Call, done: Done) -> None:
-    """Writes how the stage went, for the last stage, and why, for whoever looks at the node."""
-    call.out.mkdir(parents=True, exist_ok=True)
-    for record in (done.run, done.failure):
-        if record is not None:
-            (call.out / f"{record.parameter()}.json").write_text(record.model_dump_json())
+def _tell(call: Call, done: Done) -> None:
+    """Prints how a stage went, and writes why it failed: for the last stage, and for whoever looks at the node."""
+    _print(finished(done.run), file=sys.stderr if done.exit_code else sys.stdout)
+    if done.failure is not None:
+        (call.out / f"{Failure.parameter()}.json").write_text(done.failure.model_dump_json())
     if done.run.message:
-        _explain(done.run.message)
+        _explain(f"{done.run.name}: {done.run.message}")
 
 
 def _explain(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
     with contextlib.suppress(OSError):  # outside a pod there is no such file
-        _MESSAGE.write_bytes(message.encode()[:_MESSAGE_BYTES])
+        _MESSAGE.write_bytes(printable(message, lines=True).encode()[:_MESSAGE_BYTES])
 
 
-def _on_progress(check: Callable[[], None], message: str, done: float | None) -> None:
+def _print(line: str, file: TextIO | None = None) -> None:
+    print(printable(line), file=file, flush=True)
+
+
+def _on_progress(check: Callable[[], None], stage: Stage, message: str, done: float | None) -> None:
     check()
-    print(f"{message} ({done:.0%})" if done is not None else message, flush=True)
+    _print(progressed(stage.name, message, done))
     file = os.environ.get("ARGO_PROGRESS_FILE")
     if file and done is not None:
         with contextlib.suppress(OSError):
             Path(file).write_text(f"{round(100 * done)}/100")
 
 
-@contextmanager
-def _handling_signals(stage: Stage) -> Iterator[Callable[[], None]]:
-    """SIGTERM cancels a stage, which cleans up first; a shielded stage runs to its end, and its record is written."""
-
-    def cancelled(_number: Signals) -> Cancelled:
-        return Cancelled("the pod was terminated", do="The stage is retried, unless the release was cancelled.")
-
-    if stage.at.shielded:
-        with shielded():
-            yield lambda: None
-    else:
-        with interruptible(cancelled) as check:
-            yield check
-
-
-def _link_mounts(site: Site) -> None:
+def link_mounts(site: Site) -> None:
     """Links the secrets and the catalogue, which are mounted elsewhere, into the pod's home, which starts empty."""
     home = Path(site.home)
     home.mkdir(parents=True, exist_ok=True)
@@ -216,14 +296,29 @@ def _link_mounts(site: Site) -> None:
             (home / mounted.name).symlink_to(mounted)
 
 
+@contextmanager
+def _broker_of(call: Call) -> Iterator[None]:
+    """Waits for the pod's broker, if it has one, and ends it after the stages."""
+    if call.broker is None:
+        yield
+        return
+    try:
+        call.broker.wait()
+        yield
+    finally:
+        call.broker.end()
+
+
 def main() -> int:
-    """Runs the stage that the command line names."""
+    """Runs the stages that the command line names."""
     try:
         call = parse(sys.argv[1:])
-        _link_mounts(call.arguments[Site.parameter()])
-        return run(call)
+        link_mounts(call.arguments[Site.parameter()])
+        with _broker_of(call):
+            return run(call)
     except (Interrupted, Exception) as error:  # a wrong command line, an unavailable stored record, a bug
         failure = failure_of(error)
+        _print(failure.message, file=sys.stderr)
         _explain(failure.message)
         return failure.exit_code
 

@@ -7,21 +7,25 @@ registry still say that it was released. This class has no state: any number of 
 """
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 
-from shiplift.pipelines.engines.answers import Accepted, final
+from shiplift.pipelines.engines.answers import Accepted, WorkflowStatus, final
 from shiplift.pipelines.engines.argo.workflows import (
     CONCLUDE_TEMPLATE,
     CONCLUDED,
     COUNTED,
     MODEL_NAME,
     OF_PUSH,
+    OF_REINSTATEMENT,
     OF_RELEASE,
     PUSH_TEMPLATE,
+    REINSTATE_TEMPLATE,
     RELEASE_TEMPLATE,
     STOPPED_AT,
     STOPPED_BECAUSE,
+    Push,
     Run,
     as_parameter,
     counted_mark,
@@ -30,8 +34,10 @@ from shiplift.pipelines.engines.argo.workflows import (
 )
 from shiplift.runtime.base.errors import NotFound, SpecInvalid
 from shiplift.runtime.base.names import dns_name, push_name, workflow_name
+from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW, WORKFLOW_TEMPLATE
@@ -42,6 +48,7 @@ from shiplift.runtime.store.registry_rest import RestRegistry
 # A parameter is copied, escaped, into a pod's arguments and into its template; the kernel allows 128 KiB for each.
 MAX_REQUEST_BYTES = 32 * 1024
 MANAGED = {"app.kubernetes.io/managed-by": "shiplift"}
+_REINSTATE_AGAIN_S = 300
 _DECIDED = ("promoted", "refused", "inconclusive", "not admitted")
 
 Tags = Callable[[str, int], Mapping[str, str]]
@@ -88,19 +95,33 @@ class ArgoReleases:
         )  # fmt: skip
         return Accepted(name=name, created=created, queued=created)
 
-    def push(self, repository: str, before: str, after: str) -> Accepted:
+    def push(self, push: Push) -> Accepted:
         """Starts the Workflow that processes a push, unless it is under way or has succeeded."""
-        push = push_name(repository, after)
-        attempts = self._attempts(OF_PUSH, push)
+        push_id = push_name(push.repository, push.before, push.after)
+        attempts = self._attempts(OF_PUSH, push_id)
         existing = next((run for run in attempts if run.active or run.succeeded), None)
         if existing is not None:
             return Accepted(name=existing.name, created=False, queued=False)
-        name = _next(push, attempts)
-        parameters = {"repository": repository, "before": before, "after": after}
+        name = _next(push_id, attempts)
+        parameters = {"repository": push.repository, "before": push.before, "after": push.after}
         created = self._create(
-            PUSH_TEMPLATE, name, parameters, labels={OF_PUSH: push}, notes={f"{LABEL}repository": repository}
+            PUSH_TEMPLATE, name, parameters, labels={OF_PUSH: push_id}, notes={f"{LABEL}repository": push.repository}
         )
         return Accepted(name=name, created=created, queued=created)
+
+    def reinstate(self, model: str) -> bool:
+        """Starts the Workflow that moves a model's aliases back to what production serves; returns whether it did.
+
+        It does not if one is under way, or succeeded a moment ago: that one could not change more.
+        """
+        name = f"reinstate-{dns_name(model)}"
+        attempts = self._attempts(OF_REINSTATEMENT, name)
+        last = attempts[-1] if attempts else None
+        if last and (last.active or (last.succeeded and time.time() - last.finished_at < _REINSTATE_AGAIN_S)):
+            return False
+        labels = {OF_REINSTATEMENT: name, f"{LABEL}model": dns_name(model)}
+        notes = {MODEL_NAME: model}
+        return self._create(REINSTATE_TEMPLATE, _next(name, attempts), {"model": model}, labels=labels, notes=notes)
 
     def conclude(self, run: Run) -> str:
         """Starts a Workflow that concludes a release whose own exit handler did not run; returns its name."""
@@ -193,6 +214,15 @@ class ArgoReleases:
         template = self._api.get(WORKFLOW_TEMPLATE, RELEASE_TEMPLATE)
         return seconds(template["metadata"].get("creationTimestamp")) if template else None
 
+    def site(self) -> Site | None:
+        """The site in the installed WorkflowTemplate; None if the pipeline is not installed."""
+        template = self._api.get(WORKFLOW_TEMPLATE, RELEASE_TEMPLATE)
+        if template is None:
+            return None
+        parameters = template["spec"]["arguments"]["parameters"]
+        values = {parameter["name"]: parameter.get("value", "") for parameter in parameters}
+        return Site.model_validate_json(values[Site.parameter()])
+
     # --- ending ---
 
     def cancel(self, name: str, because: str = "") -> None:
@@ -214,7 +244,7 @@ class ArgoReleases:
     def _shut_down(self, name: str, how: str, because: str) -> None:
         if self.get(name).active:
             now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            notes = {STOPPED_AT: now} | ({STOPPED_BECAUSE: because[:2000]} if because else {})
+            notes = {STOPPED_AT: now} | ({STOPPED_BECAUSE: printable(because, limit=2000)} if because else {})
             self._api.merge(WORKFLOW, name, {"spec": {"shutdown": how}, "metadata": {"annotations": notes}})
 
     def remove_nodes(self, name: str, nodes: Iterable[str]) -> None:
@@ -239,10 +269,28 @@ class ArgoReleases:
         """Marks that the registry has the ending of a release."""
         self._api.merge(WORKFLOW, run.name, {"metadata": {"labels": {CONCLUDED: run.uid or "true"}}})
 
-    def mark_counted(self, run: Run) -> None:
-        """Marks that the metrics count a release."""
-        mark = {COUNTED: counted_mark(run.finished_at)}
-        self._api.merge(WORKFLOW, run.name, {"metadata": {"annotations": mark}})
+    def mark_counted(self, run: Run, message: str) -> None:
+        """Marks that the metrics count a release. A stopped one gets the message, since Argo says only that it was."""
+        patch: Object = {"metadata": {"annotations": {COUNTED: counted_mark(run.finished_at)}}}
+        if run.shutdown and message:
+            patch["status"] = {"message": message}
+        self._api.merge(WORKFLOW, run.name, patch)
+
+
+def status_of(run: Run, now: str = "") -> WorkflowStatus:
+    """A release's Workflow in a line; `run` says what it releases, and `now` what is under way."""
+    assert run.request is not None  # noqa: S101 - see above
+    ended = "" if run.active else "cancelled" if run.shutdown and not run.stopped_because else "failed"
+    stopping = "it is being cancelled" if run.active and run.shutdown else ""
+    return WorkflowStatus(
+        name=run.name,
+        model=run.request.model,
+        version=run.request.version,
+        phase=run.phase or "Pending",
+        verdict=str(run.report.verdict) if run.report else "",
+        outcome=run.report.outcome if run.report else ended,
+        reason=run.report.reason if run.report else run.stopped_because or stopping or run.waiting or now,
+    )
 
 
 def connect(namespace: str, registry: RestRegistry) -> ArgoReleases:
@@ -273,4 +321,4 @@ def _notes(request: Request, trigger: Trigger) -> dict[str, str]:
         MODEL_NAME: request.model, f"{LABEL}trigger": trigger.kind, f"{LABEL}delivery": trigger.delivery,
         f"{LABEL}commit": trigger.commit,
     }  # fmt: skip
-    return {key: value for key, value in notes.items() if value}
+    return {key: printable(value) for key, value in notes.items() if value}

@@ -1,9 +1,9 @@
 """Engine 2: the same pipeline as Argo WorkflowTemplates, built with Hera.
 
-A stage is a pod that runs `pipelines.engines.argo.pod STAGE`, with `--NAME JSON` for each record it takes. It writes
-its own record to a file, so the command can also be run by hand. Records are edges: a task depends on the tasks whose
-records it takes. Only scheduling is decided here. What a stage does, and whether it is a cache hit, is decided in the
-pod, as on engine 1.
+A pod runs `pipelines.engines.argo.pod STAGE+STAGE`, with `--NAME JSON` for each record that its stages take. It writes
+their records to files, so the command can also be run by hand. Records are edges: a task depends on the tasks whose
+records it takes. Only scheduling is decided here. Which stages share a pod is in `pipelines.pods`. What a stage does,
+and whether it is a cache hit, is decided in the pod, as on engine 1.
 """
 
 import json
@@ -15,7 +15,9 @@ from typing import Any
 from hera.workflows import DAG, Container, Env, Parameter, Task, WorkflowTemplate
 from hera.workflows import models as m
 
+from shiplift.pipelines import pods
 from shiplift.pipelines.engines.argo.layout import (
+    ARTIFACTS_SECRET,
     CONFIG,
     CONFIG_MAP,
     EXECUTOR,
@@ -24,38 +26,41 @@ from shiplift.pipelines.engines.argo.layout import (
     LIMITS,
     OUT,
     RECEIVER,
+    REGISTRY_RELEASE,
     RELEASER,
     STEP,
     TARGETS,
     TUNER,
     dashed,
 )
-from shiplift.pipelines.engines.argo.workflows import ERROR
-from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
-from shiplift.pipelines.release import RELEASE, ROLLBACK
+from shiplift.pipelines.engines.argo.workflows import ERROR, LATE
+from shiplift.pipelines.engines.interruption import GRACE_S
+from shiplift.pipelines.graph import Each, Pipeline, Stage
+from shiplift.pipelines.pods import Pod
+from shiplift.pipelines.release import RELEASE, SINGLE
 from shiplift.runtime.base.errors import Cancelled, Temporary
-from shiplift.runtime.records.base import Sections
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.release import StageRun
+from shiplift.runtime.records.release import StageRuns
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.kubernetes.objects.names import LABEL, USER
+from shiplift.runtime.serving.kubernetes.connection import quantity
+from shiplift.runtime.serving.kubernetes.objects.names import REGISTRY_READER, SANDBOX, STAGES, USER
 
 _RETRIES = 8
-# A stage ends itself at its deadline and records why. If it can't, Kubernetes ends it later with SIGTERM, and it is
-# retried.
-_GRACE_S = 60
-# Retried: a lost pod, a temporary error, and a pod ended by a signal, unless it ran out of memory.
+_KILL_GRACE_S = 30  # from SIGTERM to SIGKILL
+# Retried: a lost pod, a temporary error, and a pod ended by a signal, unless it ran out of memory or of time. A stage
+# ends itself at its deadline and records why; if it can't, Kubernetes ends its pod later, in these words.
 _RETRY_IF = (
-    f"lastRetry.status == '{ERROR}' or asInt(lastRetry.exitCode) in "
+    f"not (lastRetry.message contains '{LATE}') and (lastRetry.status == '{ERROR}' or asInt(lastRetry.exitCode) in "
     f"[{Temporary.exit_code}, {Cancelled.exit_code}, {128 + signal.SIGTERM}] or "
-    f"(asInt(lastRetry.exitCode) == {128 + signal.SIGKILL} and not (lastRetry.message contains 'OOMKilled'))"
+    f"(asInt(lastRetry.exitCode) == {128 + signal.SIGKILL} and not (lastRetry.message contains 'OOMKilled')))"
 )
+_STAGES = "stages"  # the input of a pod some of whose stages may have a pod of their own
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """The resources of a stage's pod: its CPU request, and its memory request and limit."""
+    """What a stage needs: its CPU request, and its memory request and limit. A pod is as large as its largest stage."""
 
     cpu: str
     memory: str
@@ -65,7 +70,7 @@ class Size:
 class TemplateSettings:
     """What the templates depend on. `sizes` overrides the resources of stages, by the stage's name.
 
-    `modelopt_image` is the image of `modelopt` stages for NVIDIA targets; empty: `image`.
+    `gpu_image` is the image of `gpu_tools` stages for NVIDIA targets; empty: `image`.
     """
 
     namespace: str
@@ -76,13 +81,14 @@ class TemplateSettings:
     keep_s: int = 7 * 86400
     keep_pods_s: int = 300
     git_secrets: Sequence[str] = ()
-    modelopt_image: str = ""
+    gpu_image: str = ""
 
 
 def templates(settings: TemplateSettings) -> list[str]:
-    """The WorkflowTemplates `release`, `rollback`, `conclude` and `git-push`, as YAML documents."""
+    """The WorkflowTemplates `release`, `rollback`, `reinstate`, `conclude` and `git-push`, as YAML documents."""
     return [
-        release(settings, RELEASE), single(settings, ROLLBACK, "model"), conclude(settings, RELEASE), git_push(settings)
+        release(settings, RELEASE), *(single(settings, stage, "model") for stage in SINGLE),
+        conclude(settings, RELEASE), git_push(settings),
     ]  # fmt: skip
 
 
@@ -95,16 +101,16 @@ def release(settings: TemplateSettings, pipeline: Pipeline) -> str:
             mutexes=[m.Mutex(name="shiplift-{{workflow.parameters.model}}")],
             semaphores=[m.SemaphoreRef(config_map_key_ref=m.ConfigMapKeySelector(name=LIMITS, key="releases"))],
         )
+        tasks = pods.of(pipeline)
         built = {
-            stage.name: _fan_out(settings, stage) if isinstance(stage, Each) else _pod(settings, stage)
-            for stage in pipeline
+            task.name: _fan_out(settings, task) if isinstance(task, Each) else _pod(settings, task) for task in tasks
         }
         if last is not None:
             _last(settings, last, workflow="{{workflow.name}}")
             template.on_exit = last.name
         with DAG(name="pipeline"):
             _wire(
-                pipeline.stages, built,
+                tasks, built,
                 {kind.parameter(): f"{{{{workflow.parameters.{kind.parameter()}}}}}" for kind in pipeline.inputs},
             )  # fmt: skip
     return str(template.to_yaml())
@@ -126,7 +132,8 @@ def single(settings: TemplateSettings, stage: Stage, *inputs: str) -> str:
         template.synchronization = m.Synchronization(
             mutexes=[m.Mutex(name="shiplift-{{=sprig.sha256sum(workflow.parameters.model)}}")]
         )
-        _container(settings, stage, {name: f"{{{{workflow.parameters.{name}}}}}" for name in stage.takes})
+        values = {name: f"{{{{workflow.parameters.{name}}}}}" for name in stage.takes}
+        _container(settings, Pod(stage.name, (stage,)), values)
     return str(template.to_yaml())
 
 
@@ -135,8 +142,9 @@ def git_push(settings: TemplateSettings) -> str:
     arguments = ["--config", f"{CONFIG}/config/config.json"]
     for name in ("repository", "before", "after"):
         arguments += [f"--{name}", f"{{{{workflow.parameters.{name}}}}}"]
-    shape = _shape(settings, Placement(), "git-push", account=RECEIVER)
-    mounts = [mount for mount in shape["volume_mounts"] if mount.name != "ledger"]  # it signs nothing
+    shape = _shape(settings, Size(cpu="500m", memory="512Mi"), deadline_s=1800, account=RECEIVER)
+    mounts = [mount for mount in shape["volume_mounts"] if mount.name != "ledger"]  # it signs nothing, and only reads
+    shape["env_from"] = _secrets(REGISTRY_READER, ARTIFACTS_SECRET)
     with _template(settings, "git-push", entrypoint="git-push", inputs=("repository", "before", "after")) as template:
         for number, secret in enumerate(settings.git_secrets):
             name = f"git-{number}"
@@ -147,6 +155,7 @@ def git_push(settings: TemplateSettings) -> str:
         Container(
             name="git-push",
             **{**shape, "volume_mounts": mounts},
+            labels={STAGES: "git-push"},
             command=["python", "-m", "shiplift.pipelines.triggers.git_push"],
             args=arguments,
         )
@@ -157,6 +166,7 @@ def _template(settings: TemplateSettings, name: str, *, entrypoint: str, inputs:
     parameters = [Parameter(name=parameter) for parameter in inputs]
     site = Parameter(name=Site.parameter(), value=settings.site.model_dump_json())
     patch = {
+        "terminationGracePeriodSeconds": _KILL_GRACE_S,
         "initContainers": [{"name": "init", "securityContext": _RESTRICTED}],
         "containers": [{"name": "wait", "securityContext": _RESTRICTED}],
     }
@@ -184,6 +194,8 @@ def _volumes() -> list[m.Volume]:
     return [
         m.Volume(name="work", empty_dir=m.EmptyDirVolumeSource()),
         m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource()),
+        m.Volume(name="broker-work", empty_dir=m.EmptyDirVolumeSource()),
+        m.Volume(name="broker-tmp", empty_dir=m.EmptyDirVolumeSource()),
         m.Volume(name="shm", empty_dir=m.EmptyDirVolumeSource(medium="Memory")),
         m.Volume(name="ledger", secret=m.SecretVolumeSource(secret_name=LEDGER_SECRET, default_mode=0o440)),
         m.Volume(name="targets", config_map=m.ConfigMapVolumeSource(name=TARGETS, optional=True)),
@@ -191,35 +203,26 @@ def _volumes() -> list[m.Volume]:
     ]
 
 
-def _shape(settings: TemplateSettings, at: Placement, name: str, *, account: str = "") -> dict[str, Any]:
+def _shape(
+    settings: TemplateSettings, size: Size, *, deadline_s: int, account: str = "", sandbox: bool = False
+) -> dict[str, Any]:
     """The fields common to all of Shiplift's containers, as keyword arguments of `Container`."""
-    size = settings.sizes.get(name, Size(cpu=at.cpu, memory=at.memory))
-    mounts = {"work": HOME, "tmp": "/tmp", "shm": "/dev/shm", "ledger": f"{CONFIG}/ledger",  # noqa: S108
-              "targets": f"{CONFIG}/targets", "config": f"{CONFIG}/config"}  # fmt: skip
-    service_account = account or (RELEASER if at.cluster else "")
+    mounts = {"work": HOME, "tmp": "/tmp", "shm": "/dev/shm", "targets": f"{CONFIG}/targets",  # noqa: S108
+              "config": f"{CONFIG}/config"}  # fmt: skip
+    if not sandbox:
+        mounts["ledger"] = f"{CONFIG}/ledger"
     return {
         "image": settings.image,
         "image_pull_policy": settings.pull_policy,
         "env": [Env(name="HOME", value="/tmp"), Env(name="PYTHONUNBUFFERED", value="1")],  # noqa: S108
-        "env_from": [
-            m.EnvFromSource(secret_ref=m.SecretEnvSource(name=secret, optional=True))
-            for secret in ("shiplift-registry", "shiplift-artifacts")
-        ],
+        "env_from": [] if sandbox else _secrets(REGISTRY_RELEASE, ARTIFACTS_SECRET),
         "resources": m.ResourceRequirements(
             requests={"cpu": size.cpu, "memory": size.memory}, limits={"memory": size.memory}
         ),
-        "volume_mounts": [m.VolumeMount(name=volume, mount_path=path) for volume, path in mounts.items()],
-        "security_context": m.SecurityContext(
-            allow_privilege_escalation=False, read_only_root_filesystem=True,
-            capabilities=m.Capabilities(drop=["ALL"]),
-        ),
-        "labels": {f"{LABEL}stage": name, **({f"{LABEL}sandbox": "true"} if at.sandbox else {})},
-        **(
-            {"service_account_name": service_account, "automount_service_account_token": True}
-            if service_account
-            else {}
-        ),
-        "active_deadline_seconds": at.deadline_s + _GRACE_S,
+        "volume_mounts": _mounted(mounts),
+        "security_context": _restricted(),
+        **({"service_account_name": account, "automount_service_account_token": True} if account else {}),
+        "active_deadline_seconds": deadline_s + GRACE_S,
         "retry_strategy": m.RetryStrategy(
             limit=str(_RETRIES), retry_policy="Always", expression=_RETRY_IF,
             backoff=m.Backoff(duration="5", factor="2", cap="60"),
@@ -227,45 +230,96 @@ def _shape(settings: TemplateSettings, at: Placement, name: str, *, account: str
     }  # fmt: skip
 
 
-def _container(
-    settings: TemplateSettings, stage: Stage, values: Mapping[str, str], *more: str, inputs: Sequence[str] = ()
-) -> Container:
-    arguments = [word for name, value in values.items() for word in (f"--{name}", value)]
-    names = [stage.gives.parameter(), StageRun.parameter(), Failure.parameter()]
-    if issubclass(stage.gives, Sections):
-        names += list(stage.gives.parts())
-    return Container(
-        name=dashed(stage.name),
-        **_shape(settings, stage.at, stage.name),
-        command=["python", "-m", "shiplift.pipelines.engines.argo.pod"],
-        args=[stage.name, "--out", OUT, *more, *arguments],
-        inputs=[Parameter(name=name) for name in inputs],
-        outputs=[Parameter(name=name, value_from=m.ValueFrom(path=f"{OUT}/{name}.json", default="")) for name in names],
-        pod_spec_patch=_on_target(settings, stage) if stage.at.on_target and "target" in inputs else None,
+def _size(settings: TemplateSettings, pod: Pod) -> Size:
+    """The largest request of a pod's stages: they run one after another."""
+    sizes = [settings.sizes.get(stage.name, Size(cpu=stage.at.cpu, memory=stage.at.memory)) for stage in pod.stages]
+    return Size(
+        cpu=max((size.cpu for size in sizes), key=quantity), memory=max((size.memory for size in sizes), key=quantity)
     )
 
 
-def _pod(settings: TemplateSettings, stage: Stage) -> Container:
-    values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in stage.takes}
+def _secrets(*names: str) -> list[m.EnvFromSource]:
+    return [m.EnvFromSource(secret_ref=m.SecretEnvSource(name=name, optional=True)) for name in names]
+
+
+def _mounted(mounts: Mapping[str, str]) -> list[m.VolumeMount]:
+    return [m.VolumeMount(name=volume, mount_path=path) for volume, path in mounts.items()]
+
+
+def _restricted() -> m.SecurityContext:
+    return m.SecurityContext(
+        allow_privilege_escalation=False, read_only_root_filesystem=True, capabilities=m.Capabilities(drop=["ALL"])
+    )
+
+
+def _broker(settings: TemplateSettings, arguments: list[str]) -> m.UserContainer:
+    """The container with the secrets of a stage that handles an author's files; see `pipelines.engines.argo.broker`."""
+    return m.UserContainer(
+        name="broker",
+        image=settings.image,
+        image_pull_policy=settings.pull_policy,
+        command=["python", "-m", "shiplift.pipelines.engines.argo.broker.server"],
+        args=arguments,
+        env=[m.EnvVar(name="HOME", value="/tmp"), m.EnvVar(name="PYTHONUNBUFFERED", value="1")],  # noqa: S108
+        env_from=_secrets(REGISTRY_RELEASE, ARTIFACTS_SECRET),
+        resources=m.ResourceRequirements(requests={"cpu": "50m", "memory": "256Mi"}, limits={"memory": "1Gi"}),
+        volume_mounts=_mounted({"broker-work": HOME, "broker-tmp": "/tmp", "ledger": f"{CONFIG}/ledger"}),  # noqa: S108
+        security_context=_restricted(),
+    )
+
+
+def _container(
+    settings: TemplateSettings, pod: Pod, values: Mapping[str, str], *more: str, inputs: Sequence[str] = ()
+) -> Container:
+    arguments = [word for name, value in values.items() for word in (f"--{name}", value)]
+    stages = f"{{{{inputs.parameters.{_STAGES}}}}}" if _STAGES in inputs else pod.words
+    words = [stages, "--out", OUT, *more, *arguments]
+    at = pod.stages[0].at
+    names = [*pod.provides, StageRuns.parameter(), Failure.parameter()]
+    return Container(
+        name=dashed(pod.name),
+        **_shape(settings, _size(settings, pod), deadline_s=pod.deadline_s, account=_account(pod), sandbox=at.sandbox),
+        labels={STAGES: ".".join(stage.name for stage in pod.stages), **({SANDBOX: "true"} if at.sandbox else {})},
+        command=["python", "-m", "shiplift.pipelines.engines.argo.pod"],
+        args=[*words, "--broker", "here"] if at.sandbox else words,
+        sidecars=[_broker(settings, words)] if at.sandbox else None,
+        inputs=[Parameter(name=name) for name in inputs],
+        outputs=[Parameter(name=name, value_from=m.ValueFrom(path=f"{OUT}/{name}.json", default="")) for name in names],
+        pod_spec_patch=_on_target(settings, pod) if at.on_target and not _measures_elsewhere(pod) else None,
+    )
+
+
+def _account(pod: Pod) -> str:
+    """The account whose token a pod has; empty: none."""
+    if _measures_elsewhere(pod):
+        return TUNER
+    return RELEASER if pod.stages[0].at.cluster else ""
+
+
+def _measures_elsewhere(pod: Pod) -> bool:
+    """Whether it is the pod of a stage that measures in a pod on the target, which it creates: it runs anywhere."""
+    return len(pod.stages) == 1 and pod.stages[0].at.bench
+
+
+def _pod(settings: TemplateSettings, pod: Pod, *more: str) -> Container:
+    values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in pod.takes}
     release = {name: f"{{{{workflow.parameters.{name}}}}}" for name in ("site", "request")}  # for the ledger
-    return _container(settings, stage, release | values, inputs=list(stage.takes))
+    return _container(settings, pod, release | values, inputs=[*pod.takes, *more])
 
 
 def _last(settings: TemplateSettings, stage: Stage, *, workflow: str) -> Container:
     values = {name: f"{{{{workflow.parameters.{name}}}}}" for name in stage.takes if name != "ending"}
-    return _container(settings, stage, values, "--workflow", workflow)
+    return _container(settings, Pod(stage.name, (stage,)), values, "--workflow", workflow)
 
 
-def _on_target(settings: TemplateSettings, stage: Stage) -> str:
-    """The pod spec patch for a target: its node selector and tolerations, and for NVIDIA a GPU and modelopt's image."""
+def _on_target(settings: TemplateSettings, pod: Pod) -> str:
+    """The pod spec patch for a target: its node selector and tolerations; for NVIDIA, a GPU and the image for it."""
     at = "jsonpath(inputs.parameters.target, '$.{}')"
-    if stage.at.bench:
-        return _bench(at)
     nvidia = f"{at.format('accelerator')} == 'nvidia'"
     gpu = f"{nvidia} ? '{{\"nvidia.com/gpu\": \"1\"}}' : '{{}}'"
     image = ""
-    if settings.modelopt_image and stage.at.modelopt:
-        choice = f"{nvidia} ? '{settings.modelopt_image}' : '{settings.image}'"
+    if settings.gpu_image and any(stage.at.gpu_tools for stage in pod.stages):
+        choice = f"{nvidia} ? '{settings.gpu_image}' : '{settings.image}'"
         image = f'"image": {{{{=toJson({choice})}}}}, '
     return (
         f'{{"nodeSelector": {{{{=toJson({at.format("node_selector")})}}}}, '
@@ -274,60 +328,69 @@ def _on_target(settings: TemplateSettings, stage: Stage) -> str:
     )
 
 
-def _bench(at: str) -> str:
-    """The patch for a stage that measures: the target's node or, to measure in a pod there, an account that may."""
-    pod = f"{at.format('server')} == 'nvidia'"
-    account = f"{pod} ? '{TUNER}' : '{STEP}'"
-    selector, tolerations = (f"toJson({at.format(name)})" for name in ("node_selector", "tolerations"))
-    return (
-        f'{{"serviceAccountName": {{{{=toJson({account})}}}}, "automountServiceAccountToken": {{{{=toJson({pod})}}}}, '
-        f"\"nodeSelector\": {{{{={pod} ? '{{}}' : {selector}}}}}, "
-        f"\"tolerations\": {{{{={pod} ? '[]' : {tolerations}}}}}}}"
-    )
-
-
 def _fan_out(settings: TemplateSettings, each: Each) -> DAG:
-    """The stages of an item. It is passed by name and selected here, so that a node is called `each-target(0:cpu)`."""
-    built = {stage.name: _pod(settings, stage) for stage in each.stages}
+    """The pods of an item. It is passed by name and selected here, so that a node is called `each-target(0:cpu)`."""
     output, item = each.gives.parameter(), each.item.parameter()
-    last = dashed(each.stages[-1].name)
     inputs = [*each.takes, each.source, "item"]
     values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
     selected = (
         f"filter(jsonpath(inputs.parameters.{each.source}, '$.{each.attribute}'), {{#.name == inputs.parameters.item}})"
     )
-    result = m.ValueFrom(parameter=f"{{{{tasks.{last}.outputs.parameters.{output}}}}}")
+    *others, last = pods.inside(each)
+    apart = last.without_bench()
+    tasks = [*others, last, *([apart[1]] if apart else [])]
+    built = {pod.name: _pod(settings, pod, *([_STAGES] if apart and pod is last else [])) for pod in tasks}
     with DAG(
         name=dashed(each.name),
         inputs=[Parameter(name=name) for name in dict.fromkeys(inputs)],
-        outputs=[Parameter(name=output, value_from=result)],
+        outputs=[Parameter(name=output, value_from=_result(output, last, apart))],
     ) as dag:
-        _wire(each.stages, built, {**values, item: f"{{{{=toJson({selected}[0])}}}}"})
+        wired = _wire(tasks, built, {**values, item: f"{{{{=toJson({selected}[0])}}}}"})
+        if apart:
+            _set_apart(wired, last, *apart, elsewhere=f"{selected}[0].server == 'nvidia'")
     return dag
 
 
-def _wire(stages: Sequence[Stage | Each], built: Mapping[str, Container | DAG], source: dict[str, str]) -> None:
-    """Adds a task per stage. `source` maps each record to the expression of its value; each stage's record is added."""
+def _set_apart(tasks: Mapping[str, Task], pod: Pod, rest: Pod, bench: Pod, *, elsewhere: str) -> None:
+    """For a target that is measured `elsewhere`, the stage that measures has its own pod, the only one with a token."""
+    stages = Parameter(name=_STAGES, value=f"{{{{={elsewhere} ? '{rest.words}' : '{pod.words}'}}}}")
+    shared = tasks[pod.name]
+    shared.arguments = [*shared.arguments, stages]
+    tasks[bench.name].when = f"{{{{={elsewhere}}}}}"
+
+
+def _result(output: str, last: Pod, apart: tuple[Pod, Pod] | None) -> m.ValueFrom:
+    """The last record of an item, from the pod that made it."""
+    value = f"tasks.{dashed(last.name)}.outputs.parameters.{output}"
+    if apart is None:
+        return m.ValueFrom(parameter=f"{{{{{value}}}}}")
+    return m.ValueFrom(
+        expression=f"{value} != '' ? {value} : tasks.{dashed(apart[1].name)}.outputs.parameters.{output}"
+    )
+
+
+def _wire(nodes: Sequence[Pod | Each], built: Mapping[str, Container | DAG], source: dict[str, str]) -> dict[str, Task]:
+    """Adds a task per pod. `source` maps each record to the expression of its value; each pod's records are added."""
     giver: dict[str, Task] = {}
-    for stage in stages:
-        values = [Parameter(name=name, value=source[name]) for name in stage.takes]
+    tasks: dict[str, Task] = {}
+    for node in nodes:
+        values = [Parameter(name=name, value=source[name]) for name in node.takes]
         items = None
-        if isinstance(stage, Each):
-            where = source[stage.source].removeprefix("{{").removesuffix("}}")
-            items = f"{{{{=toJson(jsonpath({_bracketed(where)}, '$.{stage.attribute}[*].name'))}}}}"
+        if isinstance(node, Each):
+            where = source[node.source].removeprefix("{{").removesuffix("}}")
+            items = f"{{{{=toJson(jsonpath({_bracketed(where)}, '$.{node.attribute}[*].name'))}}}}"
             values += [
-                Parameter(name=stage.source, value=source[stage.source]), Parameter(name="item", value="{{item}}")
+                Parameter(name=node.source, value=source[node.source]), Parameter(name="item", value="{{item}}")
             ]  # fmt: skip
-        task = Task(name=dashed(stage.name), template=built[stage.name], arguments=values, with_param=items)
-        needs = [*stage.takes, *([stage.source] if isinstance(stage, Each) else [])]
+        task = Task(name=dashed(node.name), template=built[node.name], arguments=values, with_param=items)
+        tasks[node.name] = task
+        needs = [*node.takes, *([node.source] if isinstance(node, Each) else [])]
         for earlier in {giver[name].name: giver[name] for name in needs if name in giver}.values():
             earlier >> task
-        outputs: list[str] = [stage.gives.parameter()]
-        if isinstance(stage, Stage) and issubclass(stage.gives, Sections):
-            outputs += list(stage.gives.parts())
-        for name in outputs:
+        for name in (node.gives.parameter(),) if isinstance(node, Each) else node.provides:
             giver[name] = task
             source[name] = f"{{{{tasks.{task.name}.outputs.parameters.{name}}}}}"
+    return tasks
 
 
 def _bracketed(reference: str) -> str:

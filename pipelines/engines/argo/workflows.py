@@ -22,27 +22,43 @@ from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 RELEASE_TEMPLATE, PUSH_TEMPLATE, CONCLUDE_TEMPLATE = "release", "git-push", "conclude"
+REINSTATE_TEMPLATE = "reinstate"  # the name of the stage, whose module loads Triton's client
 MODEL_NAME = f"{LABEL}model-name"
 OF_RELEASE = f"{LABEL}release"
 OF_PUSH = f"{LABEL}push"
+OF_REINSTATEMENT = f"{LABEL}reinstatement"
 CONCLUDED = f"{LABEL}concluded"
 COUNTED = f"{LABEL}counted"
 STOPPED_BECAUSE = f"{LABEL}stopped-because"
 STOPPED_AT = f"{LABEL}stopped-at"
 _RESUBMITTED = "workflows.argoproj.io/resubmitted-from-workflow"
 SUCCEEDED, FAILED, ERROR = "Succeeded", "Failed", "Error"  # the phases in which a Workflow or a node has ended
+LATE = "longer than the specified deadline"  # in the message of a pod that Kubernetes ended at its deadline
+_STARTING = ("PodInitializing", "ContainerCreating")
 _MAX_NODES_BYTES = 64 * 2**20
 _REPORT = ReleaseReport.parameter()
 R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True, kw_only=True)
+class Push:
+    """New commits on a branch that releases models; `before` is all zeros for a new branch."""
+
+    repository: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """A Workflow. Times are in seconds since the epoch (0: not yet); `request` and `trigger` are None if unreadable.
 
+    `push` is what a Workflow of `git-push` processes; None for others.
+
     `attempt` is the number at the end of its name: 1, or more for a rerun. `report` is the release's, if it has ended.
     `refused_pod` is the cluster's message when it refused to create a pod, and since when. `podless` are the stages
-    under way that have no pod, by the id of their node, and since when: see `_podless`.
+    under way that have no pod, by the id of their node, and since when: see `_podless`. `waiting` says what a pod that
+    can't start waits for.
     """
 
     name: str
@@ -54,6 +70,7 @@ class Run:
     shutdown: str
     request: Request | None
     trigger: Trigger | None
+    push: Push | None
     created_at: float
     first_pod_at: float
     finished_at: float
@@ -64,6 +81,7 @@ class Run:
     stopped_at: float
     refused_pod: tuple[str, float] | None
     podless: tuple[tuple[str, float], ...] = ()
+    waiting: str = ""
 
     @property
     def active(self) -> bool:
@@ -84,16 +102,18 @@ def read(body: Object) -> Run:
     steps = list(nodes(status))
     report = _report(steps)
     finished = status.get("finishedAt") or ""
+    template = spec.get("workflowTemplateRef", {}).get("name", "")
     return Run(
         name=meta["name"],
         uid=meta.get("uid", ""),
-        template=spec.get("workflowTemplateRef", {}).get("name", ""),
+        template=template,
         release=labels.get(OF_RELEASE, ""),
-        attempt=attempt_of(meta["name"], labels.get(OF_RELEASE) or labels.get(OF_PUSH) or ""),
+        attempt=attempt_of(meta["name"], _first(labels, OF_RELEASE, OF_PUSH, OF_REINSTATEMENT)),
         phase=status.get("phase", ""),
         shutdown=spec.get("shutdown", ""),
         request=_record(Request, parameters),
         trigger=_record(Trigger, parameters),
+        push=_push(parameters) if template == PUSH_TEMPLATE else None,
         created_at=seconds(meta.get("creationTimestamp")),
         first_pod_at=min((seconds(n.get("startedAt")) for n in steps if n.get("type") == "Pod"), default=0.0),
         finished_at=seconds(finished),
@@ -104,7 +124,12 @@ def read(body: Object) -> Run:
         stopped_at=seconds(notes.get(STOPPED_AT)),
         refused_pod=next(_refused_pods(steps), None),
         podless=tuple(_podless(status)),
+        waiting=next(filter(None, map(waiting_for, steps)), ""),
     )
+
+
+def _first(labels: Mapping[str, str], *names: str) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")
 
 
 def ended(phase: str | None) -> bool:
@@ -137,6 +162,11 @@ def _record(kind: type[R], parameters: Mapping[str, str]) -> R | None:
         return kind.model_validate_json(parameters.get(kind.parameter(), ""))
     except ValidationError:
         return None  # submitted by hand with wrong parameters: its first step reports that
+
+
+def _push(parameters: Mapping[str, str]) -> Push:
+    repository, before, after = (parameters.get(name, "") for name in ("repository", "before", "after"))
+    return Push(repository=repository, before=before, after=after)
 
 
 def outputs(node: Mapping[str, Any]) -> dict[str, str]:
@@ -174,6 +204,14 @@ def _marked_concluded(meta: Mapping[str, Any]) -> bool:
     labels = meta.get("labels", {})
     mark = labels.get(CONCLUDED, "")
     return mark == meta.get("uid") or (bool(mark) and _RESUBMITTED not in labels)
+
+
+def waiting_for(node: Mapping[str, Any]) -> str:
+    """What a stage's pod waits for, if that is more than its turn to start: `Pending: Insufficient cpu`, for people."""
+    message = " ".join(str(node.get("message") or "").split())
+    if node.get("type") != "Pod" or node.get("phase") != "Pending" or not message or message.split(":")[0] in _STARTING:
+        return ""
+    return f"Pending: {message}"
 
 
 def _refused_pods(nodes: list[Mapping[str, Any]]) -> Iterator[tuple[str, float]]:

@@ -19,6 +19,8 @@ from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.discovery import ServedModel
+from shiplift.runtime.serving.triton.served import served_version
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -127,6 +129,7 @@ class LocalEngine:
             worker = releases.worker(name)
             if worker and not interrupted:
                 interrupted = True
+                releases.notes(name).cancel()  # for the dispatcher, should the process not listen
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(worker.pid, signal.SIGINT)
             elif not worker and not interrupted:
@@ -169,10 +172,11 @@ class LocalEngine:
         return story_of(history, config=server_config_or_reason(store, history.package))
 
     def champions(self) -> dict[str, int] | None:
-        """The champion of each model (0: none); None if the registry does not answer."""
+        """The champion of each model, which is what production serves (0: none); None without the registry's answer."""
         try:
             registry = RestRegistry(self.site.registry_uri, timeout_s=PATIENT_S)
-            return {model: aliases.get(CHAMPION, 0) for model, _, aliases in registry.models()}
+            models = registry.models()
+            return {model: served_version(self.home, model) or aliases.get(CHAMPION, 0) for model, _, aliases in models}
         except ShipliftError:
             return None
 
@@ -188,6 +192,20 @@ class LocalEngine:
             if not client.ready(serving_name(check_name(model))):
                 raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
             return ask(client, model, file, sequence=sequence)
+
+    def discover(self, model: str) -> ServedModel:
+        """Where a model answers on this machine, and what it takes."""
+        from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415 - 0.2 s
+
+        where, name = status.endpoints(stack.require(self.home)), serving_name(check_name(model))
+        with TritonClient(where.grpc) as client:
+            if not client.ready(name):
+                raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
+            signature = client.signature(name)
+        version = served_version(self.home, model)
+        return ServedModel(
+            model=model, name=name, version=version, grpc=where.grpc, http=where.http, signature=signature
+        )  # fmt: skip
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The log of a component of the stack, or of a release."""

@@ -15,12 +15,14 @@ import uuid
 from pathlib import Path
 
 from shiplift.pipelines.engines.answers import Accepted, final
+from shiplift.pipelines.engines.local.notes import Notes
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.names import release_name, release_prefix
 from shiplift.runtime.base.storage import room_for, write_atomically
 from shiplift.runtime.host.processes import alive
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.release import Event, ReleaseReport
+from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.release import Event, ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Process
 
@@ -90,6 +92,7 @@ class Releases:
         folder = self.folder(name)
         for old in ("result.json", "attempts", "events.jsonl"):
             (folder / old).unlink(missing_ok=True)
+        self.notes(name).clear()
         write_atomically(folder / "order.json", order.model_dump_json())
         write_atomically(folder / "queued", str(time.time()))
         os.utime(self.root)
@@ -137,13 +140,17 @@ class Releases:
         queued: list[tuple[float, str, int, str]] = []
         for name in filter(self.active, self.names()):
             with contextlib.suppress(OSError, ValueError):
-                since = float((self.folder(name) / "queued").read_text())
+                since = self.queued_at(name)
                 request = self.order(name).request
                 queued.append((since, request.model, request.version, name))
         first: dict[str, float] = {}
         for since, model, _, _ in queued:
             first[model] = min(since, first.get(model, since))
         return [name for _, _, _, name in sorted((first[m], m, version, name) for _, m, version, name in queued)]
+
+    def queued_at(self, name: str) -> float:
+        """When a release was queued, in seconds since the epoch."""
+        return float((self.folder(name) / "queued").read_text())
 
     def begin(self, name: str) -> int:
         """Notes that this process works on a release; returns the number of the attempt, from 1."""
@@ -153,6 +160,7 @@ class Releases:
         attempts = folder / "attempts"
         number = int(attempts.read_text()) + 1 if attempts.is_file() else 1
         write_atomically(attempts, str(number))
+        self.notes(name).begin()
         write_atomically(folder / "worker.json", identify(os.getpid()).model_dump_json())
         return number
 
@@ -161,6 +169,16 @@ class Releases:
         folder = self.folder(name)
         write_atomically(folder / "result.json", report.model_dump_json(indent=1))
         (folder / "queued").unlink(missing_ok=True)
+        self.notes(name).clear()
+
+    def end_with(self, name: str, failure: Failure) -> None:
+        """Notes how a release has to end: its next process concludes it, and may be tried as often as a new release."""
+        self.notes(name).end_with(failure)
+        (self.folder(name) / "attempts").unlink(missing_ok=True)
+
+    def notes(self, name: str) -> Notes:
+        """The notes about a release."""
+        return Notes(self.folder(name))
 
     def worker(self, name: str) -> Process | None:
         """The process that works on a release, if it is alive."""
@@ -169,6 +187,23 @@ class Releases:
         return process if process and self.active(name) and alive(process) else None
 
     # --- what happened ---
+
+    def stage_runs(self, name: str, failure: Failure) -> tuple[StageRun, ...]:
+        """How each stage went according to the events, for a release that `failure` ended from outside.
+
+        The cache keys of their results are unknown.
+        """
+        runs: dict[tuple[str, str], StageRun] = {}
+        for event in self.events(name)[0]:
+            if event.kind == "started":
+                run = StageRun(name=event.stage, target=event.target, outcome=failure.outcome, message=failure.message)
+                runs[event.stage, event.target] = run
+            elif event.kind == "finished":
+                runs[event.stage, event.target] = StageRun(
+                    name=event.stage, target=event.target, seconds=event.seconds, cached=event.cached,
+                    outcome=event.outcome, message=event.message,
+                )  # fmt: skip
+        return tuple(runs.values())
 
     def result(self, name: str) -> ReleaseReport | None:
         """How a release ended; None while it is under way."""
@@ -187,6 +222,20 @@ class Releases:
 
     def events(self, name: str, offset: int = 0) -> tuple[list[Event], int]:
         """The events from a byte offset on, and the offset after them; an incomplete line is left for next time."""
+        events, end = self._dated(name, offset)
+        return [event for _, event in events], end
+
+    def stage_under_way(self, name: str) -> tuple[Event, float] | None:
+        """The event with which the newest stage under way started, and when, in seconds since the epoch."""
+        running: dict[tuple[str, str], tuple[Event, float]] = {}
+        for at, event in self._dated(name)[0]:
+            if event.kind == "started":
+                running[event.stage, event.target] = event, at
+            elif event.kind == "finished":
+                running.pop((event.stage, event.target), None)
+        return max(running.values(), key=lambda each: each[1], default=None)
+
+    def _dated(self, name: str, offset: int = 0) -> tuple[list[tuple[float, Event]], int]:
         file = self.folder(name) / "events.jsonl"
         if not file.is_file():
             return [], offset
@@ -194,8 +243,10 @@ class Releases:
             lines.seek(offset)
             body = lines.read()
         complete = body[: body.rfind(b"\n") + 1]
-        events: list[Event] = []
+        events: list[tuple[float, Event]] = []
         for line in complete.splitlines():
-            with contextlib.suppress(ValueError, AttributeError):  # a line truncated by a full disk
-                events.append(Event.model_validate({k: v for k, v in json.loads(line).items() if k != "at"}))
+            with contextlib.suppress(ValueError, AttributeError, TypeError):  # a line truncated by a full disk
+                fields = json.loads(line)
+                at = float(fields.pop("at", 0))
+                events.append((at, Event.model_validate(fields)))
         return events, offset + len(complete)

@@ -19,11 +19,11 @@ from shiplift.pipelines.engines.attempt import Attempt, Done, ResultCache, failu
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.graph import Each, Pipeline, Stage
 from shiplift.runtime.base.errors import Cancelled, NoMatchingTarget, Temporary
-from shiplift.runtime.host import sandbox
-from shiplift.runtime.host.sandbox import Entry
+from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, Event, StageRun
+from shiplift.runtime.records.site import SandboxSettings, Site
 from shiplift.runtime.records.verdict import Verdict
 
 Tell = Callable[[Event], None]
@@ -34,14 +34,16 @@ _WAIT_S = tenacity.wait_exponential(multiplier=1, max=20)
 class _Run:
     """The state of a walk: the records so far, how each stage went, and which effects may have to be set up again."""
 
-    cache: ResultCache
-    tell: Tell
     known: dict[str, Any]
+    cache: ResultCache | None = None
+    tell: Tell = lambda _: None
+    ahead: tuple[Stage, ...] = ()
     stages: list[StageRun] = field(default_factory=list)
     pending: list[Attempt] = field(default_factory=list)
     verdict: Verdict | None = None
     failure: Failure | None = None
-    warm: dict[Entry, Path] = field(default_factory=dict)
+    scratch: Path | None = None
+    entering: Callable[[Stage], None] = lambda _: None
     stop_if_asked: Callable[[], None] = lambda: None
 
 
@@ -53,18 +55,19 @@ class _Ended(Exception):
 def run(
     pipeline: Pipeline, *inputs: Record, release: str, cache: ResultCache, tell: Tell = lambda _: None,
     on_signal: Callable[[int], None] = lambda _: None, scratch: Path | None = None,
+    entering: Callable[[Stage], None] = lambda _: None,
 ) -> tuple[Ending, dict[str, Any]]:  # fmt: skip
     """Walks the pipeline; returns how it ended, and every record by name, including that of `on_exit`.
 
     SIGINT and SIGTERM cancel it (in the main thread); `on_signal` is called with the signal's number. Sandboxes may be
-    started ahead of time below `scratch`.
+    started ahead of time below `scratch`. `entering` is called with each stage before it runs.
 
     An error that ends the walk is recorded in the ending, even a bug, whose traceback goes to the log. An error in
     `on_exit` is raised.
     """
     started = time.time()
-    warm = {stage.at.warm: scratch for stage in pipeline.flat() if stage.at.warm and scratch}
-    walk = _Run(cache=cache, tell=tell, known={record.parameter(): record for record in inputs}, warm=warm)
+    known = {record.parameter(): record for record in inputs}
+    walk = _Run(cache=cache, tell=tell, known=known, ahead=tuple(pipeline.flat()), scratch=scratch, entering=entering)
     try:
         with interruptible(_cancelled, on_signal) as walk.stop_if_asked:
             for stage in pipeline:
@@ -73,7 +76,7 @@ def run(
         pass
     except (Interrupted, Exception) as error:  # outside an attempt, which records its own
         walk.failure = failure_of(error)
-    sandbox.cool()
+    workplace.cool()
     ending = Ending(
         release=release, started_at=started, stages=tuple(walk.stages), givers=pipeline.givers, verdict=walk.verdict,
         failure=walk.failure,
@@ -81,6 +84,17 @@ def run(
     if pipeline.on_exit is not None:
         _exit(walk, pipeline.on_exit, ending)
     return ending, walk.known
+
+
+@shielded()
+def conclude(
+    pipeline: Pipeline, *inputs: Record, ending: Ending, entering: Callable[[Stage], None] = lambda _: None
+) -> dict[str, Any]:
+    """Runs only the exit stage, for a walk whose process can't any more; returns every record by name."""
+    walk = _Run(known={record.parameter(): record for record in inputs}, entering=entering)
+    if pipeline.on_exit is not None:
+        _exit(walk, pipeline.on_exit, ending)
+    return walk.known
 
 
 def _cancelled(number: Signals) -> Cancelled:
@@ -109,6 +123,7 @@ def _fan_out(walk: _Run, each: Each) -> None:
 
 
 def _attempt(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> None:
+    walk.entering(stage)
     attempt = Attempt(
         stage=stage,
         arguments=lambda: {name: known[name] for name in stage.takes},
@@ -120,12 +135,21 @@ def _attempt(walk: _Run, stage: Stage, known: dict[str, Any], target: str) -> No
     done = attempt.recall()
     if done is None:
         _set_up_again(walk, stage, known)
-        while walk.warm and stage.at.keep == "result":  # a miss: later stages will most likely run too
-            sandbox.warm(*walk.warm.popitem())
+        _warm_next(walk, stage)
         done = _make(walk, attempt)
     elif stage.at.keep == "effect":
         walk.pending.append(attempt)
     _take(walk, done, known)
+
+
+def _warm_next(walk: _Run, stage: Stage) -> None:
+    """Starts the next sandbox of the walk while `stage` runs: after a miss, later stages will most likely run too."""
+    if walk.scratch is None or stage.at.keep != "result":
+        return
+    later = walk.ahead[walk.ahead.index(stage) + 1 :]
+    if entry := next((each.at.warm for each in later if each.at.warm), None):
+        site = walk.known.get(Site.parameter())
+        workplace.warm(entry, walk.scratch, site.sandbox if isinstance(site, Site) else SandboxSettings())
 
 
 def _set_up_again(walk: _Run, user: Stage, known: dict[str, Any]) -> None:
@@ -138,6 +162,7 @@ def _set_up_again(walk: _Run, user: Stage, known: dict[str, Any]) -> None:
 
 
 def _make(walk: _Run, attempt: Attempt) -> Done:
+    walk.entering(attempt.stage)
     walk.tell(Event(stage=attempt.stage.name, target=attempt.target, kind="started"))
     return attempt.make()
 
@@ -160,6 +185,7 @@ def _take(walk: _Run, done: Done, known: dict[str, Any]) -> None:
 
 def _exit(walk: _Run, stage: Stage, ending: Ending) -> None:
     """Runs the exit stage, which takes the ending besides the inputs and can't be cancelled."""
+    walk.entering(stage)
     known = walk.known | {Ending.parameter(): ending}
     record = stage.step(**{name: known[name] for name in stage.takes})
     walk.known[stage.gives.parameter()] = record

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,19 +18,21 @@ from pathlib import Path
 import httpx
 from pydantic import Field
 
+from shiplift.pipelines.engines.local import site_file
 from shiplift.pipelines.settings import Settings
-from shiplift.runtime.base.errors import ServerFailed, StackDown
-from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.base.errors import RegistryHeld, ServerFailed, ShipliftError, StackDown
+from shiplift.runtime.base.secrets import load_secrets, make_private
 from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.host.folders import sweep
 from shiplift.runtime.host.processes import alive, free_port, inherited, memory_mb, require_free, start_daemon, stop
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Process
-from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.records.site import Machine, SandboxSettings, Site
 from shiplift.runtime.serving.triton.environment import default_root, ensure
+from shiplift.runtime.store.registry_lease import LASTS_S, RegistryLease, this_host
 from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 
 HOST = "127.0.0.1"
-WEBHOOK = "shiplift"
 NAMES = ("mlflow", "triton", "receiver", "dispatcher")
 _START_S = 120
 Tell = Callable[[str], None]
@@ -49,6 +52,8 @@ class Stack(Record):
     rate_limiter: bool
     sweep_s: float
     since: float
+    sandbox: SandboxSettings = SandboxSettings()
+    holder: str = ""
     processes: dict[str, Process] = Field(default_factory=dict)
 
     def runs(self, name: str) -> bool:
@@ -94,6 +99,9 @@ def site(home: Path, stack: Stack) -> Site:
         registry_uri=stack.registry_uri,
         artifacts_uri=(home / "artifacts").as_uri(),
         server_environment=stack.server_environment,
+        sandbox=stack.sandbox,
+        holder=stack.holder,
+        policy=site_file.read(home).policy,
         place=Machine(
             http=f"{HOST}:{stack.http_port}",
             grpc=f"{HOST}:{stack.grpc_port}",
@@ -103,22 +111,44 @@ def site(home: Path, stack: Stack) -> Site:
     )
 
 
-def up(settings: Settings, tell: Tell = lambda _: None) -> Stack:
+def up(settings: Settings, tell: Tell = lambda _: None, *, take_over: bool = False) -> Stack:
     """Starts the processes that are not running.
 
     Raises:
+        RegistryHeld: another installation releases from the registry; `take_over` takes it over.
+        HomeNotPrivate: others can write to the home.
         PortTaken: another process listens on a port of the stack.
         MissingTool: this machine can't run the bundled server.
         ServerFailed: a process did not come up; its log says why.
     """
     home = settings.root
+    make_private(home)
     for folder in ("logs", "mlflow", "artifacts", "production/models", "releases", "staging"):
         (home / folder).mkdir(parents=True, exist_ok=True)
     with _locked(home):
-        stack = read(home) or _new(settings)
+        sweep(home)
+        stack = _configured(home, settings)
         ensure(Path(stack.server_environment), tell)
         _check_ports(stack)
-        return start_missing(home, stack, tell)
+        if not stack.embedded_registry:  # before anything starts, since it may be refused
+            renew_lease(home, stack, take_over=take_over)
+        started = start_missing(home, stack, tell)
+        if take_over:
+            renew_lease(home, started, take_over=True)
+        return started
+
+
+def _configured(home: Path, settings: Settings) -> Stack:
+    """The stack as it was, or a new one; what the sandbox may be without is asked anew where it is named."""
+    before = read(home)
+    stack = before or _new(settings)
+    if "sandbox" in settings.model_fields_set:
+        stack = stack.model_copy(update={"sandbox": settings.sandbox})
+    if not stack.holder:  # a home of version 0.1
+        stack = stack.model_copy(update={"holder": _new_holder()})
+    if before and stack != before:
+        write_atomically(home / "stack.json", stack.model_dump_json(indent=1))
+    return stack
 
 
 def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stack:
@@ -138,7 +168,8 @@ def start_missing(home: Path, stack: Stack, tell: Tell = lambda _: None) -> Stac
                 _wait_healthy(home, stack, "mlflow", f"{stack.registry_uri}/health")
             if name == "receiver":
                 _wait_healthy(home, stack, "receiver", f"http://{HOST}:{stack.receiver_port}/healthz")
-                _register_webhook(home, stack)
+                with contextlib.suppress(RegistryHeld):  # it was taken over; sweeps and promotions say so
+                    renew_lease(home, stack)
     return stack
 
 
@@ -149,10 +180,14 @@ def down(home: Path, tell: Tell = lambda _: None) -> bool:
         return False
     with _locked(home):
         running = [name for name in reversed(stack.names) if stack.runs(name)]
+        if running:
+            with contextlib.suppress(ShipliftError):
+                lease(home, stack).release()
         for name in running:
             tell(f"stopping {name}")
             stop(stack.processes[name], grace_s=30 if name in ("triton", "dispatcher") else 10)
         shutil.rmtree(home / "staging", ignore_errors=True)
+        sweep(home)
     return bool(running)
 
 
@@ -169,6 +204,11 @@ def _locked(home: Path) -> Iterator[None]:
         yield
 
 
+def _new_holder() -> str:
+    """A name for this installation in the registry's lease."""
+    return uuid.uuid4().hex[:12]
+
+
 def _new(settings: Settings) -> Stack:
     names = ("mlflow_port", "receiver_port", "http_port", "grpc_port", "metrics_port")
     ports = {name: free_port() if settings.free_ports else getattr(settings, name) for name in names}
@@ -180,6 +220,8 @@ def _new(settings: Settings) -> Stack:
         rate_limiter=settings.rate_limiter,
         sweep_s=settings.sweep_s,
         since=time.time(),
+        sandbox=settings.sandbox,
+        holder=_new_holder(),
     )
 
 
@@ -228,7 +270,8 @@ def _start_triton(home: Path, stack: Stack) -> Process:
 
     environment = ensure(Path(stack.server_environment))
     ports = Ports(http=stack.http_port, grpc=stack.grpc_port, metrics=stack.metrics_port, host=HOST)
-    features = Features(cache_mb=stack.cache_mb, rate_limiter=stack.rate_limiter)
+    allow_without = site(home, stack).sandbox.allow_without
+    features = Features(cache_mb=stack.cache_mb, rate_limiter=stack.rate_limiter, allow_without=allow_without)
     repository = home / "production" / "models"
     return start_production(environment, repository, ports, features, log=home / "logs" / "triton.log").process
 
@@ -255,12 +298,21 @@ def _variables() -> dict[str, str]:
     return {**paths, **credentials, **quiet}
 
 
-def _register_webhook(home: Path, stack: Stack) -> None:
-    """Registers the receiver's webhook, which the registry calls for each new version."""
+def lease(home: Path, stack: Stack) -> RegistryLease:
+    """The stack's lease on its registry."""
+    registry = RestRegistry(stack.registry_uri, timeout_s=PATIENT_S)
+    return RegistryLease(registry, stack.holder, f"the stack in {home} on {this_host()}")
+
+
+def renew_lease(home: Path, stack: Stack, *, take_over: bool = False) -> None:
+    """Takes or renews the lease, and registers the receiver's webhook, which the registry calls for each new version.
+
+    Raises:
+        RegistryHeld: another installation holds it.
+    """
     url = f"http://{HOST}:{stack.receiver_port}/webhooks/mlflow"
-    RestRegistry(stack.registry_uri, timeout_s=PATIENT_S).ensure_webhook(
-        WEBHOOK, url, load_secrets(home).webhook, renew=True
-    )
+    lasts_s = max(LASTS_S, 3 * stack.sweep_s)
+    lease(home, stack).renew(url, load_secrets(home).webhook, lasts_s=lasts_s, take_over=take_over)
 
 
 def _wait_healthy(home: Path, stack: Stack, name: str, url: str) -> None:

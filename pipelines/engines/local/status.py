@@ -1,13 +1,24 @@
 """The status of a home's stack, and of the models in its registry."""
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-from shiplift.pipelines.engines.answers import ModelStatus, ModelVersions, Part, StackStatus, VersionStatus
-from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.answers import (
+    ModelStatus,
+    ModelVersions,
+    Part,
+    StackStatus,
+    UnderWay,
+    VersionStatus,
+    champion_drift,
+)
+from shiplift.pipelines.engines.local import incidents, pulses, stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Endpoint
+from shiplift.runtime.serving.triton.served import served_version
 from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS, TAG
 from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
 
@@ -60,20 +71,41 @@ def of_stack(home: Path) -> StackStatus:
         running=all(part.running for part in parts),
         parts=parts,
         memory_mb=round(sum(memory.values()), 1),
-        models=_models(saved) if saved.runs("mlflow") or not saved.embedded_registry else (),
-        releasing=tuple(releases.pending()),
+        models=_models(home, saved) if saved.runs("mlflow") or not saved.embedded_registry else (),
+        releasing=tuple(under_way(releases)),
+        incidents=incidents.recent(home),
     )
 
 
-def _models(saved: stack.Stack) -> tuple[ModelStatus, ...]:
+def under_way(releases: Releases) -> Iterator[UnderWay]:
+    """The releases that have not ended: those that have begun, then the queue."""
+    waiting = []
+    for name in releases.pending():
+        request = releases.order(name).request
+        release = UnderWay(release=name, model=request.model, version=request.version)
+        if not releases.worker(name):
+            waiting.append(release)
+        elif at := releases.stage_under_way(name):
+            event, since = at
+            seconds = max(0.0, time.time() - since)
+            yield release.model_copy(update={"stage": event.stage, "target": event.target, "seconds": seconds})
+        else:
+            yield release
+    for place, release in enumerate(waiting, start=1):
+        yield release.model_copy(update={"place": place})
+
+
+def _models(home: Path, saved: stack.Stack) -> tuple[ModelStatus, ...]:
     registry = RestRegistry(saved.registry_uri, timeout_s=PATIENT_S)
     return tuple(
         ModelStatus(
             model=name,
-            champion=aliases.get(CHAMPION, 0),
+            champion=served_version(home, name) or aliases.get(CHAMPION, 0),
             challenger=aliases.get(CHALLENGER, 0),
             previous=aliases.get(PREVIOUS, 0),
             latest=latest,
+            drift=champion_drift(name, served_version(home, name), aliases),
+            **pulses.read(home, name).model_dump(),
         )
         for name, latest, aliases in registry.models()
     )
@@ -91,10 +123,13 @@ def of_model(home: Path, model: str) -> ModelVersions:
     name = serving_name(model)
     aliases = registry.aliases(model)
     versions = sorted(registry.versions(model), key=lambda info: -info.version)
+    releasing = {each.version: each for each in under_way(Releases(home)) if each.model == model}
     return ModelVersions(
         model=model,
         serving_name=name,
         endpoint=Endpoint(http=f"{endpoints(running).http}/v2/models/{name}", grpc=endpoints(running).grpc),
+        drift=champion_drift(model, served_version(home, model), aliases),
+        **pulses.read(home, model).model_dump(),
         versions=tuple(
             VersionStatus(
                 version=info.version,
@@ -103,6 +138,7 @@ def of_model(home: Path, model: str) -> ModelVersions:
                 verdict=info.tags.get(f"{TAG}verdict", ""),
                 reason=info.tags.get(f"{TAG}reason", ""),
                 release=info.tags.get(f"{TAG}release", ""),
+                under_way=releasing.get(info.version),
             )
             for info in versions
         ),

@@ -1,0 +1,7 @@
+"""`python -m shiplift.pipelines.daemons.activator`, a pod's command."""
+
+from shiplift.pipelines.daemons.activator.serving import main
+from shiplift.runtime.base.daemon import run_main
+
+if __name__ == "__main__":
+    run_main(main)

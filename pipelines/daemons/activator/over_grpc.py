@@ -1,0 +1,113 @@
+"""Holds calls over gRPC and sends them on as the bytes they are, whatever the method."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+import grpc
+import grpc.aio
+
+from shiplift.pipelines.daemons.activator.forwarding import OWN_PREFIX, Addresses, target_of
+from shiplift.pipelines.daemons.activator.holding import Holding, Limit, Refused, Target
+from shiplift.runtime.serving.kubernetes.objects.activator import ANSWERED_HEADER, PROBE_HEADER
+
+_STREAMS = ("/inference.GRPCInferenceService/ModelStreamInfer",)
+_YES = b"\x08\x01"  # a message whose first field is 1: SERVING for a health check, true for ServerLive
+_CODE = {Limit.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED, Limit.LATE: grpc.StatusCode.UNAVAILABLE}
+_UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+_CHANNELS = 64
+
+
+class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no types
+    """The handler of every method. Calls without a route's metadata are health checks, which it answers itself."""
+
+    def __init__(self, holding: Holding, addresses: Addresses) -> None:
+        self._holding, self._addresses = holding, addresses
+        self._channels: dict[str, Any] = {}
+
+    def service(self, details: Any) -> Any:
+        """The handler of a call."""
+        metadata = {str(name): str(value) for name, value in details.invocation_metadata}
+        target = target_of(metadata)
+        if target is None or PROBE_HEADER in metadata:
+            return grpc.unary_unary_rpc_method_handler(partial(_own_answer, target))
+        if details.method in _STREAMS:
+            return grpc.stream_stream_rpc_method_handler(partial(self._stream, details.method, target))
+        return grpc.unary_unary_rpc_method_handler(partial(self._call, details.method, target))
+
+    async def close(self) -> None:
+        """Closes all channels."""
+        for channel in self._channels.values():
+            await channel.close()
+
+    async def _call(self, method: str, target: Target, request: bytes, context: Any) -> bytes:
+        try:
+            async with self._holding.place(target, len(request)) as deadline:
+                channel = await self._channel(target, deadline)
+                call = channel.unary_unary(method)(request, **_arguments(context))
+                return await _passed_on(call, context)
+        except Refused as refused:
+            await _abort(context, refused)
+
+    async def _stream(
+        self, method: str, target: Target, requests: AsyncIterator[bytes], context: Any
+    ) -> AsyncIterator[bytes]:  # fmt: skip
+        """Holds a stream before anything of it is read, then passes messages on in both directions."""
+        try:
+            async with self._holding.place(target, 0) as deadline:
+                channel = await self._channel(target, deadline)
+        except Refused as refused:
+            await _abort(context, refused)
+        call = channel.stream_stream(method)(requests, **_arguments(context))
+        try:
+            async for response in call:
+                yield response
+            context.set_trailing_metadata(await call.trailing_metadata())
+        except grpc.aio.AioRpcError as error:
+            await context.abort(error.code(), error.details(), tuple(error.trailing_metadata()))
+
+    async def _channel(self, target: Target, deadline: float) -> Any:
+        """A channel to a server that is ready and connected: a call over it reaches one, or fails by itself."""
+        address = self._addresses.grpc(await self._holding.ready(target, deadline))
+        if address not in self._channels and len(self._channels) >= _CHANNELS:
+            await self._channels.pop(next(iter(self._channels))).close(grace=self._holding.bounds.seconds)
+        channel = self._channels.setdefault(address, None) or grpc.aio.insecure_channel(address, options=_UNLIMITED)
+        self._channels[address] = channel
+        try:
+            await asyncio.wait_for(channel.channel_ready(), deadline - asyncio.get_running_loop().time())
+        except TimeoutError:
+            raise self._holding.late(target) from None
+        return channel
+
+
+async def _own_answer(target: Target | None, _: bytes, context: Any) -> bytes:
+    if target is not None:
+        await context.send_initial_metadata(((ANSWERED_HEADER, target.service),))
+    return _YES
+
+
+async def _passed_on(call: Any, context: Any) -> bytes:
+    """A call's answer, with its metadata, or its error."""
+    try:
+        response: bytes = await call
+    except grpc.aio.AioRpcError as error:
+        await context.abort(error.code(), error.details(), tuple(error.trailing_metadata()))
+        raise
+    await context.send_initial_metadata(tuple(await call.initial_metadata()))
+    context.set_trailing_metadata(tuple(await call.trailing_metadata()))
+    return response
+
+
+def _arguments(context: Any) -> dict[str, Any]:
+    """The client's metadata, without what the route added, and the time that is left."""
+    kept: Sequence[tuple[str, Any]] = [
+        (name, value) for name, value in context.invocation_metadata()
+        if not name.startswith(OWN_PREFIX) and name != "user-agent"
+    ]  # fmt: skip
+    return {"metadata": tuple(kept), "timeout": context.time_remaining()}
+
+
+async def _abort(context: Any, refused: Refused) -> NoReturn:
+    await context.abort(_CODE[refused.limit], str(refused))
+    raise refused

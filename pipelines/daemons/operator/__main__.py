@@ -1,0 +1,7 @@
+"""`python -m shiplift.pipelines.daemons.operator`, a pod's command."""
+
+from shiplift.pipelines.daemons.operator.serving import main
+from shiplift.runtime.base.daemon import run_main
+
+if __name__ == "__main__":
+    run_main(main)

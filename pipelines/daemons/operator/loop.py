@@ -1,0 +1,193 @@
+"""The operator's loop: which service is looked at when, by which thread, and what happens after an error.
+
+Two threads never look at the same service. Several reasons to look at one are one look. An error of one service makes
+that one wait, and no other.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from shiplift.pipelines.daemons.operator.metrics import OperatorMetrics
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.serving.kubernetes.connection import Conflict
+from shiplift.runtime.serving.operator.cluster.acting import Actor
+from shiplift.runtime.serving.operator.cluster.observing import Observer, Snapshot
+from shiplift.runtime.serving.operator.deciding import Decision, next_action
+from shiplift.runtime.serving.operator.evidence import Evidence
+from shiplift.runtime.serving.operator.observed import Observed
+from shiplift.runtime.serving.operator.upkeep.fronts import next_look_s
+
+RELIST_S = 10.0
+_SPACING_S = 0.2  # between two looks at a service, however much happens to it
+_LONGEST_PAUSE_S = 30.0
+_HEALTHY_S = 90.0
+
+
+@dataclass(kw_only=True)
+class _Service:
+    """What the loop knows of a service. `changed_at`: when something was last seen to happen to it, or done to it."""
+
+    due: float = 0.0
+    busy: bool = False
+    looked_at: float = 0.0
+    changed_at: float = 0.0
+    errors: int = 0
+    evidence: Evidence = field(default_factory=Evidence)
+
+
+class Loop:
+    """Looks at every service of a namespace, when something happened to it and from time to time."""
+
+    def __init__(
+        self,
+        observer: Observer,
+        actor: Actor,
+        metrics: OperatorMetrics,
+        *,
+        leads: Callable[[], bool] = lambda: True,
+        decide: Callable[[Observed], Decision] = next_action,
+        publish: Callable[[Snapshot], object] = lambda _: None,
+        listed: Callable[[Snapshot], object] = lambda _: None,
+    ) -> None:
+        """`leads`: whether this process is the one to act; then `publish` is told every list, and `listed` always."""
+        self._observer, self._actor, self._metrics = observer, actor, metrics
+        self._leads, self._decide, self._publish, self._listed = leads, decide, publish, listed
+        self._services: dict[str, _Service] = {}
+        self._snapshot = Snapshot(taken_at=0.0)
+        self._changed = threading.Condition()
+        self._listed_at = time.monotonic()
+        self._log = structlog.get_logger()
+
+    def wake(self, name: str) -> None:
+        """Something happened to a service, or to an object of it: look soon."""
+        with self._changed:
+            service = self._services.setdefault(name, _Service())
+            service.changed_at = time.time()
+            service.due = min(service.due, time.monotonic() + (1.0 if service.errors else 0.0))
+            self._changed.notify()
+
+    def healthy(self) -> bool:
+        """Whether the services were listed recently."""
+        return time.monotonic() - self._listed_at < _HEALTHY_S
+
+    def relist(self) -> None:
+        """Lists all services, so that none is missed whatever the watches do."""
+        try:
+            snapshot = self._observer.everything()
+        except Exception as error:  # one odd object must not end the operator
+            self._failed("", error)
+            return
+        self._listed_at = time.monotonic()
+        self._metrics.listed(snapshot)
+        self._listed(snapshot)
+        with self._changed:
+            self._snapshot = snapshot
+            for name in snapshot.services:
+                self._services.setdefault(name, _Service())
+            self._changed.notify_all()
+        if self._leads():
+            try:
+                self._publish(snapshot)
+            except Exception as error:  # services are more urgent than who looks them up
+                self._failed("", error)
+
+    def run(self, stop: threading.Event, *, threads: int) -> None:
+        """Works until `stop` is set, with so many threads besides this one, which lists."""
+        workers = [threading.Thread(target=self._work, args=(stop,), daemon=True) for _ in range(threads)]
+        for worker in workers:
+            worker.start()
+        while not stop.is_set():
+            self.relist()
+            stop.wait(RELIST_S)
+        with self._changed:
+            self._changed.notify_all()
+        for worker in workers:
+            worker.join(timeout=10)
+
+    def _work(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            name = self._next(stop)
+            if name:
+                self.turn(name)
+
+    def _next(self, stop: threading.Event) -> str:
+        """The service that is due, which nobody else looks at; waits for it, and returns empty at the end."""
+        with self._changed:
+            while not stop.is_set():
+                name, service = min(
+                    ((name, service) for name, service in self._services.items() if not service.busy),
+                    key=lambda item: item[1].due, default=("", None),
+                )  # fmt: skip
+                wait = service.due - time.monotonic() if service else 1.0
+                if service and wait <= 0 and self._leads():
+                    service.busy = True
+                    return name
+                self._changed.wait(min(1.0, wait if wait > 0 else 0.5))
+        return ""
+
+    def turn(self, name: str) -> None:
+        """Looks at a service once, and acts."""
+        service = self._services.setdefault(name, _Service())
+        began = service.looked_at = time.time()
+        try:
+            again_s = self._look(name, service)
+        except Exception as error:  # a bug in one service's way must not stop the others
+            self._failed(name, error)
+            service.errors += 1
+            again_s = min(_LONGEST_PAUSE_S, 0.5 * 2**service.errors)
+        else:
+            service.errors = 0
+        if again_s is None:
+            return self._forget(name)
+        with self._changed:
+            if service.changed_at > began and not service.errors:
+                again_s = 0.0
+            service.due, service.busy = time.monotonic() + max(_SPACING_S, again_s), False
+            self._changed.notify()
+        return None
+
+    def _look(self, name: str, service: _Service) -> float | None:
+        """One look and what follows; returns the seconds until the next one, None if the service is gone."""
+        shared = self._snapshot.taken_at > service.changed_at and name in self._snapshot.services
+        observed = self._observed(name, service, self._snapshot if shared else None)
+        decision = self._decide(observed) if observed else None
+        if shared and decision and decision.writes:
+            observed = self._observed(name, service, None)  # a list may be old: never write because of one
+            decision = self._decide(observed) if observed else None
+        if observed is None or decision is None:
+            return None
+        if decision.writes:
+            service.changed_at = time.time()
+            self._log.info("acts", service=name, **_summary(decision))
+        service.evidence = decision.evidence
+        service.evidence = self._actor.act(observed, decision)
+        self._metrics.looks.inc()
+        self._metrics.seen.look(observed, service.evidence, decision.status or observed.status)
+        return next_look_s(decision.again_s, service.evidence)
+
+    def _observed(self, name: str, service: _Service, snapshot: Snapshot | None) -> Observed | None:
+        return self._observer.observed(snapshot or self._observer.alone(name), name, service.evidence)
+
+    def _forget(self, name: str) -> None:
+        self._metrics.seen.forget(name)
+        with self._changed:
+            self._services.pop(name, None)
+            self._changed.notify()
+
+    def _failed(self, name: str, error: Exception) -> None:
+        self._metrics.errors.labels(type(error).__name__).inc()
+        expected = isinstance(error, (ShipliftError, Conflict))
+        self._log.warning("failed", service=name, error=str(error), exc_info=not expected)
+
+
+def _summary(decision: Decision) -> dict[str, object]:
+    """A decision for the log."""
+    told = [event.message for event in decision.events]
+    applied = [f"{body['kind']}/{body['metadata']['name']}" for body in decision.apply]
+    deleted, patched = ["/".join(key) for key in decision.delete], ["/".join(key) for key, _ in decision.patch]
+    parts = {"applies": applied, "patches": patched, "deletes": deleted, "because": told}
+    return {name: value for name, value in parts.items() if value}

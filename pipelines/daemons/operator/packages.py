@@ -1,0 +1,138 @@
+"""Serves the packages that serve now to the pods that start with them, also while the registry is away.
+
+It speaks as much of MLflow's artifact proxy as `ArtifactStore` reads, so a pod asks it as it asks MLflow, with the same
+account: whoever may read the registry may read this, and without an account nobody may.
+"""
+
+import hmac
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs
+from wsgiref.util import FileWrapper
+
+import structlog
+
+from shiplift.runtime.base.errors import ArtifactCorrupt, ShipliftError
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.kubernetes.workloads import golden_of
+from shiplift.runtime.serving.operator.cluster.observing import Snapshot
+from shiplift.runtime.serving.operator.cluster.package_cache import PackageCache
+from shiplift.runtime.store.mlflow_artifacts import identity
+
+_PATH = "/api/2.0/mlflow-artifacts/artifacts"
+_FOLDER, _BLOB = re.compile(r"sha256/[0-9a-f]{2}"), re.compile(r"/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")
+_CHUNK = 1 << 20
+_EVERY_S = 30.0
+
+
+def packages_of(snapshot: Snapshot) -> dict[str, str]:
+    """The packages that serve or should, by digest, with the store that has them."""
+    packages = {}
+    for body in snapshot.services.values():
+        status = body.get("status") or {}
+        names = {str((body.get("spec") or {}).get("revision", "")), str(status.get("revision", ""))}
+        names |= {str(weight.get("revision", "")) for weight in status.get("weights") or ()}
+        for name in names:
+            seen = snapshot.revisions.get(name)
+            if seen and seen.package:
+                packages[seen.package.repository.sha256] = seen.artifacts_uri
+                packages |= {each.package.repository.sha256: each.artifacts_uri for each in seen.others}
+    return packages
+
+
+class PackageKeeper:
+    """Keeps the copy of what serves up to date, in a thread of its own: a package may be large."""
+
+    def __init__(self, cache: PackageCache) -> None:
+        self._cache = cache
+        self._wanted: dict[str, str] = {}
+        self._changed = threading.Event()
+        self._log = structlog.get_logger()
+
+    def listed(self, snapshot: Snapshot) -> None:
+        """The services as they are now."""
+        wanted = packages_of(snapshot)
+        if wanted != self._wanted:
+            self._wanted = wanted
+            self._changed.set()
+
+    def run(self, stop: threading.Event) -> None:
+        """Works until `stop` is set; what could not be copied is tried again."""
+        self._changed.wait(_EVERY_S)  # nothing is deleted before the first list
+        while not stop.is_set():
+            self._changed.clear()
+            if self._wanted:
+                self._keep()
+            self._changed.wait(_EVERY_S)
+
+    def golden(self, package: Package, artifacts_uri: str) -> Arrays:
+        """A package's golden requests, from the copy if it has them."""
+        try:
+            return golden_of(package, self._cache.uri)
+        except ArtifactCorrupt:
+            return golden_of(package, artifacts_uri)
+
+    def _keep(self) -> None:
+        try:
+            problems = self._cache.keep(self._wanted)
+        except (ShipliftError, OSError) as error:
+            problems = {"": str(error)}
+        for digest, problem in problems.items():
+            self._log.warning("failed", part="packages", package=digest[:12], error=problem)
+
+
+def serve_packages(folder: Path) -> Callable[..., Iterable[bytes]]:
+    """A WSGI application that serves the blobs in a folder of artifacts to whoever has this process's account."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = str(environ.get("PATH_INFO", ""))
+        if environ.get("REQUEST_METHOD") != "GET" or not path.startswith(_PATH):
+            return _refuse(start, "404 Not Found")
+        if not _is_known(str(environ.get("HTTP_AUTHORIZATION", ""))):
+            return _refuse(start, "401 Unauthorized")
+        inside = path.removeprefix(_PATH)
+        if not inside:
+            return _list(folder, parse_qs(str(environ.get("QUERY_STRING", ""))).get("path", [""])[0], start)
+        return _send(folder, inside, start)
+
+    return answer
+
+
+def _is_known(authorization: str) -> bool:
+    expected = identity().get("Authorization", "")
+    return bool(expected) and hmac.compare_digest(expected.encode(), authorization.encode())
+
+
+def _list(folder: Path, path: str, start: Callable[..., Any]) -> Iterable[bytes]:
+    there = folder / path if _FOLDER.fullmatch(path) else None
+    files = [
+        {"path": file.name, "is_dir": False, "file_size": file.stat().st_size}
+        for file in (sorted(there.iterdir()) if there and there.is_dir() else ()) if "." not in file.name
+    ]  # fmt: skip
+    start("200 OK", [("Content-Type", "application/json")])
+    return [json.dumps({"files": files}).encode()]
+
+
+def _send(folder: Path, path: str, start: Callable[..., Any]) -> Iterable[bytes]:
+    file = folder / path.lstrip("/")
+    if not _BLOB.fullmatch(path) or not file.is_file():
+        return _refuse(start, "404 Not Found")
+    stream = file.open("rb")
+    size = str(file.stat().st_size)
+    start("200 OK", [("Content-Type", "application/octet-stream"), ("Content-Length", size)])
+    return _chunks(stream)
+
+
+def _chunks(stream: Any) -> Iterator[bytes]:
+    with stream:
+        yield from FileWrapper(stream, _CHUNK)
+
+
+def _refuse(start: Callable[..., Any], status: str) -> Iterable[bytes]:
+    start(status, [("Content-Type", "text/plain; charset=utf-8")])
+    return [f"{status}\n".encode()]

@@ -1,0 +1,154 @@
+"""Sends each model that production serves on this machine a golden request every few seconds, and checks the answer.
+
+Health endpoints and counters say nothing about answers. It runs in a thread of the watchdog, which acts on what it
+finds. What happens while a model moves to another version is not held against either.
+"""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from shiplift.pipelines.engines.local import pulses, stack
+from shiplift.pipelines.engines.local.pulses import Pulse
+from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, ShipliftError
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.heartbeat import MARGIN_S
+from shiplift.runtime.serving.triton.production import moves
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.serving.triton.served import every_served, served
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+EVERY_S = 5.0
+BAD_BEATS = 2  # wrong answers or refusals in a row, before something is done
+SLOW_BEATS = 6
+_SLOW_S, _SLOW_FACTOR = 5.0, 20.0  # slow is what takes longer than both: seconds, and times the fastest answer so far
+_THREADS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beat:
+    """One golden request: how long it took, and what is wrong; `bad` if it was answered wrongly or refused."""
+
+    seconds: float
+    problem: str = ""
+    bad: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What is known of a package: bad and slow answers in a row, its fastest answer, and its pulse."""
+
+    package: Package
+    bad: int = 0
+    slow: int = 0
+    fastest_s: float = 0.0
+    pulse: Pulse = field(default_factory=Pulse)
+
+    def after(self, beat: Beat, now: float) -> "State":
+        """The state with another beat."""
+        fastest = min(self.fastest_s or beat.seconds, beat.seconds)
+        limit = max(_SLOW_S, _SLOW_FACTOR * fastest)
+        slow = f"it took {beat.seconds:.1f} s to answer, usual are {fastest:.2f} s" if beat.seconds > limit else ""
+        problem = beat.problem or slow
+        answered = beat.problem == ""
+        return State(
+            package=self.package,
+            bad=self.bad + 1 if beat.bad else 0,
+            slow=self.slow + 1 if problem and not beat.bad else 0,
+            fastest_s=fastest if answered else self.fastest_s,
+            pulse=Pulse(verified_at=now if answered else self.pulse.verified_at, finding=problem),
+        )
+
+
+class Prober:
+    """The prober of a home's production."""
+
+    def __init__(self, home: Path, *, beat: "Callable[[str, Package, Arrays], Beat] | None" = None) -> None:
+        self._home = home
+        self._beat = beat or beat_of
+        self._states: dict[str, State] = {}
+        self._golden: dict[str, Arrays] = {}
+
+    def run(self) -> None:
+        """Looks until the process ends."""
+        while True:
+            try:
+                self.look()
+            except (ShipliftError, OSError) as error:
+                print(f"prober: {error}", flush=True)
+            time.sleep(EVERY_S)
+
+    def look(self) -> None:
+        """One request to each served model."""
+        running = stack.read(self._home)
+        if running is None or not running.runs("triton"):
+            return
+        packages = {serving_name(each.package.model): each.package for each in every_served(self._home)}
+        address = f"{stack.HOST}:{running.grpc_port}"
+        uri = stack.site(self._home, running).artifacts_uri
+        with ThreadPoolExecutor(_THREADS) as pool:
+            states = list(pool.map(lambda item: self._ask(address, uri, *item), packages.items()))
+        self._states = dict(zip(packages, states, strict=True))
+        self._golden = {package.repository.sha256: self._golden[package.repository.sha256]
+                        for package in packages.values() if package.repository.sha256 in self._golden}  # fmt: skip
+        pulses.write(self._home, {name: state.pulse for name, state in self._states.items()})
+
+    def failing(self) -> dict[str, str]:
+        """Why each model that answers wrongly, or refuses, does so again and again, by its served name."""
+        return {name: state.pulse.finding for name, state in self._states.items() if state.bad >= BAD_BEATS}
+
+    def slow(self) -> dict[str, str]:
+        """Why each model that has been slow for a while, or did not answer in time, is."""
+        return {name: state.pulse.finding for name, state in self._states.items() if state.slow >= SLOW_BEATS}
+
+    def package(self, name: str) -> Package | None:
+        """The package that a served name should answer with."""
+        state = self._states.get(name)
+        return state.package if state else None
+
+    def _ask(self, address: str, artifacts_uri: str, name: str, package: Package) -> State:
+        state = self._states.get(name)
+        if state is None or state.package != package:
+            state = State(package=package)
+        try:
+            golden = self._golden_of(package, artifacts_uri)
+        except ShipliftError as error:
+            return replace(
+                state, pulse=state.pulse.model_copy(update={"finding": f"it can't be checked: {error.what}"})
+            )
+        beat = self._beat(address, package, golden)
+        if beat.problem and self._moves(name, package):
+            return state
+        return state.after(beat, time.time())
+
+    def _moves(self, name: str, package: Package) -> bool:
+        now = served(self._home, package.model)
+        return moves(self._home, name) or now is None or now.package != package
+
+    def _golden_of(self, package: Package, artifacts_uri: str) -> Arrays:
+        digest = package.repository.sha256
+        if digest not in self._golden:
+            golden = load_npz(ArtifactStore(artifacts_uri).read_from_tree(package.repository, GOLDEN))
+            self._golden[digest] = {name: array[:1].copy() for name, array in golden.items()}
+        return self._golden[digest]
+
+
+def beat_of(address: str, package: Package, golden: Arrays) -> Beat:
+    """Sends a served package its golden request."""
+    limit_s, began = package.needs.request_timeout_s + MARGIN_S, time.monotonic()
+    problem, bad = "", False
+    try:
+        with TritonClient(address, timeout_s=limit_s) as client:
+            check_package(client, serving_name(package.model), package, golden)
+    except GoldenMismatch as error:
+        problem, bad = error.what, True
+    except ServerFailed as error:
+        problem, bad = error.what, "queue" not in error.what.lower()  # a full queue says that it is busy
+    except ShipliftError as error:
+        problem = error.what
+    return Beat(seconds=time.monotonic() - began, problem=problem, bad=bad)

@@ -1,0 +1,194 @@
+"""Frees production's Triton from executions that never end. It runs beside the dispatcher, as a child of it.
+
+The bundled server's backends stop an execution at its time limit. What goes on even then can't be ended from inside
+the server, so this looks from outside. It loads a stuck model again, which gives it new instances and leaves the
+other models alone. If that doesn't help, it ends the server, which the dispatcher then starts again. If that was done
+not long ago, the stuck model alone is unloaded and the restart waits. A model that answers golden requests wrongly, or
+refuses them, is loaded again from the artifact store, and if that doesn't help, treated in the same way. A server that
+takes too much memory is ended at once, and its log is emptied when it is too long.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from google.protobuf.text_format import ParseError
+
+from shiplift.pipelines.daemons import server_memory
+from shiplift.pipelines.daemons.prober import Prober
+from shiplift.pipelines.daemons.restarts import HEALTHY_S, Restarts
+from shiplift.pipelines.engines.local import incidents, site_file, stack
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.host.processes import stop
+from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.triton.config import parse
+from shiplift.runtime.serving.triton.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
+from shiplift.runtime.serving.triton.production import reinstall, reload_stuck, unload_stuck
+
+_LOOK_S = 1.0
+_RELOAD_S = 60.0
+AFTER_RELOAD_S = 10.0  # a model that is still stuck then does not come back
+SILENCE_S = 20.0
+_END_S = 1.0  # a server that is stuck does not drain
+LONGEST_LOG_MB = 256  # the one file on disk that a model in the server can make longer
+
+
+class ServerWatchdog:
+    """The watchdog of a home's production server."""
+
+    def __init__(
+        self, home: Path, *, prober: Prober | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Without a `prober`, answers are not checked."""
+        self._home, self._clock = home, clock
+        self._prober = prober or Prober(home)
+        self._hurried: dict[str, float] = {}
+        self._pid = 0
+        self._answered_at = 0.0
+        self._heartbeat = Heartbeat()
+        self._stopped: dict[str, float] | None = None
+        self._reloaded: dict[str, float] = {}
+        self._unloaded: set[str] = set()
+        self._restarts = Restarts()
+        self._memory_mb = 0
+
+    def look(self) -> None:
+        """One look at the server, and what follows from it."""
+        running = stack.read(self._home)
+        if running is None or not running.runs("triton"):
+            return
+        pid = running.processes["triton"].pid
+        if pid != self._pid:
+            self._forget(pid)
+        self._bound_log()
+        if self._memory_is_over(running):
+            return
+        metrics = answer(f"http://{stack.HOST}:{running.metrics_port}/metrics")
+        live = answer(f"http://{stack.HOST}:{running.http_port}/v2/health/live")
+        now = self._clock()
+        if metrics is None or live is None:
+            if now - self._answered_at > SILENCE_S:
+                self._restart(running, "", f"Triton has not answered for {SILENCE_S:.0f} s")
+            return
+        self._answered_at = now
+        models = counters(metrics)
+        self._note_stopped(models)
+        if self._unloaded and not self._restarts.wait_s(now):
+            self._restart_stuck(running, "", f"{', '.join(sorted(self._unloaded))} got stuck and had to wait", now)
+        else:
+            self._free(running, self._prober.failing() | self._heartbeat.stuck(models, now), now)
+            self._hurry(running, self._prober.slow(), now)
+
+    def _forget(self, pid: int) -> None:
+        """Starts anew: the counters of another server begin at 0, those of the first one may be old."""
+        self._stopped = {} if self._pid else None
+        self._pid = pid
+        self._answered_at = self._clock()
+        self._heartbeat = Heartbeat(patience_of=partial(patience_s, self._home))
+        self._reloaded, self._unloaded = {}, set()
+        self._memory_mb = server_memory.limit_mb(self._home)
+
+    def _bound_log(self) -> None:
+        log = self._home / "logs" / "triton.log"
+        with contextlib.suppress(FileNotFoundError):
+            if (size_mb := log.stat().st_size >> 20) >= LONGEST_LOG_MB:
+                os.truncate(log, 0)  # the server appends to it
+                incidents.note(self._home, "", f"Triton's log had {size_mb} MiB: it was emptied")
+
+    def _memory_is_over(self, running: stack.Stack) -> bool:
+        used_mb = server_memory.used_mb(running.processes["triton"].pid, limit=self._memory_mb)
+        over = used_mb > self._memory_mb
+        if over:
+            limit = f"the limit is {self._memory_mb} MiB (`server.memory_mb` in {site_file.FILE})"
+            self._restart(running, "", f"Triton uses {used_mb:.0f} MiB of memory, {limit}")
+        return over
+
+    def _note_stopped(self, models: dict[str, Counters]) -> None:
+        now = {model: count.stopped for model, count in models.items()}
+        before = now if self._stopped is None else self._stopped
+        for model, stopped in now.items():
+            if stopped > before.get(model, 0):
+                incidents.note(self._home, model, "an execution was stopped at the time limit of a request")
+        self._stopped = now
+
+    def _free(self, running: stack.Stack, stuck: dict[str, str], now: float) -> None:
+        self._reloaded = {model: at for model, at in self._reloaded.items() if model in stuck}
+        for model, why in stuck.items():
+            if model in self._unloaded:
+                continue
+            if model not in self._reloaded:
+                self._reloaded[model] = now
+                self._reload(running, model, why)
+            elif now - self._reloaded[model] > AFTER_RELOAD_S:
+                self._end_stuck(running, model, f"{why}, and loading it again did not help", now)
+                return
+
+    def _end_stuck(self, running: stack.Stack, model: str, why: str, now: float) -> None:
+        """Restarts the server; if that has to wait, only the model is unloaded until then."""
+        if not (wait_s := self._restarts.wait_s(now)):
+            self._restart_stuck(running, model, why, now)
+            return
+        self._unloaded.add(model)
+        paused = f"the model is unloaded until Triton is restarted, in {wait_s:.0f} s"
+        incidents.note(self._home, model, f"{why}, nor did restarts: {paused}")
+        self._try(running, model, "unloaded", unload_stuck)
+
+    def _hurry(self, running: stack.Stack, slow: dict[str, str], now: float) -> None:
+        """Loads a slow model again, at most once an hour: its clients may just ask for more than it can do."""
+        for model, why in slow.items():
+            if model not in self._unloaded and now - self._hurried.get(model, -HEALTHY_S) >= HEALTHY_S:
+                self._hurried[model] = now
+                self._reload(running, model, why)
+
+    def _reload(self, running: stack.Stack, model: str, why: str) -> None:
+        """Loads a model again; one that answers wrongly, from the artifact store."""
+        incidents.note(self._home, model, f"{why}: the model is loaded again")
+        package = self._prober.package(model) if model in self._prober.failing() else None
+        action: Callable[[Site, Machine, str], None] = partial(reload_stuck, timeout_s=_RELOAD_S)
+        if package is not None:
+            healthy = package
+
+            def action(site: Site, machine: Machine, _model: str) -> None:
+                reinstall(site, machine, healthy, timeout_s=_RELOAD_S)
+
+        self._try(running, model, "loaded again", action)
+
+    def _try(self, running: stack.Stack, model: str, done: str, action: Callable[[Site, Machine, str], None]) -> None:
+        try:
+            site = stack.site(self._home, running)
+            if isinstance(site.place, Machine):
+                action(site, site.place, model)
+        except (ShipliftError, OSError) as error:
+            incidents.note(self._home, model, f"it can't be {done}: {error}")
+
+    def _restart_stuck(self, running: stack.Stack, model: str, why: str, now: float) -> None:
+        self._restarts = self._restarts.after(now)
+        self._restart(running, model, why)
+
+    def _restart(self, running: stack.Stack, model: str, why: str) -> None:
+        incidents.note(self._home, model, f"{why}: Triton is restarted")
+        stop(running.processes["triton"], grace_s=_END_S)
+
+
+def patience_s(home: Path, model: str) -> float | None:
+    """How long a served name may answer nobody while requests wait: its time limit for a request and a margin."""
+    try:
+        config = parse((home / "production" / "models" / model / "config.pbtxt").read_text())
+    except (OSError, ParseError):
+        return None
+    text = config.parameters["request_timeout_ms"].string_value
+    return int(text) / 1000 + MARGIN_S if text else None
+
+
+def watch(home: Path) -> None:
+    """Looks at the server of a home, and at its answers, until its parent ends."""
+    prober, parent = Prober(home), os.getppid()
+    watchdog = ServerWatchdog(home, prober=prober)
+    threading.Thread(target=prober.run, daemon=True).start()
+    while os.getppid() == parent:
+        watchdog.look()
+        time.sleep(_LOOK_S)

@@ -1,0 +1,49 @@
+"""For Python programs: where a model answers (`shiplift.discover`), and where to register one (`tracking_uri`)."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from shiplift.pipelines.choices import EngineName
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.table import choose
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.serving.discovery import ServedModel, by_dns
+
+
+def discover(
+    model: str,
+    *,
+    engine: EngineName | None = None,
+    namespace: str | None = None,
+    home: Path | str | None = None,
+    serving_namespace: str = "",
+) -> ServedModel:
+    """Where a model answers, which version serves, and what it takes. `discover("digits").infer({"input": x})` asks it.
+
+    `engine`, `namespace` and `home` are those of the command, with the same defaults (`SHIPLIFT_ENGINE`, ...). On a
+    cluster the operator's ConfigMap is read with KUBECONFIG or the pod's account. A pod without such rights names the
+    `serving_namespace` instead: then the model is asked under its name in DNS.
+
+    Raises:
+        NotFound: production does not serve the model, or it has no address outside the cluster.
+        StackDown, ClusterRefused, ClusterUnreachable, Temporary: who knows it can't be asked.
+    """
+    if serving_namespace:
+        return by_dns(model, serving_namespace)
+    options: dict[str, Any] = {"engine": engine, "namespace": namespace, "home": home}
+    return choose(Settings(**{name: value for name, value in options.items() if value is not None})).discover(model)
+
+
+def tracking_uri(*, home: Path | str | None = None) -> str:
+    """The address of the MLflow whose registered versions are released: MLFLOW_TRACKING_URI, else the running stack's.
+
+    `home` is that of the command, with the same default.
+
+    Raises:
+        StackDown: MLFLOW_TRACKING_URI is not set, and no stack runs in the home.
+    """
+    if named := os.environ.get("MLFLOW_TRACKING_URI", ""):
+        return named
+    settings = Settings() if home is None else Settings(home=Path(home))
+    return stack.require(settings.root).registry_uri

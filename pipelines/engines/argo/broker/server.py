@@ -1,0 +1,207 @@
+"""Beside a stage that handles an author's files: does for it what needs a secret, and nothing else.
+
+    python -m shiplift.pipelines.engines.argo.broker.server admit+export --out DIR --site '{...}' --request '{...}' ...
+
+It runs in a container of its own in the stages' pod, with the registry's credentials and the ledger's key, and with the
+stages' own arguments. What the stage under way may ask for is in `desk`. The client is `runtime.store.broker`;
+artifacts are served in the protocol of `runtime.store.mlflow_artifacts`.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from shiplift.pipelines.engines.argo import pod
+from shiplift.pipelines.engines.argo.broker.desk import Denied, Desk
+from shiplift.pipelines.engines.argo.broker.desks import Desks
+from shiplift.pipelines.engines.attempt import failure_of
+from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.store.broker import END, FAILED, HOST, PORT
+
+_ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
+_CHUNK = 1 << 20
+_MAX_RECORD_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The body of a response, in memory or in a file; one that was `fetched` is not needed again."""
+
+    body: bytes = b""
+    file: Path | None = None
+    fetched: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A request to a desk: the groups of its path, its query, and a file with its body."""
+
+    desk: Desk
+    at: tuple[str, ...]
+    query: Mapping[str, str]
+    sent: Path
+
+
+_DIGEST = "([0-9a-f]{64})"
+_BLOB = f"{_ARTIFACTS}/shiplift/sha256/[0-9a-f]{{2}}/{_DIGEST}"
+
+
+def _json(value: Any) -> Reply:
+    return Reply(json.dumps(value).encode())
+
+
+def _list(asked: Asked) -> Reply:
+    path = asked.query.get("path", "")
+    match = re.fullmatch(r"shiplift/sha256/([0-9a-f]{2})", path)
+    if match is None:
+        raise Denied(f"listing {path!r} is none of this stage's business")
+    return _json({"files": asked.desk.listing(match.group(1))})
+
+
+def _put_blob(asked: Asked) -> Reply:
+    (sha256,) = asked.at
+    asked.desk.store(sha256, asked.sent)
+    return Reply()
+
+
+def _put_record(asked: Asked) -> Reply:
+    stage, name = asked.at
+    asked.desk.put_record(stage, name, _small(asked.sent))
+    return Reply()
+
+
+def _put_lesson(asked: Asked) -> Reply:
+    asked.desk.put_lesson(asked.query["name"], _small(asked.sent))
+    return Reply()
+
+
+# What may be asked, and who answers.
+_ROUTES: tuple[tuple[str, str, Callable[[Asked], Reply]], ...] = (
+    ("GET", "/ready", lambda _: Reply()),
+    ("PUT", END, lambda _: Reply()),
+    ("GET", "/version", lambda asked: _json(asdict(asked.desk.version.info))),
+    ("GET", "/run", lambda asked: Reply(asked.desk.version.run_id.encode())),
+    ("GET", "/run/file", lambda asked: Reply(file=asked.desk.run_file(asked.query["run"], asked.query["path"]))),
+    ("GET", "/model", lambda asked: _json(asked.desk.version.files())),
+    ("GET", "/model/file", lambda asked: Reply(file=asked.desk.model_file(asked.query["name"]))),
+    ("GET", f"/records/([a-z_]+)/{_DIGEST}", lambda asked: Reply(asked.desk.record(*asked.at))),
+    ("PUT", f"/records/([a-z_]+)/{_DIGEST}", _put_record),
+    ("GET", "/explanation", lambda asked: _json(asked.desk.explanation(asked.query["what"], asked.query["do"]))),
+    ("GET", "/lessons", lambda asked: Reply(asked.desk.lesson(asked.query["name"]))),
+    ("PUT", "/lessons", _put_lesson),
+    ("GET", _ARTIFACTS, _list),
+    ("GET", _BLOB, lambda asked: Reply(file=asked.desk.artifact(*asked.at), fetched=True)),
+    ("PUT", _BLOB, _put_blob),
+)
+
+
+def _small(sent: Path) -> bytes:
+    if sent.stat().st_size > _MAX_RECORD_BYTES:
+        raise Denied(f"a record of {sent.stat().st_size} bytes; the limit is {_MAX_RECORD_BYTES}")
+    return sent.read_bytes()
+
+
+def answer(desk: Desk, method: str, target: str, sent: Path) -> tuple[int, Reply]:
+    """The status and body of the response to a request."""
+    parts = urlsplit(target)
+    query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    try:
+        for verb, pattern, act in _ROUTES:
+            match = re.fullmatch(pattern, unquote(parts.path))
+            if verb == method and match:
+                return 200, act(Asked(desk=desk, at=match.groups(), query=query, sent=sent))
+        raise Denied(f"{method} {parts.path} is nothing that a broker does")
+    except (FileNotFoundError, NotFound, KeyError) as error:
+        return 404, Reply(str(error).encode())
+    except Denied as error:
+        print(f"denied: {error}", file=sys.stderr, flush=True)
+        return 403, Reply(str(error).encode())
+    except Exception as error:
+        return FAILED, Reply(failure_of(error).model_dump_json().encode())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers requests to the desk of its server."""
+
+    protocol_version = "HTTP/1.1"
+    server: "_Server"
+
+    def do_GET(self) -> None:
+        self._respond()
+
+    def do_PUT(self) -> None:
+        self._respond()
+
+    def _respond(self) -> None:
+        desk = self.server.desks.now
+        with tempfile.TemporaryDirectory(dir=desk.version.folder) as folder:
+            sent = Path(folder) / "sent"
+            _receive(self.rfile, int(self.headers.get("Content-Length") or 0), sent)
+            self._send(*answer(desk, self.command, self.path, sent))
+        if self.path == END:
+            self.server.shutdown()  # this thread is not the one that serves
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: a stage asks hundreds of times."""
+
+    def _send(self, status: int, reply: Reply) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(reply.file.stat().st_size if reply.file else len(reply.body)))
+        self.end_headers()
+        if reply.file is None:
+            self.wfile.write(reply.body)
+            return
+        with reply.file.open("rb") as file:
+            shutil.copyfileobj(file, self.wfile, _CHUNK)
+        if reply.fetched:
+            reply.file.unlink()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, desks: Desks, port: int) -> None:
+        self.desks = desks
+        super().__init__((HOST, port), _Handler)
+
+
+def server(desks: Desks, port: int = PORT) -> ThreadingHTTPServer:
+    """A server of the answers of the desk that is open, on loopback."""
+    return _Server(desks, port)
+
+
+def _receive(source: Any, size: int, to: Path) -> None:
+    with to.open("wb") as file:
+        while size > 0 and (chunk := source.read(min(size, _CHUNK))):
+            file.write(chunk)
+            size -= len(chunk)
+
+
+def main() -> int:
+    """Serves the stages that the command line names, until they end."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the stages have ended; a sidecar has nothing to finish
+    try:
+        call = pod.parse(sys.argv[1:])
+        pod.link_mounts(call.arguments[Site.parameter()])
+        with tempfile.TemporaryDirectory(prefix="broker-") as folder:
+            server(Desks(call, Path(folder))).serve_forever(poll_interval=0.05)
+        os._exit(0)  # at once: while Python shuts down, Argo's SIGTERM would make the pod a failed one
+    except Exception as error:
+        failure = failure_of(error)
+        print(failure.message, file=sys.stderr, flush=True)
+        return failure.exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

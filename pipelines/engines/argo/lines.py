@@ -1,0 +1,57 @@
+"""The lines of a pod's log that say which stage is under way and how the ones before it went.
+
+They are for people, and for `--watch`, which reads them while the pod runs: Argo knows a pod's records only when it has
+ended. Every line of a stage begins with the stage's name.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import get_args
+
+from shiplift.runtime.records.release import StageOutcome, StageRun, StageRuns
+
+_STARTED = "started"
+_FINISHED = re.compile(
+    rf"(?P<outcome>{'|'.join(get_args(StageOutcome))}) after (?P<seconds>[0-9]+[.][0-9]+) s"
+    r"(?P<cached> [(]cached[)])?(: (?P<message>.*))?"
+)
+
+
+def started(stage: str) -> str:
+    """The line of a stage that begins."""
+    return f"{stage}: {_STARTED}"
+
+
+def progressed(stage: str, message: str, done: float | None) -> str:
+    """The line of a stage's progress; `done` is the finished share, from 0 to 1."""
+    return f"{stage}: {message}" + (f" ({done:.0%})" if done is not None else "")
+
+
+def finished(run: StageRun) -> str:
+    """The line of a stage that has ended."""
+    cached, message = " (cached)" if run.cached else "", f": {run.message}" if run.message else ""
+    return f"{run.name}: {run.outcome} after {run.seconds:.2f} s{cached}{message}"
+
+
+def split(line: str, stages: Collection[str]) -> tuple[str, str]:
+    """The stage that a line names and the rest of the line; an empty stage if it names none of these."""
+    stage, colon, text = line.partition(": ")
+    return (stage, text) if colon and stage in stages else ("", line)
+
+
+def told(lines: Iterable[str], stages: Collection[str]) -> Iterator[StageRuns]:
+    """After each line that says more: how a pod's stages have gone so far."""
+    report = StageRuns()
+    for line in lines:
+        stage, text = split(line, stages)
+        if stage and text == _STARTED:
+            report = StageRuns(runs=report.runs, under_way=stage)
+        elif stage == report.under_way and (match := _FINISHED.fullmatch(text)):
+            run = StageRun(
+                name=stage, seconds=float(match["seconds"]), cached=bool(match["cached"]),
+                outcome=match["outcome"], message=match["message"] or "",
+            )  # fmt: skip
+            report = StageRuns(runs=(*report.runs, run))
+        else:
+            continue
+        yield report

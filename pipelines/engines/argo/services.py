@@ -1,0 +1,29 @@
+"""A `TritonService` in the few words of `shiplift status`."""
+
+from shiplift.pipelines.engines.answers import ServiceStatus
+from shiplift.runtime.serving.operator.declared import Declared
+from shiplift.runtime.serving.operator.resources import ConditionType, percent_by_revision
+
+_STATES = (ConditionType.STALLED, ConditionType.READY, ConditionType.RECONCILING)  # the first that holds
+
+
+def service_status(service: Declared) -> ServiceStatus:
+    """What serves a model, and the condition that says most about it."""
+    status = service.status
+    condition = next(filter(None, (status.condition(kind) for kind in _STATES if status.holds(kind))), None)
+    if condition is None or not service.current:
+        state, reason, message = "Unknown", "NotSeen", "the operator has not looked at it since it was changed"
+    else:
+        state, reason, message = str(condition.type), str(condition.reason), condition.message
+    return ServiceStatus(
+        model=service.spec.model,
+        state=state,
+        reason=reason,
+        message=message,
+        revision=status.revision,
+        version=status.version,
+        weights=percent_by_revision(status.weights),
+        ready_pods=status.ready_replicas,
+        pods=service.spec.least_replicas * max(1, len(status.groups)),
+        targets=status.targets,
+    )

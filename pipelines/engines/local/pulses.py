@@ -1,0 +1,37 @@
+"""What golden requests to production last showed of each model, for `shiplift status`: written by the prober."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.records.base import Record
+
+
+class Pulse(Record):
+    """The last right answer of a served model (seconds since the epoch; 0: none yet), and what is wrong since then."""
+
+    verified_at: float = 0.0
+    finding: str = ""
+
+
+_PULSES = TypeAdapter(dict[str, Pulse])
+
+
+def write(home: Path, pulses: Mapping[str, Pulse]) -> None:
+    """Replaces the pulses of all served models, by their served names."""
+    write_atomically(_file(home), _PULSES.dump_json(dict(pulses)))
+
+
+def read(home: Path, model: str) -> Pulse:
+    """The pulse of a model; an empty one if it has none."""
+    try:
+        return _PULSES.validate_json(_file(home).read_bytes()).get(serving_name(model), Pulse())
+    except (FileNotFoundError, ValidationError):
+        return Pulse()
+
+
+def _file(home: Path) -> Path:
+    return home / "production" / "pulses.json"

@@ -1,0 +1,43 @@
+"""A machine's own rules for releases and its server: `site.yaml` in the stack's home, which no author can write."""
+
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.site import SitePolicy
+from shiplift.runtime.spec.document import load_mapping, problems
+
+FILE = "site.yaml"
+
+
+class ServerRules(Record):
+    """What production's server may use.
+
+    `memory_mb`: its memory, with its files in memory, before it is restarted; None for three quarters of the machine's.
+    It is read when the server starts.
+    """
+
+    memory_mb: int | None = Field(None, ge=256, strict=True)
+
+
+class SiteFile(Record):
+    """The sections of `site.yaml`; each is optional."""
+
+    policy: SitePolicy = SitePolicy()
+    server: ServerRules = ServerRules()
+
+
+def read(home: Path) -> SiteFile:
+    """The site's rules; the defaults where there is no file.
+
+    Raises:
+        SpecInvalid: the file can't be read; each wrong field is named.
+    """
+    file = home / FILE
+    text = file.read_text() if file.is_file() else ""
+    try:
+        return SiteFile.model_validate(load_mapping(text, f"the site's file {FILE}", by_owner=True))
+    except ValidationError as error:
+        raise SpecInvalid(f"{FILE}: {'; '.join(problems(error, SiteFile))}", do="Fix that field.") from error

@@ -1,0 +1,130 @@
+"""Which stages share a pod, on an engine that has pods: those whose placements name the same `pod`.
+
+A pod takes seconds to start, and more to import what its stages need. Sharing must give no stage a right that it would
+not have alone, so stages share only with their equals. Every mistake is an error at import.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from shiplift.pipelines.graph import Each, Pipeline, Stage
+from shiplift.runtime.records.base import Record
+
+_SAME = ("sandbox", "cluster", "on_target")  # what decides a pod's credentials, account and node
+
+
+@dataclass(frozen=True)
+class Pod:
+    """Stages that run one after another in a pod; a stage alone has a pod of its own name."""
+
+    name: str
+    stages: tuple[Stage, ...]
+
+    @property
+    def takes(self) -> dict[str, Any]:
+        """The record types that come from other pods, by parameter name."""
+        inside = self.provides
+        return {name: kind for stage in self.stages for name, kind in stage.takes.items() if name not in inside}
+
+    @property
+    def provides(self) -> dict[str, type[Record]]:
+        """The record types that its stages return, with their sections, by parameter name."""
+        return {name: kind for stage in self.stages for name, kind in stage.provides.items()}
+
+    @property
+    def words(self) -> str:
+        """Its stages as a single word of a command line: `deploy+gate`."""
+        return "+".join(stage.name for stage in self.stages)
+
+    @property
+    def deadline_s(self) -> int:
+        """For how long it may run; each stage has a deadline of its own within."""
+        return sum(stage.at.deadline_s for stage in self.stages)
+
+    def without_bench(self) -> tuple["Pod", "Pod"] | None:
+        """The same without the stage that measures, and that stage's own pod; None if no stage of several does."""
+        bench = self.stages[-1]
+        if not bench.at.bench or len(self.stages) == 1:
+            return None
+        return Pod(self.name, self.stages[:-1]), Pod(bench.name, (bench,))
+
+
+def of(pipeline: Pipeline) -> tuple[Pod | Each, ...]:
+    """The pods of a pipeline, each after those whose records it takes. An `Each` has pods of its own: `inside`.
+
+    Raises:
+        TypeError: the stages of a pod have different rights, or their order can't be kept.
+    """
+    pods = _grouped(pipeline.stages)
+    everywhere = [pod.name for pod in flat(pods)] + [each.name for each in pods if isinstance(each, Each)]
+    if twice := {name for name in everywhere if everywhere.count(name) > 1}:
+        raise TypeError(f"there are two pods {min(twice)!r}: stages share a pod only inside the same fan-out")
+    return pods
+
+
+def inside(each: Each) -> tuple[Pod, ...]:
+    """The pods of one item of a fan-out, in order."""
+    return tuple(pod for pod in _grouped(each.stages) if isinstance(pod, Pod))
+
+
+def flat(pods: Sequence[Pod | Each]) -> Iterator[Pod]:
+    """Every pod, including those of a fan-out."""
+    for pod in pods:
+        yield from inside(pod) if isinstance(pod, Each) else (pod,)
+
+
+def _grouped(stages: Sequence[Stage | Each]) -> tuple[Pod | Each, ...]:
+    shared: dict[str, list[Stage]] = {}
+    nodes: dict[str, Pod | Each] = {}
+    for stage in stages:
+        if isinstance(stage, Each):
+            nodes[stage.name] = stage
+            continue
+        name = stage.at.pod or stage.name
+        shared.setdefault(name, []).append(stage)
+        nodes[name] = Pod(name, tuple(shared[name]))
+    for node in nodes.values():
+        if isinstance(node, Pod):
+            _check(node)
+    return _ordered(nodes)
+
+
+def _check(pod: Pod) -> None:
+    first, *others = pod.stages
+    for other in others:
+        for right in _SAME:
+            if getattr(first.at, right) != getattr(other.at, right):
+                raise TypeError(f"pod {pod.name!r}: {first.name} and {other.name} differ in `{right}`")
+    for stage in pod.stages[:-1]:
+        if stage.at.shielded or stage.at.bench:
+            raise TypeError(f"pod {pod.name!r}: a stage that is shielded or measures comes last, unlike {stage.name}")
+    if first.at.sandbox:
+        _check_records(pod)
+
+
+def _check_records(pod: Pod) -> None:
+    """The broker of a pod without credentials learns a stage's record from the ledger alone."""
+    for stage in pod.stages:
+        takers = [other.name for other in pod.stages if set(stage.provides) & set(other.takes)]
+        if takers and stage.at.keep != "result":
+            raise TypeError(
+                f"pod {pod.name!r}: {takers[0]} takes the record of {stage.name}, which the ledger does not have"
+            )
+
+
+def _ordered(nodes: dict[str, Pod | Each]) -> tuple[Pod | Each, ...]:
+    giver: dict[str, str] = {}
+    for name, node in nodes.items():
+        records = node.provides if isinstance(node, Pod) else (node.gives.parameter(),)
+        giver |= dict.fromkeys(records, name)
+    needs = {
+        name: {giver[taken] for taken in (*node.takes, *([node.source] if isinstance(node, Each) else []))
+               if taken in giver}
+        for name, node in nodes.items()
+    }  # fmt: skip
+    try:
+        return tuple(nodes[name] for name in TopologicalSorter(needs).static_order())
+    except CycleError as error:
+        raise TypeError(f"pods {' and '.join(sorted(set(error.args[1])))} need each other's records") from error

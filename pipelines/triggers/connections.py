@@ -1,0 +1,120 @@
+"""Connections that send their headers slowly, or not at all, must not keep others out.
+
+A connection waits until its request's headers are complete. It may do so for a few seconds, and while too many wait, of
+one source or altogether, the one that has waited longest is closed: a real delivery sends its headers at once. A source
+may have only so many requests in progress. Uvicorn has a limit on connections, which slow ones would fill, and no such
+time-out; so do its alternatives (hypercorn, granian).
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from shiplift.pipelines.triggers.settings import Limits
+
+
+class Crowd:
+    """The connections of one listener: those that wait, in the order in which they came, and requests by source."""
+
+    def __init__(self, limits: Limits, *, exempt: Callable[[str], bool] = lambda _: False) -> None:
+        self._limits = limits
+        self._exempt = exempt  # proxies, behind which are many sources
+        self._waiting: dict[GuardedProtocol, None] = {}
+        self._in_progress: Counter[str] = Counter()
+
+    def wait(self, connection: "GuardedProtocol") -> None:
+        """Adds a connection that waits; closes those that have waited too long already for so many."""
+        self._waiting[connection] = None
+        same = [each for each in self._waiting if each.source == connection.source]
+        if len(same) > self._limits.connections_per_source and not self._exempt(connection.source):
+            same[0].drop()
+        if len(self._waiting) > self._limits.connections // 2:
+            next(iter(self._waiting)).drop()
+
+    def stop_waiting(self, connection: "GuardedProtocol") -> None:
+        """Removes a connection whose headers are complete, or that is closed."""
+        self._waiting.pop(connection, None)
+
+    def begin(self, source: str) -> bool:
+        """Counts a request in progress; returns whether its source may have another one."""
+        self._in_progress[source] += 1
+        return self._exempt(source) or self._in_progress[source] <= self._limits.connections_per_source
+
+    def end(self, source: str) -> None:
+        """Counts a request as done."""
+        self._in_progress[source] -= 1
+        if self._in_progress[source] <= 0:
+            del self._in_progress[source]
+
+
+class GuardedProtocol(H11Protocol):
+    """Uvicorn's HTTP protocol with a limit on the time until headers are complete, and on connections per source."""
+
+    crowd: Crowd
+    header_timeout_s: float
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begins to wait for headers."""
+        super().connection_made(transport)
+        self.source = self.client[0] if self.client else ""
+        self._counted = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._await_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Waits for headers again if these are the first bytes of another request."""
+        if not self._counted:
+            self._await_headers()
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Stops waiting once the headers are complete; refuses the request if its source has too many."""
+        super().handle_events()
+        if self._counted or self.conn.their_state is h11.IDLE:
+            return
+        self._stop_waiting()
+        self._counted = True
+        if not self.crowd.begin(self.source):
+            self.drop()
+
+    def on_response_complete(self) -> None:
+        """The request is done; uvicorn's keep-alive timer closes the connection if no other one begins."""
+        self._end()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forgets the connection."""
+        self._stop_waiting()
+        self._end()
+        super().connection_lost(exc)
+
+    def drop(self) -> None:
+        """Closes the connection at once."""
+        self._stop_waiting()
+        self.transport.abort()
+
+    def _await_headers(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.header_timeout_s, self.drop)
+            self.crowd.wait(self)
+
+    def _stop_waiting(self) -> None:
+        self.crowd.stop_waiting(self)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self) -> None:
+        if self._counted:
+            self._counted = False
+            self.crowd.end(self.source)
+
+
+def guarded(limits: Limits, *, exempt: Callable[[str], bool] = lambda _: False) -> type[Any]:
+    """A protocol class for one listener of uvicorn; `exempt` sources have no limit of their own."""
+    shared = {"crowd": Crowd(limits, exempt=exempt), "header_timeout_s": limits.header_timeout_s}
+    return type("Guarded", (GuardedProtocol,), shared)

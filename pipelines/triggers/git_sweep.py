@@ -1,0 +1,207 @@
+"""Finds pushes whose webhook was lost: git hosts send a push once, so each branch's latest commit has to be compared.
+
+A ConfigMap keeps the last commit of each repository that was handled: `install` creates it, and only the reconciler
+writes to it. A repository seen for the first time has no push to make up for, so its latest commit is only recorded.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from math import inf
+
+from pydantic import ValidationError
+
+from shiplift.pipelines.engines.answers import Accepted
+from shiplift.pipelines.engines.argo.layout import GIT_COMMITS
+from shiplift.pipelines.engines.argo.workflows import Push, Run
+from shiplift.pipelines.triggers.pushes import Commit
+from shiplift.pipelines.triggers.settings import Reconciling, Repository
+from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.base.git import latest_commit
+from shiplift.runtime.base.names import repository_slug
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP
+
+_ANSWER_S = 20.0  # for one repository
+_TURN_S = 60.0  # for all of them: the rest waits for the next turn
+
+Start = Callable[[Push], Accepted]
+Head = Callable[[Repository], str | None]
+
+
+class Decision(Enum):
+    """What to do about a branch."""
+
+    NOTHING = "nothing"
+    RECORD = "record"  # its latest commit is handled
+    RELEASE = "release"  # the push from the last handled commit to the latest one
+
+
+def decide(
+    handled: str | None, head: str | None, pushes: Iterable[Push], *, active: bool, stalled_s: float, grace_s: float
+) -> Decision:
+    """Decides about a branch whose latest commit is `head` (None: there is no branch).
+
+    `pushes` are the repository's pushes that have a Workflow; `active` says whether one of these has not ended. However
+    it ended, the push was tried, and its Workflow says why it failed. `stalled_s` is how long the branch has been ahead
+    of all of them.
+    """
+    if head is None or head == handled:
+        return Decision.NOTHING
+    if handled is None:
+        return Decision.RECORD
+    if active:
+        return Decision.NOTHING
+    if head in reached(handled, pushes):
+        return Decision.RECORD
+    return Decision.RELEASE if stalled_s >= grace_s else Decision.NOTHING
+
+
+def reached(commit: str, pushes: Iterable[Push]) -> frozenset[str]:
+    """A commit, and all to which an unbroken chain of pushes leads from it, in whichever order they ran."""
+    pushes = tuple(pushes)
+    commits, last = {commit}, {commit}
+    while last := {push.after for push in pushes if push.before in last} - commits:
+        commits |= last
+    return frozenset(commits)
+
+
+class Handled(Record):
+    """The last handled commit of a repository's branch."""
+
+    commit: Commit
+    branch: str
+    url: str
+
+    def is_of(self, repository: Repository) -> bool:
+        """Whether it is of this branch: another branch has a history of its own."""
+        return (self.branch, self.url) == (repository.branch, repository.url)
+
+
+class HandledCommits:
+    """The last handled commits in the ConfigMap, by repository."""
+
+    def __init__(self, api: KubernetesClient) -> None:
+        self._api = api
+
+    def read(self) -> dict[str, Handled | None]:
+        """The commits by the repository's slug; None for an entry that can't be read.
+
+        Raises:
+            NotFound: there is no ConfigMap.
+        """
+        body = self._api.get(CONFIG_MAP, GIT_COMMITS)
+        if body is None:
+            raise self._missing()
+        return {slug: _parsed(text) for slug, text in (body.get("data") or {}).items()}
+
+    def write(self, entries: Mapping[str, Handled | None]) -> None:
+        """Records commits; None removes an entry.
+
+        Raises:
+            NotFound: there is no ConfigMap.
+        """
+        data = {slug: entry.model_dump_json() if entry else None for slug, entry in entries.items()}
+        if self._api.merge(CONFIG_MAP, GIT_COMMITS, {"data": data}) is None:
+            raise self._missing()
+
+    def _missing(self) -> NotFound:
+        return NotFound(f"the ConfigMap {GIT_COMMITS!r} does not exist", do="Run `shiplift install`.")
+
+
+def _parsed(text: str) -> Handled | None:
+    try:
+        return Handled.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def ask(repository: Repository) -> str | None:
+    """A branch's latest commit; None if there is no such branch.
+
+    Raises:
+        Temporary: the repository does not respond in time, or refuses access.
+    """
+    return latest_commit(repository.origin(_ANSWER_S), repository.branch)
+
+
+class GitSweep:
+    """The sweep of a cluster's repositories. What it keeps in memory is only timing, and may be lost.
+
+    `start` starts a push's Workflow, `swept` is told about each one that was started, `head` asks a repository.
+    """
+
+    def __init__(
+        self, repositories: Sequence[Repository], settings: Reconciling, commits: HandledCommits, start: Start,
+        *, swept: Callable[[Push, Accepted], object], head: Head = ask, clock: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._repositories = repositories
+        self._settings = settings
+        self._commits = commits
+        self._start = start
+        self._swept = swept
+        self._head = head
+        self._clock = clock
+        self._asked_at: dict[str, float] = {}
+        self._ahead_of: dict[str, tuple[frozenset[str], float]] = {}
+
+    def parts(self, runs: Iterable[Run]) -> Iterator[Callable[[], None]]:
+        """A call for each repository that is due; any of them may fail without the others.
+
+        Repositories that were asked long ago come first, so those that don't respond can't keep others waiting.
+
+        Raises:
+            NotFound: there is no ConfigMap.
+            Temporary: the cluster does not respond.
+        """
+        if not self._repositories:
+            return
+        runs = [run for run in runs if run.push is not None]
+        handled = self._commits.read()
+        if removed := handled.keys() - {repository_slug(repository.name) for repository in self._repositories}:
+            self._commits.write(dict.fromkeys(removed))
+        until = time.monotonic() + _TURN_S
+        for repository in self._due():
+            if time.monotonic() > until:
+                return
+            entry = handled.get(repository_slug(repository.name))
+            yield partial(self._look, repository, entry, runs)
+
+    def _due(self) -> list[Repository]:
+        asked_at = {repository.name: self._asked_at.get(repository.name, -inf) for repository in self._repositories}
+        latest = self._clock() - self._settings.git_every_s
+        due = (repository for repository in self._repositories if asked_at[repository.name] <= latest)
+        return sorted(due, key=lambda repository: asked_at[repository.name])
+
+    def _look(self, repository: Repository, entry: Handled | None, runs: Iterable[Run]) -> None:
+        """Compares a branch once, and acts."""
+        self._asked_at[repository.name] = self._clock()
+        head = self._head(repository)
+        handled = entry.commit if entry and entry.is_of(repository) else None
+        own = [run for run in runs if run.push and run.push.repository.casefold() == repository.name.casefold()]
+        pushes = [run.push for run in own if run.push]
+        decision = decide(
+            handled, head, pushes, active=any(run.active for run in own), grace_s=self._settings.git_grace_s,
+            stalled_s=self._stalled_s(repository.name, handled, head, pushes),
+        )  # fmt: skip
+        if decision is Decision.RECORD and head:
+            new = Handled(commit=head, branch=repository.branch, url=repository.url)
+            self._commits.write({repository_slug(repository.name): new})
+        elif decision is Decision.RELEASE and head and handled:
+            push = Push(repository=repository.name, before=handled, after=head)
+            accepted = self._start(push)
+            if accepted.created:
+                self._swept(push, accepted)
+
+    def _stalled_s(self, name: str, handled: str | None, head: str | None, pushes: Iterable[Push]) -> float:
+        """How long the branch has been ahead while no push was added: each one shows that webhooks arrive."""
+        commits = reached(handled, pushes) if handled else frozenset[str]()
+        if head is None or head in commits:
+            self._ahead_of.pop(name, None)
+            return 0.0
+        ahead_of = self._ahead_of.get(name)
+        if ahead_of is None or ahead_of[0] != commits:
+            ahead_of = self._ahead_of[name] = (commits, self._clock())
+        return self._clock() - ahead_of[1]
