@@ -1,8 +1,8 @@
 """An example: trains a small CNN on scikit-learn's digits, logs it with MLflow and registers it. That is all.
 
-Registering the model starts its release; nothing in this file is specific to Shiplift.
+Registering the model starts its release. Nothing else in this file is specific to Shiplift but where it finds MLflow.
 
-    MLFLOW_TRACKING_URI=http://127.0.0.1:5000 python train.py --epochs 20
+    python train.py --epochs 20
 """
 
 import argparse
@@ -15,6 +15,8 @@ import torch
 from mlflow.models import infer_signature
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
+
+import shiplift
 
 
 def build() -> torch.nn.Module:
@@ -61,6 +63,7 @@ def main() -> None:
     if arguments.answers:
         np.savez(arguments.answers, image=valid_x[:32], logits=logits[:32])
 
+    mlflow.set_tracking_uri(shiplift.tracking_uri())  # MLFLOW_TRACKING_URI, else the stack that runs here
     with mlflow.start_run(), TemporaryDirectory() as folder:
         data = Path(folder) / "validation.npz"
         np.savez(data, image=valid_x, label=valid_y)
@@ -68,10 +71,14 @@ def main() -> None:
         if arguments.spec.is_file():
             mlflow.log_text(arguments.spec.read_text(), "shiplift/shiplift.yaml")
         example = valid_x[:8]
-        mlflow.pytorch.log_model(
+        logged = mlflow.pytorch.log_model(
             model, name="model", input_example=example, signature=infer_signature(example, logits[:8]),
             registered_model_name=arguments.name,
         )  # fmt: skip
+    version = f"{arguments.name}/{logged.registered_model_version}"
+    print(f"registered {version} in {mlflow.get_tracking_uri()}; next:")
+    print(f"  shiplift status {arguments.name} --watch")
+    print(f"  shiplift report {version}")
 
 
 if __name__ == "__main__":

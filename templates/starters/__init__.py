@@ -1,0 +1,1 @@
+"""The training scripts of `shiplift init --for LIBRARY`."""
