@@ -1,8 +1,9 @@
 """`make check-gpu`: runs what the libraries of an NVIDIA GPU machine allow, and says what it skipped.
 
-Compares half precision with FP32 on ResNet-50's architecture and a 12-layer encoder: parity, latency percentiles and
-throughput, with TorchScript, AOTInductor and ONNX Runtime's CUDA provider, where they are installed; and says whether
-TensorRT is. It needs only torch and numpy; the result is one JSON file.
+Compares half precision with FP32 on ResNet-50's architecture and a 12-layer encoder: parity, latency percentiles,
+throughput, memory and power, with TorchScript, AOTInductor, and ONNX Runtime's CUDA and TensorRT providers, where they
+are installed. It builds no TensorRT plan and starts no Triton. It needs only torch and numpy; the result is one JSON
+file. `--on-cpu` tries the script itself: a few runs, on whatever engines a CPU has.
 """
 
 import argparse
@@ -13,17 +14,39 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
-BATCHES = (1, 8, 32)
 PRECISIONS = ("fp32", "fp16", "bf16")
-_RUNS, _WARM = 100, 10
 _PARITY_BATCH = 16
 _COMPILE_S = 300  # a longer compilation is abandoned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """The batches to measure, how often each is timed, and how often it runs before."""
+
+    batches: tuple[int, ...]
+    runs: int
+    warm: int
+
+
+EFFORTS = {"cuda": Effort(batches=(1, 8, 32), runs=100, warm=10), "cpu": Effort(batches=(1,), runs=2, warm=1)}
+# ONNX Runtime's provider and its options, by the name of the engine and the precision
+PROVIDERS: dict[str, dict[tuple[str, str], tuple[str, dict[str, bool]]]] = {
+    "cuda": {
+        ("onnxruntime-cuda", "fp32"): ("CUDAExecutionProvider", {"use_tf32": False}),
+        ("onnxruntime-cuda", "tf32"): ("CUDAExecutionProvider", {}),
+        ("onnxruntime-tensorrt", "fp32"): ("TensorrtExecutionProvider", {}),
+        ("onnxruntime-tensorrt", "fp16"): ("TensorrtExecutionProvider", {"trt_fp16_enable": True}),
+    },
+    "cpu": {("onnxruntime-cpu", "fp32"): ("CPUExecutionProvider", {})},
+}
 
 
 class Skipped(Exception):
@@ -36,27 +59,71 @@ def percentile(sorted_values: list[float], share: float) -> float:
     return sorted_values[index]
 
 
-def timed(call: Callable[[], Any], synchronize: Callable[[], Any], batch: int) -> dict[str, float]:
-    """Latency percentiles (ms) of calls waited for one by one, and samples per second of calls back to back."""
-    for _ in range(_WARM):
+def timed(call: Callable[[], Any], device: str, batch: int) -> dict[str, float]:
+    """Latency percentiles (ms) of calls waited for one by one; then, of calls back to back, samples per second.
+
+    Of a GPU also its memory in use (MiB, by all processes) and its mean power (W) meanwhile.
+    """
+    effort, synchronize = EFFORTS[device], waiting(device)
+    for _ in range(effort.warm):
         call()
     synchronize()
     spent = []
-    for _ in range(_RUNS):
+    for _ in range(effort.runs):
         before = time.perf_counter()
         call()
         synchronize()
         spent.append((time.perf_counter() - before) * 1000)
-    before = time.perf_counter()
-    for _ in range(_RUNS):
-        call()
-    synchronize()
+    with gpu_watched(device) as gpu:
+        before = time.perf_counter()
+        for _ in range(effort.runs):
+            call()
+        synchronize()
+        took = time.perf_counter() - before
     spent.sort()
     return {
         "p50_ms": round(percentile(spent, 0.5), 4),
         "p99_ms": round(percentile(spent, 0.99), 4),
-        "samples_per_s": round(batch * _RUNS / (time.perf_counter() - before), 1),
+        "samples_per_s": round(batch * effort.runs / took, 1),
+        **gpu,
     }
+
+
+def waiting(device: str) -> Callable[[], None]:
+    """What waits until the device has done all its work."""
+    import torch
+
+    return torch.cuda.synchronize if device == "cuda" else lambda: None
+
+
+@contextlib.contextmanager
+def gpu_watched(device: str) -> Iterator[dict[str, float]]:
+    """Fills the mapping at the end with what nvidia-smi told meanwhile; leaves it empty without a GPU or nvidia-smi."""
+    seen: list[tuple[float, float]] = []
+    ended = threading.Event()
+
+    def watch() -> None:
+        command = ["nvidia-smi", "--query-gpu=memory.used,power.draw", "--format=csv,noheader,nounits", "--id=0"]
+        while not ended.is_set():
+            with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+                done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+                memory, power = map(float, done.stdout.split(","))
+                seen.append((memory, power))
+            ended.wait(0.05)
+
+    watcher = threading.Thread(target=watch, daemon=True)
+    figures: dict[str, float] = {}
+    if device == "cuda":
+        watcher.start()
+    try:
+        yield figures
+    finally:
+        ended.set()
+        if device == "cuda":
+            watcher.join()
+    if seen:
+        memories, powers = zip(*seen, strict=True)
+        figures |= {"memory_mb": max(memories), "power_w": round(sum(powers) / len(powers), 1)}
 
 
 def parity(expected: Any, actual: Any) -> dict[str, float]:
@@ -126,7 +193,7 @@ def torch_figures(device: str, tell: Callable[[str], None], *, compile_too: bool
 
     for architecture in LARGE:
         for precision in PRECISIONS:
-            for batch in BATCHES:
+            for batch in EFFORTS[device].batches:
                 tell(f"{architecture.name} {precision} torchscript batch {batch}")
                 yield torch_figure(device, architecture.name, precision, "torchscript", batch)
     for architecture in LARGE if compile_too else ():
@@ -157,10 +224,6 @@ def torch_figure(device: str, name: str, precision: str, engine: str, batch: int
 
     from benchmarks.architectures import LARGE, seeded
 
-    def synchronize() -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
-
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # FP32 means FP32
     architecture = next(architecture for architecture in LARGE if architecture.name == name)
     plain = seeded(architecture).to(device)
@@ -168,13 +231,12 @@ def torch_figure(device: str, name: str, precision: str, engine: str, batch: int
     with torch.inference_mode():
         expected = plain(inputs)
     model = mixed(plain, precision).to(device)
-    return _measured(model, architecture, precision, engine, batch, expected, inputs, synchronize)
+    return _measured(model, architecture, precision, engine, batch, expected, inputs)
 
 
 def _measured(
-    model: Any, architecture: Any, precision: str, engine: str, batch: int, expected: Any, inputs: Any,
-    synchronize: Callable[[], None],
-) -> dict[str, Any]:  # fmt: skip
+    model: Any, architecture: Any, precision: str, engine: str, batch: int, expected: Any, inputs: Any
+) -> dict[str, Any]:
     import torch
 
     labels = {"model": architecture.name, "precision": precision, "engine": engine, "batch": batch}
@@ -187,7 +249,8 @@ def _measured(
             similarity = parity(expected[:batch], compiled(inputs[:batch])) if batch <= _PARITY_BATCH else parity(
                 expected, compiled(torch.cat([inputs, inputs])[:batch])[:_PARITY_BATCH]
             )  # fmt: skip
-            return {**labels, "build_s": build_s, **timed(lambda: compiled(example), synchronize, batch), **similarity}
+            speed = timed(lambda: compiled(example), inputs.device.type, batch)
+            return {**labels, "build_s": build_s, **speed, **similarity}
     except Exception as error:  # a missing compiler, an unsupported kernel: whatever it is, it is the result
         return {**labels, "skipped": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
 
@@ -195,45 +258,60 @@ def _measured(
 # --- other engines --------------------------------------------------------------------------------------------------
 
 
-def onnxruntime_figures(tell: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Measures FP32 with ONNX Runtime's CUDA provider."""
-    with contextlib.suppress(ImportError):
+def onnxruntime_figures(device: str, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """Batch 8 with each of ONNX Runtime's providers for the device.
+
+    Raises:
+        Skipped: ONNX Runtime is not installed, or has none of them.
+    """
+    try:
         import onnxruntime as ort
+    except ImportError:
+        raise Skipped("onnxruntime is not installed") from None
+    had = {row: each for row, each in PROVIDERS[device].items() if each[0] in ort.get_available_providers()}
+    if not had:
+        raise Skipped(f"onnxruntime {ort.__version__} has no provider for {device} here")
+    from benchmarks.architectures import LARGE
 
-        if "CUDAExecutionProvider" in ort.get_available_providers():
-            tell("ONNX Runtime, CUDA")
-            return _onnxruntime(ort)
-        raise Skipped(f"onnxruntime {ort.__version__} has no CUDA provider here")
-    raise Skipped("onnxruntime is not installed")
+    for architecture in LARGE:
+        with tempfile.TemporaryDirectory() as folder:
+            graph = _exported(architecture, Path(folder))
+            for (engine, precision), provider in had.items():
+                tell(f"{architecture.name} {precision} {engine} batch 8")
+                labels = {"model": architecture.name, "precision": precision, "engine": engine, "batch": 8}
+                yield labels | _onnxruntime(ort, architecture, graph, provider, device)
 
 
-def _onnxruntime(ort: Any) -> list[dict[str, Any]]:
+def _exported(architecture: Any, folder: Path) -> Path:
     import torch
 
-    from benchmarks.architectures import LARGE, seeded
+    from benchmarks.architectures import seeded
 
-    figures = []
-    for architecture in LARGE:
-        model, example = seeded(architecture), architecture.inputs(8)
-        with tempfile.TemporaryDirectory() as folder:
-            torch.onnx.export(model, (example,), f"{folder}/m.onnx", dynamo=True, input_names=["input"], verbose=False)
-            session = ort.InferenceSession(f"{folder}/m.onnx", providers=["CUDAExecutionProvider"])
+    file = folder / "model.onnx"
+    torch.onnx.export(
+        seeded(architecture), (architecture.inputs(8),), str(file), dynamo=True, input_names=["input"], verbose=False
+    )
+    return file
+
+
+def _onnxruntime(
+    ort: Any, architecture: Any, graph: Path, provider: tuple[str, dict[str, bool]], device: str
+) -> dict[str, Any]:
+    import torch
+
+    from benchmarks.architectures import seeded
+
+    example = architecture.inputs(8)
+    try:
+        session = ort.InferenceSession(str(graph), providers=[provider])
+        if session.get_providers()[0] != provider[0]:
+            return {"skipped": f"{provider[0]} does not start here"}
         inputs = {"input": example.numpy()}
         with torch.inference_mode():
-            similarity = parity(model(example), torch.from_numpy(session.run(None, inputs)[0]))
-        times = timed(lambda run=session.run, x=inputs: run(None, x), lambda: None, 8)  # type: ignore[misc]
-        labels = {"model": architecture.name, "precision": "fp32", "engine": "onnxruntime-cuda", "batch": 8}
-        figures.append({**labels, **times, **similarity})
-    return figures
-
-
-def tensorrt_figures(_: Callable[[str], None]) -> list[dict[str, Any]]:
-    """Says whether TensorRT is installed; plans are built by the package step (`runtime.precision.tensorrt_plans`)."""
-    try:
-        import tensorrt
-    except ImportError:
-        raise Skipped("tensorrt is not installed") from None
-    return [{"engine": "tensorrt", "version": tensorrt.__version__}]
+            similarity = parity(seeded(architecture)(example), torch.from_numpy(session.run(None, inputs)[0]))
+        return timed(lambda: session.run(None, inputs), device, 8) | similarity
+    except Exception as error:  # a missing library, an unsupported kernel: whatever it is, it is the result
+        return {"skipped": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
 
 
 # --- the whole ------------------------------------------------------------------------------------------------------
@@ -312,12 +390,12 @@ def run(device: str, save: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     for row in torch_figures(device, _tell, compile_too=device == "cuda"):
         results["figures"].append(row)
         save(results)
-    if device == "cuda":
-        for name, part in (("onnxruntime", onnxruntime_figures), ("tensorrt", tensorrt_figures)):
-            try:
-                results["figures"] += part(_tell)
-            except Skipped as why:
-                results["skipped"][name] = str(why)
+    try:
+        for row in onnxruntime_figures(device, _tell):
+            results["figures"].append(row)
+            save(results)
+    except Skipped as why:
+        results["skipped"]["onnxruntime"] = str(why)
     return results
 
 

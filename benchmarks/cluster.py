@@ -8,6 +8,7 @@ and the champions' pods.
 """
 
 import argparse
+import base64
 import contextlib
 import json
 import os
@@ -33,15 +34,22 @@ from sklearn.linear_model import LogisticRegression
 from urllib3.exceptions import ProtocolError
 
 from benchmarks.machine import until
-from shiplift.pipelines.engines.argo.ending import attempts, stage_run
-from shiplift.pipelines.engines.argo.layout import LIMITS
-from shiplift.pipelines.engines.argo.workflows import Run, read
+from shiplift.pipelines.engines.argo.ending import stages_of
+from shiplift.pipelines.engines.argo.layout import LIMITS, REGISTRY_ADMIN
+from shiplift.pipelines.engines.argo.workflows import Run, nodes, read, seconds
 from shiplift.pipelines.installation.values import Values
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import connect
-from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, SERVICE, WORKFLOW
+from shiplift.runtime.serving.kubernetes.kinds import (
+    DEPLOYMENT,
+    SECRET,
+    SERVICE,
+    TRITON_REVISION,
+    TRITON_SERVICE,
+    WORKFLOW,
+)
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 from shiplift.runtime.store.registry import CHAMPION, prepare_environment
 from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
@@ -52,9 +60,11 @@ search: {time_budget_s: 2, max_batch: [8], queue_delay_us: [0], instances: [1], 
 load: {concurrency: [1, 4], window_ms: 100, attempts: 1, comparison_rounds: 1, open_loop_s: 0}
 """
 _ARGO = ("argoproj.io", "v1alpha1")
+_ARGO_NAMESPACE = "argo"  # of its controller
 _RELEASE_S, _ALL_S = 600, 3600
 _SAMPLE_S = 2.0
-_PARTS = ("receiver", "reconciler", "mlflow", "workflow-controller")
+_SERVING = (TRITON_REVISION, DEPLOYMENT)
+_PARTS = ("receiver", "reconciler", "operator", "mlflow", "workflow-controller")
 
 
 @dataclass
@@ -80,12 +90,17 @@ class Installation:
         """The `mlflow` module, connected to the registry."""
         prepare_environment()
         uri = self.registry_uri or self._service_address()
-        os.environ |= {"NO_PROXY": "*", "no_proxy": "*", "MLFLOW_TRACKING_URI": uri}
+        os.environ |= {"NO_PROXY": "*", "no_proxy": "*", "MLFLOW_TRACKING_URI": uri, **self._account()}
         import mlflow
 
         mlflow.set_tracking_uri(uri)
         mlflow.set_registry_uri(uri)
         return mlflow
+
+    def _account(self) -> dict[str, str]:
+        """The variables with an account of the installed registry; none for another one."""
+        data = (self.api.get(SECRET, REGISTRY_ADMIN) or {}).get("data") or {}
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
     def _service_address(self) -> str:
         service = (self.api.get(SERVICE, "mlflow") or {})["spec"]
@@ -126,12 +141,14 @@ class Installation:
         return self.api.find(WORKFLOW, _selector(name))
 
     def clean(self) -> None:
-        """Removes the models that this benchmark registered, their Workflows and Deployments."""
+        """Removes the models that this benchmark registered, their Workflows and what serves them."""
         for name in self.models:
             self.mlflow.MlflowClient().delete_registered_model(name)  # first, or else the reconciler would restart it
         serving = KubernetesClient(Values(namespace=self.namespace).serving_namespace)
         for name in self.models:
-            for api, kind in ((self.api, WORKFLOW), (serving, DEPLOYMENT)):
+            serving.delete(TRITON_SERVICE, dns_name(name))
+            # A Deployment of a version that was never promoted belongs to no service.
+            for api, kind in ((self.api, WORKFLOW), *((serving, kind) for kind in _SERVING)):
                 for body in api.find(kind, _selector(name)):
                     api.delete(kind, body["metadata"]["name"])
         self.models.clear()
@@ -164,16 +181,19 @@ def one_release(installation: Installation, name: str, samples: int) -> dict[str
         lambda: next((body for body in installation.workflows(name) if not read(body).active), None),
         "its Workflow to end", seconds=_RELEASE_S, every_s=0.5,
     )  # fmt: skip
-    runs = [stage_run(stage, node) for stage, node in attempts(body, RELEASE)]
-    stages = {run.name: run.seconds for run in runs if run.name != "conclude"}
-    parallel = overlap(stages, "find_champion", "admit") + overlap(stages, "find_targets", "export")
-    path = sum(stages.values()) - parallel
-    return {"seconds": round(total, 1), "stages": stages, "argo_share": round(1 - path / total, 3)}
+    stages = {reached.run.name: reached.run.seconds for reached in stages_of(body, RELEASE)}
+    path = sum(seconds for name, seconds in stages.items() if name != "find_champion")  # which runs beside `prepare`
+    share = 1 - path / total
+    return {"seconds": round(total, 1), "stages": stages, "argo_share": round(share, 3), "pods": pods_of(body)}
 
 
-def overlap(stages: dict[str, float], first: str, second: str) -> float:
-    """The seconds for which two stages that start together run in parallel."""
-    return min(stages.get(first, 0.0), stages.get(second, 0.0))
+def pods_of(body: Any) -> dict[str, list[float]]:
+    """When each pod of a Workflow began and ended, in seconds since the Workflow was created."""
+    created = seconds(body["metadata"]["creationTimestamp"])
+    pods = sorted((node for node in nodes(body["status"]) if node["type"] == "Pod"), key=lambda node: node["startedAt"])
+    return {
+        node["templateName"]: [seconds(node[when]) - created for when in ("startedAt", "finishedAt")] for node in pods
+    }
 
 
 # --- webhook to Workflow ------------------------------------------------------------------------------------------
@@ -234,20 +254,23 @@ def webhooks(installation: Installation, count: int) -> dict[str, Any]:
 
 @contextmanager
 def memory(installation: Installation) -> Iterator[dict[str, float]]:
-    """Yields the largest working set of each part's pods while the context lasts, in MB, as the kubelets report it."""
+    """Yields each part's largest working set, over all its pods, while the context lasts: in MB, by the kubelets."""
     peaks: dict[str, float] = {}
     stop = threading.Event()
 
     def sample() -> None:
+        used: dict[str, float] = {}
         for node in installation.core.list_node().items:
             summary = installation.core.connect_get_node_proxy_with_path(
                 node.metadata.name, "stats/summary", _preload_content=False
             )
             for pod in json.loads(summary.data)["pods"]:
-                part = next((name for name in _PARTS if pod["podRef"]["name"].startswith(name)), "")
-                if part:
-                    used = pod.get("memory", {}).get("workingSetBytes", 0) / 1e6
-                    peaks[part] = max(peaks.get(part, 0.0), round(used, 1))
+                where, name = pod["podRef"]["namespace"], pod["podRef"]["name"]
+                part = next((each for each in _PARTS if name.startswith(each)), "")
+                if part and where in (installation.namespace, _ARGO_NAMESPACE):
+                    used[part] = used.get(part, 0.0) + pod.get("memory", {}).get("workingSetBytes", 0) / 1e6
+        for part, megabytes in used.items():
+            peaks[part] = max(peaks.get(part, 0.0), round(megabytes, 1))
 
     def sample_repeatedly() -> None:
         while not stop.wait(_SAMPLE_S):

@@ -30,6 +30,7 @@ from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
 from shiplift.runtime.measure.requests import split
 from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.precision import evaluation
@@ -132,6 +133,7 @@ def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidate
     example = {f"input/{name}": array[:4] for name, array in subject.validation.items()}
     exported = Exported(
         model=store.put_tree(subject.file.parent), signature=signature, opset=20, parity=(),
+        graph=graph_digest(subject.file),
         reference=store.put_bytes(dump_npz(example)),
         isolation=Isolation(network="none", files="none", memory_limit_mb=0, timeout_s=0),
     )  # fmt: skip
@@ -142,7 +144,7 @@ def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidate
         calibration_name="calibration.npz",
     )
     kind = accelerator_of(this_machine())
-    target = Target(name=kind, accelerator=kind, precisions=("fp32", "fp16", "int8"))
+    target = Target(name=kind, accelerator=kind, engine="onnxruntime", precisions=("fp32", "fp16", "int8"))
     return quantize(site, target, exported, datasets, Data(), Quantization())
 
 

@@ -122,7 +122,7 @@ def _int8(model: Path, samples: Arrays, folder: Path) -> Path:
 def _package(name: str, precision: Precision, file: Path, example: Arrays, site: Site, space: SearchSpace) -> Package:
     answers = onnx_models.answer(onnx_models.session(file), example)
     signature = Signature(inputs=_specs(example), outputs=_specs(answers))
-    first = first_config(space, Serving(), "bundled")
+    first = first_config(space, Serving(), "bundled", signature)
     description = ModelDescription(name=name, version=1, signature=signature, config=first, serving=Serving())
     with tempfile.TemporaryDirectory(dir=site.home) as folder:
         tree = Path(folder) / "package"
@@ -266,8 +266,8 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
     started = time.monotonic()
     tuned = tune(site, target, packages, search_space, LatencyTarget(), Load(), Serving())
     seconds = time.monotonic() - started
-    by_precision = {package.precision: package for package in packages.packages}
-    ours = Point(by_precision[tuned.best.precision], tuned.best.config)
+    by_variant = {package.variant: package for package in packages.packages}
+    ours = Point(by_variant[tuned.best.variant], tuned.best.config)
     environment = ServerEnvironment(Path(site.server_environment))
     with open_workbench(site, packages, Serving(), search_space, Load()) as workbench:
         space = space_of(packages.packages, search_space, Serving(), workbench.bench.cores)
@@ -292,7 +292,7 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
 def _best(prefix: str, point: Point, rates: list[float]) -> dict[str, Any]:
     """The median throughput, the interquartile range in percent of it, and the configuration."""
     low, _, high = quantiles(rates, n=4)
-    config = point.config.model_dump() | {"precision": point.package.precision}
+    config = point.config.model_dump() | {"engine": point.package.engine, "precision": point.package.precision}
     middle = median(rates)
     return {
         f"{prefix}best": round(middle, 1),

@@ -192,7 +192,7 @@ def release(home: Path, running: stack.Stack, name: str, folder: Path, *, quick:
         raise Failed(f"the release of {name} ended with {report.exit_code}: {report.reason}")
     subject = Subject(name=name, folder=folder, samples=model.samples, answers=model.answers, about=model.about)
     registry = Registry(running.registry_uri)
-    logged = registry.download_model(registry.version(name, version), folder / "logged")
+    logged = registry.download_model(registry.version(name, version), folder / "logged", limit_mb=16384)
     decisions = _decisions(home, running, report, folder)
     return subject, Champion(name=serving_name(name), logged=logged, report=decisions)
 
@@ -234,8 +234,9 @@ def _decisions(home: Path, running: stack.Stack, report: ReleaseReport, folder: 
     assert tuned is not None
     for file in store.fetch(exported.model, folder / "exported").iterdir():
         file.rename(folder / file.name)
-    chosen = next(candidate for candidate in candidates.candidates if candidate.precision == tuned.best.precision)
+    chosen = next(candidate for candidate in candidates.candidates if candidate.variant == tuned.best.variant)
     return {
+        "engine": chosen.engine,
         "precision": chosen.precision,
         "method": chosen.method,
         "float_layers": len(chosen.float_layers),

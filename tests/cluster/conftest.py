@@ -7,6 +7,7 @@ SHIPLIFT_PIPELINE_IMAGE and SHIPLIFT_SERVER_IMAGE). The tests check behaviour, n
 release are small. Workers of pytest-xdist share the cluster, each with its own namespace.
 """
 
+import base64
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import psutil
 import pytest
@@ -25,6 +27,8 @@ import yaml
 from filelock import FileLock
 from numpy.typing import NDArray
 
+from shiplift.pipelines.engines.argo.layout import REGISTRY_ADMIN
+from shiplift.pipelines.installation import accounts
 from shiplift.pipelines.installation.values import Values, parse
 from shiplift.runtime.store.registry import Registry, prepare_environment
 from tests.integration.conftest import FAST, digits
@@ -34,6 +38,10 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = os.environ.get("SHIPLIFT_CLUSTER_SCRIPT", "")
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 NAMESPACE = os.environ.get("SHIPLIFT_TEST_NAMESPACE", f"shiplift-{WORKER}" if WORKER else "shiplift")
+NVIDIA_IMAGE = os.environ.get("SHIPLIFT_NVIDIA_IMAGE", "localhost/shiplift-nvidia:dev")
+ABSENT_IMAGE = "localhost/nobody-has-this:1"
+PROMETHEUS = "http://prometheus.monitoring:9090"  # of the script's add-on `autoscaling`, for services that scale
+AUTHOR = "author"  # the person who logs the tests' models
 _BUILD_S = 1500
 
 
@@ -95,6 +103,17 @@ class Kube:
         assert not check or done.returncode == 0, done.stderr
         return done
 
+    def credentials(self, namespace: str, secret: str) -> tuple[str, str]:
+        """The user name and password in a Secret with an account of the registry."""
+        data = self.get("secret", namespace, secret)["data"]
+        name, password = (base64.b64decode(data[key]).decode() for key in (accounts.USERNAME, accounts.PASSWORD))
+        return name, password
+
+    def account(self, namespace: str, name: str) -> str:
+        """Creates a person's account, or gives it a new password; returns the password."""
+        command = ["-n", namespace, "exec", "deploy/mlflow", "-c", "mlflow", "--", "python", "-m", accounts.__name__]
+        return self(*command, "add", name).strip()
+
     def service(self, namespace: str, name: str) -> str:
         """The address of a Service, reachable from this process if the cluster runs on this machine."""
         return str(self.get("service", namespace, name)["spec"]["clusterIP"])
@@ -149,6 +168,12 @@ class Lab:
 
         return self.log(name, log_model, spec=spec, data={"input": images[1200:], "label": labels[1200:]})
 
+    def condition(self, model: str, kind: str) -> Any:
+        """A condition of a model's TritonService; one without a status if there is none yet."""
+        status = self.kube.get("tritonservice", self.serving, model).get("status", {})
+        missing = {"status": "", "reason": "", "message": ""}
+        return next((each for each in status.get("conditions", []) if each["type"] == kind), missing)
+
     def workflows(self, model: str = "") -> list[Any]:
         """The Workflows in the namespace, oldest first."""
         workflows = [
@@ -188,6 +213,14 @@ def _prepare(*, start: bool) -> None:
             _script("build", str(ROOT), f"localhost/shiplift-{name}:dev", "--target", name)
 
 
+def script_has(addon: str) -> bool:
+    """Installs an add-on of the script; false if there is no script, or it has no such add-on."""
+    if not SCRIPT:
+        return False
+    done = subprocess.run([ROOT / SCRIPT, "addon", addon], capture_output=True, check=False, timeout=_BUILD_S)
+    return done.returncode == 0
+
+
 def _script(*arguments: str) -> str:
     done = subprocess.run([ROOT / SCRIPT, *arguments], capture_output=True, text=True, check=False, timeout=_BUILD_S)
     assert done.returncode == 0, f"cluster {' '.join(arguments)}: {(done.stdout + done.stderr)[-3000:]}"
@@ -195,13 +228,15 @@ def _script(*arguments: str) -> str:
 
 
 def stage_runs(workflow: Any) -> dict[str, Any]:
-    """The stage runs that a Workflow's pods reported, by stage."""
+    """The stage runs that a Workflow's pods reported, by stage; of two attempts at a pod, the later one's."""
+    nodes = sorted(workflow["status"]["nodes"].values(), key=lambda node: str(node.get("startedAt")))
     runs = [
-        json.loads(parameter["value"])
-        for node in workflow["status"]["nodes"].values()
+        run
+        for node in nodes if node["type"] == "Pod"
         for parameter in (node.get("outputs") or {}).get("parameters", [])
-        if parameter["name"] == "stage_run" and parameter.get("value")
-    ]
+        if parameter["name"] == "stage_runs" and parameter.get("value")
+        for run in json.loads(parameter["value"])["runs"]
+    ]  # fmt: skip
     return {run["name"]: run for run in runs}
 
 
@@ -219,13 +254,16 @@ def small_values(namespace: str, folder: Path | None, *, gateway: bool) -> dict[
     )
     return {
         "namespace": namespace,
-        "images": {name: image for name, image in images.items() if image},
+        "images": {name: image for name, image in images.items() if image} | {"gpu": ""},  # nothing here has CUDA
         "mlflow": {"storage": storage, "resources": {"cpu": "50m", "memory": "256Mi", "memory_limit": "2Gi"}},
         "gateway": {"class_name": "eg"} if gateway else None,
-        "serving": {"cpu": "50m", "memory_limit": "1Gi", "ready_timeout_s": 90},
+        "serving": {"cpu": "50m", "memory_limit": "1Gi", "images": [NVIDIA_IMAGE, ABSENT_IMAGE]},
+        "activator": {} if gateway else None,
         "stages": stages,
+        "operator": {"read_nodes": True, "packages_gb": 1},
         "reconciler": {"every_s": 5, "stuck_s": 30, "unschedulable_s": 30},
         "keep": {"workflows_s": 3600, "pods_s": 600},
+        "monitoring": {"prometheus": PROMETHEUS},
     }
 
 
@@ -241,27 +279,29 @@ def lab(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     file = folder / "values.yaml"
     file.write_text(values)
     if kube.exists("namespace", "default", NAMESPACE):  # left by an interrupted run
-        kube.shiplift("uninstall", "--namespace", NAMESPACE, "--data")
+        kube.shiplift("uninstall", "--namespace", NAMESPACE, "--data", "--yes")
     kube.shiplift("install", "--values", str(file))
     prepare_environment()
     uri = f"http://{kube.service(NAMESPACE, 'mlflow')}:5000"
     os.environ |= {"MLFLOW_TRACKING_URI": uri, "NO_PROXY": "*", "no_proxy": "*"}
+    webhooks = f"{uri}/api/2.0/mlflow/webhooks"
+    admin = kube.credentials(NAMESPACE, REGISTRY_ADMIN)
+    until(lambda: httpx.get(webhooks, auth=admin, trust_env=False, timeout=30).json().get("webhooks"), seconds=60)
+    os.environ |= {accounts.USERNAME: AUTHOR, accounts.PASSWORD: kube.account(NAMESPACE, AUTHOR)}
     import mlflow
 
     mlflow.set_tracking_uri(uri)
     mlflow.set_registry_uri(uri)
-    registry = Registry(uri)
-    client = mlflow.MlflowClient()
-    until(lambda: any(webhook.name == "shiplift" for webhook in client.list_webhooks(max_results=100)), seconds=60)
-    yield Lab(kube=kube, values=parse(values), registry=registry, mlflow=mlflow, folder=folder)
-    kube.shiplift("uninstall", "--namespace", NAMESPACE, "--data")
+    mlflow.set_experiment("lab")  # an author may write to experiments of their own
+    yield Lab(kube=kube, values=parse(values), registry=Registry(uri), mlflow=mlflow, folder=folder)
+    kube.shiplift("uninstall", "--namespace", NAMESPACE, "--data", "--yes")
 
 
 @pytest.fixture(scope="session")
 def nvidia_image(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> str:
     """An image with `tritonserver` on its PATH, as in NVIDIA's: SHIPLIFT_NVIDIA_IMAGE, or one built here."""
-    if image := os.environ.get("SHIPLIFT_NVIDIA_IMAGE", ""):
-        return image
+    if "SHIPLIFT_NVIDIA_IMAGE" in os.environ:
+        return NVIDIA_IMAGE
     if not kube.here:
         pytest.skip("no image to stand in for NVIDIA's: set SHIPLIFT_NVIDIA_IMAGE")
     folder = tmp_path_factory.mktemp("nvidia")
@@ -270,8 +310,8 @@ def nvidia_image(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> str:
     (folder / "Containerfile").write_text(
         "FROM localhost/shiplift-server:dev\nCOPY tritonserver /usr/local/bin/tritonserver\n"
     )
-    _script("build", str(folder), "localhost/shiplift-nvidia:dev")
-    return "localhost/shiplift-nvidia:dev"
+    _script("build", str(folder), NVIDIA_IMAGE)
+    return NVIDIA_IMAGE
 
 
 _TRITONSERVER = """\

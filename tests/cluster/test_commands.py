@@ -3,6 +3,7 @@
 `tests/integration/test_cluster_commands.py` runs the same commands against a stand-in for the API server's proxy.
 """
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -12,9 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shiplift.pipelines.discovery import discover
+from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.store.registry import CHAMPION
-from tests.cluster.conftest import ROOT, Lab
-from tests.cluster.test_release import SPEC, ended, promoted, workflow_of
+from tests.cluster.conftest import ROOT, Lab, stage_runs, until
+from tests.cluster.test_release import SPEC, ended, pod_of, promoted, workflow_of
 from tests.integration.conftest import digits
 
 MODEL = "asked"
@@ -73,10 +76,10 @@ def test_its_policy_is_tried_without_running_anything(
 ) -> None:
     before = len(lab.workflows())
     policy = tmp_path / "stricter.yaml"
-    policy.write_text("slo: {p99_ms: 0.001}")
+    policy.write_text("slo: {memory_mb: 1}")
     replay = shiplift.json("gate", MODEL, "--policy", str(policy), code=20)
     assert (replay["flipped"], replay["verified"], replay["releases"][0]["version"]) == (1, False, version)
-    policy.write_text("slo: {p99_ms: 5000}")
+    policy.write_text("slo: {memory_mb: 5000}")
     assert "pass, as before" in shiplift("gate", f"{MODEL}/{version}", "--policy", str(policy))
     assert len(lab.workflows()) == before
 
@@ -144,3 +147,51 @@ def test_the_status_and_the_targets_are_the_cluster_s(lab: Lab, shiplift: Shipli
     detected = shiplift.json("targets", "detect")
     assert detected["entries"]
     assert (shiplift.home / "targets.yaml").is_file()
+
+
+def test_a_refused_release_says_why_wherever_one_looks(lab: Lab, shiplift: Shiplift, version: int) -> None:
+    newest = lab.log_classifier(MODEL, samples=25, spec=SPEC.replace("score: 1", "score: 0.01"))
+    workflow = ended(lab, workflow_of(lab, MODEL, newest))
+    assert "tune" not in stage_runs(workflow)  # it costs no search
+    name = workflow["metadata"]["name"]
+    cause = "refused: accuracy against the champion: accuracy 0."
+    message = until(lambda: lab.kube.get("workflow", lab.namespace, name)["status"].get("message"))
+    assert message.startswith(cause)
+    assert cause in lab.kube("-n", lab.namespace, "get", "workflow", name)
+    report = shiplift.json("report", f"{MODEL}/{newest}")
+    assert message == f"refused: {report['reason']}"
+    link = lab.registry.version(MODEL, newest).tags["shiplift.report_link"]
+    assert link.endswith(f"/artifacts/shiplift/releases/{name}/report.html")
+    lab.kube("-n", lab.namespace, "delete", "workflow", name)
+    (past,) = [release for release in shiplift.json("status", MODEL)["releases"] if release["version"] == newest]
+    assert (past["phase"], past["outcome"], past["reason"]) == ("", "refused", report["reason"])
+    assert name not in [release["name"] for release in shiplift.json("status")["releases"] if release["phase"]]
+
+
+def test_a_cancelled_release_is_called_cancelled(lab: Lab, shiplift: Shiplift, version: int) -> None:
+    newest = lab.log_classifier(MODEL, samples=1100, spec=SPEC)
+    name = workflow_of(lab, MODEL, newest)
+    pod_of(lab, name, "admit")
+    shiplift("cancel", f"{MODEL}/{newest}")
+    ended(lab, name)
+    (release,) = [release for release in shiplift.json("status", MODEL)["releases"] if release["version"] == newest]
+    assert release["outcome"] == "cancelled"
+    assert f"CANCELLED  {MODEL} version {newest}" in shiplift("report", f"{MODEL}/{newest}")
+    until(lambda: "cancelled: " in lab.kube.get("workflow", lab.namespace, name)["status"].get("message", ""))
+
+
+def test_clients_discover_a_model_from_outside_and_from_inside(lab: Lab, shiplift: Shiplift, version: int) -> None:
+    images, labels = digits()
+
+    def look() -> Any:
+        with contextlib.suppress(NotFound):  # the operator publishes it within its list's interval
+            return discover(MODEL, engine="argo", namespace=lab.namespace, home=shiplift.home)
+        return None
+
+    served = until(look, seconds=30)
+    assert (served.model, served.host, served.version >= version) == (MODEL, f"{MODEL}.{lab.serving}", True)
+    assert served.infer({"input": images[:4]})["label"].ravel().tolist() == labels[:4].tolist()
+    ask = f"shiplift.discover({MODEL!r}, serving_namespace={lab.serving!r})"
+    code = f"import shiplift; served = {ask}; print(served.grpc, served.version)"
+    inside = lab.kube("-n", lab.namespace, "exec", "deploy/operator", "--", "python", "-c", code)
+    assert inside.split() == [f"{MODEL}.{lab.serving}:8001", str(served.version)]

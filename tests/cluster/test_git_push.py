@@ -15,8 +15,10 @@ import httpx
 import pytest
 import yaml
 
+from shiplift.pipelines.engines.argo.layout import GIT_COMMITS
 from shiplift.pipelines.engines.argo.releases import ArgoReleases
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
+from shiplift.runtime.base.names import repository_slug
 from shiplift.runtime.host.processes import free_port, start_child
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from tests.cluster.conftest import Lab, of_this_machine, small_values, until
@@ -74,9 +76,9 @@ def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
         environment={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, log=tmp_path / "daemon.log",
     )  # fmt: skip
     data = Path(lab.values.mlflow.storage.path)
-    values = small_values(lab.namespace, data, gateway=True) | {
-        "repositories": [{"name": NAME, "host": "github", "url": f"git://{address}:{port}/models"}]
-    }
+    values = small_values(lab.namespace, data, gateway=True)
+    values["repositories"] = [{"name": NAME, "host": "github", "url": f"git://{address}:{port}/models"}]
+    values["reconciler"] |= {"git_every_s": 5, "git_grace_s": 20}
     file = tmp_path / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     lab.kube.shiplift("install", "--values", str(file))
@@ -85,14 +87,23 @@ def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
     daemon.wait()
 
 
+def registered(lab: Lab, releases: ArgoReleases, model: str) -> int:
+    """Registers a version and cancels the release which that starts: it is not part of the test."""
+    version = lab.log_classifier(model, spec=FAST)
+    (first,) = until(lambda: releases.active(model))
+    cancelled(releases, model, first.name)
+    return version
+
+
+def cancelled(releases: ArgoReleases, model: str, name: str) -> None:
+    releases.cancel(name)
+    until(lambda: not releases.active(model), seconds=120)
+
+
 @pytest.mark.slow
 def test_a_push_releases_the_model_whose_spec_changed_with_its_commit(lab: Lab, host: Host) -> None:
-    version = lab.log_classifier("pushed", spec=FAST)
     releases = ArgoReleases(KubernetesClient(lab.namespace), lambda *_: {})
-    (first,) = until(lambda: releases.active("pushed"))  # started by its registration: not part of this test
-    releases.cancel(first.name)
-    until(lambda: not releases.active("pushed"), seconds=120)
-
+    version = registered(lab, releases, "pushed")
     before = host.commit(other="model: nobody\n")
     after = host.commit(pushed=f"model: pushed\n{FAST}")
     answers = [host.announce(before, after) for _ in range(3)]
@@ -109,6 +120,61 @@ def test_a_push_releases_the_model_whose_spec_changed_with_its_commit(lab: Lab, 
     tags = lab.registry.version("pushed", version).tags
     assert tags["shiplift.commit"] == after
     assert tags["shiplift.outcome"] == "promoted", tags["shiplift.reason"]
+
+
+@pytest.mark.slow
+def test_a_push_whose_webhook_was_lost_is_found_by_the_reconciler(lab: Lab, host: Host) -> None:
+    releases = ArgoReleases(KubernetesClient(lab.namespace), lambda *_: {})
+    version = registered(lab, releases, "swept")
+    before = host.commit(other="model: nobody\n")
+    until(lambda: handled(lab) == before, seconds=120)  # seen for the first time: its history is nobody's push
+    scale_receiver(lab, 0)
+    try:
+        after = host.commit(swept=f"model: swept\n{FAST}")
+        with pytest.raises(httpx.TransportError):
+            host.announce(before, after)
+        (run,) = until(lambda: releases.active("swept"), seconds=180)
+        assert run.request is not None
+        assert run.trigger is not None
+        assert (run.request.version, run.trigger.kind, run.trigger.commit) == (version, "git", after)
+        until(lambda: handled(lab) == after, seconds=120)
+    finally:
+        scale_receiver(lab, lab.values.receiver.replicas)
+    late = until(lambda: answer(host, before, after), seconds=120)
+    assert (late.status_code, late.text.split(":")[0]) == (202, "already there")
+    assert len(pushes_to(lab, after)) == 1
+    cancelled(releases, "swept", run.name)
+
+
+def handled(lab: Lab) -> str:
+    """The last handled commit that the reconciler recorded."""
+    data = lab.kube.get("configmap", lab.namespace, GIT_COMMITS).get("data") or {}
+    return str(json.loads(data.get(repository_slug(NAME), '{"commit": ""}'))["commit"])
+
+
+def scale_receiver(lab: Lab, replicas: int) -> None:
+    lab.kube("-n", lab.namespace, "scale", "deployment/receiver", f"--replicas={replicas}")
+
+    def done() -> bool:
+        pods = lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=receiver")
+        ready = [pod for pod in pods for status in pod["status"].get("containerStatuses", []) if status["ready"]]
+        return (len(pods), len(ready)) == (replicas, replicas)
+
+    until(done, seconds=120)
+
+
+def answer(host: Host, before: str, after: str) -> httpx.Response | None:
+    """The receiver's answer to a delivery; None while its Service has no endpoint yet."""
+    try:
+        return host.announce(before, after)
+    except httpx.TransportError:
+        return None
+
+
+def pushes_to(lab: Lab, commit: str) -> list[str]:
+    """The Workflows that process a push of this commit."""
+    names = [workflow["metadata"]["name"] for workflow in lab.workflows()]
+    return [name for name in names if name.startswith(f"git-{repository_slug(NAME)}-{commit[:12]}")]
 
 
 def test_a_push_of_a_spec_for_nobody_says_so_at_its_node(lab: Lab, host: Host) -> None:

@@ -18,9 +18,15 @@ import httpx
 import pytest
 import yaml
 
+from shiplift.pipelines.engines.argo.layout import REGISTRY_ADMIN
+from shiplift.pipelines.installation import accounts
 from shiplift.runtime.base.errors import ClusterUnreachable, NotFound, ServerFailed
 from shiplift.runtime.host.processes import free_port
+from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.serving.kubernetes.objects.names import REGISTRY_READER
+from shiplift.runtime.serving.kubernetes.objects.serving import deployment
 from tests.cluster.conftest import Kube, of_this_machine, small_values, until
+from tests.unit.examples import package
 
 NAME = "shiplift-install"
 SERVING = f"{NAME}-serving"
@@ -53,9 +59,80 @@ class Place:
         bodies = [body for namespace in (NAME, SERVING) for body in self.kube.get(kinds, namespace)]
         return {f"{body['kind']}/{body['metadata']['name']}": body["metadata"]["resourceVersion"] for body in bodies}
 
-    def mlflow(self, path: str, **options: Any) -> httpx.Response:
+    def mlflow(self, path: str, method: str = "GET", **options: Any) -> httpx.Response:
+        """MLflow's response to its administrator, or with `auth=None` to somebody without an account."""
         at = f"http://{self.kube.service(NAME, 'mlflow')}:5000{path}"
-        return httpx.get(at, trust_env=False, timeout=30, **options)
+        options = {"auth": self.kube.credentials(NAME, REGISTRY_ADMIN)} | options
+        return httpx.request(method, at, trust_env=False, timeout=60, **options)
+
+    def ask(self, namespace: str, method: str, path: str, body: Any = None, *, labels: Any = None) -> int:
+        """The status that a fresh pod of ours in a namespace gets from MLflow; it has no credentials."""
+        request = f"urllib.request.Request({f'http://mlflow.{NAME}.svc:5000{path}'!r}, method={method!r}"
+        request += (
+            f", data={json.dumps(body).encode()!r}, headers={{'Content-Type': 'application/json'}})" if body else ")"
+        )
+        program = (
+            "import urllib.request, urllib.error\n"
+            f"try: print(urllib.request.urlopen({request}, timeout=30).status)\n"
+            "except urllib.error.HTTPError as error: print(error.code)"
+        )
+        name = f"asks-{secrets.token_hex(4)}"
+        pod = {
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels or {}},
+            "spec": {
+                "restartPolicy": "Never", "automountServiceAccountToken": False,
+                "securityContext": {
+                    "runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "containers": [{
+                    "name": "main", "image": self.image, "imagePullPolicy": "IfNotPresent",
+                    "command": ["python", "-c", program],
+                    "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+                }],
+            },
+        }  # fmt: skip
+        self.kube.apply(pod)
+        try:
+            until(lambda: self._ended(namespace, name), seconds=90)
+            return int(self.kube("-n", namespace, "logs", name).split()[-1])
+        finally:
+            self.kube("-n", namespace, "delete", "pod", name, "--wait=false")
+
+    def _ended(self, namespace: str, name: str) -> bool:
+        return self.kube.get("pod", namespace, name)["status"].get("phase") in ("Succeeded", "Failed")
+
+    @property
+    def image(self) -> str:
+        (container,) = self.kube.get("deployment", NAME, "receiver")["spec"]["template"]["spec"]["containers"]
+        return str(container["image"])
+
+    def rights(self, account: str, namespace: str) -> dict[str, list[str]]:
+        """What an account may do in a namespace, by resource, beyond what every account may: to ask who it is."""
+        review = {
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview", "spec": {"namespace": namespace}
+        }  # fmt: skip
+        who = f"system:serviceaccount:{NAME}:{account}"
+        groups = [f"--as-group=system:serviceaccounts:{NAME}", "--as-group=system:authenticated"]
+        words = ("create", "--validate=false", "-f", "-", "-o", "json", "--as", who, *groups)
+        rights: dict[str, list[str]] = {}
+        for rule in json.loads(self.kube(*words, stdin=json.dumps(review)))["status"]["resourceRules"]:
+            if not {"authentication.k8s.io", "authorization.k8s.io"} & set(rule["apiGroups"]):
+                for resource in rule["resources"]:
+                    rights[resource] = sorted({*rights.get(resource, []), *rule["verbs"]})
+        return rights
+
+    def try_as(self, account: str, body: Any) -> "subprocess.CompletedProcess[str]":
+        """Creates an object with an account's own token, as whoever takes over its pod could."""
+        token = self.kube("-n", NAME, "create", "token", account).strip()
+        config = yaml.safe_load(self.kube.kubeconfig.read_text())
+        for entry in config["users"]:
+            entry["user"] = {"token": token}
+        file = self.folder / f"{account}.kubeconfig"
+        file.write_text(yaml.safe_dump(config))
+        return Kube(file, here=False).run(
+            "create", "--validate=false", "-f", "-", stdin=yaml.safe_dump(body), check=False
+        )
 
     def can(self, account: str, verb: str, resource: str, namespace: str) -> bool:
         who = f"system:serviceaccount:{NAME}:{account}"
@@ -73,7 +150,7 @@ def place(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plac
 
 
 def test_everything_runs_when_install_returns(place: Place) -> None:
-    for name, replicas in (("mlflow", 1), ("receiver", 2), ("reconciler", 1)):
+    for name, replicas in (("mlflow", 1), ("receiver", 2), ("operator", 1), ("reconciler", 1)):
         status = place.kube.get("deployment", NAME, name)["status"]
         assert (status["availableReplicas"], status["updatedReplicas"]) == (replicas, replicas)
     names = {template["metadata"]["name"] for template in place.kube.get("workflowtemplate", NAME)}
@@ -90,14 +167,53 @@ def test_mlflow_announces_new_versions_to_the_receiver(place: Place) -> None:
 
     (webhook,) = until(webhooks, seconds=60)
     assert webhook["url"] == f"http://receiver.{NAME}.svc/webhooks/mlflow"
-    at = f"http://{place.kube.service(NAME, 'mlflow')}:5000/api/2.0/mlflow/webhooks/{webhook['webhook_id']}/test"
-    result = until(lambda: _passed(at), seconds=60)  # its secret may reach the receivers' files a minute later
+    at = f"/api/2.0/mlflow/webhooks/{webhook['webhook_id']}/test"
+    result = until(lambda: _passed(place, at), seconds=60)  # its secret may reach the receivers' files a minute later
     assert result["response_status"] == 200
 
 
-def _passed(at: str) -> Any:
-    result = httpx.post(at, json={}, trust_env=False, timeout=30).json().get("result", {})
+def _passed(place: Place, at: str) -> Any:
+    result = place.mlflow(at, "POST", json={}).json().get("result", {})
     return result if result.get("success") else None
+
+
+def revision(**package: Any) -> Any:
+    fields = {"model": "digits", "version": 1, "repository": {"sha256": "0" * 64}, **package}
+    spec = {"artifactsUri": "mlflow-artifacts://mlflow:5000/0/shiplift", "package": fields}
+    meta = {"name": "digits-1-00000000", "namespace": SERVING}
+    return {"apiVersion": "shiplift.dev/v1alpha1", "kind": "TritonRevision", "metadata": meta, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({"revision": "x"}, "spec.model: Required value"),
+        ({"model": "m", "revision": "x", "replicas": 0}, "should be greater than or equal to 1"),
+        ({"model": "m", "revision": "x", "rollout": {"canaryPercent": [50, 10]}}, "each share must be larger"),
+        ({"model": "m", "revision": "x", "rollout": {"canaryPercent": [10, 10]}}, "each share must be larger"),
+        ({"model": "m", "revision": "x", "rollout": {"canaryPercent": [100]}}, "should be less than or equal to 99"),
+    ],
+)
+def test_a_service_that_makes_no_sense_is_refused_when_it_is_written(place: Place, spec: Any, message: str) -> None:
+    meta = {"name": "digits", "namespace": SERVING}
+    body = {"apiVersion": "shiplift.dev/v1alpha1", "kind": "TritonService", "metadata": meta, "spec": spec}
+    done = place.kube.run("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(body), check=False)
+    assert done.returncode != 0
+    assert message in done.stderr
+
+
+def test_a_revision_keeps_its_package_and_kubectl_explains_the_fields(place: Place) -> None:
+    place.kube.apply(revision())
+    changed = revision(repository={"sha256": "1" * 64})
+    done = place.kube.run("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump(changed), check=False)
+    assert "a revision keeps its package" in done.stderr
+    assert place.kube.get("tr", SERVING)[0]["spec"]["package"]["repository"]["sha256"] == "0" * 64
+    more = revision()
+    more["spec"]["otherGroups"] = [{"package": {**more["spec"]["package"], "target": "slow"}}]
+    done = place.kube.run("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump(more), check=False)
+    assert "a revision keeps its groups' packages" in done.stderr
+    place.kube("-n", SERVING, "delete", "tr", "digits-1-00000000")
+    assert "from the smallest to the largest" in place.kube("explain", "tritonservice.spec.rollout.canaryPercent")
 
 
 def test_another_host_s_name_is_refused_by_mlflow(place: Place) -> None:
@@ -164,7 +280,9 @@ def test_each_account_may_do_what_its_part_needs_and_no_more(place: Place) -> No
     may = [
         ("shiplift-executor", "patch", "workflowtaskresults", NAME),
         ("shiplift-release", "create", "deployments", SERVING),
-        ("shiplift-release", "patch", "httproutes.gateway.networking.k8s.io", SERVING),
+        ("shiplift-release", "patch", "tritonservices.shiplift.dev", SERVING),
+        ("shiplift-operator", "patch", "httproutes.gateway.networking.k8s.io", SERVING),
+        ("shiplift-operator", "create", "deployments", SERVING),
         ("shiplift-release", "get", "workflows", NAME),
         ("shiplift-receiver", "create", "workflows", NAME),
         ("shiplift-reconciler", "list", "pods", NAME),
@@ -177,6 +295,11 @@ def test_each_account_may_do_what_its_part_needs_and_no_more(place: Place) -> No
         ("shiplift-release", "get", "secrets", SERVING),
         ("shiplift-release", "create", "deployments", NAME),
         ("shiplift-release", "create", "pods", SERVING),
+        ("shiplift-release", "patch", "httproutes.gateway.networking.k8s.io", SERVING),
+        ("shiplift-operator", "patch", "tritonservices.shiplift.dev", SERVING),
+        ("shiplift-operator", "create", "pods", SERVING),
+        ("shiplift-operator", "get", "secrets", SERVING),
+        ("shiplift-operator", "list", "pods", NAME),
         ("shiplift-receiver", "create", "deployments", SERVING),
         ("shiplift-receiver", "delete", "workflows", NAME),
         ("shiplift-receiver", "get", "secrets", NAME),
@@ -185,6 +308,154 @@ def test_each_account_may_do_what_its_part_needs_and_no_more(place: Place) -> No
     ]
     assert [rights for rights in may if not place.can(*rights)] == []
     assert [rights for rights in never if place.can(*rights)] == []
+
+
+# --- accounts of the registry, and what the API server lets the pipeline's accounts create ---------------------------
+
+MOVE = {"name": "digits", "alias": "champion", "version": "2"}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels"),
+    [("default", {}), (SERVING, {"app.kubernetes.io/name": "triton"}), (NAME, {"app.kubernetes.io/name": "receiver"})],
+)
+def test_without_an_account_no_pod_reads_or_moves_champion(place: Place, namespace: str, labels: Any) -> None:
+    registered = "/api/2.0/mlflow/registered-models"
+    if place.mlflow(f"{registered}/get", params={"name": "digits"}).status_code == 404:
+        place.mlflow(f"{registered}/create", "POST", json={"name": "digits"})
+        for _ in range(2):
+            version = {"name": "digits", "source": "s3://nowhere/x"}
+            assert place.mlflow("/api/2.0/mlflow/model-versions/create", "POST", json=version).is_success
+        champion = {**MOVE, "version": "1"}
+        assert place.mlflow(f"{registered}/alias", "POST", json=champion).is_success
+    assert place.ask(namespace, "POST", f"{registered}/alias", MOVE, labels=labels) == 401
+    assert place.ask(namespace, "GET", f"{registered}/search", labels=labels) == 401
+    model = place.mlflow(f"{registered}/get", params={"name": "digits"}).json()["registered_model"]
+    assert [(alias["alias"], alias["version"]) for alias in model["aliases"]] == [("champion", "1")]
+
+
+def test_what_a_serving_pod_gets_reads_and_moves_nothing(place: Place) -> None:
+    reader = place.kube.credentials(SERVING, REGISTRY_READER)
+    assert reader == place.kube.credentials(NAME, REGISTRY_READER)
+    assert place.mlflow("/api/2.0/mlflow/registered-models/search", auth=reader).status_code == 200
+    assert place.mlflow("/api/2.0/mlflow/registered-models/alias", "POST", auth=reader, json=MOVE).status_code == 403
+
+
+def test_a_person_gets_an_account_of_their_own(place: Place) -> None:
+    password = place.kube.account(NAME, "ana")
+    path = "/api/2.0/mlflow/registered-models"
+    assert place.mlflow(f"{path}/create", "POST", auth=("ana", password), json={"name": "ana's"}).status_code == 200
+    assert place.mlflow(f"{path}/alias", "POST", auth=("ana", password), json=MOVE).status_code == 403
+
+
+def a_deployment(place: Place, **pod: Any) -> Any:
+    """What a release creates in the serving namespace, or with changes in its pod, what it should not."""
+    cluster = Cluster(namespace=NAME, serving_namespace=SERVING, server_image="localhost/shiplift-server:dev")
+    body = deployment(cluster, package(), "mlflow-artifacts://mlflow:5000/0/shiplift", name="x", replicas=0, extra={})
+    body["metadata"]["namespace"] = SERVING
+    spec = body["spec"]["template"]["spec"]
+    container = {**spec["containers"][0], **pod.pop("container", {})}
+    more = {"volumes": [*spec["volumes"], *pod.pop("volumes", [])], "containers": [container]}
+    spec.update(pod, **more)
+    return body
+
+
+FOREIGN = {"name": "stolen", "secret": {"secretName": "foreign"}}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"volumes": [FOREIGN]}, "may mount empty folders, and no Secret"),
+        ({"volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "foreign"}}]}}]}, "no Secret"),
+        ({"container": {"envFrom": [{"secretRef": {"name": "foreign"}}]}}, "servers here may have no credentials"),
+        ({"container": {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "foreign", "key": "x"}}}]}},
+         "no variable from a Secret"),
+        ({"container": {"image": "example.org/evil:1"}}, "may not run the image example.org/evil:1 here"),
+        ({"serviceAccountName": "other"}, "no account and no token"),
+        ({"automountServiceAccountToken": True}, "no account and no token"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("account", ["shiplift-release", "shiplift-operator"])
+def test_no_account_creates_a_pod_that_could_take_a_secret(
+    place: Place, account: str, change: dict[str, Any], message: str
+) -> None:
+    refused = place.try_as(account, a_deployment(place, **change))
+    assert refused.returncode != 0
+    assert "denied" in refused.stderr
+    assert message in refused.stderr
+
+
+@pytest.mark.parametrize("account", ["shiplift-release", "shiplift-operator"])
+def test_what_a_release_and_the_operator_create_is_admitted(place: Place, account: str) -> None:
+    done = place.try_as(account, a_deployment(place))
+    assert done.returncode == 0, done.stderr
+    place.kube("-n", SERVING, "delete", "deployment", "x")
+
+
+def test_a_receiver_starts_our_templates_and_defines_no_pod(place: Place) -> None:
+    def workflow(**spec: Any) -> Any:
+        return {
+            "apiVersion": "argoproj.io/v1alpha1", "kind": "Workflow", "metadata": {"name": "x", "namespace": NAME},
+            "spec": spec,
+        }  # fmt: skip
+
+    own = workflow(entrypoint="x", templates=[{"name": "x", "container": {"image": "x", "command": ["x"]}}])
+    refused = place.try_as("shiplift-receiver", own)
+    assert "name a WorkflowTemplate and its arguments" in refused.stderr
+    patched = workflow(
+        workflowTemplateRef={"name": "release"}, podSpecPatch='{"serviceAccountName": "shiplift-release"}'
+    )
+    assert "name a WorkflowTemplate and its arguments" in place.try_as("shiplift-receiver", patched).stderr
+    foreign = workflow(workflowTemplateRef={"name": "other"})
+    assert "no other" in place.try_as("shiplift-receiver", foreign).stderr
+
+
+WATCH, WRITE = ["get", "list", "watch"], ["create", "patch", "delete"]
+# Every right of every account in our namespaces. A new one is a decision.
+RIGHTS: dict[str, dict[str, dict[str, list[str]]]] = {
+    "shiplift-mlflow": {},
+    "shiplift-step": {},
+    "shiplift-executor": {NAME: {"workflowtaskresults": ["create", "patch"]}},
+    "shiplift-tune": {SERVING: {"pods": ["get", "create", "delete"]}},
+    "shiplift-receiver": {NAME: {"workflows": ["get", "list", "create", "patch"], "workflowtemplates": ["get"]}},
+    "shiplift-reconciler": {
+        NAME: {
+            "workflows": ["get", "list", "create", "patch"], "workflowtemplates": ["get"], "pods": ["get", "list"],
+            "events": ["get", "list"],
+        },
+        SERVING: {"tritonservices": ["list"]},
+    },
+    "shiplift-release": {
+        NAME: {"workflows": ["get", "patch"]},
+        SERVING: {
+            "deployments": [*WATCH, *WRITE], "services": [*WATCH, *WRITE], "poddisruptionbudgets": [*WATCH, *WRITE],
+            "tritonservices": [*WATCH, *WRITE], "tritonrevisions": ["get", "create", "patch"], "grpcroutes": ["get"],
+            "leases": ["get", "create", "update"], "events": ["get", "list"], "pods": ["get", "list", "delete"],
+        },
+    },
+    "shiplift-operator": {
+        "default": {"nodes": ["list"]}, "kube-system": {"nodes": ["list"]},
+        NAME: {"nodes": ["list"], "pods": ["get"]},
+        SERVING: {
+            "nodes": ["list"], "configmaps": [*WATCH, *WRITE], "horizontalpodautoscalers": [*WATCH, *WRITE],
+            "scaledobjects": [*WATCH, *WRITE], "podmonitors": [*WATCH, *WRITE], "prometheusrules": [*WATCH, *WRITE],
+            "tritonservices": WATCH, "tritonrevisions": [*WATCH, "delete"], "tritonservices/status": ["get", "patch"],
+            "deployments": [*WATCH, *WRITE], "services": [*WATCH, *WRITE], "poddisruptionbudgets": [*WATCH, *WRITE],
+            "endpointslices": [*WATCH, *WRITE], "endpointslices/restricted": ["create"],
+            "httproutes": [*WATCH, *WRITE], "grpcroutes": [*WATCH, *WRITE], "gateways": ["get"],
+            "backendtrafficpolicies": [*WATCH, *WRITE], "pods": [*WATCH, "patch", "delete"],
+            "events": ["create", "patch"], "leases": ["get", "create", "update"],
+        },
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("account", RIGHTS)
+def test_an_account_has_these_rights_and_no_other(place: Place, account: str) -> None:
+    for namespace in (NAME, SERVING, "default", "kube-system"):
+        expected = {key: sorted(verbs) for key, verbs in RIGHTS[account].get(namespace, {}).items()}
+        assert place.rights(account, namespace) == expected
 
 
 def test_a_cluster_that_is_not_there_has_its_own_exit_code(kube: Kube, tmp_path: Path) -> None:
@@ -206,7 +477,7 @@ def test_what_is_not_installed_can_not_be_removed(kube: Kube) -> None:
 
 
 def secrets_of(place: Place) -> dict[str, dict[str, str]]:
-    names = ("shiplift-ledger", "shiplift-webhooks", "shiplift-mlflow")
+    names = ("shiplift-ledger", "shiplift-webhooks", "shiplift-mlflow", "shiplift-registry-admin")
     return {name: place.kube.get("secret", NAME, name)["data"] for name in names}
 
 
@@ -220,12 +491,18 @@ def test_an_upgrade_changes_what_it_reports_and_neither_reveals_nor_regenerates_
     assert f"created: ResourceQuota {SERVING}/shiplift" in done.stderr
     assert f"configured: Deployment {NAME}/receiver" in done.stderr
     assert f"Deployment {NAME}/mlflow" not in done.stderr
+    assert f"created: ConfigMap {NAME}/shiplift-git-commits" in done.stderr
+    for name, answer in (("shiplift-git-commits", "yes"), ("shiplift-config", "no")):
+        words = ("auth", "can-i", "patch", f"configmap/{name}", "-n", NAME)
+        who = f"system:serviceaccount:{NAME}:shiplift-reconciler"
+        assert place.kube.run(*words, "--as", who, check=False).stdout.strip() == answer
     after = secrets_of(place)
     assert set(after["shiplift-webhooks"]) == {"mlflow", "github"}  # a key that was missing
     assert all(after[name].items() >= before[name].items() for name in before)
     visible = done.stdout + done.stderr
     visible += "".join(str(deployment["spec"]) for deployment in place.kube.get("deployment", NAME))
-    assert not any(base64.b64decode(value).decode() in visible for keys in after.values() for value in keys.values())
+    hidden = {key: value for keys in after.values() for key, value in keys.items() if key != accounts.USERNAME}
+    assert not any(base64.b64decode(value).decode() in visible for value in hidden.values())
 
 
 def test_an_image_that_does_not_exist_is_reported_and_obsolete_objects_are_deleted(place: Place) -> None:
@@ -304,10 +581,7 @@ def test_mlflow_on_postgresql_outlives_its_pod(place: Place, postgresql: str) ->
     database = {"kind": "postgresql", "secret": "pg", "port": int(port)}
     mlflow = place.values["mlflow"] | {"database": database}
     assert place.changes(mlflow=mlflow)[f"Deployment {NAME}/mlflow"] == "configured"
-    created = httpx.post(
-        f"http://{place.kube.service(NAME, 'mlflow')}:5000/api/2.0/mlflow/registered-models/create",
-        json={"name": "kept"}, trust_env=False, timeout=60,
-    )  # fmt: skip
+    created = place.mlflow("/api/2.0/mlflow/registered-models/create", "POST", json={"name": "kept"})
     assert created.status_code == 200
     place.kube("-n", NAME, "delete", "pod", "-l", "app.kubernetes.io/name=mlflow", "--wait=true")
     place.kube("-n", NAME, "rollout", "status", "deployment/mlflow", "--timeout=150s")

@@ -16,7 +16,7 @@ from shiplift.pipelines.daemons import stuck
 from shiplift.pipelines.daemons.reconciler import Reconciler
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, concluding
-from shiplift.pipelines.engines.argo.workflows import Run
+from shiplift.pipelines.engines.argo.workflows import Push, Run
 from shiplift.pipelines.installation.values import Images
 from shiplift.pipelines.triggers.settings import Reconciling, TriggerSettings
 from shiplift.runtime.records.release import ReleaseReport
@@ -29,6 +29,7 @@ from tests.unit.pipelines.daemons.test_reconciler import Registry
 
 IMAGE = os.environ.get("SHIPLIFT_PIPELINE_IMAGE", Images().pipeline)
 WEBHOOK, MANUAL = Trigger(kind="webhook"), Trigger(kind="manual")
+PUSH = Push(repository="acme/models", before="a" * 40, after="b" * 40)
 
 
 class Place:
@@ -232,7 +233,7 @@ def test_a_quota_that_allows_no_pod_is_reported(place: Place) -> None:
 
 def test_a_push_is_processed_once(place: Place) -> None:
     place.templates()
-    first, second = (place.releases.push("acme/models", "a" * 40, "b" * 40) for _ in range(2))
+    first, second = (place.releases.push(PUSH) for _ in range(2))
     assert (first.created, second.created, second.name) == (True, False, first.name)
     assert until(lambda: place.ended(first.name), seconds=180).succeeded
-    assert not place.releases.push("acme/models", "a" * 40, "b" * 40).created
+    assert not place.releases.push(PUSH).created

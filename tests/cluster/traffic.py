@@ -1,6 +1,7 @@
-"""A client that sends requests to production through the gateway without pause, and counts failures."""
+"""Clients of production: one sends requests without pause and counts failures, one compares Ready with the truth."""
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,14 +13,20 @@ import tritonclient.grpc as triton
 
 @dataclass
 class Traffic:
-    """Requests with one row for the input named `input`; `authority` names the model's host at the gateway."""
+    """Requests with one row for the input named `input`, over both protocols, with a pause after each answer.
+
+    `authority` names the model's host at the gateway.
+    """
 
     model: str
     gateway: str
     authority: str
     row: Any
+    pause_s: float = 0.01
+    timeout_s: float = 10
     sent: int = 0
     failures: list[str] = field(default_factory=list)
+    failed_at: list[float] = field(default_factory=list)
     versions: set[str] = field(default_factory=set)
     _stop: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -41,8 +48,9 @@ class Traffic:
         with triton.InferenceServerClient(f"{self.gateway}:8001", channel_args=options) as client:
             tensor = triton.InferInput("input", list(self.row.shape), "FP32")
             tensor.set_data_from_numpy(self.row)
+            limit_s = self.timeout_s
             self._repeat(
-                lambda: str(client.infer(self.model, [tensor], client_timeout=10).get_response().model_version)
+                lambda: str(client.infer(self.model, [tensor], client_timeout=limit_s).get_response().model_version)
             )
 
     def _over_http(self) -> None:
@@ -51,7 +59,7 @@ class Traffic:
                 {"name": "input", "shape": list(self.row.shape), "datatype": "FP32", "data": self.row.ravel().tolist()}
             ]
         }
-        with httpx.Client(base_url=f"http://{self.gateway}:8000", trust_env=False, timeout=10) as client:
+        with httpx.Client(base_url=f"http://{self.gateway}:8000", trust_env=False, timeout=self.timeout_s) as client:
 
             def ask() -> str:
                 answer = client.post(f"/v2/models/{self.model}/infer", json=body)
@@ -61,7 +69,7 @@ class Traffic:
             self._repeat(ask)
 
     def _repeat(self, ask: Callable[[], str]) -> None:
-        while not self._stop.wait(0.01):
+        while not self._stop.wait(self.pause_s):
             try:
                 version, problem = ask(), ""
             except Exception as error:
@@ -70,6 +78,81 @@ class Traffic:
                 self.sent += 1
                 self.versions |= {version} - {""}
                 self.failures += [problem] if problem else []
+                self.failed_at += [time.monotonic()] if problem else []
+
+    @property
+    def outage_s(self) -> float:
+        """The seconds between the first and the last failure."""
+        return max(self.failed_at) - min(self.failed_at) if self.failed_at else 0.0
+
+
+@dataclass
+class Prober:
+    """Asks production and its status ten times a second, each on its own, and adds up how long they disagreed.
+
+    `served` says whether a request is answered now, `ready` whether the status says so. Only what lasts longer than
+    `grace_s` counts as a disagreement: both are asked at slightly different moments.
+    """
+
+    served: Callable[[], bool]
+    ready: Callable[[], bool]
+    grace_s: float = 0.2
+    watched_s: float = 0
+    down_s: float = 0
+    ready_but_down_s: float = 0
+    serving_but_not_ready_s: float = 0
+    log: list[str] = field(default_factory=list)
+    _now: dict[str, bool] = field(default_factory=dict)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> "Prober":
+        self._now = {"served": self.served(), "ready": self.ready()}
+        asks = {"served": self.served, "ready": self.ready}
+        self._threads = [
+            threading.Thread(target=self._ask, args=(name, ask), daemon=True) for name, ask in asks.items()
+        ]
+        self._threads.append(threading.Thread(target=self._compare, daemon=True))
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(timeout=30)
+
+    def report(self) -> str:
+        """The share of the time that each lie lasted, in percent."""
+        total = max(self.watched_s, 1e-9)
+        return (
+            f"watched for {total:.0f} s, down for {self.down_s:.1f} s; Ready while not serving "
+            f"{self.ready_but_down_s:.1f} s ({100 * self.ready_but_down_s / total:.2f} %), not Ready while serving "
+            f"{self.serving_but_not_ready_s:.1f} s ({100 * self.serving_but_not_ready_s / total:.2f} %)"
+        )
+
+    def _ask(self, name: str, ask: Callable[[], bool]) -> None:
+        while not self._stop.wait(0.1):
+            try:
+                answer = ask()
+            except Exception:
+                answer = False
+            if answer != self._now[name]:
+                self.log.append(f"{self.watched_s:7.1f} s: {name} {answer}")
+            self._now[name] = answer
+
+    def _compare(self) -> None:
+        last, since = time.monotonic(), 0.0
+        while not self._stop.wait(0.1):
+            now = time.monotonic()
+            took, last = now - last, now
+            served, ready = self._now["served"], self._now["ready"]
+            since = since + took if served != ready else 0.0
+            self.watched_s += took
+            self.down_s += 0 if served else took
+            if since > self.grace_s:
+                self.ready_but_down_s += took if ready else 0
+                self.serving_but_not_ready_s += took if served else 0
 
 
 def row(images: Any) -> Any:

@@ -12,10 +12,11 @@ from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Exported, Isolation, ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates
+from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.measurement import SearchSpace
-from shiplift.runtime.spec.model import Data, Quality
+from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
+from shiplift.runtime.spec.model import Data, Quality, Quantization
 from shiplift.runtime.spec.serving import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -54,7 +55,20 @@ def main(small: Path) -> int:
         place=Machine(http="", grpc="", metrics=""),
     )
     try:
-        package(site, Target(), version, exported, candidates, Quality(), Data(), SearchSpace(), Serving())
+        package(
+            site,
+            Target(),
+            version,
+            exported,
+            candidates,
+            Quality(),
+            Data(),
+            SearchSpace(),
+            Serving(),
+            Quantization(),
+            Champion(),
+            ScoreTarget(),
+        )
     except StorageFull as error:
         print(error)
         print("left behind:", len(list(small.glob("shiplift-*"))))

@@ -18,6 +18,7 @@ from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Champion, Deployment, Endpoint, Process, ServerProcess
 from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
@@ -27,6 +28,7 @@ from shiplift.steps.rollback import rollback
 FILES = (
     "steps/promote.py",
     "steps/rollback.py",
+    "runtime/serving/standing.py",
     "runtime/serving/triton/production.py",
     "runtime/serving/triton/repository.py",
 )
@@ -64,7 +66,8 @@ def act(home: Path, verb: str, model: str, version: int, point: int) -> None:
         champion = Champion(version=registry.alias(model, CHAMPION))
         request, trigger = Request(model=model, version=version), Trigger(allow_older=True)
         sys.settrace(trace)
-        promote(site, request, trigger, Verdict(outcome=Outcome.PASS, checks=()), deployment, champion, Rollout())
+        verdict = Verdict(outcome=Outcome.PASS, checks=())
+        promote(site, request, trigger, verdict, deployment, champion, Rollout(), LatencyTarget())
     sys.settrace(None)
 
 

@@ -150,7 +150,7 @@ def test_a_trial_runs_under_exactly_the_configuration_that_its_package_would_get
     ):
         for point in points:
             model = pod.serve(point)
-            assert model == f"Doubled_1--{point.package.precision}"
+            assert model == f"Doubled_1--{point.package.variant}"
             with (
                 TritonClient(pod.address("grpc"), repository_key=pod._running.key) as client,
                 TritonClient(private.address("grpc")) as other,
@@ -203,7 +203,7 @@ def test_a_configuration_that_does_not_load_or_kills_the_server_fails_alone(
     with pod_bench(site, packages, tmp_path / "pod") as (bench, pod):
         good = Point(packages[0], FIRST)
         broken = packages[1].model_copy(update={"precision": "fp16"})  # the pod does not have it
-        with pytest.raises(ServerFailed, match="Doubled_1--fp16"):
+        with pytest.raises(ServerFailed, match="Doubled_1--onnxruntime-fp16"):
             bench.serve(Point(broken, FIRST))
         bench.serve(good)
         pod.end()
@@ -234,10 +234,10 @@ def test_a_target_with_nvidia_s_image_is_searched_and_gets_the_best_configuratio
     assert tuned.configurations > 1
     assert (tuned.best.error, tuned.best.memory_mb > 0, tuned.best.throughput_per_s > 0) == ("", True, True)
     assert tuned.package.config == tuned.best.config
-    by_precision = {package.precision: package for package in packages}
+    by_variant = {package.variant: package for package in packages}
     store = ArtifactStore(site.artifacts_uri)
     text, before = (
         store.read_from_tree(package.repository, "Doubled_1/config.pbtxt").decode()
-        for package in (tuned.package, by_precision[tuned.best.precision])
+        for package in (tuned.package, by_variant[tuned.best.variant])
     )
     assert text == retuned(before, tuned.best.config)

@@ -106,8 +106,11 @@ def test_a_request_reaches_production_through_the_api_server(
     words = ("infer", MODEL, "--input", str(tmp_path / "request.npz"), "--json")
     nobody = shiplift(server, tmp_path, *words)
     assert (nobody.returncode, "production does not serve" in nobody.stderr) == (66, True)
-    marks = {"shiplift.dev/serves": "over-there-1-abc", "shiplift.dev/before": "over-there-0-abc"}
-    server.objects["services"][_front()] = {"metadata": {"annotations": marks}}
+    server.objects["tritonservices"][_front()] = {
+        "metadata": {"name": _front()},
+        "spec": {"model": MODEL, "revision": "over-there-2-abc"},
+        "status": {"revision": "over-there-1-abc", "version": 1},
+    }
     done = shiplift(server, tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout) == lab.ask(MODEL, {"input": images[:3]})
@@ -123,9 +126,34 @@ def _front() -> str:
     return dns_name(MODEL)
 
 
-def test_the_aliases_of_a_model_are_its_status(server: ApiServer, released: int, tmp_path: Path) -> None:
+def test_a_model_s_status_has_its_aliases_and_the_releases_whose_workflows_are_gone(
+    lab: Lab, server: ApiServer, released: int, tmp_path: Path
+) -> None:
     answer = json.loads(shiplift(server, tmp_path, "status", MODEL, "--json").stdout)
-    assert answer == {"namespace": "shiplift", "releases": [], "aliases": {"champion": released}}
+    name = lab.engine.report(MODEL, released).release
+    past = {
+        "name": name, "model": MODEL, "version": released, "phase": "", "verdict": "pass", "outcome": "promoted",
+        "reason": "every check passed",
+    }  # fmt: skip
+    assert answer == {
+        "namespace": "shiplift", "services": [], "releases": [past], "aliases": {"champion": released}, "drift": "",
+        "note": "",
+    }  # fmt: skip
+    shown = shiplift(server, tmp_path, "status").stdout
+    assert ("promoted" in shown, "removed" in shown) == (True, True)
+
+
+def test_the_registry_links_to_the_report(lab: Lab, released: int) -> None:
+    tags = lab.registry.version(MODEL, released).tags
+    address, _, path = tags["shiplift.report_link"].partition("/artifacts/")
+    assert address.startswith(f"{lab.running.registry_uri}/#/experiments/")
+    assert path == tags["shiplift.report"]
+
+
+def test_without_a_display_open_says_where_the_page_is(server: ApiServer, released: int, tmp_path: Path) -> None:
+    done = shiplift(server, tmp_path, "report", f"{MODEL}/{released}", "--open")
+    assert done.returncode == 0, done.stderr
+    assert f"no browser can be opened here; the page is {tmp_path / 'home' / 'reports'}" in done.stderr
 
 
 def test_a_release_is_ordered_as_a_workflow(server: ApiServer, released: int, tmp_path: Path) -> None:

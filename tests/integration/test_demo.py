@@ -1,11 +1,14 @@
 """What a stopped demo leaves behind does not spoil the next demo in the same home."""
 
+import pytest
+
 from shiplift.pipelines.commands.start import demo_story
 from shiplift.runtime.base.names import release_name
 from shiplift.runtime.store.registry import CHAMPION
 from tests.integration.conftest import Lab, digits
 
 
+@pytest.mark.slow
 def test_a_demo_begins_when_the_release_of_a_stopped_one_has_ended_and_is_rolled_back(lab: Lab) -> None:
     first = lab.log_classifier(demo_story.MODEL)
     assert lab.wait(demo_story.MODEL, first).exit_code == 0

@@ -99,8 +99,10 @@ def admit_and_export(lab: Lab, name: str, log: Log, *, spec: str = FAST) -> tupl
         ("torch-pt2", lambda lab: torch_as(lab, "pt2"), FAST),
         ("torch-pickle", lambda lab: torch_as(lab, "pickle"), TRUSTED),
         ("sklearn-skops", lambda lab: sklearn_as(lab, "skops"), FAST),
-        ("sklearn-cloudpickle", lambda lab: sklearn_as(lab, "cloudpickle"), TRUSTED),
-        ("sklearn-regressor", lambda lab: sklearn_as(lab, "regressor"), FAST),
+        pytest.param(
+            "sklearn-cloudpickle", lambda lab: sklearn_as(lab, "cloudpickle"), TRUSTED, marks=pytest.mark.slow
+        ),
+        pytest.param("sklearn-regressor", lambda lab: sklearn_as(lab, "regressor"), FAST, marks=pytest.mark.slow),
         ("sklearn-columns", columns, FAST),
     ],
 )
@@ -250,8 +252,8 @@ def boosted(lab: Lab, how: str) -> Log:
 @pytest.mark.parametrize(
     ("how", "outputs", "spec"),
     [
-        ("classes", ["label", "probabilities"], FAST),
-        ("value", ["variable"], FAST),
+        pytest.param("classes", ["label", "probabilities"], FAST, marks=pytest.mark.slow),
+        pytest.param("value", ["variable"], FAST, marks=pytest.mark.slow),
         ("estimator", ["label", "probabilities"], TRUSTED),
     ],
 )
@@ -282,11 +284,11 @@ def xgboosted(lab: Lab, how: str) -> Log:
     ("how", "outputs"),
     [
         ("estimator", ["label", "probabilities"]),
-        ("regressor", ["variable"]),
-        ("binary:logistic", ["label", "probabilities"]),
+        pytest.param("regressor", ["variable"], marks=pytest.mark.slow),
+        pytest.param("binary:logistic", ["label", "probabilities"], marks=pytest.mark.slow),
         ("multi:softprob", ["label", "probabilities"]),
-        ("multi:softmax", ["label", "probabilities"]),
-        ("reg:squarederror", ["variable"]),
+        pytest.param("multi:softmax", ["label", "probabilities"], marks=pytest.mark.slow),
+        pytest.param("reg:squarederror", ["variable"], marks=pytest.mark.slow),
     ],
 )
 def test_xgboost_is_exported_with_parity(lab: Lab, how: str, outputs: list[str]) -> None:

@@ -77,7 +77,9 @@ def shipped() -> set[str]:
     """The files of the rooms, as paths in the package."""
     files = [path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()]
     rooms = {path.relative_to(ROOT).as_posix() for path in files if not NOT_SHIPPED & set(path.parts)}
-    return {"shiplift/__init__.py", "shiplift/py.typed"} | {f"shiplift/{name}" for name in rooms}
+    return {"shiplift/__init__.py", "shiplift/__init__.pyi", "shiplift/py.typed"} | {
+        f"shiplift/{name}" for name in rooms
+    }
 
 
 def test_the_wheel_is_one_package_with_every_file_of_the_rooms(wheel: Path, tmp_path: Path) -> None:

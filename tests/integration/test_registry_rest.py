@@ -2,15 +2,18 @@
 
 import operator
 import time
+from pathlib import Path
 
 import pytest
 
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.settings import Settings
 from shiplift.pipelines.triggers import registry_sweep
-from shiplift.runtime.base.errors import NotFound, UsageError
+from shiplift.runtime.base.errors import NotFound, RegistryHeld, UsageError
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.store.registry_lease import WEBHOOK, RegistryLease
 from shiplift.runtime.store.registry_rest import RestRegistry
 from tests.integration.conftest import Lab
 
@@ -89,4 +92,21 @@ def test_the_webhook_is_created_once_and_corrected(lab: Lab) -> None:
     client.delete_webhook(hook.webhook_id)
     with pytest.raises(UsageError, match="the registry refused POST"):
         rest.ensure_webhook("rest", "ftp://nowhere", "secret", renew=False)
-    assert stack.WEBHOOK in {webhook.name for webhook in client.list_webhooks(max_results=100)}
+    assert WEBHOOK in {webhook.name for webhook in client.list_webhooks(max_results=100)}
+
+
+def test_a_second_stack_on_the_same_registry_is_refused_until_it_takes_over(lab: Lab, tmp_path: Path) -> None:
+    """Before it starts anything: the first stack keeps its webhook."""
+    settings = Settings(home=tmp_path / "second", free_ports=True, registry_uri=lab.running.registry_uri)
+    before = RestRegistry(lab.running.registry_uri).webhook(WEBHOOK)
+    with pytest.raises(RegistryHeld, match=f"the stack in {lab.home}"):
+        stack.up(settings)
+    assert RestRegistry(lab.running.registry_uri).webhook(WEBHOOK) == before
+    assert not (tmp_path / "second" / "stack.json").exists()
+    other = RegistryLease(RestRegistry(lab.running.registry_uri), "second", "here")
+    other.take_over()
+    try:
+        with pytest.raises(RegistryHeld, match="here"):
+            stack.lease(lab.home, lab.running).check()
+    finally:
+        stack.renew_lease(lab.home, lab.running, take_over=True)

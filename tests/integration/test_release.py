@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 
+import shiplift
 from shiplift.pipelines.commands.releases import gate_replay, report_pages
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.records.verdict import Outcome
@@ -61,6 +62,11 @@ def test_plain_clients_need_no_library_of_ours(lab: Lab) -> None:
     report = lab.wait("plain", version)
     assert report.endpoint is not None
     images, _ = digits()
+    served = shiplift.discover("plain", home=lab.home)
+    assert (served.grpc, served.version, served.path) == (report.endpoint.grpc, version, "/v2/models/plain")
+    assert (
+        served.infer({"input": images[:2]})["label"].ravel().tolist() == lab.classifier().predict(images[:2]).tolist()
+    )
     body = {
         "inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": images[0].tolist()}],
         "outputs": [{"name": "label"}],
@@ -109,6 +115,7 @@ def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(la
     assert lab.registry.alias("again", CHAMPION) == version
 
 
+@pytest.mark.slow
 def test_a_past_release_is_judged_again_by_another_policy_without_running_it(lab: Lab, tmp_path: Path) -> None:
     spec = FAST.replace("slo: {", "slo: {p99_ms: 5000, ").replace("open_loop_s: 0", "open_loop_s: 8")
     first = lab.log_classifier("judged", spec=spec)
@@ -148,6 +155,17 @@ def test_a_past_release_is_judged_again_by_another_policy_without_running_it(lab
     assert "p99 within 5000 ms" in row.split("</tr>")[0]
 
 
+def test_a_version_less_accurate_than_the_champion_costs_no_search(lab: Lab) -> None:
+    first = lab.log_classifier("less-accurate", spec=FAST)
+    assert lab.wait("less-accurate", first).exit_code == 0
+    strict = FAST.replace("score: 1", "score: 0.01")
+    report = lab.wait("less-accurate", lab.log_classifier("less-accurate", samples=25, spec=strict))
+    assert (report.verdict, report.exit_code, report.stages[-1].name) == (Outcome.FAIL, 20, "package")
+    (failing,) = [check for check in report.checks if check.verdict is Outcome.FAIL]
+    assert failing.name == "accuracy against the champion"
+    assert f"worse than version {first}'s" in report.reason
+
+
 def test_a_worse_version_is_refused_with_its_reason_and_the_champion_stays(lab: Lab) -> None:
     spec = FAST + "quality: {min_score: 0.85}"
     first = lab.log_classifier("worse", spec=spec)
@@ -168,6 +186,7 @@ def test_a_worse_version_is_refused_with_its_reason_and_the_champion_stays(lab: 
     assert "0.85" in tags["shiplift.reason"]
 
 
+@pytest.mark.slow
 def test_two_versions_registered_together_end_with_the_newer_one(lab: Lab) -> None:
     older, newer = lab.log_classifier("together"), lab.log_classifier("together", samples=1000)
     reports = [lab.wait("together", version) for version in (older, newer)]
@@ -193,7 +212,9 @@ def test_a_forged_promotion_is_not_believed(lab: Lab) -> None:
     assert right == envelope["signature"]
 
 
-@pytest.mark.parametrize("name", ["a b", "Ziffern-ü", "x" * 200, "--help"])
+@pytest.mark.parametrize(
+    "name", ["a b", *(pytest.param(name, marks=pytest.mark.slow) for name in ("Ziffern-ü", "x" * 200, "--help"))]
+)
 def test_names_that_are_hard_to_serve_are_served(lab: Lab, name: str) -> None:
     version = lab.log_classifier(name)
     report = lab.wait(name, version)

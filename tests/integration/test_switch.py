@@ -16,6 +16,7 @@ from shiplift.pipelines.commands.start.demo_story import Traffic
 from shiplift.runtime.records.serving import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.production import production
+from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry import CHAMPION, PREVIOUS
@@ -130,7 +131,7 @@ def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("verb", ["rollback", "promote"])
+@pytest.mark.parametrize("verb", [pytest.param("rollback", marks=pytest.mark.slow), "promote"])
 def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int, int], verb: str) -> None:
     champion, previous = (lab.registry.alias("killed", alias) for alias in (CHAMPION, PREVIOUS))
     assert {champion, previous} == set(pair)
@@ -184,6 +185,6 @@ def test_a_verdict_that_is_not_a_pass_promotes_nothing(lab: Lab, pair: tuple[int
     with pytest.raises(Refused):
         promote(
             lab.site, request("killed", first), by_hand(), Verdict(outcome=Outcome.FAIL, checks=()), deployment,
-            Champion(version=second), Rollout(),
+            Champion(version=second), Rollout(), LatencyTarget(),
         )  # fmt: skip
     assert lab.registry.alias("killed", CHAMPION) == before

@@ -257,8 +257,10 @@ def test_instances_stay_on_their_configured_cores(tmp_path: Path, policy: HostPo
         pytest.skip("this kernel reports no NUMA nodes")
     with served(tmp_path, Serving(host_policy=policy)) as (server, _):
         infer(server, X)
-        threads = psutil.Process(server.process.pid).threads()
-        pinned = [thread.id for thread in threads if os.sched_getaffinity(thread.id) == {0}]
+        (triton,) = (
+            p for p in psutil.Process(server.process.pid).children(recursive=True) if p.name() == "tritonserver"
+        )
+        pinned = [thread.id for thread in triton.threads() if os.sched_getaffinity(thread.id) == {0}]
         assert len(pinned) == 1 or os.sched_getaffinity(0) == {0}  # only the instance's thread, not the server's
 
 

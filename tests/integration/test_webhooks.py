@@ -20,6 +20,7 @@ from shiplift.runtime.base.names import release_name
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.host.processes import alive, stop
 from shiplift.runtime.store.registry import TAG
+from shiplift.runtime.store.registry_lease import WEBHOOK
 from tests.integration.conftest import Lab, until
 
 
@@ -48,7 +49,7 @@ def test_mlflows_own_test_event_is_acknowledged_and_starts_nothing(lab: Lab) -> 
     before = set(lab.releases.names())
     url = f"http://127.0.0.1:{lab.running.receiver_port}/webhooks/mlflow"
     client = lab.mlflow.MlflowClient()
-    (webhook,) = [hook for hook in client.list_webhooks(max_results=100) if hook.name == stack.WEBHOOK]
+    (webhook,) = [hook for hook in client.list_webhooks(max_results=100) if hook.name == WEBHOOK]
     assert webhook.url == url
     result = client.test_webhook(webhook.webhook_id)
     assert (result.success, result.response_status) == (True, 200)

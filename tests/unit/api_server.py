@@ -31,7 +31,8 @@ class ApiServer(ThreadingHTTPServer):
     """`objects` by plural and name; `faults` are statuses to answer the next requests with (0: hang up).
 
     `kinds` are what it knows, by the path of their group and version: what discovery tells. `logs` are lines by pod;
-    one that is followed goes on with `more` until that says None. `services` are the addresses of what is behind
+    one that is followed goes on with `more` until that says None. A watch of a plural tells what `happened` to it,
+    until that says None. `services` are the addresses of what is behind
     `NAME:PORT`. What is `forbidden`, by name, answers 403. `created` does to a
     new object what a controller would.
     """
@@ -47,7 +48,8 @@ class ApiServer(ThreadingHTTPServer):
         self.more: dict[str, Queue[str | None]] = defaultdict(Queue)
         self.services: dict[str, str] = {}
         self.forbidden: set[str] = set()
-        self.faults: list[int] = []
+        self.happened: dict[str, Queue[Object | None]] = defaultdict(Queue)
+        self.faults: list[int | None] = []
         self.created: Callable[[Object], None] = lambda _: None
         self.asked: list[tuple[str, str]] = []
         self.lock = threading.Lock()
@@ -99,6 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         at = urlsplit(self.path)
         plural, _, name = _WHERE.sub("", at.path).partition("/")
+        name = name.removesuffix("/status")
         with self.server.lock:
             self.server.asked.append((self.command, at.path))
             fault = self.server.faults.pop(0) if self.server.faults else None
@@ -109,6 +112,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif plural == "services" and "/proxy/" in name:
             service, _, path = name.partition("/proxy")
             self._pass_on(service, f"{path}?{at.query}" if at.query else path, sent)
+        elif "watch" in parse_qs(at.query):
+            self._watch(plural)
         elif plural == "pods" and name.endswith("/log"):
             self._log(name.removesuffix("/log"), parse_qs(at.query))
         else:
@@ -149,14 +154,37 @@ class _Handler(BaseHTTPRequestHandler):
             self._chunk(f"{more}\n")
         self._chunk("")
 
+    def _watch(self, plural: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.flush()
+        while (event := self.server.happened[plural].get()) is not None:
+            self._chunk(f"{json.dumps(event)}\n")
+        self._chunk("")
+
     def _chunk(self, text: str) -> None:
         sent = text.encode()
         self.wfile.write(f"{len(sent):x}\r\n".encode() + sent + b"\r\n")
         self.wfile.flush()
 
     def _known(self, path: str) -> tuple[int, Object]:
+        if path in ("/api", "/apis"):
+            return 200, self._groups(path)
         known = self.server.kinds.get(path)
         return (404, {"message": "404 page not found"}) if known is None else (200, {"resources": known})
+
+    def _groups(self, path: str) -> Object:
+        versions = [known.removeprefix(f"{path}/") for known in self.server.kinds if known.startswith(f"{path}/")]
+        groups = [
+            {
+                "name": version.partition("/")[0], "versions": [{"version": version.partition("/")[2]}],
+                "preferredVersion": {"version": version.partition("/")[2]},
+            }
+            for version in versions
+        ]  # fmt: skip
+        return {"versions": versions, "groups": groups}
 
     def _done(self, plural: str, name: str, body: Object, query: dict[str, list[str]]) -> tuple[int, Object]:
         there = self.server.objects[plural]
@@ -179,9 +207,11 @@ class _Handler(BaseHTTPRequestHandler):
             return (200, there.pop(name)) if same else (409, {"message": "another uid"})
         if self.command == "PATCH":
             _merge(there[name], body)
+        if self.command == "PUT":
+            there[name] = body
         return 200, there[name] if name else _page(list(there.values()), query)
 
-    do_GET = do_POST = do_PATCH = do_DELETE = _serve  # noqa: N815 - http.server's names
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - http.server's names
 
     def log_message(self, *_: Any) -> None:
         """Says nothing."""
@@ -189,15 +219,19 @@ class _Handler(BaseHTTPRequestHandler):
 
 def _page(all_of_them: list[Object], query: dict[str, list[str]]) -> Object:
     for term in filter(None, query.get("labelSelector", [""])[0].split(",")):
-        key, _, value = term.partition("=")
-        all_of_them = [
-            body for body in all_of_them if body["metadata"].get("labels", {}).get(key, None if value else "") == value
-            or (not value and key in body["metadata"].get("labels", {}))
-        ]  # fmt: skip
+        all_of_them = [body for body in all_of_them if _matches(body["metadata"].get("labels", {}), term)]
     first = int(query.get("continue", ["0"])[0])
     last = first + int(query.get("limit", ["1000000"])[0])
     more = {"continue": str(last)} if last < len(all_of_them) else {}
     return {"items": all_of_them[first:last], "metadata": more}
+
+
+def _matches(labels: Object, term: str) -> bool:
+    """Whether labels fulfil one term of a selector: `key=value`, `key` or `!key`."""
+    key, equals, value = term.partition("=")
+    if equals:
+        return labels.get(key, None) == value
+    return key.removeprefix("!") not in labels if key.startswith("!") else key in labels
 
 
 def _merge(into: Object, patch: Object) -> None:

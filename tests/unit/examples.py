@@ -1,6 +1,6 @@
 """Records and models that several tests begin with. Every function makes a new one; keywords change what matters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +174,32 @@ def perceptron(path: Path, *, inputs: int = 4, hidden: int = 32, classes: int = 
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
     )
     return save(graph, path)
+
+
+def endless(path: Path, *, answered: Sequence[int] = (1, 2, 3, 7)) -> Path:
+    """Writes a model that returns its `input` (batch, 4) for the batches `answered`, and else loops 2^62 times."""
+    state = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("before", "after")]
+    counter, going, more = (
+        helper.make_tensor_value_info(name, kind, [])
+        for name, kind in (("i", TensorProto.INT64), ("going", TensorProto.BOOL), ("more", TensorProto.BOOL))
+    )
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["going"], ["more"]), helper.make_node("Neg", ["before"], ["after"])],
+        "body", [counter, going, state[0]], [more, state[1]],
+    )  # fmt: skip
+    nodes = [
+        helper.make_node("Shape", ["input"], ["sizes"], start=0, end=1),
+        helper.make_node("Sub", ["sizes", "answered"], ["distances"]),
+        helper.make_node("ReduceProd", ["distances"], ["product"], keepdims=0),
+        helper.make_node("Sign", ["product"], ["sign"]),
+        helper.make_node("Abs", ["sign"], ["other"]),
+        helper.make_node("Mul", ["other", "often"], ["times"]),
+        helper.make_node("Loop", ["times", "", "input"], ["output"], body=body),
+    ]
+    constants = {"answered": np.array(answered, np.int64), "often": np.array(2**62, np.int64)}
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4]) for name in ("input", "output"))
+    initializers = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    return save(helper.make_graph(nodes, "endless", [x], [y], initializers), path)
 
 
 def save(graph: Any, path: Path, *, opset: int = 20) -> Path:

@@ -24,7 +24,7 @@ def test_a_room_is_this_repository_s(room: str) -> None:
 
 def test_the_package_is_the_rooms_and_nothing_else() -> None:
     entries = {path.name for path in Path(shiplift.__file__).parent.iterdir()} - {"__pycache__"}
-    assert entries == {"__init__.py", "py.typed", *ROOMS}
+    assert entries == {"__init__.py", "__init__.pyi", "py.typed", *ROOMS}
 
 
 def test_no_module_is_imported_by_its_bare_name() -> None:

@@ -4,10 +4,12 @@ import pytest
 
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
-from shiplift.runtime.host.sandbox import Entry
+from shiplift.runtime.confinement.policy import Entry
 from shiplift.runtime.records.base import Sections
-from shiplift.steps import admit
-from shiplift.steps.export import CONVERT
+from shiplift.steps import admit, load_test
+from shiplift.steps.export import CONVERT, VERIFY
+from shiplift.steps.package import ANSWER
+from shiplift.steps.quantize import BUILD
 
 
 def test_a_release_is_these_stages_in_this_order() -> None:
@@ -32,13 +34,21 @@ def test_only_what_reads_or_moves_the_world_is_never_a_cache_hit() -> None:
     assert {name for name, keep in keeps.items() if keep == "effect"} == {"deploy"}
 
 
-def test_code_of_authors_runs_in_the_sandboxed_stage() -> None:
-    assert [stage.name for stage in RELEASE.flat() if stage.at.sandbox] == ["export"]
+def test_stages_that_open_an_author_s_files_have_no_credentials_in_a_pod() -> None:
+    sandboxed = [stage.name for stage in RELEASE.flat() if stage.at.sandbox]
+    assert sandboxed == ["admit", "find_targets", "export", "quantize", "package", "tune"]  # the second shares a pod
 
 
-@pytest.mark.parametrize("entry", [*{stage.at.warm for stage in RELEASE.flat() if stage.at.warm}, CONVERT, admit._SCAN])
+WARM = [stage.at.warm for stage in RELEASE.flat() if stage.at.warm]
+
+
+def test_what_every_stage_s_sandbox_imports_is_started_ahead() -> None:
+    assert WARM == [CONVERT, BUILD, ANSWER]
+
+
+@pytest.mark.parametrize("entry", [*WARM, VERIFY, admit.INSPECT, load_test._READ])
 def test_a_sandbox_finds_its_function_by_its_entry(entry: Entry) -> None:
-    module, _, name = entry.partition(":")
+    module, _, name = entry.function.partition(":")
     assert callable(getattr(importlib.import_module(module), name))
 
 

@@ -1,20 +1,23 @@
 """Which spec a release follows, and what is refused before any file is loaded."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from onnx import TensorProto, helper
 
-from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
-from shiplift.runtime.host.sandbox import Entry, workplace
+from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
+from shiplift.runtime.confinement.workplace import workplace
+from shiplift.runtime.records.base import identity
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.site import Cluster, Machine
-from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.records.site import Cluster, Machine, SitePolicy
+from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.spec.serving import RateLimiter, Serving
 from shiplift.runtime.store.registry import Registry
-from shiplift.steps.admit import _check_site, _check_size, _examples_aside, _logged, _resolve_spec, _scan
-from tests.unit.examples import perceptron, site
+from shiplift.steps.admit import INSPECT, _check_site, _check_size, _inspect, _logged, _resolve_spec
+from tests.unit.examples import save, site
 
 
 class Run:
@@ -117,24 +120,85 @@ def test_an_image_s_example_does_not_hold_the_scan_up_and_is_there_after_it(tmp_
     numbers = [[round(0.001 * n, 3) for n in range(224)]] * 224
     text = json.dumps({"inputs": [[numbers] * 3] * 2})
     assert 1 << 20 < len(text) < 10 << 20
-    with workplace(Entry("shiplift.runtime.host.scan:scan_files"), tmp_path) as place:
+    with workplace(INSPECT, tmp_path) as place:
         model = place.folder / "model"
-        model.mkdir()
-        perceptron(model / "model.onnx")
+        onnx_folder(model)
         for name in ("input_example.json", "serving_input_example.json"):
             (model / name).write_text(text)
-        scan = _scan(model, place, ReleaseSpec())
-        assert scan.findings == ()
+        inspected = _inspect(model, place, ReleaseSpec())
+        assert inspected.scan.findings == ()
+        assert inspected.flavor == "onnx"
         assert sorted(file.name for file in model.iterdir()) == [
-            "input_example.json", "model.onnx", "serving_input_example.json",
+            "MLmodel", "input_example.json", "model.onnx", "serving_input_example.json",
         ]  # fmt: skip
 
 
-def test_an_example_that_is_no_json_is_left_to_the_scanner(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "input_example.json").write_bytes(b"\x80\x04cos\nsystem\n")
-    (model / "serving_input_example.json").write_text("[1]")
-    with _examples_aside(model, tmp_path / "aside"):
-        assert [file.name for file in model.iterdir()] == ["input_example.json"]
-    assert len(list(model.iterdir())) == 2
+def onnx_folder(folder: Path) -> Path:
+    """An MLflow model whose example is an image in MLflow's JSON, and whose file is never loaded."""
+    folder.mkdir()
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3, 224, 224]) for name in "xy"]
+    save(
+        helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:]), folder / "model.onnx"
+    )
+    tensor = {"type": "tensor", "name": "x", "tensor-spec": {"dtype": "float64", "shape": [-1, 3, 224, 224]}}
+    meta = {
+        "flavors": {"onnx": {"data": "model.onnx", "code": None}},
+        "signature": {"inputs": json.dumps([tensor]), "outputs": json.dumps([tensor])},
+        "saved_input_example_info": {"artifact_path": "input_example.json", "type": "ndarray"},
+    }
+    (folder / "MLmodel").write_text(json.dumps(meta))
+    return folder
+
+
+def test_an_example_that_is_no_json_is_refused(tmp_path: Path) -> None:
+    with workplace(INSPECT, tmp_path) as place:
+        model = onnx_folder(place.folder / "model")
+        (model / "input_example.json").write_text(json.dumps({"inputs": [[[[0.5] * 224] * 224] * 3]}))
+        (model / "serving_input_example.json").write_bytes(b"\x80\x04cos\nsystem\n")
+        with pytest.raises(NotAdmitted, match=r"serving_input_example.json: .*os.system"):
+            _inspect(model, place, ReleaseSpec())
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("admission: {pickle: sandbox}", r"admission.pickle is 'sandbox', `policy.pickle` allows refuse"),
+        (
+            "admission: {max_size_mb: 50000}",
+            r"admission.max_size_mb is 50000, the limit is 100 \(`policy.max_size_mb`\)",
+        ),
+        ("export: {memory_mb: 8192}", "export.memory_mb is 8192, the limit is 4096"),
+        ("export: {timeout_s: 601}", "export.timeout_s is 601, the limit is 600"),
+        ("data: {min_samples: 1000001}", "data.min_samples is 1e"),
+        ("data: {calibration_samples: 1000001}", "data.calibration_samples is 1e"),
+        ("targets: [{name: a}, {name: b}, {name: c}]", "the number of targets is 3, the limit is 2"),
+    ],
+)
+def test_a_spec_beyond_the_site_s_policy_is_refused_with_its_limit(tmp_path: Path, spec: str, message: str) -> None:
+    policy = SitePolicy(
+        pickle=("refuse",), max_size_mb=100, memory_mb=4096, timeout_s=600, samples=1_000_000, targets=2
+    )
+    small = "admission: {max_size_mb: 100}\n"
+    own = spec if spec.startswith("admission") else small + spec
+    own = own.replace("{pickle: sandbox}", "{pickle: sandbox, max_size_mb: 100}")
+    with pytest.raises(PolicyRefused, match=message) as error:
+        _check_site(site(tmp_path, policy=policy), parse(own))
+    assert "ask whoever runs this site" in error.value.do
+    assert error.value.exit_code == 52
+    _check_site(site(tmp_path, policy=policy), parse(small))
+
+
+def test_a_fifo_or_a_link_in_a_model_s_folder_is_refused_at_once(tmp_path: Path) -> None:
+    for name, what in (("pipe", "FIFO"), ("link", "symbolic link")):
+        folder = tmp_path / name
+        folder.mkdir()
+        if name == "pipe":
+            os.mkfifo(folder / name)
+        else:
+            (folder / name).symlink_to("/etc/passwd")
+        with pytest.raises(NotAdmitted, match=f"{name} is a {what}"):
+            _check_size(folder, 1)
+
+
+def test_a_stricter_policy_is_another_cache_key(tmp_path: Path) -> None:
+    assert identity(site(tmp_path)) != identity(site(tmp_path, policy=SitePolicy(pickle=("refuse",))))

@@ -1,10 +1,14 @@
+from typing import Any, Literal
+
 import pytest
 
-from shiplift.runtime.records.serving import Champion
+from shiplift.runtime.records.measurement import LoadReport
+from shiplift.runtime.records.serving import Champion, Deployment
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
+from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.ledger import artifacts_of
 from shiplift.steps.gate import gate
@@ -16,10 +20,11 @@ MEASURED = load_report(point(), comparison=comparison())
 FIRST = Champion()
 RULES = Policy()
 FLEET = Fleet()
+ROLLOUT = Rollout()
 
 
 def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), FLEET)
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), FLEET, ROLLOUT)
     assert verdict.outcome is Outcome.PASS
     assert [check.name for check in verdict.checks] == [
         "parity", "accuracy", "p99", "throughput", "failures", "memory", "accuracy against the champion",
@@ -28,13 +33,13 @@ def test_a_version_that_keeps_every_limit_passes_every_check() -> None:
 
 
 def test_the_first_version_is_judged_by_the_limits_alone() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), load_report(), FIRST, FLEET)
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), load_report(), FIRST, FLEET, ROLLOUT)
     assert (verdict.outcome, len(verdict.checks)) == (Outcome.PASS, 6)
 
 
 def test_the_default_spec_lets_a_sound_model_pass() -> None:
     assert (
-        gate(Quality(), Data(), Slo(), Policy(), exported(), deployment(), load_report(), FIRST, FLEET).outcome
+        gate(Quality(), Data(), Slo(), Policy(), exported(), deployment(), load_report(), FIRST, FLEET, ROLLOUT).outcome
         is Outcome.PASS
     )
 
@@ -57,7 +62,7 @@ def test_any_single_failure_refuses_the_version(change: dict[str, object], name:
     records: dict[str, object] = {
         "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
         "exported": exported(), "deployment": deployment(),
-        "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
+        "load_report": MEASURED, "champion": champion(), "fleet": FLEET, "rollout": ROLLOUT,
     }  # fmt: skip
     verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.FAIL
@@ -80,7 +85,7 @@ def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
     records: dict[str, object] = {
         "quality": QUALITY, "data": DATA, "slo": LIMITS, "policy": RULES,
         "exported": exported(), "deployment": deployment(),
-        "load_report": MEASURED, "champion": champion(), "fleet": FLEET,
+        "load_report": MEASURED, "champion": champion(), "fleet": FLEET, "rollout": ROLLOUT,
     }  # fmt: skip
     verdict = gate(**records | change)  # type: ignore[arg-type]
     assert verdict.outcome is Outcome.INCONCLUSIVE
@@ -88,13 +93,15 @@ def test_what_is_not_known_is_never_a_pass(change: dict[str, object]) -> None:
 
 
 def test_a_failure_outweighs_what_is_not_known() -> None:
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST, FLEET)
+    verdict = gate(
+        QUALITY, DATA, LIMITS, RULES, exported(case(1, 1)), deployment(samples=5), MEASURED, FIRST, FLEET, ROLLOUT
+    )
     assert verdict.outcome is Outcome.FAIL
 
 
 def test_targets_that_are_not_served_are_named_in_a_warning_that_decides_nothing() -> None:
     fleet = Fleet(targets=(Target(), Target(name="arm"), Target(name="spare")))
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), fleet)
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), fleet, ROLLOUT)
     warning = verdict.checks[-1]
     assert (verdict.outcome, verdict.reasons) == (Outcome.PASS, ())
     assert (warning.name, warning.severity, warning.verdict) == ("targets", "warn", Outcome.FAIL)
@@ -104,16 +111,68 @@ def test_targets_that_are_not_served_are_named_in_a_warning_that_decides_nothing
     assert verdict.evidence.not_served == ("arm", "spare")
 
 
+def two_targets(**other: Any) -> tuple[Deployment, LoadReport]:
+    """A deployment of two targets and its load report; keywords change what was measured of the second."""
+    beside = deployment(target="slow")
+    report = load_report(point(**other), comparison=comparison()).model_copy(
+        update={"comparison": None, "target": "slow"}
+    )
+    return (
+        deployment().model_copy(update={"others": (beside,)}),
+        MEASURED.model_copy(update={"target": "local-cpu", "others": (report,)}),
+    )
+
+
+def test_every_target_that_serves_is_checked_against_the_limits_and_the_first_against_the_champion() -> None:
+    deployed, measured = two_targets()
+    fleet = Fleet(targets=(Target(), Target(name="slow")))
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployed, measured, champion(), fleet, ROLLOUT)
+    assert (verdict.outcome, verdict.left_out) == (Outcome.PASS, ())
+    names = [check.name for check in verdict.checks]
+    assert names[-5:] == ["accuracy on slow", "p99 on slow", "throughput on slow", "failures on slow", "memory on slow"]
+    assert "targets" not in names
+
+
+@pytest.mark.parametrize(
+    ("policy", "outcome", "left_out"), [("refuse", Outcome.FAIL, ()), ("leave_out", Outcome.PASS, ("slow",))]
+)
+def test_a_target_that_fails_a_gate_refuses_the_version_unless_the_spec_says_to_leave_it_out(
+    policy: Literal["refuse", "leave_out"], outcome: Outcome, left_out: tuple[str, ...]
+) -> None:
+    deployed, measured = two_targets(p99_ms=60)
+    fleet, rollout = Fleet(targets=(Target(), Target(name="slow"))), Rollout(failed_target=policy)
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployed, measured, champion(), fleet, rollout)
+    assert (verdict.outcome, verdict.left_out) == (outcome, left_out)
+    (failed,) = [check for check in verdict.checks if check.verdict is Outcome.FAIL]
+    assert (failed.name, failed.severity) == ("p99 on slow", "block" if policy == "refuse" else "warn")
+    assert failed.reason == "p99 60.00 ms at concurrency 4, the limit is 50"
+
+
+def test_a_rule_for_a_target_counts_there_and_comparisons_are_the_first_s() -> None:
+    deployed, measured = two_targets()
+    rules = Policy(rules=(
+        Rule(metric="failures", comparison="<=", limit=0, target="slow"),
+        Rule(metric="p99_worse_percent", comparison="<=", limit=50),
+    ))  # fmt: skip
+    fleet = Fleet(targets=(Target(), Target(name="slow")))
+    verdict = gate(QUALITY, DATA, LIMITS, rules, exported(), deployed, measured, champion(), fleet, ROLLOUT)
+    assert verdict.outcome is Outcome.PASS
+    names = [check.name for check in verdict.checks]
+    assert (names.count("failures on slow"), names.count("p99_worse_percent")) == (2, 1)
+    assert "p99_worse_percent on slow" not in names
+
+
 def test_the_same_records_give_the_same_verdict() -> None:
     first, second = (
-        gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), FLEET) for _ in range(2)
+        gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), MEASURED, champion(), FLEET, ROLLOUT)
+        for _ in range(2)
     )
     assert first == second
 
 
 def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
     measured = MEASURED.model_copy(update={"raw": artifact()})
-    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), measured, champion(), FLEET)
+    verdict = gate(QUALITY, DATA, LIMITS, RULES, exported(), deployment(), measured, champion(), FLEET, ROLLOUT)
     assert verdict.evidence is not None
     assert (verdict.evidence.challenger.version, verdict.evidence.champion and verdict.evidence.champion.version) == (
         2,
@@ -125,7 +184,7 @@ def test_the_verdict_carries_what_it_rests_on_and_no_bytes() -> None:
 def test_a_rule_stops_a_release_and_a_warning_does_not() -> None:
     for severity, outcome in (("block", Outcome.FAIL), ("warn", Outcome.PASS)):
         rules = Policy(rules=(Rule(metric="p95_ms", comparison="<=", limit=1, severity=severity),))
-        verdict = gate(QUALITY, DATA, LIMITS, rules, exported(), deployment(), MEASURED, champion(), FLEET)
+        verdict = gate(QUALITY, DATA, LIMITS, rules, exported(), deployment(), MEASURED, champion(), FLEET, ROLLOUT)
         assert verdict.outcome is outcome
         assert [check.name for check in verdict.checks if check.verdict is Outcome.FAIL] == ["p95_ms"]
         assert len(verdict.reasons) == (1 if outcome is Outcome.FAIL else 0)

@@ -10,30 +10,34 @@ from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP, Stamp
 from shiplift.runtime.records.model import Exported, ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates, Slice
-from shiplift.runtime.records.serving import ServerNeeds
+from shiplift.runtime.records.serving import Champion, ServerNeeds
+from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.verdict import Outcome, Packages
 from shiplift.runtime.search.space import first_config
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.spec.measurement import SearchSpace
-from shiplift.runtime.spec.model import Data, Quality
+from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
+from shiplift.runtime.spec.model import Data, Quality, Quantization
 from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.package import package
-from tests.unit.examples import artifact, case, config, exported, perceptron, site
+from tests.unit import examples
+from tests.unit.examples import artifact, case, config, exported, perceptron, signature, site, tensor
 
 MODEL = ModelVersion(name="My Digits", version=7, digest="d", flavor="onnx", files=artifact(kind="tree"))
 
 
-def candidates(model: Any, *scores: float | None, dropped: str = "", samples: int = 500) -> Candidates:
+def candidates(
+    model: Any, *scores: float | None, dropped: str = "", samples: int = 500, engine: Any = "onnxruntime"
+) -> Candidates:
     precisions: Any = ("fp32", "int8")
     return Candidates(
         target="local-cpu",
         metric="accuracy",
         validation="v" * 64,
         candidates=tuple(
-            Candidate(precision=precision, model=model, score=score, samples=samples, dropped=dropped)
+            Candidate(engine=engine, precision=precision, model=model, score=score, samples=samples, dropped=dropped)
             for precision, score in zip(precisions, scores, strict=False)
         ),
     )
@@ -54,7 +58,8 @@ class Bench:
     def package(self, offered: Candidates | None = None, *parity: ParityCase, **changes: Any) -> Packages:
         arguments: dict[str, Any] = {
             "target": Target(), "quality": Quality(), "data": Data(), "search_space": SearchSpace(),
-            "serving": Serving(), "exported": self.exported(*parity),
+            "serving": Serving(), "exported": self.exported(*parity), "quantization": Quantization(),
+            "champion": Champion(), "score_target": ScoreTarget(),
         }  # fmt: skip
         return package(
             site(self.home), model_version=MODEL,
@@ -135,7 +140,7 @@ def test_torchscript_is_packaged_for_pytorch_itself_with_names_by_position(bench
     (tmp_path / "script").mkdir()
     (tmp_path / "script" / "model.pt").write_bytes(b"script")
     native = bench.exported().model_copy(update={"torchscript": bench.store.put_tree(tmp_path / "script")})
-    (built,) = bench.package(candidates(bench.model, 0.95), target=NATIVE, exported=native).packages
+    (built,) = bench.package(candidates(bench.model, 0.95, engine="pytorch"), target=NATIVE, exported=native).packages
     tree = bench.store.fetch(built.repository, tmp_path / "tree")
     (name,) = (path.name for path in tree.iterdir() if path.is_dir())
     assert sorted(path.name for path in (tree / name / "7").iterdir()) == ["model.pt"]
@@ -150,7 +155,7 @@ def test_torchscript_is_packaged_for_pytorch_itself_with_names_by_position(bench
 
 def test_without_a_torchscript_form_pytorch_has_nothing_to_serve(bench: Bench) -> None:
     with pytest.raises(SpecInvalid, match="exported only to ONNX"):
-        bench.package(candidates(bench.model, 0.95), target=NATIVE)
+        bench.package(candidates(bench.model, 0.95, engine="pytorch"), target=NATIVE)
 
 
 def test_the_same_candidate_makes_the_same_package(bench: Bench) -> None:
@@ -185,11 +190,42 @@ def test_the_most_accurate_candidate_is_judged(bench: Bench) -> None:
     assert [check.measured for check in result.checks if check.name == "accuracy"] == [0.95]
 
 
+def champion_of(score: float, **changes: Any) -> Champion:
+    return Champion(version=3, package=examples.package(version=3, score=score, **changes))
+
+
+def test_a_version_less_accurate_than_the_champion_ends_here(bench: Bench) -> None:
+    result = bench.package(candidates(bench.model, 0.95, 0.94), champion=champion_of(0.97))
+    assert result.packages == ()
+    objection = result.objection()
+    assert objection is not None
+    assert objection.outcome is Outcome.FAIL
+    assert objection.reasons == (
+        "accuracy against the champion: accuracy 0.9500 is 0.0200 worse than version 3's 0.9700",
+    )
+
+
+@pytest.mark.parametrize(
+    "champion",
+    [champion_of(0.96), champion_of(0.99, validation="w" * 64), champion_of(0.99, metric="f1"), Champion(version=3)],
+    ids=["within the limit", "other data", "another metric", "no package"],
+)
+def test_a_champion_no_better_or_not_comparable_stops_nothing(bench: Bench, champion: Champion) -> None:
+    assert len(bench.package(candidates(bench.model, 0.95, 0.95), champion=champion).packages) == 2
+
+
+def test_a_precision_that_can_t_pass_is_neither_packaged_nor_the_version_s_judge(bench: Bench) -> None:
+    result = bench.package(candidates(bench.model, 0.94, 0.96), champion=champion_of(0.965))
+    assert [entry.precision for entry in result.packages] == ["int8"]
+    assert result.objection() is None
+    assert result.remark() == "fp32 on ONNX Runtime can't pass: accuracy 0.9400 is 0.0250 worse than version 3's 0.9650"
+
+
 def test_a_target_left_without_a_candidate_says_why_each_was_dropped(bench: Bench) -> None:
     result = bench.package(candidates(bench.model, 0.95, 0.8, dropped="too slow"))
     objection = result.objection()
     assert objection is not None
-    assert objection.reasons == ("precision: fp32: too slow; int8: too slow",)
+    assert objection.reasons == ("precision: fp32 on ONNX Runtime: too slow; int8 on ONNX Runtime: too slow",)
 
 
 def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
@@ -200,13 +236,18 @@ def test_nothing_is_left_behind_in_the_home(bench: Bench) -> None:
 
 def test_tuning_starts_where_triton_s_documentation_says() -> None:
     space = SearchSpace(max_batch=(32, 1, 8), queue_delay_us=(500, 0), instances=(2, 1), threads=(4, 2))
-    assert first_config(space, Serving(), "bundled") == config(8, 0, 1, 2)
+    assert first_config(space, Serving(), "bundled", signature()) == config(8, 0, 1, 2)
+
+
+def test_a_graph_that_takes_one_sample_at_a_time_is_never_batched() -> None:
+    single = Signature(inputs=(tensor("x", 1, 4), tensor("rate", 1)), outputs=(tensor("y", 1, 3),))
+    assert first_config(SearchSpace(max_batch=(32, 8)), Serving(), "bundled", single).max_batch == 1
 
 
 @pytest.mark.parametrize(
     "serving", [Serving(queue=Queue(timeout_ms=5)), Serving(priorities=Priorities(levels=2, default=1))]
 )
 def test_a_policed_queue_starts_with_the_instances_it_needs(serving: Serving) -> None:
-    assert first_config(SearchSpace(instances=(1,)), serving, "bundled").instances == 2
-    assert first_config(SearchSpace(instances=(1,)), serving, "nvidia").instances == 1
-    assert first_config(SearchSpace(instances=(3, 4)), serving, "bundled").instances == 3
+    assert first_config(SearchSpace(instances=(1,)), serving, "bundled", signature()).instances == 2
+    assert first_config(SearchSpace(instances=(1,)), serving, "nvidia", signature()).instances == 1
+    assert first_config(SearchSpace(instances=(3, 4)), serving, "bundled", signature()).instances == 3

@@ -7,10 +7,11 @@ import pytest
 from shiplift.runtime.base.errors import Inconclusive, PromotionConflict, Refused
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Champion
-from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.records.verdict import Evidence, Outcome, Scored, Verdict
+from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
-from shiplift.steps.promote import _check_order, promote
-from tests.unit.examples import champion, check, deployment, site
+from shiplift.steps.promote import _check_order, _others, promote
+from tests.unit.examples import champion, check, deployment, load_report, site
 
 NEW = Request(model="digits", version=5)
 
@@ -50,9 +51,23 @@ def test_an_older_version_replaces_a_newer_champion_where_a_person_says_so() -> 
     assert conflict(8, Champion(version=7), allowed).startswith("version 8 became the champion")
 
 
+def test_the_targets_that_passed_serve_with_what_their_load_tests_measured() -> None:
+    others = tuple(deployment(target=target) for target in ("slow", "failed"))
+    deployed = deployment().model_copy(update={"others": others})
+    reports = tuple(load_report(max_rate_per_s=rate, target=name) for name, rate in (("slow", 100), ("failed", 10)))
+    evidence = Evidence(
+        parity=(), challenger=Scored(version=5, target="fast"), load_report=load_report(others=reports)
+    )  # fmt: skip
+    verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence, "left_out": ("failed",)})
+    (beside,) = _others(deployed, verdict, LatencyTarget(p99_ms=50))
+    assert beside.package.target == "slow"
+    assert beside.capacity is not None
+    assert (beside.capacity.within_slo_per_s, beside.capacity.p99_ms) == (100, 50)
+
+
 @pytest.mark.parametrize(("outcome", "error"), [(Outcome.FAIL, Refused), (Outcome.INCONCLUSIVE, Inconclusive)])
 def test_what_did_not_pass_is_never_promoted(tmp_path: Path, outcome: Outcome, error: type[Exception]) -> None:
     verdict = Verdict.of((check(outcome, reason="no"),))
     with pytest.raises(error):
-        promote(site(tmp_path), NEW, Trigger(), verdict, deployment(), champion(), Rollout())
+        promote(site(tmp_path), NEW, Trigger(), verdict, deployment(), champion(), Rollout(), LatencyTarget())
     assert list(tmp_path.iterdir()) == []

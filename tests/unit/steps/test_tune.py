@@ -150,7 +150,11 @@ def test_the_configuration_that_was_packaged_is_measured_first_for_every_precisi
 
 
 def test_what_was_best_for_earlier_versions_is_measured_next() -> None:
-    earlier = [("fp32", config(32, 500, 1, 2)), ("int8", config(1)), ("fp32", config(7))]
+    earlier = [
+        ("onnxruntime-fp32", config(32, 500, 1, 2)),
+        ("onnxruntime-int8", config(1)),
+        ("onnxruntime-fp32", config(7)),
+    ]
     _, asked = search(machine(smooth), warm_start=earlier)
     assert [at for _, at in asked[:2]] == [config(8), config(32, 500, 1, 2)]
 
@@ -166,6 +170,20 @@ def test_the_search_finds_the_faster_precision() -> None:
     assert tuner.best()[0] is int8
     assert tuner.best()[1].config == config(32, 500, 2, 2)
     assert len(asked) < 48
+
+
+def test_the_search_finds_the_faster_engine_for_the_batch_that_is_asked_for() -> None:
+    """ONNX Runtime answers small batches faster, OpenVINO large ones."""
+    ours, other = package(config=config(8)), package(engine="openvino", config=config(8))
+
+    def measure(package: Package, at: ServingConfig) -> Trial:
+        factor = 4.0 if at.max_batch > 8 else 0.2
+        rate = smooth(at) * (factor if package is other else 1)
+        return trial(engine=package.engine, config=at, throughput_per_s=rate)
+
+    small = SPACE.model_copy(update={"max_batch": (1, 2, 8)})
+    assert search(measure, small, None, ours, other)[0].best()[0] is ours
+    assert search(measure, SPACE, None, ours, other)[0].best()[0] is other
 
 
 def test_a_gain_within_the_noise_is_not_better() -> None:

@@ -1,13 +1,27 @@
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+from shiplift.pipelines.daemons import dispatcher
 from shiplift.pipelines.daemons.dispatcher import Queue
+from shiplift.pipelines.engines.interruption import Interrupted
 from shiplift.pipelines.engines.local.releases import Releases
-from shiplift.runtime.records.release import ReleaseReport
+from shiplift.pipelines.graph import Pipeline, Placement, Stage
+from shiplift.runtime.base.errors import Cancelled
+from shiplift.runtime.host.folders import scratch_folder
+from shiplift.runtime.host.processes import start_child
+from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Drift, Reinstated
+from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.standing import ADVICE
+from shiplift.runtime.serving.triton.served import Served, note_served
+from tests.unit.examples import package, site
 
 WEBHOOK = Trigger(kind="webhook")
 
@@ -92,3 +106,76 @@ def test_a_queue_that_only_a_full_look_finds_is_found(releases: Releases) -> Non
     (releases.folder(name) / "queued").write_text("1")
     settle(releases)
     assert queue.waiting() == [name]
+
+
+def test_the_sweep_looks_into_each_model_once_and_again_when_its_aliases_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aliases = {"digits": {"champion": 2, "previous": 1}, "foreign": {"champion": 1}}
+    asked: list[str] = []
+    drift = Drift(model="digits", alias="champion", named=3, version=2)
+
+    class Registry:
+        def models(self) -> Iterator[tuple[str, int, dict[str, int]]]:
+            yield from ((model, 9, each) for model, each in aliases.items())
+
+    def reinstate(_site: Site, model: str) -> Reinstated:
+        asked.append(model)
+        moved = aliases[model]["champion"] == 3
+        aliases[model]["champion"] = 2
+        return Reinstated(moved=(drift,) if moved else ())
+
+    monkeypatch.setattr(dispatcher, "reinstate", reinstate)
+    note_served(tmp_path, package())
+    told: list[str] = []
+
+    def sweep() -> int:
+        asked.clear()
+        dispatcher.reinstate_aliases(site(tmp_path), Registry(), told.append)
+        return len(asked)
+
+    assert (sweep(), sweep(), told) == (1, 0, [])
+    aliases["digits"]["champion"] = 3
+    assert sweep() == 1
+    assert told == [f"{drift.sentence}. It was moved back; {ADVICE}."]
+    assert (sweep(), sweep()) == (1, 0)
+    assert "foreign" not in asked
+
+
+def test_an_interrupted_stage_leaves_neither_processes_nor_folders(
+    tmp_path: Path, releases: Releases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The signal arrives in the windows that no stage can close: before a server is noted, amid a removal."""
+
+    def measure(site: Site) -> Served:
+        folder = Path(tempfile.mkdtemp(prefix="shiplift-tune-", dir=site.home))
+        (folder / "file").write_text("x")
+        child = start_child(["sleep", "600"], environment={"PATH": os.environ["PATH"]}, log=tmp_path / "log")
+        (tmp_path / "pid").write_text(str(child.pid))
+        raise Interrupted(Cancelled("stopped by SIGINT", do="-"))
+
+    def conclude(site: Site, request: Request, ending: Ending) -> ReleaseReport:
+        assert ending.failure is not None
+        return ReleaseReport(
+            model="digits", version=1, verdict=Outcome.INCONCLUSIVE, alias="", endpoint=None, stages=(), checks=(),
+            release=ending.release, reason="", exit_code=130, seconds=0, since_request_seconds=0, overhead_seconds=0,
+        )  # fmt: skip
+
+    never = Placement(keep="never")
+    stages, last = (Stage(measure, never),), Stage(conclude, never)
+    small = Pipeline("small", inputs=(Site, Request, Trigger), stages=stages, on_exit=last)
+    monkeypatch.setattr(dispatcher, "RELEASE", small)
+    name = accept(releases, 1)
+    with scratch_folder(tmp_path) as of_a_rollback:
+        worker = os.fork()
+        if worker == 0:  # it ends every process below it
+            try:
+                dispatcher._run(releases, releases.order(name), name, site(tmp_path))
+            finally:
+                os._exit(0)
+        os.waitpid(worker, 0)
+        assert list(tmp_path.glob("shiplift-*")) == [of_a_rollback]
+    result = releases.result(name)
+    assert result is not None
+    assert result.exit_code == 130
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

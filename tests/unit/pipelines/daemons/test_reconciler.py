@@ -23,7 +23,9 @@ from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.kinds import POD
+from shiplift.runtime.store.ledger import PROMOTION
 from shiplift.runtime.store.registry import VersionInfo
+from shiplift.runtime.store.registry_lease import Lease
 from tests.unit.api_server import ApiServer, running
 
 NAME = workflow_name("digits", 3, "")
@@ -37,10 +39,22 @@ class Registry:
         self.versions: dict[tuple[str, int], VersionInfo] = {}
         self.webhooks: list[tuple[str, str, bool]] = []
         self.away = False
+        self.description = ""
+        self.aliases: dict[str, dict[str, int]] = {}
+        self.texts: dict[tuple[str, str], str] = {}
+
+    def models(self) -> Iterator[tuple[str, int, dict[str, int]]]:
+        self._answer()
+        for name in sorted({name for name, _ in self.versions}):
+            yield name, 9, self.aliases.get(name, {})
+
+    def read_text(self, run_id: str, path: str) -> str | None:
+        self._answer()
+        return self.texts.get((run_id, path))
 
     def add(self, name: str, version: int, created_at: float = NOW) -> None:
         self.versions[name, version] = VersionInfo(
-            name=name, version=version, source="", run_id="", created_at=created_at, tags={}
+            name=name, version=version, source="", run_id=f"{name}-{version}", created_at=created_at, tags={}
         )
 
     def newest(self) -> Iterator[VersionInfo]:
@@ -58,9 +72,14 @@ class Registry:
             raise NotFound("no such version", do="-")
         self.versions[name, version].tags.update({f"shiplift.{key}": value for key, value in tags.items()})
 
-    def ensure_webhook(self, name: str, url: str, secret: str, *, renew: bool) -> None:
+    def ensure_webhook(self, name: str, url: str, secret: str, *, renew: bool, description: str) -> None:
         self._answer()
         self.webhooks.append((url, secret, renew))
+        self.description = description
+
+    def webhook(self, name: str) -> dict[str, Any] | None:
+        self._answer()
+        return {"name": name, "description": self.description} if self.description else None
 
     def _answer(self) -> None:
         if self.away:
@@ -82,6 +101,7 @@ class Lab:
             secrets=SecretFiles(mlflow=(self.secret,)),
             reconciler=Reconciling(webhook_url="http://receiver/webhooks/mlflow", since=NOW),
         )
+        self.serving: dict[str, int] = {}
         self.releases = ArgoReleases(server.api(), self._tags)
         self.reconciler = self.restarted()
 
@@ -93,6 +113,7 @@ class Lab:
             self.releases,
             registry,
             lambda: api.each(POD),
+            serving=lambda: self.serving,
             clock=lambda: self.now,
         )
 
@@ -212,6 +233,18 @@ def test_a_registry_that_is_away_does_not_keep_pods_from_being_looked_at(lab: La
     assert lab.reconciler.healthy()
 
 
+def test_it_is_ready_once_the_registry_announces_new_versions(lab: Lab) -> None:
+    lab.registry.away = True
+    lab.turn()
+    assert not lab.reconciler.ready()
+    lab.registry.away = False
+    lab.turn()
+    assert lab.reconciler.ready()
+    lab.registry.away = True
+    lab.turn()
+    assert lab.reconciler.ready()  # it has been registered, and MLflow remembers
+
+
 def test_a_cluster_that_fails_for_a_turn_is_looked_at_in_the_next(lab: Lab) -> None:
     lab.registry.add("digits", 3)
     lab.server.faults = [500, 429]
@@ -258,7 +291,7 @@ def test_one_that_waits_for_room_on_a_node_that_fits_is_given_longer(lab: Lab, s
 def test_what_a_target_asks_of_a_node_is_said_with_the_scheduler_s_words() -> None:
     condition = {"type": "PodScheduled", "reason": "Unschedulable", "message": "0/1 nodes are available."}
     pod: Any = {
-        "metadata": {"labels": {OF_WORKFLOW: NAME, "shiplift.dev/stage": "tune"}},
+        "metadata": {"labels": {OF_WORKFLOW: NAME, "shiplift.dev/stages": "tune"}},
         "spec": {"nodeSelector": {"gpu": "yes", "disk": "fast"}}, "status": {"conditions": [condition]},
     }  # fmt: skip
     assert str(of_pod(pod)) == "Unschedulable: tune asks for a node with disk=fast, gpu=yes: 0/1 nodes are available."
@@ -337,6 +370,7 @@ def test_a_terminated_release_is_concluded_after_a_moment_and_once(lab: Lab) -> 
     lab.turn(later_s=20)
     assert lab.releases.get(NAME).concluded
     assert lab.tags["shiplift.outcome"] == "cancelled"
+    assert "message" not in lab.workflow()["status"]  # its last stage wrote one, or Argo did
     assert lab.metric("shiplift_releases_total", verdict="inconclusive", trigger="webhook") == 1
     for _ in range(2):
         lab.turn(later_s=60)
@@ -451,7 +485,7 @@ def test_a_release_that_argo_retried_is_counted_again(lab: Lab) -> None:
 
 def test_it_serves_metrics_and_says_whether_it_still_looks(lab: Lab) -> None:
     lab.turn()
-    server = listen(web(lab.reconciler.metrics.registry, lab.reconciler.healthy), 0)
+    server = listen(web(lab.reconciler.metrics.registry, {"/healthz": lab.reconciler.healthy}), 0)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
@@ -518,3 +552,84 @@ def test_a_stage_of_a_workflow_that_is_being_stopped_is_left_alone(lab: Lab) -> 
     lab.workflow()["spec"]["shutdown"] = "Stop"
     lab.turn()
     assert list(lab.workflow()["status"]["nodes"]) == ["deploy-1", "done"]
+
+
+# --- aliases moved by hand -------------------------------------------------------------------------------------------
+
+
+def promoted(lab: Lab, model: str, version: int, previous: int, unfinished: str = "") -> None:
+    """As after a promotion, with the aliases that it set."""
+    lab.serving[model] = version
+    for each in (previous, version):
+        lab.registry.add(model, each, created_at=NOW - 1)
+    lab.registry.aliases[model] = {"champion": version, "previous": previous}
+    record = json.dumps({"previous": previous, "unfinished": unfinished})
+    lab.registry.texts[f"{model}-{version}", PROMOTION] = json.dumps({"record": record, "signature": "-"})
+
+
+def reinstating(lab: Lab) -> list[str]:
+    return [name for name in lab.server.workflows if name.startswith("reinstate-")]
+
+
+@pytest.mark.parametrize("aliases", [{"champion": 1}, {"champion": 0}, {"previous": 2}, {"previous": 0}])
+def test_aliases_moved_by_hand_are_moved_back_by_one_workflow_at_a_time(lab: Lab, aliases: dict[str, int]) -> None:
+    promoted(lab, "digits", 2, 1)
+    lab.registry.add("digits", 3, created_at=NOW - 1)
+    lab.turn()
+    assert reinstating(lab) == []
+    lab.registry.aliases["digits"] |= aliases
+    for _ in range(3):
+        lab.turn(later_s=60)
+        assert reinstating(lab) == ["reinstate-digits"]
+    spec = lab.server.workflows["reinstate-digits"]["spec"]
+    assert spec["workflowTemplateRef"] == {"name": "reinstate"}
+    assert spec["arguments"]["parameters"] == [{"name": "model", "value": "digits"}]
+    lab.server.end("reinstate-digits", "Failed")
+    lab.turn(later_s=60)
+    assert reinstating(lab) == ["reinstate-digits", "reinstate-digits-2"]
+    lab.registry.aliases["digits"] = {"champion": 2, "previous": 1}
+    lab.server.end("reinstate-digits-2")
+    lab.turn(later_s=1000)
+    assert len(reinstating(lab)) == 2
+
+
+def test_a_promotion_under_way_and_a_deleted_version_are_not_drift(lab: Lab) -> None:
+    promoted(lab, "under-way", 2, 1, "promotion")
+    lab.registry.aliases["under-way"] = {"champion": 1}
+    promoted(lab, "deleted", 2, 1)
+    del lab.registry.versions["deleted", 1]
+    lab.registry.aliases["deleted"] = {"champion": 2}
+    promoted(lab, "gone", 2, 1)
+    del lab.registry.versions["gone", 2]
+    lab.registry.aliases["gone"] = {"previous": 1}
+    lab.registry.add("never-served", 1, created_at=NOW - 1)
+    lab.registry.aliases["never-served"] = {"champion": 1}
+    lab.turn()
+    assert reinstating(lab) == []
+
+
+def test_a_champion_that_production_has_no_word_of_is_declared_by_a_workflow(lab: Lab) -> None:
+    for model, unfinished in (("lost", ""), ("under-way", "promotion")):
+        promoted(lab, model, 2, 1, unfinished)
+        del lab.serving[model]
+    promoted(lab, "down", 2, 1)
+    lab.serving["down"] = 0  # it has a TritonService, which the operator looks after
+    lab.turn()
+    assert reinstating(lab) == ["reinstate-lost"]
+    for number in range(2, 6):  # one that changes nothing is not repeated for ever
+        lab.server.end(reinstating(lab)[-1], "Failed")
+        lab.turn(later_s=60)
+        assert len(reinstating(lab)) == min(number, 3)
+
+
+def test_nothing_is_started_while_another_installation_holds_the_registry(lab: Lab) -> None:
+    other = Lease(holder="other", place="the stack of ana", since=NOW, expires_at=lab.now + 100)
+    lab.registry.description = other.model_dump_json()
+    lab.registry.add("digits", 3, created_at=NOW + 1)
+    lab.turn()
+    assert (lab.registry.webhooks, lab.server.workflows) == ([], {})
+    lab.now += 101
+    lab.registry.description = other.model_copy(update={"expires_at": 1.0}).model_dump_json()
+    lab.turn()
+    assert len(lab.registry.webhooks) == 1
+    assert list(lab.server.workflows) == [NAME]

@@ -28,7 +28,7 @@ from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, StorageFul
 from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.gates import report
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.release import Ending, StageRun
+from shiplift.runtime.records.release import Ending, StageRuns
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Endpoint, Promotion
 from shiplift.runtime.records.site import Site
@@ -91,6 +91,9 @@ class Registered(Runs):
     def tag(self, name: str, version: int, **tags: str) -> None:
         self.tagged.append((name, version, tags))
 
+    def link(self, run_id: str, path: str) -> str:
+        return f"http://mlflow/{run_id}/{path}"
+
     def metrics(self, run_id: str, **values: float) -> None:
         self.tagged.append((run_id, values))
 
@@ -131,6 +134,7 @@ class Engines:
     def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.site = site(home)
         self.registries = {"local": Registered(), "argo": Registered()}
+        self.message = ""  # what the Workflow's first node says at the end
         self._home = home
         self._monkeypatch = monkeypatch
 
@@ -161,7 +165,9 @@ class Engines:
         self._monkeypatch.setattr(pod, "_api", lambda _: workflows)
         assert pipeline.on_exit is not None
         assert self._succeeded(pipeline.on_exit, parameters)
-        assert labels == [{"metadata": {"labels": {CONCLUDED: "true"}}}]
+        (patch,) = labels
+        assert patch["metadata"] == {"labels": {CONCLUDED: "true"}}
+        self.message = patch.get("status", {}).get("nodes", {}).get(NAME, {}).get("message", "")
         return ending_of(workflows.body, pipeline)
 
     def _succeeded(self, stage: Stage, parameters: dict[str, str]) -> bool:
@@ -178,7 +184,7 @@ class Engines:
         names = {"site", "request", *stage.takes} - {Ending.parameter()}
         words = itertools.chain(*((f"--{name}", parameters[name]) for name in names))
         code = pod.run(pod.parse([stage.name, "--out", str(out), "--workflow", NAME, *words]))
-        names_out = [stage.gives.parameter(), StageRun.parameter(), Failure.parameter()]
+        names_out = [stage.gives.parameter(), StageRuns.parameter(), Failure.parameter()]
         outputs = {name: file.read_text() for name in names_out if (file := out / f"{name}.json").is_file()}
         self._nodes.append(
             {
@@ -197,7 +203,10 @@ class Engines:
         return {
             "metadata": {"name": NAME, "creationTimestamp": STARTED},
             "spec": {},
-            "status": {"phase": "Running", "nodes": {node["id"]: node for node in self._nodes}},
+            "status": {
+                "phase": "Running",
+                "nodes": {NAME: {"type": "DAG"}} | {node["id"]: node for node in self._nodes},
+            },
         }
 
 
@@ -295,6 +304,7 @@ def test_every_verdict_leaves_the_same_records_made_or_found(engines: Engines, o
         assert (judged.outcome, judged.cached) == (word, cached)
         assert judged.message == ("" if outcome is Outcome.PASS else "p99: it was {{slow}}")
         assert (ending.failure, len(ending.stages)) == (None, 3 if outcome is Outcome.PASS else 2)
+        assert engines.message == ("" if outcome is Outcome.PASS else f"{word}: p99: it was {{{{slow}}}}")
 
 
 @pytest.mark.parametrize("error", [Temporary("away", do="Wait."), StorageFull("full", do="Make room."), OSError("odd")])

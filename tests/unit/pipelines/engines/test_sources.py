@@ -204,8 +204,8 @@ def _is_there(sources: Sources, text: str) -> bool:
 
 _LOADERS = {"import_module", "__import__", "run_module", "run_path", "spec_from_file_location", "get_data", "files",
             "PackageLoader", "FileSystemLoader", "exec"}  # fmt: skip
-# What these load is named in a string elsewhere: a sandbox's entry, and what an entry lists as PRELOAD.
-_BY_VARIABLE = {"runtime/host/sandbox.py": 2}
+# What these load is named in a string elsewhere: a sandbox's entry, and what an entry lists as PRELOAD and PRELOAD_FOR.
+_BY_VARIABLE = {"runtime/confinement/child.py": 2}
 
 
 def test_what_loads_by_name_takes_a_name_that_can_be_read_from_the_source() -> None:

@@ -1,16 +1,18 @@
 """What an installation consists of: golden files, and what holds of every object whatever the values."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from shiplift.pipelines.installation import manifests, values
+from shiplift.pipelines.installation import accounts, manifests, values
 from shiplift.pipelines.installation.values import Values
 from shiplift.pipelines.triggers.settings import TriggerSettings
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.records.site import ActivatorRef, Cluster, Site
 from tests.unit.examples import Golden
 
 EVERYTHING = """
@@ -24,6 +26,7 @@ mlflow:
 receiver: {replicas: 3, trusted_proxies: [10.0.0.0/8]}
 repositories: [{name: team/models, host: github, url: "https://git.example.org/team/models", credentials_secret: git}]
 gateway: {class_name: istio, annotations: {example.org/owner: "team: a"}}
+activator: {hold_s: 90}
 serving: {cpu: "1", memory_limit: 4Gi, quota: {pods: "20", requests.cpu: "16"}}
 targets: [{name: fast, accelerator: cpu-vnni}]
 stages: {tune: {cpu: "4"}}
@@ -42,6 +45,16 @@ def test_an_installation_is_the_golden_one(golden: Golden, name: str, text: str)
     golden(f"install.{name}.yaml", text_of(values.parse(text)))
 
 
+@pytest.mark.parametrize("text", ["", "ingress: {class_name: nginx, host: models.example.org, tls_secret: t}"])
+def test_only_with_an_ingress_class_may_the_operator_write_ingresses(text: str) -> None:
+    parsed = values.parse(text)
+    rules = [rule for body in manifests.documents(parsed) if body["kind"] == "Role" for rule in body["rules"]]
+    assert any("ingresses" in rule["resources"] for rule in rules) == bool(text)
+    cluster = parsed.site.place
+    assert isinstance(cluster, Cluster)
+    assert (cluster.ingress is not None) == bool(text)
+
+
 def pods(parsed: Values) -> list[dict[str, Any]]:
     return [body["spec"]["template"]["spec"] for body in manifests.documents(parsed) if body["kind"] == "Deployment"]
 
@@ -49,7 +62,7 @@ def pods(parsed: Values) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("text", ["", EVERYTHING])
 def test_every_pod_meets_the_restricted_standard(text: str) -> None:
     parsed = values.parse(text)
-    assert len(pods(parsed)) == 3
+    assert len(pods(parsed)) == (5 if text else 4)
     for pod in pods(parsed):
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -80,12 +93,15 @@ def test_no_role_reaches_secrets_or_the_whole_cluster() -> None:
 
 def test_what_the_parts_are_told_can_be_read_back_and_holds_no_secret() -> None:
     parsed = values.parse(EVERYTHING)
-    maps = {
-        body["metadata"]["name"]: body["data"] for body in manifests.documents(parsed) if body["kind"] == "ConfigMap"
+    maps: dict[str, Any] = {
+        body["metadata"]["name"]: body.get("data")
+        for body in manifests.documents(parsed)
+        if body["kind"] == "ConfigMap"
     }
     config = maps["shiplift-config"]
     assert TriggerSettings.model_validate_json(config["config.json"]) == parsed.triggers
     assert Site.model_validate_json(config["site.json"]) == parsed.site
+    assert maps["shiplift-git-commits"] is None  # the reconciler's data, which `install` must not own
 
 
 def test_a_pod_of_the_receiver_is_replaced_when_what_it_is_told_changes() -> None:
@@ -135,13 +151,13 @@ def test_an_object_store_is_reached_on_its_own_ports_alone() -> None:
 
 def test_render_writes_one_file_a_part_and_removes_what_is_no_longer_there(tmp_path: Path) -> None:
     written = manifests.render(values.parse("gateway: {class_name: x}"), tmp_path / "out")
-    assert [path.name for path in written][:2] == ["10-namespaces.yaml", "20-access.yaml"]
+    assert [path.name for path in written][:2] == ["010-namespaces.yaml", "020-resources.yaml"]
     assert sorted(tmp_path.joinpath("out").iterdir()) == sorted(written)
     assert [body for path in written for body in yaml.safe_load_all(path.read_text())] == manifests.documents(
         values.parse("gateway: {class_name: x}")
     )
     again = manifests.render(Values(), tmp_path / "out")
-    assert {path.name for path in written} - {path.name for path in again} == {"90-serving.yaml"}
+    assert {path.name for path in written} - {path.name for path in again} == {"110-serving.yaml"}
     assert sorted(tmp_path.joinpath("out").iterdir()) == sorted(again)
 
 
@@ -160,3 +176,197 @@ def test_the_ledger_s_secret_is_the_only_one_that_a_step_gets() -> None:
     content = json.loads(manifests.secret_keys(Values())["shiplift-ledger"]["secrets.json"]())
     assert (content["webhook"], content["mlflow"]) == ("", "")
     assert len(content["ledger"]) >= 32
+
+
+# --- who may do what -------------------------------------------------------------------------------------------------
+
+
+def _deployments(parsed: Values) -> dict[str, Any]:
+    return {
+        body["metadata"]["name"]: body["spec"]["template"]["spec"]
+        for body in manifests.documents(parsed)
+        if body["kind"] == "Deployment"
+    }
+
+
+def _secrets_of(container: dict[str, Any]) -> set[str]:
+    sources = [source["secretRef"]["name"] for source in container.get("envFrom", [])]
+    variables = [variable.get("valueFrom", {}).get("secretKeyRef", {}) for variable in container.get("env", [])]
+    return {*sources, *(variable["name"] for variable in variables if variable)}
+
+
+def test_each_part_gets_the_account_that_it_needs_and_no_other() -> None:
+    pods_ = _deployments(Values())
+    accounts_ = {name: _secrets_of(pod["containers"][0]) - {"shiplift-artifacts"} for name, pod in pods_.items()}
+    assert accounts_ == {
+        "receiver": {"shiplift-registry-reader"},
+        "reconciler": {"shiplift-registry-admin"},
+        "operator": {"shiplift-registry-reader"},
+        "mlflow": {"shiplift-mlflow"},
+    }
+    (server,) = pods_["mlflow"]["containers"]
+    assert "--app-name=basic-auth" in server["args"]
+    assert not {mount["name"] for mount in server["volumeMounts"]} & {
+        "shiplift-registry-admin", "shiplift-registry-release", "shiplift-registry-reader"
+    }  # fmt: skip
+
+
+def test_an_account_is_a_user_name_and_a_password_of_its_own() -> None:
+    made = {
+        name: {key: make() for key, make in keys.items()}
+        for name, keys in manifests.secret_keys(Values()).items()
+        if name.startswith("shiplift-registry-")
+    }
+    assert {account[accounts.USERNAME] for account in made.values()} == {
+        accounts.ADMIN, accounts.RELEASE, accounts.READER
+    }  # fmt: skip
+    passwords = {account[accounts.PASSWORD] for account in made.values()}
+    assert len(passwords) == 3
+    assert all(len(password) >= 32 for password in passwords)
+    assert manifests.copied_secrets(Values()) == ("shiplift-registry-reader",)
+
+
+def _git_rules(parsed: Values) -> list[dict[str, Any]]:
+    return [
+        rule for body in manifests.documents(parsed) if body["kind"] == "Role" for rule in body["rules"]
+        if body["metadata"]["name"] == "shiplift-reconciler" and "configmaps" in rule["resources"]
+    ]  # fmt: skip
+
+
+def _egress_ports(parsed: Values, name: str) -> set[int]:
+    """The ports that a policy opens to every address."""
+    (policy,) = (
+        body["spec"] for body in manifests.documents(parsed)
+        if (body["kind"], body["metadata"]["name"]) == ("NetworkPolicy", name)
+    )  # fmt: skip
+    return {port["port"] for rule in policy["egress"] if "to" not in rule for port in rule["ports"]} - {53}
+
+
+GIT = """
+repositories:
+- {name: a/b, host: github, url: "https://x/a/b", credentials_secret: token}
+- {name: a/c, host: gitlab, url: "ssh://git@x:2222/a/c", ssh_secret: key}
+- {name: a/d, host: gitlab, url: "git://x/a/d", ssh_secret: key}
+network: {api_server: [10.0.0.1/32]}
+"""
+
+
+def test_the_reconciler_reads_repositories_as_the_pods_of_pushes_do_and_writes_one_config_map() -> None:
+    parsed = values.parse(GIT)
+    pod = _deployments(parsed)["reconciler"]
+    secrets_ = {volume["name"]: volume["secret"] for volume in pod["volumes"] if volume["name"].startswith("git-")}
+    mounts = {mount["name"]: mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] in secrets_}
+    assert {secrets_[name]["secretName"]: mount["mountPath"] for name, mount in mounts.items()} == {
+        "token": "/etc/shiplift/git/token", "key": "/etc/shiplift/git/key"
+    }  # fmt: skip
+    assert all(mount["readOnly"] for mount in mounts.values())
+    assert all(secret["optional"] for secret in secrets_.values())  # a missing one keeps nothing else from running
+    assert _egress_ports(parsed, "reconciler") == _egress_ports(parsed, "steps") == {443, 2222, 9418}
+    names = {"resourceNames": ["shiplift-git-commits"], "resources": ["configmaps"], "apiGroups": [""]}
+    assert _git_rules(parsed) == [{**names, "verbs": ["get", "patch"]}]
+
+
+def test_without_repositories_the_reconciler_has_nothing_for_git() -> None:
+    parsed = values.parse("network: {api_server: [10.0.0.1/32]}")
+    assert _git_rules(parsed) == []
+    assert _egress_ports(parsed, "reconciler") == set()
+    assert "shiplift-git-commits" not in str(manifests.documents(parsed))
+
+
+def _matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+    """Whether a label selector, as Kubernetes defines it, selects these labels."""
+    operators: dict[str, Callable[[str, list[str]], bool]] = {
+        "In": lambda key, wanted: labels.get(key) in wanted,
+        "Exists": lambda key, _: key in labels,
+        "DoesNotExist": lambda key, _: key not in labels,
+    }
+    return all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items()) and all(
+        operators[entry["operator"]](entry["key"], entry.get("values", []))
+        for entry in selector.get("matchExpressions", [])
+    )
+
+
+def reaches_mlflow(parsed: Values, namespace: str, labels: dict[str, str]) -> bool:
+    """Whether the policies let a pod connect to MLflow's port: the ingress of MLflow as data."""
+    (policy,) = (
+        body["spec"] for body in manifests.documents(parsed)
+        if (body["kind"], body["metadata"]["name"]) == ("NetworkPolicy", "mlflow")
+    )  # fmt: skip
+    (rule,) = policy["ingress"]
+    here = {"kubernetes.io/metadata.name": namespace}
+    return any(
+        (namespace == parsed.namespace or "namespaceSelector" in peer)
+        and _matches(peer.get("namespaceSelector", {}), here)
+        and _matches(peer.get("podSelector", {}), labels)
+        for peer in rule["from"]
+        if "ipBlock" not in peer
+    )
+
+
+CLIENTS = """
+mlflow:
+  clients:
+  - {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: notebooks}}, podSelector: {matchLabels: {app: lab}}}
+  - ipBlock: {cidr: 10.1.0.0/16}
+"""
+
+
+@pytest.mark.parametrize(
+    ("namespace", "labels", "there"),
+    [
+        ("shiplift", {"app.kubernetes.io/name": "receiver"}, True),
+        ("shiplift", {"app.kubernetes.io/name": "reconciler"}, True),
+        ("shiplift", {"app.kubernetes.io/name": "operator"}, True),
+        ("shiplift", {"workflows.argoproj.io/workflow": "release-digits-3"}, True),
+        ("shiplift-serving", {"app.kubernetes.io/name": "triton"}, True),
+        ("shiplift-serving", {"app.kubernetes.io/name": "triton-bench"}, True),
+        ("shiplift", {"app.kubernetes.io/name": "other"}, False),
+        ("shiplift-serving", {"app.kubernetes.io/name": "other"}, False),
+        ("elsewhere", {"app.kubernetes.io/name": "receiver"}, False),
+        ("elsewhere", {"workflows.argoproj.io/workflow": "x"}, False),
+        ("elsewhere", {}, False),
+        ("notebooks", {"app": "lab"}, True),
+        ("notebooks", {}, False),
+    ],
+)
+def test_only_those_that_are_named_reach_mlflow(namespace: str, labels: dict[str, str], there: bool) -> None:
+    assert reaches_mlflow(values.parse(CLIENTS), namespace, labels) is there
+    if namespace == "notebooks":
+        assert not reaches_mlflow(Values(), namespace, labels)
+
+
+def test_a_release_s_account_may_run_our_images_alone() -> None:
+    parsed = values.parse("{serving: {images: [mirror/triton:26.07]}, images: {server: 'example.org/server:1'}}")
+    text = manifests.text_of(manifests.part_of(parsed, "access"))
+    assert "c.image in ['example.org/server:1', 'mirror/triton:26.07']" in text
+    kinds_ = [body["kind"] for body in manifests.part_of(parsed, "access")]
+    assert kinds_.count("ValidatingAdmissionPolicy") == kinds_.count("ValidatingAdmissionPolicyBinding") == 2
+    without = manifests.part_of(values.parse("admission: {policies: false}"), "access")
+    assert not [body for body in without if "Admission" in body["kind"]]
+
+
+def test_the_activator_has_no_rights_and_comes_only_if_asked_for() -> None:
+    def bodies(text: str) -> list[dict[str, Any]]:
+        return list(manifests.part_of(values.parse(text), "activator"))
+
+    assert bodies("") == bodies("gateway: {class_name: eg}") == []
+    account, deployment = bodies("{gateway: {class_name: eg}, activator: {requests: 7, held_mb: 2, hold_s: 30}}")[:2]
+    assert account["automountServiceAccountToken"] is False
+    pod = deployment["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["terminationGracePeriodSeconds"] > 30
+    (container,) = pod["containers"]
+    assert "env" not in container
+    assert "envFrom" not in container
+    assert container["args"][2:] == ["--requests", "7", "--bytes", "2097152", "--seconds", "30.0"]
+    names = {subject["name"] for body in manifests.documents(values.parse(EVERYTHING)) if "subjects" in body
+             for subject in body["subjects"]}  # fmt: skip
+    assert account["metadata"]["name"] not in names
+
+
+def test_the_activator_needs_a_gateway() -> None:
+    with pytest.raises(SpecInvalid, match="`activator` needs `gateway`"):
+        values.parse("activator: {}")
+    cluster = values.parse("{gateway: {class_name: eg}, activator: {hold_s: 30}}").site.place
+    assert isinstance(cluster, Cluster)
+    assert cluster.activator == ActivatorRef(hold_s=30)

@@ -42,6 +42,8 @@ def test_the_commented_file_says_every_field_and_its_default() -> None:
         ("artifacts_uri: /x", "must be reachable from every pod"),
         ("stages: {frobnicate: {cpu: 1}}", "there is no stage 'frobnicate'; the stages are: admit"),
         ("gateway: {class_name: eg, http_port: 80, grpc_port: 80}", "are the same"),
+        ("{gateway: {class_name: eg}, ingress: {class_name: nginx, host: x.org}}", "exclude each other"),
+        ("ingress: {class_name: nginx, host: '*.x.org'}", "ingress.host"),
         ("repositories: [{name: a/b, host: github, url: 'https://u:p@x/y'}]", "must contain no credentials"),
         ("repositories: [{name: a/b, host: gitea, url: 'https://x/y'}]", "repositories.0.host"),
         ("network: {api_server: [anywhere]}", "network.api_server.0"),
@@ -72,7 +74,7 @@ def test_a_file_that_is_not_there_is_a_usage_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "registry", "artifacts"),
     [
-        ("", "http://mlflow.shiplift.svc:5000", "mlflow-artifacts://mlflow.shiplift.svc:5000/shiplift"),
+        ("", "http://mlflow.shiplift.svc:5000", "mlflow-artifacts://mlflow.shiplift.svc:5000/0/shiplift"),
         (
             "mlflow: {enabled: false, uri: 'https://mlflow.example.org/'}",
             "https://mlflow.example.org",

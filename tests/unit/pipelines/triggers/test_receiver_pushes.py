@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.pipelines.engines.answers import Accepted
+from shiplift.pipelines.engines.argo.workflows import Push
 from shiplift.pipelines.triggers.intake import Intake
-from shiplift.pipelines.triggers.pushes import NO_COMMIT, Push, read_push
+from shiplift.pipelines.triggers.pushes import NO_COMMIT, read_push
 from shiplift.pipelines.triggers.receiver import MAX_PUSH_BYTES, create_app
 from shiplift.pipelines.triggers.settings import Limits, Repository, TriggerSettings
 from shiplift.pipelines.triggers.signatures import MAX_AGE_S, check_github, check_gitlab, check_mlflow

@@ -38,6 +38,8 @@ def test_a_namespace_and_a_registry_are_enough(tmp_path: Path) -> None:
         ({"repositories": [repository(name="-x/../y")]}, r"repositories\.0\.name"),
         ({"repositories": [repository(url="ext::sh -c x")]}, r"repositories\.0\.url"),
         ({"repositories": [repository(url="file:relative")]}, r"repositories\.0\.url"),
+        ({"repositories": [repository(url="https://example.org:99999/x")]}, r"repositories\.0\.url"),
+        ({"reconciler": {"git_every_s": 0}}, r"reconciler\.git_every_s"),
         ({"repositories": [repository(url="https://u:token@example.org/x")]}, "must contain no credentials"),
         ({"repositories": [repository(branch="--upload-pack=x")]}, r"repositories\.0\.branch"),
         ({"repositories": [repository(branch="a..b")]}, r"repositories\.0\.branch"),

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiplift.runtime.base.secrets import FILE, Secrets, load_secrets, sign, signed_by
+from shiplift.runtime.base.errors import HomeNotPrivate
+from shiplift.runtime.base.secrets import FILE, Secrets, load_secrets, make_private, sign, signed_by
 
 _parts = st.lists(st.text(max_size=10), max_size=4)
 
@@ -56,3 +57,22 @@ def test_what_is_no_signature_is_none(signature: str) -> None:
 
 def test_a_part_that_is_no_proper_unicode_can_be_signed() -> None:
     assert signed_by("secret", sign("secret", "\ud800"), "\ud800")
+
+
+def test_a_home_is_its_owner_s_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    make_private(home)
+    assert home.stat().st_mode & 0o777 == 0o700
+    load_secrets(home)
+    home.chmod(0o755)
+    (home / "secrets.json").chmod(0o644)
+    make_private(home)
+    assert (home.stat().st_mode & 0o777, (home / "secrets.json").stat().st_mode & 0o777) == (0o700, 0o600)
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o777, 0o720])
+def test_a_home_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    with pytest.raises(HomeNotPrivate, match=f"can be written by others .mode {mode:04o}.*chmod 700"):
+        make_private(tmp_path)
+    assert tmp_path.stat().st_mode & 0o777 == mode

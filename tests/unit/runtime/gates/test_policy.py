@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiplift.runtime.gates import policy
+from shiplift.runtime.gates import policy, quality
 from shiplift.runtime.gates.quality import parity_check, score_check
 from shiplift.runtime.records.precision import Slice
 from shiplift.runtime.records.serving import Champion, Package
@@ -15,7 +15,7 @@ from shiplift.runtime.records.verdict import Check, Evidence, Outcome
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, Parity, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
-from tests.unit.examples import case, champion, comparison, exported, load_report, package, point
+from tests.unit.examples import case, champion, comparison, deployment, exported, load_report, package, point
 
 PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
 DATA = Data(min_samples=100)
@@ -177,9 +177,9 @@ def test_a_stable_measurement_is_taken_at_its_word() -> None:
 def against(
     given_: Any = None, *, slo: Slo | None = None, before: Champion | None = None, **score_: Any
 ) -> dict[str, Check]:
-    mine = policy.scored(package(**score_))
+    mine = quality.scored(package(**score_))
     theirs = (before or champion()).package
-    return named(policy.champion_checks(given_, policy.scored(theirs) if theirs else None, mine, slo or Slo()))
+    return named(policy.champion_checks(given_, quality.scored(theirs) if theirs else None, mine, slo or Slo()))
 
 
 def test_without_a_champion_there_is_nothing_to_compare() -> None:
@@ -194,7 +194,7 @@ def test_a_champion_that_was_not_measured_beside_it_decides_nothing() -> None:
 def test_why_it_was_not_measured_is_the_checks_reason() -> None:
     why = "champion 1 can't be measured beside the challenger: its pods exceed the quota"
     report = load_report().model_copy(update={"uncompared": why})
-    evidence = policy.evidence_of(exported(), package(), report, champion())
+    evidence = policy.evidence_of(exported(), deployment(), report, champion())
     check = named(policy.judge(evidence, LIMITS))["champion"]
     assert (check.verdict, check.reason) == (INCONCLUSIVE, why)
 
@@ -328,7 +328,7 @@ def ruled(metric: str, how: Any, limit: Any, **more: Any) -> Check:
         point(4), point(16, 3000, 40), comparison=comparison(p99_ratio=1.2), max_rate_per_s=900.0,
         open_points=(point(0, 500, 30, rate_per_s=500.0),),
     )  # fmt: skip
-    given_ = policy.evidence_of(exported(), package(slices=PARTS), measured, champion())
+    given_ = policy.evidence_of(exported(), deployment(slices=PARTS), measured, champion())
     (check,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=Policy(rules=(rule,))))
     return check
 
@@ -368,7 +368,7 @@ def test_a_rule_reads_its_metric(
 def test_memory_that_nobody_measured_decides_nothing_and_only_where_it_is_limited() -> None:
     unmeasured = load_report(memory_mb=None)
     rules = Policy(rules=(Rule(metric="memory_mb", comparison="<=", limit="1 GiB"),))
-    given_ = policy.evidence_of(exported(), package(), unmeasured, Champion())
+    given_ = policy.evidence_of(exported(), deployment(), unmeasured, Champion())
     (ruled_,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))
     verdicts = {
         limit: next(c for c in policy.load_checks(unmeasured, Slo(memory_mb=limit)) if c.name == "memory")
@@ -380,11 +380,11 @@ def test_memory_that_nobody_measured_decides_nothing_and_only_where_it_is_limite
 
 def test_a_rule_is_for_its_target_alone() -> None:
     rules = Policy(rules=(Rule(metric="failures", comparison="<=", limit=0, target="edge"),))
-    given_ = policy.evidence_of(exported(), package(), load_report(), Champion())
+    given_ = policy.evidence_of(exported(), deployment(), load_report(), Champion())
     assert list(policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))) == []
 
 
 def test_the_same_evidence_under_the_same_limits_is_the_same_verdict() -> None:
-    given_ = policy.evidence_of(exported(), package(), load_report(comparison=comparison()), champion())
+    given_ = policy.evidence_of(exported(), deployment(), load_report(comparison=comparison()), champion())
     again = Evidence.model_validate_json(given_.model_dump_json())
     assert policy.verdict(again, LIMITS) == policy.verdict(given_, LIMITS)

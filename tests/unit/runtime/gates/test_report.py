@@ -104,7 +104,7 @@ def test_a_report_tells_the_whole_story() -> None:
 
 def test_targets_that_are_not_served_are_named_below_the_verdict() -> None:
     page = render(report(serving_target="fast", not_served=("arm", "spare")), Story())
-    assert "Note: target fast is deployed and judged, arm, spare are not: one target serves per release" in page
+    assert "Note: target fast is deployed and judged, arm, spare are not: one target serves per machine" in page
     assert "one target serves" not in render(report(serving_target="fast"), Story())
 
 
@@ -220,7 +220,7 @@ def test_a_slice_is_one_line_with_every_precision_beside_it() -> None:
     table = next(part for part in page.split("<table>") if "<th>slice</th>" in part).split("</table>")[0]
     rows = [re.sub(r"<[^>]+>", " ", row).split() for row in table.split("</tr>")[:-1]]
     assert rows == [
-        ["slice", "samples", "fp32", "int8"],
+        ["slice", "samples", *["fp32", "on", "ONNX", "Runtime", "int8", "on", "ONNX", "Runtime"]],
         ["north", "200", "0.91", "±", "0.01", "0.81", "±", "0.01"],
         ["south", "200", "0.92", "±", "0.01", "-"],
     ]

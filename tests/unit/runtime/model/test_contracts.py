@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 import yaml
 
 from shiplift.runtime.base.errors import NotAdmitted
-from shiplift.runtime.model.contracts import LoggedModel, read_model
+from shiplift.runtime.model.contracts import METADATA, LoggedModel, likely_flavor, read_model
+from shiplift.runtime.model.tensors import Arrays
 from tests.unit.examples import tensor
 
 IMAGES = {"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 2, 2]}}
@@ -36,6 +38,11 @@ class Logged:
         (self.folder / "input_example.json").write_text(json.dumps(self.example))
         return read_model(self.folder)
 
+    def read_example(self) -> Arrays:
+        example = self.read().example
+        assert example is not None
+        return example
+
     def refused(self) -> str:
         with pytest.raises(NotAdmitted) as error:
             self.read()
@@ -52,6 +59,7 @@ def test_a_model_s_promise_is_its_flavor_its_tensors_and_its_example(logged: Log
     assert (promise.flavor, promise.tabular) == ("pytorch", False)
     assert promise.signature.inputs == (tensor("input", -1, 2, 2),)
     assert promise.signature.outputs == (tensor("output", -1, 3),)
+    assert promise.example is not None
     assert (promise.example["input"].dtype, promise.example["input"].shape) == (np.dtype(np.float32), (2, 2, 2))
 
 
@@ -66,12 +74,12 @@ def test_a_model_s_promise_is_its_flavor_its_tensors_and_its_example(logged: Log
 )
 def test_an_example_may_be_written_in_each_of_mlflow_s_forms(logged: Logged, example: Any) -> None:
     logged.example = example
-    assert logged.read().example["input"].shape == (2, 2, 2)
+    assert logged.read_example()["input"].shape == (2, 2, 2)
 
 
 def test_an_example_with_parameters_is_read_without_them(logged: Logged) -> None:
     logged.meta["saved_input_example_info"]["example_params_path"] = "params.json"
-    assert logged.read().example["input"].shape == (2, 2, 2)
+    assert logged.read_example()["input"].shape == (2, 2, 2)
 
 
 def test_several_inputs_are_taken_by_name(logged: Logged) -> None:
@@ -81,7 +89,7 @@ def test_several_inputs_are_taken_by_name(logged: Logged) -> None:
     logged.example = {"inputs": {"mask": [[True] * 4] * 2, "ids": [[1, 2, 3, 4]] * 2}}
     promise = logged.read()
     assert promise.signature.inputs == (tensor("ids", -1, 4, datatype="INT64"), tensor("mask", -1, 4, datatype="BOOL"))
-    assert list(promise.example) == ["ids", "mask"]
+    assert list(logged.read_example()) == ["ids", "mask"]
 
 
 def test_outputs_without_names_are_numbered(logged: Logged) -> None:
@@ -121,7 +129,7 @@ def test_the_columns_of_a_data_frame_are_inputs_of_one_number_a_sample(logged: L
         tensor("city", -1, 1, datatype="BYTES"),
         tensor("member", -1, 1, datatype="BOOL"),
     )
-    assert {name: array.tolist() for name, array in promise.example.items()} == {
+    assert {name: array.tolist() for name, array in logged.read_example().items()} == {
         "age": [[31], [45]],
         "height": [[1.8], [2.0]],
         "city": [["Bonn"], ["Jena"]],
@@ -183,7 +191,9 @@ def test_an_mlmodel_file_that_is_no_text_is_refused(logged: Logged, tmp_path: Pa
 )
 def test_an_unknown_flavor_is_told_with_the_known_ones(logged: Logged, flavors: Any, message: str) -> None:
     logged.meta["flavors"] = flavors
-    known = "onnx, pytorch, sklearn, lightgbm, xgboost, tensorflow, keras"
+    known = (
+        "onnx, pytorch, sklearn, lightgbm, xgboost, catboost, tensorflow, keras, transformers, sentence_transformers"
+    )
     assert logged.refused() == f"the version's flavors are {message}; known ones are {known}"
 
 
@@ -240,10 +250,15 @@ def test_a_type_that_triton_cannot_carry_is_named(logged: Logged, entry: dict[st
     assert "Triton can't carry" in logged.refused()
 
 
-@pytest.mark.parametrize("info", [None, {}, {"artifact_path": "gone.json", "type": "ndarray"}])
-def test_a_model_without_an_input_example_is_refused(logged: Logged, info: Any) -> None:
+@pytest.mark.parametrize("info", [None, {}])
+def test_a_model_without_an_input_example_has_none(logged: Logged, info: Any) -> None:
     logged.meta["saved_input_example_info"] = info
-    assert logged.refused() == "the version has no input example"
+    assert logged.read().example is None
+
+
+def test_an_example_that_is_missing_is_refused(logged: Logged) -> None:
+    logged.meta["saved_input_example_info"] = {"artifact_path": "gone.json", "type": "ndarray"}
+    assert logged.refused() == "the version has no input example where its MLmodel file says"
 
 
 @pytest.mark.parametrize("path", ["../secret.json", "/etc/hostname", "sub/example.json", "."])
@@ -254,7 +269,7 @@ def test_an_example_outside_the_model_is_not_read(logged: Logged, tmp_path: Path
         file.write_text(json.dumps(logged.example))
     logged.folder = folder
     logged.meta["saved_input_example_info"]["artifact_path"] = path
-    assert logged.refused() == "the version has no input example"
+    assert logged.refused() == "the version has no input example where its MLmodel file says"
 
 
 @pytest.mark.parametrize(
@@ -309,3 +324,27 @@ def test_an_example_of_a_column_major_frame_without_columns_is_refused(logged: L
     table(logged)
     logged.example = {"index": [0], "data": [[1]]}
     assert "does not match the signature" in logged.refused()
+
+
+@pytest.mark.parametrize(
+    ("text", "flavor"),
+    [
+        ("flavors:\n  python_function:\n    loader_module: mlflow.sklearn\n  sklearn:\n    code: null\n", "sklearn"),
+        ("flavors:\n  onnx:\n    data: model.onnx\n  python_function:\n", "onnx"),
+        ("flavors:\n  python_function:\n", ""),
+        ("xgboost:\n", ""),
+        (None, ""),
+    ],
+)
+def test_the_likely_flavor_is_read_off_the_text(tmp_path: Path, text: str | None, flavor: str) -> None:
+    if text is not None:
+        (tmp_path / METADATA).write_text(text)
+    assert likely_flavor(tmp_path) == flavor
+
+
+def test_an_mlmodel_file_that_is_a_pipe_or_a_link_has_no_likely_flavor(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / METADATA)
+    assert likely_flavor(tmp_path) == ""
+    (tmp_path / METADATA).unlink()
+    (tmp_path / METADATA).symlink_to("/dev/zero")
+    assert likely_flavor(tmp_path) == ""

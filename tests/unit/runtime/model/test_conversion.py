@@ -167,14 +167,6 @@ def test_a_model_of_one_batch_size_does_not_convert(logged: Logged, size: int) -
         logged.convert()
 
 
-def test_an_only_input_may_have_another_name_in_the_graph(logged: Logged) -> None:
-    logged.promised = Signature(inputs=(tensor("image", -1, 4),), outputs=signature().outputs)
-    logged.example = {"image": EXAMPLE}
-    result = logged.convert()
-    assert Signature.model_validate(result["signature"]).inputs == (tensor("input", -1, 4),)
-    np.testing.assert_array_equal(logged.answers["example/input/input"], EXAMPLE)
-
-
 def test_text_goes_through(logged: Logged) -> None:
     values = [helper.make_tensor_value_info(n, TensorProto.STRING, ["batch", 1]) for n in ("input", "output")]
     save(
@@ -226,5 +218,3 @@ def test_a_booster_answers_in_onnx_as_it_does_itself(tmp_path: Path, objective: 
     assert list(got) == list(answers) == (["variable"] if objective == "regression" else ["label", "probabilities"])
     for name, wanted_ in answers.items():
         np.testing.assert_allclose(got[name], wanted_, atol=1e-5)
-    with pytest.raises(ExportFailed, match="their features as one tensor"):
-        loaders.load(tmp_path / "model", "lightgbm", promised, (), tabular=True)

@@ -138,3 +138,9 @@ def test_a_file_that_is_not_what_its_name_says_is_refused(name: str, body: bytes
 
 def test_a_file_of_another_kind_is_refused() -> None:
     assert "is not a .npz, .csv or .parquet file" in refused(b"{}", "a.json")
+
+
+def test_a_list_of_values_stands_for_a_column() -> None:
+    samples, _ = load_samples(npz(age=[31, 45], city=["Bonn", "Köln"]), "v.npz", TWO, "label")
+    assert samples["age"].tolist() == [[31], [45]]
+    assert samples["city"].tolist() == [["Bonn"], ["Köln"]]

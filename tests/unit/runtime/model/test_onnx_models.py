@@ -11,7 +11,7 @@ from hypothesis.extra import numpy as npst
 from onnx import TensorProto, helper
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model import onnx_models
+from shiplift.runtime.model import onnx_models, tensors
 from tests.unit.examples import perceptron, save, signature, tensor
 
 _floats = npst.arrays(np.float32, npst.array_shapes(max_dims=3), elements={"allow_nan": False})
@@ -106,7 +106,7 @@ def test_a_session_answers_by_name(tmp_path: Path) -> None:
     whole = onnx_models.answer(running, {"input": rows})
     assert {name: array.shape for name, array in whole.items()} == {"output": (5, 3)}
     pieces = [onnx_models.answer(running, {"input": rows[at : at + 2]}) for at in range(0, 5, 2)]
-    np.testing.assert_allclose(onnx_models.concatenate(pieces)["output"], whole["output"], rtol=1e-5)
+    np.testing.assert_allclose(tensors.concatenate(pieces)["output"], whole["output"], rtol=1e-5)
 
 
 def test_a_session_takes_text_as_numpy_gives_it(tmp_path: Path) -> None:

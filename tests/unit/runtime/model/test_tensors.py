@@ -96,11 +96,32 @@ def test_what_is_no_npz_of_plain_arrays_is_refused(body: bytes) -> None:
         load_npz(body)
 
 
-def test_an_npz_that_unpacks_to_more_than_fits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_npz_that_unpacks_to_more_than_fits_is_refused() -> None:
     body = savez(x=np.zeros(100_000, np.uint8))
-    monkeypatch.setattr(tensors, "MAX_NPZ_BYTES", 50_000)
     with pytest.raises(DataInvalid, match="unpacks to 100128 bytes, the limit is 50000"):
-        load_npz(body)
+        load_npz(body, tensors.DataLimits(unpacked_bytes=50_000))
+    with pytest.raises(DataInvalid, match="has 100000 samples, the limit is 10"):
+        load_npz(body, tensors.DataLimits(samples=10))
+
+
+def test_an_npz_whose_header_claims_more_than_it_holds_is_refused_before_memory_is_taken() -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**40,)})
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w") as archive:
+        archive.writestr("x.npy", header.getvalue())
+    with pytest.raises(DataInvalid, match=f"x.npy claims {2**43} bytes and holds"):
+        load_npz(body.getvalue())
+
+
+def test_14_mb_that_unpack_to_12_gib_are_refused_with_both_numbers() -> None:
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", b"")
+        archive.infolist()[0].file_size = 12 << 30  # as the directory of the real one says
+    with pytest.raises(DataInvalid, match=f"unpacks to {12 << 30} bytes, the limit is {4 << 30}") as error:
+        load_npz(body.getvalue(), tensors.DATA_LIMITS)
+    assert "policy.unpacked_mb" in error.value.do
 
 
 @settings(deadline=None, max_examples=80)

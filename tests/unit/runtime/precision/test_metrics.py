@@ -9,7 +9,9 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.precision import metrics
+from shiplift.runtime.precision.scoring import metrics
+from shiplift.runtime.precision.scoring.classes import predicted
+from shiplift.runtime.records.precision import SCALES
 
 sklearn = pytest.importorskip("sklearn.metrics")
 
@@ -92,8 +94,95 @@ def test_a_single_sample_has_no_certainty() -> None:
     assert metrics.score("accuracy", {"label": np.array([1])}, np.array([1])) == (1.0, math.inf)
 
 
-def test_a_smaller_mean_error_is_better_and_a_larger_anything_else() -> None:
-    assert [metrics.better(metric) for metric in ("accuracy", "f1", "cosine", "mae")] == [1, 1, 1, -1]
+def test_a_smaller_error_or_loss_is_better_and_a_larger_anything_else() -> None:
+    smaller = {metric for metric, scale in SCALES.items() if scale.better < 0}
+    assert smaller == {"mae", "rmse", "mape", "log_loss"}
+
+
+@settings(deadline=None, max_examples=10)
+@given(st.integers(2, 4), st.integers(30, 60), st.integers(0, 1000))
+def test_roc_auc_and_log_loss_are_scikit_learn_s(classes: int, samples: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    labels = np.concatenate([np.arange(classes), rng.integers(0, classes, samples)])
+    logits = rng.normal(size=(len(labels), classes)).astype(np.float32)
+    likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    auc, error = metrics.score("roc_auc", {"logits": logits}, labels)
+    scores = likely[:, 1] if classes == 2 else likely
+    assert auc == pytest.approx(sklearn.roc_auc_score(labels, scores, multi_class="ovr"), abs=1e-6)
+    assert 0 < error < 1
+    for outputs in ({"logits": logits}, {"label": labels, "probabilities": likely}):
+        loss, _ = metrics.score("log_loss", outputs, labels)
+        assert loss == pytest.approx(sklearn.log_loss(labels, likely, labels=range(classes)), rel=1e-4)
+
+
+def test_the_score_of_one_class_alone_is_a_probability_or_a_logit() -> None:
+    labels = np.array([0, 1, 1, 0, 1])
+    probability = np.array([[0.2], [0.9], [0.6], [0.4], [0.3]], np.float32)
+    logit = np.log(probability / (1 - probability))
+    expected = sklearn.roc_auc_score(labels, probability[:, 0])
+    for output in (probability, logit, logit[:, 0]):
+        assert metrics.score("roc_auc", {"score": output}, labels)[0] == pytest.approx(expected)
+
+
+def test_names_of_classes_are_numbered_alphabetically_if_there_is_one_for_each_score() -> None:
+    scores = {"scores": np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]], np.float32)}
+    assert metrics.score("roc_auc", scores, np.array(["cat", "dog", "cat"]))[0] == 1
+    with pytest.raises(DataInvalid, match="3 names of classes"):
+        metrics.score("roc_auc", scores, np.array(["cat", "dog", "emu"]))
+    with pytest.raises(DataInvalid, match="classes from 0 to 2"):
+        metrics.score("log_loss", scores, np.array([0, 1, 2]))
+    with pytest.raises(DataInvalid, match="needs an output of scores"):
+        metrics.score("log_loss", {"label": np.array([0, 1, 1])}, np.array([0, 1, 1]))
+
+
+def test_roc_auc_is_undefined_where_all_samples_are_of_one_class() -> None:
+    assert not metrics.defined("roc_auc", np.array([1, 1]))
+    assert metrics.defined("roc_auc", np.array(["a", "b"], dtype=object))
+    assert metrics.defined("accuracy", np.array([1, 1]))
+    assert math.isnan(metrics.score("roc_auc", {"scores": np.eye(2, dtype=np.float32)}, np.array([1, 1]))[0])
+
+
+@settings(deadline=None, max_examples=10)
+@given(_values)
+def test_errors_of_regressions_are_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    actual, expected = pair
+    outputs = {"out": actual}
+    assert metrics.score("rmse", outputs, expected)[0] == pytest.approx(
+        math.sqrt(np.mean((actual - expected) ** 2))
+    )  # over all numbers, of every column alike
+    assert metrics.score("r2", outputs, expected)[0] == pytest.approx(sklearn.r2_score(expected, actual))
+    assert metrics.score("mape", outputs, expected)[0] == pytest.approx(
+        sklearn.mean_absolute_percentage_error(expected, actual)
+    )
+
+
+def test_numbers_that_are_not_finite_have_no_score() -> None:
+    for metric in ("rmse", "r2", "mape"):
+        got = metrics.score(metric, {"out": np.array([1.0, np.nan])}, np.array([1.0, 2.0]))
+        assert math.isnan(got[0])
+
+
+def test_recall_counts_the_nearest_neighbours_that_are_kept() -> None:
+    rng = np.random.default_rng(0)
+    expected = rng.normal(size=(700, 16))
+    assert metrics.score("recall_at_10", {"embedding": 3 * expected}, expected)[0] == 1  # lengths don't count
+    value, error = metrics.score("recall_at_10", {"embedding": expected + rng.normal(size=(700, 16))}, expected)
+    assert 0.05 < value < 0.9
+    assert 0 < error < 0.05
+
+
+def test_recall_is_that_of_scikit_learn_s_neighbours() -> None:
+    from sklearn.neighbors import NearestNeighbors
+
+    rng = np.random.default_rng(1)
+    expected, actual = rng.normal(size=(2, 60, 8))
+
+    def neighbours(vectors: NDArray[Any]) -> list[set[int]]:
+        index = NearestNeighbors(metric="cosine", n_neighbors=11).fit(vectors)
+        return [set(row) - {i} for i, row in enumerate(index.kneighbors(vectors, return_distance=False).tolist())]
+
+    shared = [len(a & b) / 10 for a, b in zip(neighbours(actual), neighbours(expected), strict=True)]
+    assert metrics.score("recall_at_10", {"embedding": actual}, expected)[0] == pytest.approx(np.mean(shared))
 
 
 @pytest.mark.parametrize(
@@ -109,7 +198,7 @@ def test_a_smaller_mean_error_is_better_and_a_larger_anything_else() -> None:
     ],
 )
 def test_a_class_is_read_from_labels_or_from_scores(outputs: Any, classes: list[Any]) -> None:
-    assert metrics.predicted(outputs).tolist() == classes
+    assert predicted(outputs).tolist() == classes
 
 
 def test_texts_are_compared_as_texts() -> None:
@@ -138,7 +227,7 @@ def test_labels_that_cannot_be_compared_are_refused_not_counted_as_wrong(
     assert message in error.value.what
 
 
-@pytest.mark.parametrize("metric", ["mae", "cosine"])
+@pytest.mark.parametrize("metric", ["mae", "cosine", "rmse", "r2", "mape", "recall_at_10"])
 @pytest.mark.parametrize("labels", [np.zeros((3, 2)), np.full((3, 3), "a"), np.zeros(0)])
 def test_expected_outputs_of_another_shape_or_kind_are_refused(metric: Any, labels: Any) -> None:
     with pytest.raises(DataInvalid, match=f"metric {metric} needs labels"):

@@ -14,9 +14,7 @@ from shiplift.runtime.precision.evaluation import Validation
 from shiplift.runtime.records.precision import Evaluation
 from shiplift.runtime.spec.model import Quantization
 from shiplift.runtime.spec.target import Target
-from shiplift.steps.quantize import _jobs
 from tests.unit.examples import perceptron, signature
-from tests.unit.steps.test_quantize import Bench
 
 GPU = Target(name="h200", accelerator="nvidia", server="nvidia", compute_capability="9.0")
 COPIES = """#!/bin/sh
@@ -90,7 +88,7 @@ def test_rungs_of_a_gpu_are_built_by_it_where_it_is_configured(
 def test_it_is_for_gpus_alone_and_only_where_it_is_configured(tmp_path: Path, python: Path) -> None:
     assert not job(tmp_path, "fp16", python, Target()).by_modelopt
     unset = job(tmp_path, "fp8", python).model_copy(update={"modelopt": ""})
-    assert "which needs its own image" in rungs.build(unset).failed
+    assert "which is in the image for GPUs" in rungs.build(unset).failed
 
 
 def test_what_it_complains_about_is_the_rung_s_reason(tmp_path: Path, python: Path) -> None:
@@ -98,16 +96,5 @@ def test_what_it_complains_about_is_the_rung_s_reason(tmp_path: Path, python: Pa
     assert "failed with exit code 1: no kernel image is available" in rungs.build(job(tmp_path, "fp8", python)).failed
     with pytest.raises(QuantizeFailed, match="exit code 0: it wrote nothing"):
         modelopt.run(["true", "-m", "modelopt.onnx.quantization"], tmp_path / "nothing.onnx")
-    with pytest.raises(MissingTool, match="its own image"):
+    with pytest.raises(MissingTool, match="in the image for GPUs"):
         modelopt.run([str(tmp_path / "nowhere"), "-m", "x"], tmp_path / "nothing.onnx")
-
-
-def test_without_calibration_data_there_is_no_fp8_either(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    target = GPU.model_copy(update={"precisions": ("fp32", "int8", "fp8")})
-    validation: Any = Validation(metric=None, asked={"input": bench.inputs}, reference={})
-    jobs, notes = _jobs(
-        tmp_path, bench.file, bench.site, bench.exported, target, Quantization(), validation, None, Evaluation()
-    )  # fmt: skip
-    assert jobs == []
-    assert notes == [f"{precision} was not built: no calibration data were logged" for precision in ("int8", "fp8")]

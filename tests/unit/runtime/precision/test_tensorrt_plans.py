@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from shiplift.runtime.base.errors import MissingTool, QuantizeFailed
-from shiplift.runtime.precision import tensorrt_plans
+from shiplift.runtime.base.errors import QuantizeFailed
 from shiplift.runtime.precision.tensorrt_plans import (
     PLAN,
     Stamp,
@@ -19,10 +18,7 @@ from shiplift.runtime.precision.tensorrt_plans import (
 )
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.target import Profile, Target, Versions
-from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.steps.quantize import _with_plans
-from tests.unit.examples import exported, perceptron, signature, site, tensor
-from tests.unit.steps.test_quantize import candidate
+from tests.unit.examples import perceptron, signature, tensor
 
 H200 = Target(
     name="h200", accelerator="nvidia", server="nvidia", engine="tensorrt", compute_capability="9.0", memory_mb=141312,
@@ -159,23 +155,3 @@ def test_a_plan_is_held_against_where_it_would_be_loaded(version: str, pair: str
             require_match(stamp, target)
     else:
         require_match(stamp, target)
-
-
-def test_kept_candidates_get_a_plan_and_dropped_ones_none(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tensorrt_plans, "library", Library)
-    store = ArtifactStore(site(tmp_path).artifacts_uri)
-    tree = store.put_tree(model.parent)
-    kept = candidate("fp16", 1.0).model_copy(update={"model": tree})
-    dropped = candidate("fp32", 1.0, dropped="slow").model_copy(update={"model": tree})
-    result = _with_plans(site(tmp_path), store, H200, exported(), (kept, dropped))
-    assert result[0].model is not None
-    assert set(store.manifest(result[0].model)) == {"model.onnx", "model.plan", "plan.json"}
-    assert result[1] == dropped
-
-
-def test_without_the_library_a_plan_is_a_missing_tool(tmp_path: Path) -> None:
-    with pytest.raises(MissingTool, match="TensorRT is not installed"):
-        _with_plans(site(tmp_path), ArtifactStore(site(tmp_path).artifacts_uri), H200, exported(), ())
-    assert _with_plans(site(tmp_path), ArtifactStore("memory://x"), Target(), exported(), ()) == ()

@@ -72,9 +72,10 @@ def test_what_something_is_changes_its_identity() -> None:
     assert identity(Tree(leaf=Leaf(size=1))) != identity(Tree(leaf=Leaf(size=2)))
 
 
-def test_a_site_and_a_trigger_never_change_an_identity(tmp_path: Any) -> None:
-    assert identity(site(tmp_path)) == identity(Trigger(kind="webhook", delivery="x")) == {}
-    assert identity(site(tmp_path, place=CLUSTER)) == {}
+def test_of_a_site_only_its_policy_counts_and_of_a_trigger_nothing(tmp_path: Any) -> None:
+    assert identity(Trigger(kind="webhook", delivery="x")) == {}
+    assert identity(site(tmp_path)) == identity(site(tmp_path / "b", place=CLUSTER))
+    assert list(identity(site(tmp_path))) == ["policy"]
 
 
 def test_what_runs_a_deployment_never_changes_its_identity() -> None:

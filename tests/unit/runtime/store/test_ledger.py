@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.request import Request
@@ -187,3 +188,15 @@ def test_the_promotion_of_another_version_copied_here_is_none(tmp_path: Path, ru
     ledger(tmp_path, runs, version=4).put_promotion(promotion(4))
     runs.texts["run-digits-3", "shiplift/promotion.json"] = runs.texts["run-digits-4", "shiplift/promotion.json"]
     assert ledger(tmp_path, runs).promotion() is None
+
+
+def test_a_version_that_is_gone_was_deleted_during_its_release(tmp_path: Path, runs: Runs) -> None:
+    records, error = ledger(tmp_path, runs), NotFound("the registry has no run 'x'", do="-")
+    assert records.explain(error) is error
+
+    def gone(_name: str, _version: int) -> VersionInfo:
+        raise NotFound("no such version", do="-")
+
+    runs.version = gone  # type: ignore[method-assign, assignment]
+    explained = str(records.explain(error))
+    assert explained.startswith("version 3 of 'digits' was deleted while its release was under way. Register it again")

@@ -1,8 +1,9 @@
 """What can be said of the registry without one: names, and what happens when nobody answers."""
 
 import ssl
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from ipaddress import ip_address
@@ -17,9 +18,9 @@ from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shiplift.runtime.base.errors import NotAdmitted, Temporary, UsageError
+from shiplift.runtime.base.errors import NotAdmitted, RegistryDenied, Temporary, UsageError
 from shiplift.runtime.host.processes import free_port
-from shiplift.runtime.store.registry import Registry, check_name, model_and_version
+from shiplift.runtime.store.registry import Registry, VersionInfo, check_name, model_and_version
 from shiplift.runtime.store.registry_rest import RestRegistry, version_exists
 
 
@@ -166,7 +167,7 @@ class Files(Registry):
     def __init__(self, body: bytes) -> None:
         self.body = body
 
-    def download_run_file(self, run_id: str, path: str, to: Path) -> Path | None:
+    def download_run_file(self, run_id: str, path: str, to: Path, *, limit_mb: float = 0) -> Path | None:
         (to / "file").write_bytes(self.body)
         return to / "file"
 
@@ -220,3 +221,37 @@ def test_a_version_is_a_positive_number(name: str) -> None:
 def test_a_name_that_no_model_has_is_refused(name: str) -> None:
     with pytest.raises(NotAdmitted, match="can't be a model's name"):
         model_and_version(name)
+
+
+REFUSALS = {
+    "MLflow's": (403, b"Permission denied"),
+    "MLflow's to who has no account": (401, b"You are not authenticated."),
+    "MLflow's as JSON": (403, b'{"error_code": "PERMISSION_DENIED", "message": "no"}'),
+    "a proxy's page": (403, b"<html>no</html>"),
+}
+
+
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_a_model_that_is_forbidden_or_absent_for_this_account_is_denied_and_not_temporary(
+    uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refusal: str
+) -> None:
+    status, body = REFUSALS[refusal]
+    monkeypatch.setattr(Answers, "status", status)
+    monkeypatch.setattr(Answers, "body", body)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)  # a stub of it, from a scanner that another test ran
+    registry = Registry(uri.rstrip("/"))
+    info = VersionInfo(name="m", version=1, source="", run_id="r", created_at=0)
+    calls: list[Callable[[], object]] = [
+        lambda: registry.version("m", 1),
+        lambda: registry.versions("m"),
+        lambda: registry.alias("m", "champion"),
+        lambda: registry.tag("m", 1, release="r"),
+        lambda: registry.read_text("r", "shiplift/x.txt"),
+        lambda: registry.write_text("r", "shiplift/x.txt", "x"),
+        lambda: registry.download_model(info, tmp_path, limit_mb=1),
+        lambda: registry.metrics("r", p99_ms=1),
+    ]
+    for call in calls:
+        with pytest.raises(RegistryDenied, match=f"it answered {status}") as denied:
+            call()
+        assert denied.value.exit_code == 55

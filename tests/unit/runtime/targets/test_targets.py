@@ -91,6 +91,33 @@ def test_a_machine_is_detected_as_its_processor_and_its_gpu() -> None:
     assert older_gpu.precisions == ("fp32", "fp16", "bf16", "int8")
 
 
+@pytest.mark.parametrize(
+    ("flags", "name", "features"),
+    [
+        ({"avx512_bf16"}, "cpu-vnni-bf16", ("AVX512BF16",)),
+        ({"avx512_bf16", "amx_bf16", "amx_int8"}, "cpu-vnni-amx", ("AMXBF16", "AMXINT8", "AVX512BF16")),
+    ],
+)
+def test_a_processor_that_computes_in_bf16_is_a_target_of_its_own(
+    flags: set[str], name: str, features: tuple[str, ...]
+) -> None:
+    machine = Hardware(architecture="x86_64", flags=VNNI.flags | flags)
+    (cpu,) = detect(machine)
+    assert (cpu.name, cpu.cpu_features, cpu.precisions) == (name, features, ("fp32", "bf16", "int8"))
+    assert mismatch(cpu, machine) == ""
+    assert mismatch(cpu, VNNI) == f"it wants a CPU with {', '.join(features)}, which this machine's lacks"
+    assert mismatch(Target(accelerator="cpu-vnni"), machine) == ""
+
+
+def test_nodes_that_compute_in_bf16_are_selected_by_their_labels() -> None:
+    labels = {"kubernetes.io/arch": "amd64", f"{NFD}AVX512VNNI": "true"}
+    amx = labels | {f"{NFD}{feature}": "true" for feature in ("AMXBF16", "AMXINT8", "AVX512BF16")}
+    plain, faster = of_nodes([node(labels), node(amx)])
+    assert (plain.name, plain.precisions, plain.node_selector) == ("cpu-vnni", ("fp32", "int8"), labels)
+    assert (faster.name, faster.node_selector) == ("cpu-vnni-amx", amx)
+    assert faster.precisions == ("fp32", "bf16", "int8")
+
+
 def test_what_was_detected_means_the_machine_it_was_detected_on() -> None:
     for machine in (VNNI, AVX2, PLAIN, ARM, Hardware(architecture="x86_64", flags=frozenset(), gpus=(A10,))):
         assert [mismatch(target, machine) for target in detect(machine)] == [""] * len(detect(machine))
@@ -176,9 +203,10 @@ def test_a_wrong_catalogue_says_what_is_wrong(tmp_path: Path, text: str, message
         catalogue(tmp_path)
 
 
-def test_of_several_targets_it_is_told_at_once_that_one_serves(tmp_path: Path) -> None:
+def test_of_several_targets_it_is_told_at_once_which_serve(tmp_path: Path) -> None:
     two = find_targets(site(tmp_path), Wanted(targets=(Target(name="fast"), Target(name="spare"))))
-    assert two.remark() == "of fast, spare the first that can run serves; the others are prepared and not served"
+    told = "of fast, spare the first that can run serves on one machine; on a cluster each does, on its own nodes"
+    assert two.remark() == told
     assert find_targets(site(tmp_path), Wanted()).remark() == ""
 
 

@@ -19,7 +19,7 @@ from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy
-from tests.unit.examples import artifact, champion, comparison, exported, load_report, package, site
+from tests.unit.examples import artifact, champion, comparison, deployment, exported, load_report, site
 from tests.unit.runtime.gates.test_report import admitted, report
 
 
@@ -45,7 +45,7 @@ def released(home: Path, version: int, **records: Record) -> None:
 
 def measured(p99_ms: float = 10) -> Any:
     evidence = policy.evidence_of(
-        exported(), package(), load_report(comparison=comparison(p99_ratio=1.2), memory_mb=p99_ms * 20), champion()
+        exported(), deployment(), load_report(comparison=comparison(p99_ratio=1.2), memory_mb=p99_ms * 20), champion()
     )
     limits = Limits(quality=Quality(), data=Data(), slo=Slo(p99_ms=40), policy=Policy())
     return policy.verdict(evidence, limits)

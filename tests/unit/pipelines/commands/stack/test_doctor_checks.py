@@ -8,6 +8,7 @@ from shiplift.pipelines.commands.stack import doctor_checks
 from shiplift.pipelines.commands.stack.doctor_checks import Examination
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.host.processes import free_port
+from shiplift.runtime.records.site import SandboxSettings
 from shiplift.runtime.serving.triton.environment import unsupported
 
 
@@ -26,9 +27,16 @@ def states(examination: Examination) -> dict[str, str]:
 def test_the_machine_is_examined_and_left_as_it_was(settings: Settings, tmp_path: Path) -> None:
     examination = doctor_checks.examine(settings)
     assert list(tmp_path.iterdir()) == []
-    assert {"python", "mlflow", "onnxruntime", "sandbox: network", "sandbox: files", "disk", "memory"} <= set(
-        states(examination)
-    )
+    assert {
+        "python",
+        "mlflow",
+        "onnxruntime",
+        "sandbox: namespaces",
+        "sandbox: landlock",
+        "sandbox: seccomp",
+        "disk",
+        "memory",
+    } <= set(states(examination))
     assert states(examination)["python"] == "ok"
 
 
@@ -85,3 +93,18 @@ def test_findings_are_shown_as_a_table(settings: Settings, capfd: pytest.Capture
     out, _ = capfd.readouterr()
     assert all(finding.name in out for finding in examination.findings)
     assert ("this machine can run releases" in out) == examination.usable
+
+
+@pytest.mark.parametrize(("accepted", "state"), [((), "missing"), (("landlock",), "warning")])
+def test_a_mechanism_that_the_kernel_refuses_is_named_with_how_to_get_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, accepted: tuple[str, ...], state: str
+) -> None:
+    """The refusal itself is tested with real kernels' answers in runtime/confinement/test_refusals.py."""
+    monkeypatch.setattr("shiplift.runtime.confinement.sandbox.probe", lambda _: {"landlock": "no such call"})
+    site = settings.model_copy(update={"sandbox": SandboxSettings.model_validate({"allow_without": accepted})})
+    findings = {finding.name: finding for finding in doctor_checks.examine(site).findings}
+    assert findings["sandbox: namespaces"].state == "ok"
+    finding = findings["sandbox: landlock"]
+    assert (finding.state, "no such call" in finding.found) == (state, True)
+    assert "5.13" in finding.do
+    assert "allow_without" in finding.do

@@ -10,9 +10,10 @@ import pytest
 import typer
 import yaml
 
+import shiplift
 from shiplift.pipelines.commands.app import app
 from shiplift.pipelines.commands.start import init_files
-from shiplift.runtime.base.errors import UsageError
+from shiplift.runtime.base.errors import StackDown, UsageError
 
 WORKFLOW = Path(".github/workflows/shiplift-release.yaml")
 
@@ -30,6 +31,27 @@ def test_the_workflow_is_not_overwritten_unasked(tmp_path: Path, workflow: dict[
         init_files.write(tmp_path, force=False, github_actions=True)
     assert init_files.write(tmp_path, force=True, github_actions=True)
     assert len(init_files.write(tmp_path, force=False)) == 3
+
+
+def test_the_training_script_uses_the_library_that_was_asked_for(tmp_path: Path) -> None:
+    for library in init_files.STARTERS:
+        init_files.write(tmp_path / library, force=False, starter=library)
+        script = (tmp_path / library / "train.py").read_text()
+        assert f"mlflow.{'pytorch' if library == 'torch' else library}.log_model(" in script
+        compile(script, "train.py", "exec")
+    with pytest.raises(UsageError, match="no starter for 'fortran'"):
+        init_files.write(tmp_path / "other", force=False, starter="fortran")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_script_finds_mlflow_by_its_variable_or_by_the_running_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow.example:5000")
+    assert shiplift.tracking_uri(home=tmp_path) == "http://mlflow.example:5000"
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    with pytest.raises(StackDown, match="no stack was started"):
+        shiplift.tracking_uri(home=tmp_path)
 
 
 def test_it_may_read_and_nothing_else(workflow: dict[str, Any]) -> None:

@@ -10,18 +10,22 @@ from typing import Any, get_args
 import pytest
 import yaml
 
+import shiplift
 from shiplift.pipelines.choices import EngineName
 from shiplift.pipelines.engines.answers import Catalogue, ClusterStatus
 from shiplift.pipelines.engines.argo.engine import ArgoEngine
 from shiplift.pipelines.engines.table import ENGINES
-from shiplift.runtime.base.errors import ClusterRefused, NotFound, SpecInvalid, Temporary
+from shiplift.runtime.base.errors import Cancelled, ClusterRefused, NotFound, SpecInvalid, Temporary
+from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.serving import Endpoint
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, Published, inside_of
 from shiplift.runtime.spec.target import Target
 from tests.unit.api_server import ApiServer, running
-from tests.unit.examples import site
+from tests.unit.examples import signature, site
 
 NODE = {"type": "Pod", "id": "n1", "templateName": "admit", "startedAt": "2026-01-01T00:00:00Z"}
 
@@ -86,7 +90,7 @@ def pod(server: ApiServer, name: str, *lines: str, labels: dict[str, str], start
 
 def stage(server: ApiServer, workflow: str, name: str, *lines: str, **more: Any) -> None:
     """A stage's pod."""
-    labels = {"workflows.argoproj.io/workflow": workflow, "shiplift.dev/stage": name}
+    labels = {"workflows.argoproj.io/workflow": workflow, "shiplift.dev/stages": name}
     pod(server, f"{workflow}-{name}-{more.get('started', '')}", *lines, labels=labels, **more)
 
 
@@ -107,9 +111,57 @@ def test_the_releases_of_a_cluster_are_listed_newest_first(engine: ArgoEngine, s
     workflow(server, "release-digits-2", 2, created="2026-01-02T00:00:00Z")
     status = engine.status(None)
     assert isinstance(status, ClusterStatus)
-    assert [(release.name, release.phase, release.verdict, release.reason) for release in status.releases] == [
-        ("release-digits-2", "Running", "", ""), ("release-digits-1", "Failed", "fail", "too slow"),
+    assert [(release.name, release.phase, release.outcome, release.reason) for release in status.releases] == [
+        ("release-digits-2", "Running", "", ""), ("release-digits-1", "Failed", "refused", "too slow"),
     ]  # fmt: skip
+
+
+def test_a_cancelled_release_is_not_called_inconclusive(engine: ArgoEngine, server: ApiServer) -> None:
+    cancelled = report("done").model_copy(
+        update={"verdict": Outcome.INCONCLUSIVE, "exit_code": 130, "failure": Failure.of(Cancelled("stopped", do="x"))}
+    )
+    outputs = {"parameters": [{"name": "release_report", "value": cancelled.model_dump_json()}]}
+    workflow(server, "done", phase="Failed", nodes={"n9": {"outputs": outputs}})
+    workflow(server, "terminated", phase="Failed")
+    workflow(server, "stopping")
+    for name in ("terminated", "stopping"):
+        server.workflows[name]["spec"]["shutdown"] = "Terminate"
+    status = engine.status(None)
+    assert isinstance(status, ClusterStatus)
+    shown = {release.name: (release.outcome, release.reason) for release in status.releases}
+    assert shown["terminated"] == ("cancelled", "")
+    assert shown["done"] == ("cancelled", "too slow")
+    assert shown["stopping"] == ("", "it is being cancelled")
+    assert (cancelled.heading, cancelled.message) == ("CANCELLED", "cancelled: too slow")
+
+
+def test_a_registry_that_does_not_answer_leaves_a_note(
+    engine: ArgoEngine, server: ApiServer, tmp_path: Path
+) -> None:  # fmt: skip
+    installed(server, tmp_path)
+    workflow(server, "release-digits-1")
+    status = engine.status(None)
+    assert isinstance(status, ClusterStatus)
+    assert [release.name for release in status.releases] == ["release-digits-1"]
+    assert status.note.startswith("releases whose Workflows were removed are not listed: asking service mlflow failed")
+
+
+NO_CPU = "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu."
+
+
+def test_a_pod_that_fits_no_node_is_reported_at_once(engine: ArgoEngine, server: ApiServer) -> None:
+    pending = NODE | {"phase": "Pending", "message": "PodInitializing"}
+    workflow(server, "r", nodes={"n1": pending})
+    events = engine.events("r")
+    assert [event and event.kind for event in (next(events), next(events))] == ["started", None]
+    server.workflows["r"]["status"]["nodes"]["n1"] = pending | {"message": NO_CPU}
+    waiting = next(events)
+    assert waiting is not None
+    assert (waiting.stage, waiting.kind, waiting.message) == ("admit", "progress", f"Pending: {NO_CPU}")
+    assert next(events) is None
+    status = engine.status(None)
+    assert isinstance(status, ClusterStatus)
+    assert status.releases[0].reason == f"Pending: {NO_CPU}"
 
 
 def test_a_release_is_under_way_until_its_workflow_has_ended(engine: ArgoEngine, server: ApiServer) -> None:
@@ -183,7 +235,78 @@ def test_a_model_that_nothing_serves_is_not_asked(engine: ArgoEngine, server: Ap
         engine.infer("digits", tmp_path / "x.npz")
 
 
+def published(server: ApiServer, **changes: Any) -> None:
+    """What the operator says of a model."""
+    entry = Published(
+        model="digits", revision="digits-2-bbbbbbbb", version=2, signature=signature(),
+        inside=inside_of("digits", "shiplift-serving"), **changes,
+    )  # fmt: skip
+    data = {"digits": entry.model_dump_json()}
+    server.objects["configmaps"][CONFIG_MAP_NAME] = {"metadata": {"name": CONFIG_MAP_NAME}, "data": data}
+
+
+def test_a_model_is_discovered_from_inside_the_cluster_and_from_outside(
+    engine: ArgoEngine, server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed(server, tmp_path)
+    with pytest.raises(NotFound, match="production does not serve 'digits'"):
+        shiplift.discover("digits", engine="argo", home=tmp_path)
+    published(server)
+    with pytest.raises(NotFound, match="'digits' has no address outside the cluster"):
+        engine.discover("digits")
+    outside = Endpoint(http="http://10.0.0.1:8000", grpc="10.0.0.1:8001")
+    published(server, outside=outside, host="digits.shiplift-serving")
+    served = shiplift.discover("digits", engine="argo", home=tmp_path)
+    assert (served.grpc, served.host, served.version) == (outside.grpc, "digits.shiplift-serving", 2)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    assert engine.discover("digits").grpc == "digits.shiplift-serving:8001"
+
+
 # --- logs ---
+
+
+def test_the_lines_of_a_shared_pod_are_those_of_its_stages(engine: ArgoEngine, server: ApiServer) -> None:
+    workflow(server, "r", 3)
+    written = ["argo began", "admit: started", "admit: ok after 1.00 s", "export: started", "a warning", "deploy: odd"]
+    stage(server, "r", "admit.export", *written)
+    assert list(engine.logs("digits/3", lines=50, follow=False)) == [
+        "admit            argo began", "admit            started", "admit            ok after 1.00 s",
+        "export           started", "export           a warning", "export           deploy: odd",
+    ]  # fmt: skip
+
+
+GROUP = {"type": "Pod", "id": "g1", "templateName": "prepare", "phase": "Running", "startedAt": "2026-01-01T00:00:00Z"}
+
+
+def grouped(server: ApiServer, *lines: str) -> None:
+    """A Workflow whose first pod has written these lines."""
+    workflow(server, "r", nodes={"g1": GROUP})
+    stage(server, "r", "admit.find_targets.export", *lines)
+    (written,) = server.objects["pods"].values()
+    written["metadata"]["annotations"] = {"workflows.argoproj.io/node-id": "g1"}
+
+
+def test_the_stages_of_a_running_pod_are_reported_from_its_log(engine: ArgoEngine, server: ApiServer) -> None:
+    grouped(server, "admit: started", "admit: ok after 1.50 s (cached)", "export: started")
+    seen: list[tuple[str, str]] = []
+    for event in engine.events("r"):
+        seen += [(event.stage, event.kind)] if event else []
+        if ("export", "started") in seen:
+            break
+    assert seen[-2:] == [("admit", "finished"), ("export", "started")]
+    status = engine.status(None)
+    assert isinstance(status, ClusterStatus)
+    assert status.releases[0].reason == "under way: export"
+
+
+def test_without_a_log_a_running_pod_is_at_its_first_stage(engine: ArgoEngine, server: ApiServer) -> None:
+    workflow(server, "r", nodes={"g1": GROUP})
+    first = next(engine.events("r"))
+    assert first is not None
+    assert (first.stage, first.kind) == ("admit", "started")
+    status = engine.status(None)
+    assert isinstance(status, ClusterStatus)
+    assert status.releases[0].reason == "under way: admit"
 
 
 def test_the_log_of_a_release_is_that_of_its_stages_in_their_order(engine: ArgoEngine, server: ApiServer) -> None:
@@ -263,3 +386,45 @@ def test_detected_targets_are_written_here(engine: ArgoEngine, server: ApiServer
     assert [entry.target.name for entry in catalogue.entries] == ["small"]
     assert catalogue.file == str(tmp_path / "targets.yaml")
     assert "small" in (tmp_path / "targets.yaml").read_text()
+
+
+# --- what serves ---
+
+
+def service(server: ApiServer, model: str, *conditions: dict[str, Any], generation: int = 1, **status: Any) -> None:
+    """A model's TritonService, as the operator left it."""
+    server.kinds["/apis/shiplift.dev/v1alpha1"] = [
+        {"name": "tritonservices", "kind": "TritonService", "namespaced": True}
+    ]
+    server.objects["tritonservices"][model] = {
+        "metadata": {"name": model, "generation": generation},
+        "spec": {"model": model, "revision": f"{model}-2-bbbbbbbb", "replicas": 2},
+        "status": {"observedGeneration": 1, "conditions": list(conditions)} | status,
+    }
+
+
+def condition(kind: str, status: str, reason: str, message: str = "") -> dict[str, Any]:
+    return {"type": kind, "status": status, "reason": reason, "message": message, "observedGeneration": 1}
+
+
+def test_status_says_what_serves_as_the_operator_saw_it(
+    engine: ArgoEngine, server: ApiServer, tmp_path: Path
+) -> None:  # fmt: skip
+    installed(server, tmp_path)
+    weights = [{"revision": "digits-1-aaaaaaaa", "percent": 90}, {"revision": "digits-2-bbbbbbbb", "percent": 10}]
+    service(
+        server, "digits", condition("Ready", "False", "CanaryFailed"),
+        condition("Stalled", "True", "CanaryFailed", "version 2 failed 3 of its 9 requests"),
+        revision="digits-1-aaaaaaaa", version=1, weights=weights, readyReplicas=1,
+    )  # fmt: skip
+    service(server, "fresh", generation=2)
+    service(server, "well", condition("Ready", "True", "Serving"), revision="well-2-bbbbbbbb", version=2)
+    status = engine.status(None)
+    assert isinstance(status, ClusterStatus)
+    digits, fresh, well = status.services
+    assert (digits.state, digits.reason) == ("Stalled", "CanaryFailed")
+    assert digits.message == "version 2 failed 3 of its 9 requests"
+    assert (digits.version, digits.weights) == (1, {"digits-1-aaaaaaaa": 90, "digits-2-bbbbbbbb": 10})
+    assert (digits.ready_pods, digits.pods) == (1, 2)
+    assert (fresh.state, fresh.message) == ("Unknown", "the operator has not looked at it since it was changed")
+    assert (well.state, well.version) == ("Ready", 2)

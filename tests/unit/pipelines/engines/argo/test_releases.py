@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.releases import MAX_REQUEST_BYTES, ArgoReleases, concluding
+from shiplift.pipelines.engines.argo.workflows import Push
 from shiplift.runtime.base.errors import ClusterRefused, NotFound, SpecInvalid, Temporary
 from shiplift.runtime.base.names import dns_name, push_name, workflow_name
 from shiplift.runtime.records.request import Request, Trigger
@@ -21,6 +22,8 @@ WEBHOOK, SWEEP, MANUAL = Trigger(kind="webhook", delivery="d-1"), Trigger(kind="
 DIGITS = Request(model="digits", version=3)
 NAME = workflow_name("digits", 3, "")
 A, B = "a" * 40, "b" * 40
+PUSH = Push(repository="acme/models", before=A, after=B)
+COMMITS = st.text(alphabet="0123456789abcdef", min_size=40, max_size=40)
 
 
 @pytest.fixture
@@ -65,17 +68,18 @@ def test_a_name_fits_a_label_with_what_is_appended_to_it(model: str, version: in
     assert len(concluding(f"{name}-999")) <= 63
 
 
-@given(st.text(min_size=1, max_size=300), st.text(alphabet="0123456789abcdef", min_size=40, max_size=40))
-def test_a_push_s_name_fits_too(repository: str, commit: str) -> None:
-    assert len(f"{push_name(repository, commit)}-999") <= 63
-    assert re.fullmatch(r"git-[a-z0-9-]*[a-z0-9]", push_name(repository, commit))
+@given(st.text(min_size=1, max_size=300), COMMITS, COMMITS)
+def test_a_push_s_name_fits_too(repository: str, before: str, after: str) -> None:
+    assert len(f"{push_name(repository, before, after)}-999") <= 63
+    assert re.fullmatch(r"git-[a-z0-9-]*[a-z0-9]", push_name(repository, before, after))
 
 
 def test_the_name_says_model_version_and_digest() -> None:
     assert re.fullmatch(r"release-digits-3-[0-9a-f]{10}", NAME)
     others = [workflow_name("digits", 3, "slo: {}"), workflow_name("digits", 4, ""), workflow_name("Digits", 3, "")]
     assert len({NAME, *others}) == 4
-    assert push_name("acme/Models", A) == f"git-acme-models-{'a' * 12}"
+    assert push_name("acme/Models", B, A) == f"git-acme-models-{'a' * 12}-{'b' * 8}"
+    assert push_name("acme/models", A, B) != push_name("acme/models", "c" * 40, B)
 
 
 # --- accepting ---
@@ -265,8 +269,8 @@ def test_a_commit_that_the_registry_knows_is_not_released_again(releases: ArgoRe
 
 
 def test_a_push_is_looked_into_once_unless_that_failed(releases: ArgoReleases, server: ApiServer) -> None:
-    name = push_name("acme/models", B)
-    assert releases.push("acme/models", A, B) == Accepted(name=name, created=True, queued=True)
+    name = push_name("acme/models", A, B)
+    assert releases.push(PUSH) == Accepted(name=name, created=True, queued=True)
     assert server.workflows[name]["spec"] == {
         "workflowTemplateRef": {"name": "git-push"},
         "arguments": {
@@ -277,11 +281,11 @@ def test_a_push_is_looked_into_once_unless_that_failed(releases: ArgoReleases, s
             ]
         },
     }
-    assert not releases.push("acme/models", A, B).created
+    assert not releases.push(PUSH).created
     server.end(name, "Failed")
-    assert releases.push("acme/models", A, B).name == f"{name}-2"
+    assert releases.push(PUSH).name == f"{name}-2"
     server.end(f"{name}-2", "Succeeded")
-    assert releases.push("acme/models", A, B) == Accepted(name=f"{name}-2", created=False, queued=False)
+    assert releases.push(PUSH) == Accepted(name=f"{name}-2", created=False, queued=False)
 
 
 # --- looking, cancelling ---
@@ -290,7 +294,7 @@ def test_a_push_is_looked_into_once_unless_that_failed(releases: ArgoReleases, s
 def test_a_release_is_read_back(releases: ArgoReleases, server: ApiServer) -> None:
     releases.accept(DIGITS, WEBHOOK)
     releases.accept(Request(model="fraud", version=1), WEBHOOK)
-    releases.push("acme/models", A, B)
+    releases.push(PUSH)
     assert [run.request for run in releases.active("digits")] == [DIGITS]
     assert releases.result(NAME) is None
     server.end(NAME, "Failed", nodes=concluded(20))
@@ -299,9 +303,19 @@ def test_a_release_is_read_back(releases: ArgoReleases, server: ApiServer) -> No
     assert releases.active("digits") == ()
     assert {run.name for run in releases.runs()} == {NAME, workflow_name("fraud", 1, "")}
     assert len(list(releases.everything())) == 3
+    assert [run.push for run in releases.everything() if run.push] == [PUSH]
     result = releases.result(NAME)
     assert result is not None
     assert result.exit_code == 20
+
+
+def test_a_stopped_workflow_says_why_in_place_of_argo_s_words(releases: ArgoReleases, server: ApiServer) -> None:
+    releases.accept(DIGITS, WEBHOOK)
+    releases.cancel(NAME, "its image is missing")
+    server.end(NAME, "Failed", message="Stopped with strategy 'Stop'")
+    releases.mark_counted(releases.get(NAME), "failed: its image is missing")
+    assert server.workflows[NAME]["status"]["message"] == "failed: its image is missing"
+    assert releases.get(NAME).counted
 
 
 def test_more_releases_than_a_page_are_all_found(releases: ArgoReleases) -> None:

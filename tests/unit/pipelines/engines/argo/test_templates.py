@@ -6,23 +6,25 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import yaml
 
+from shiplift.pipelines import pods
 from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.ending import ending_of
 from shiplift.pipelines.engines.argo.templates import Size, TemplateSettings, templates
 from shiplift.pipelines.graph import Placement, Stage
-from shiplift.pipelines.release import RELEASE
+from shiplift.pipelines.release import PODS, RELEASE
 from shiplift.runtime.base.errors import ArtifactCorrupt, Cancelled, Temporary, UsageError
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.precision import Slice
-from shiplift.runtime.records.release import StageRun
+from shiplift.runtime.records.release import StageRun, StageRuns
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, GatewayRef, Site
 from shiplift.runtime.records.verdict import Outcome, Verdict
@@ -64,12 +66,46 @@ def test_argo_itself_finds_nothing_wrong(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_stage_is_a_template_that_takes_and_gives_its_records() -> None:
-    by_name = {template["name"]: template for template in rendered()["release"]["templates"]}
-    for stage in RELEASE.flat():
-        template = by_name[stage.name.replace("_", "-")]
-        assert {parameter["name"] for parameter in template["inputs"]["parameters"]} == set(stage.takes)
-        assert stage.gives.parameter() in {parameter["name"] for parameter in template["outputs"]["parameters"]}
+def by_name(**changes: Any) -> dict[str, Any]:
+    """The templates of a release by name."""
+    return {template["name"]: template for template in rendered(**changes)["release"]["templates"]}
+
+
+def test_stages_that_may_share_a_pod_do() -> None:
+    stages = {
+        name: template["metadata"]["labels"]["shiplift.dev/stages"]
+        for name, template in by_name().items() if "container" in template
+    }  # fmt: skip
+    assert stages == {
+        "prepare": "admit.find_targets.export", "optimize": "quantize.package.tune", "tune": "tune",
+        "find-champion": "find_champion", "deliver": "deploy.load_test.gate.promote", "conclude": "conclude",
+    }  # fmt: skip
+
+
+def test_a_pod_takes_what_its_stages_lack_and_gives_the_records_of_each() -> None:
+    templates = by_name()
+    for shared in pods.flat(PODS):
+        template = templates[shared.name.replace("_", "-")]
+        given = {parameter["name"] for parameter in template["outputs"]["parameters"]}
+        assert {parameter["name"] for parameter in template["inputs"]["parameters"]} - {"stages"} == set(shared.takes)
+        assert given == {*shared.provides, "stage_runs", "failure"}
+        for stage in shared.stages:
+            assert set(stage.takes) <= {*shared.takes, *given}
+            assert stage.gives.parameter() in given
+
+
+def test_a_target_that_is_measured_elsewhere_gives_the_account_for_that_to_one_stage_alone() -> None:
+    templates = by_name()
+    assert (templates["tune"]["serviceAccountName"], templates["tune"]["automountServiceAccountToken"]) == (
+        "shiplift-tune", True,
+    )  # fmt: skip
+    assert "podSpecPatch" not in templates["tune"]  # it runs anywhere
+    assert "serviceAccountName" not in templates["optimize"]
+    optimize, tune = templates["each-target"]["dag"]["tasks"]
+    elsewhere = "filter(jsonpath(inputs.parameters.fleet, '$.targets'), {#.name == inputs.parameters.item})[0].server"
+    stages = {item["name"]: item["value"] for item in optimize["arguments"]["parameters"]}["stages"]
+    assert stages == f"{{{{={elsewhere} == 'nvidia' ? 'quantize+package' : 'quantize+package+tune'}}}}"
+    assert tune["when"] == f"{{{{={elsewhere} == 'nvidia'}}}}"
 
 
 def test_pods_are_restricted_and_only_those_that_need_the_cluster_may_talk_to_it() -> None:
@@ -82,10 +118,36 @@ def test_pods_are_restricted_and_only_those_that_need_the_cluster_may_talk_to_it
         assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
         assert security["capabilities"] == {"drop": ["ALL"]}
     talking = {template["name"] for template in containers if template.get("automountServiceAccountToken")}
-    assert talking == {"deploy", "load-test", "promote", "conclude"}
-    (export,) = [template for template in containers if template["name"] == "export"]
-    assert export["metadata"]["labels"]["shiplift.dev/sandbox"] == "true"
-    assert "serviceAccountName" not in export
+    assert talking == {"find-champion", "deliver", "tune", "conclude"}  # it asks what has the traffic
+    (prepare,) = [template for template in containers if template["name"] == "prepare"]
+    assert prepare["metadata"]["labels"]["shiplift.dev/sandbox"] == "true"
+    assert "serviceAccountName" not in prepare
+
+
+def test_a_container_that_handles_an_author_s_files_has_nothing_to_steal() -> None:
+    templates = [template for template in rendered()["release"]["templates"] if "container" in template]
+    sandboxed = {
+        template["name"]: template for template in templates if "shiplift.dev/sandbox" in template["metadata"]["labels"]
+    }
+    assert set(sandboxed) == {"prepare", "optimize", "tune"}
+    for template in sandboxed.values():
+        main, (broker,) = template["container"], template["sidecars"]
+        assert "envFrom" not in main
+        assert not any("valueFrom" in variable for variable in main["env"])
+        shared = {mount["name"] for mount in main["volumeMounts"]} & {mount["name"] for mount in broker["volumeMounts"]}
+        assert "ledger" not in {mount["name"] for mount in main["volumeMounts"]}
+        assert shared == set()
+        assert broker["args"] == main["args"][: len(broker["args"])]  # it knows what its stage may ask for
+        assert main["args"][len(broker["args"]) :] == ["--broker", "here"]
+        assert broker["securityContext"] == main["securityContext"]
+    for template in templates:
+        if template["name"] not in sandboxed:
+            assert "sidecars" not in template
+
+
+def test_no_credentials_are_in_a_template_s_text() -> None:
+    for spec in rendered().values():
+        assert "PASSWORD" not in json.dumps(spec)
 
 
 def test_only_temporary_errors_and_lost_pods_are_tried_again() -> None:
@@ -94,31 +156,44 @@ def test_only_temporary_errors_and_lost_pods_are_tried_again() -> None:
             if "container" in template:
                 condition = template["retryStrategy"]["expression"]
                 assert condition.startswith(
-                    "lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143]"
+                    "not (lastRetry.message contains 'longer than the specified deadline') and "
+                    "(lastRetry.status == 'Error' or asInt(lastRetry.exitCode) in [75, 130, 143]"
                 )
                 assert "not (lastRetry.message contains 'OOMKilled')" in condition
 
 
 def test_a_stage_ends_itself_before_kubernetes_does() -> None:
-    by_name = {template["name"]: template for template in rendered()["release"]["templates"]}
-    for stage in RELEASE.flat():
-        assert by_name[stage.name.replace("_", "-")]["activeDeadlineSeconds"] > stage.at.deadline_s
+    for shared in pods.flat(PODS):
+        assert by_name()[shared.name.replace("_", "-")]["activeDeadlineSeconds"] > sum(
+            stage.at.deadline_s for stage in shared.stages
+        )
 
 
-def test_sizes_given_for_a_stage_are_its_pods() -> None:
-    spec = rendered(sizes={"export": Size(cpu="3", memory="9Gi")})["release"]
-    (export,) = [template for template in spec["templates"] if template["name"] == "export"]
-    assert export["container"]["resources"]["requests"] == {"cpu": "3", "memory": "9Gi"}
+def test_kubernetes_kills_what_ignores_its_end() -> None:
+    for spec in rendered().values():
+        assert json.loads(spec["podSpecPatch"])["terminationGracePeriodSeconds"] == 30
+
+
+@pytest.mark.parametrize(
+    ("sizes", "largest"),
+    [
+        ({}, ("500m", "6Gi")),
+        ({"export": Size(cpu="3", memory="9Gi")}, ("3", "9Gi")),
+        ({"export": Size(cpu="200m", memory="900Mi")}, ("500m", "4Gi")),  # admit's
+        ({"admit": Size(cpu="0.7", memory="7000Mi")}, ("0.7", "7000Mi")),
+    ],
+)
+def test_a_pod_is_as_large_as_its_largest_stage(sizes: dict[str, Size], largest: tuple[str, str]) -> None:
+    requests = by_name(sizes=sizes)["prepare"]["container"]["resources"]["requests"]
+    assert (requests["cpu"], requests["memory"]) == largest
 
 
 def test_quantize_of_an_nvidia_target_runs_in_the_image_with_its_tools() -> None:
-    templates = rendered(modelopt_image="shiplift-modelopt:1")["release"]["templates"]
-    by_name = {template["name"]: template for template in templates}
-    choice = "accelerator') == 'nvidia' ? 'shiplift-modelopt:1' : 'shiplift-pipeline:1')}}"
-    assert choice in by_name["quantize"]["podSpecPatch"]
-    assert "image" not in by_name["tune"]["podSpecPatch"]
-    usual = {template["name"]: template for template in rendered()["release"]["templates"]}
-    assert "image" not in usual["quantize"]["podSpecPatch"]
+    templates = by_name(gpu_image="shiplift-gpu:1")
+    choice = "accelerator') == 'nvidia' ? 'shiplift-gpu:1' : 'shiplift-pipeline:1')}}"
+    assert choice in templates["optimize"]["podSpecPatch"]
+    assert templates["tune"]["container"]["image"] == "shiplift-pipeline:1"
+    assert "image" not in by_name()["optimize"]["podSpecPatch"]
 
 
 # --- in a pod -------------------------------------------------------------------------------------------------------
@@ -163,11 +238,16 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
 
 def call(home: Path, step: Any, text: str = "abc", **at: Any) -> pod.Call:
     arguments = {"asked": Asked(text=text), "site": site(home), "request": REQUEST}
-    return pod.Call(stage=Stage(step, Placement(**at)), out=home / "out", arguments=arguments)
+    return pod.Call(stages=(Stage(step, Placement(**at)),), out=home / "out", arguments=arguments)
+
+
+def stage_runs(home: Path) -> StageRuns:
+    return StageRuns.model_validate_json((home / "out" / "stage_runs.json").read_text())
 
 
 def stage_run(home: Path) -> StageRun:
-    return StageRun.model_validate_json((home / "out" / "stage_run.json").read_text())
+    (run,) = stage_runs(home).runs
+    return run
 
 
 def test_a_stage_writes_what_it_gives_and_how_it_went(tmp_path: Path, runs: Runs) -> None:
@@ -223,6 +303,98 @@ def test_a_record_over_the_limit_fails_before_argo_sees_it(tmp_path: Path, runs:
     assert not (tmp_path / "out" / "answered.json").exists()
 
 
+class Told(Record):
+    text: str
+
+
+def tell(answered: Answered) -> Told:
+    if answered.text == "awayaway":
+        raise Temporary("nobody listens", do="Wait.")
+    return Told(text=answered.text.upper())
+
+
+def group(home: Path, *steps: Any, text: str = "abc", **at: Any) -> pod.Call:
+    stages = tuple(Stage(step, Placement(pod="group", **at)) for step in steps)
+    return replace(call(home, answer, text), stages=stages)
+
+
+def test_the_stages_of_a_pod_pass_their_records_on(tmp_path: Path, runs: Runs) -> None:
+    assert pod.run(group(tmp_path, answer, tell)) == 0
+    assert json.loads((tmp_path / "out" / "answered.json").read_text()) == {"text": "abcabc"}
+    assert json.loads((tmp_path / "out" / "told.json").read_text()) == {"text": "ABCABC"}
+    report = stage_runs(tmp_path)
+    assert [(run.name, run.outcome, run.cached) for run in report.runs] == [
+        ("answer", "ok", False), ("tell", "ok", False),
+    ]  # fmt: skip
+    assert report.under_way == ""
+
+
+def test_a_stage_has_the_key_that_it_has_in_a_pod_of_its_own(tmp_path: Path, runs: Runs) -> None:
+    pod.run(group(tmp_path, answer, tell))
+    alone = replace(
+        call(tmp_path, tell), arguments=call(tmp_path, tell).arguments | {"answered": Answered(text="abcabc")}
+    )
+    assert pod.run(alone) == 0
+    assert stage_run(tmp_path).cached
+
+
+def test_a_pod_ends_with_the_first_stage_that_fails_and_says_which(
+    tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pod, "_MESSAGE", tmp_path / "message")
+    assert pod.run(group(tmp_path, judge, answer, text="bad")) == 20
+    assert [(run.name, run.outcome) for run in stage_runs(tmp_path).runs] == [("judge", "refused")]
+    assert not (tmp_path / "out" / "answered.json").exists()
+    assert (tmp_path / "message").read_text() == "judge: p99: slow"
+    assert "judge: refused after 0.0" in capsys.readouterr().err
+
+
+def test_a_pod_that_is_tried_again_goes_on_where_it_was(
+    tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = group(tmp_path, answer, tell)
+
+    def fail(answered: Answered) -> Told:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return Told(text="never")
+
+    monkeypatch.setattr(fail, "__name__", "tell")
+    assert pod.run(replace(failing, stages=(failing.stages[0], Stage(fail)))) == 130
+    assert [(run.name, run.outcome) for run in stage_runs(tmp_path).runs] == [("answer", "ok"), ("tell", "cancelled")]
+    assert pod.run(failing) == 0
+    assert [(run.name, run.cached) for run in stage_runs(tmp_path).runs] == [("answer", True), ("tell", False)]
+
+
+def test_a_pod_that_is_lost_has_left_which_stage_was_under_way(tmp_path: Path, runs: Runs) -> None:
+    seen = []
+
+    def look(answered: Answered) -> Told:
+        seen.append(stage_runs(tmp_path))
+        return Told(text="")
+
+    pod.run(group(tmp_path, answer, look))
+    (report,) = seen
+    assert ([run.name for run in report.runs], report.under_way) == (["answer"], "look")
+
+
+def test_each_stage_of_a_pod_has_its_own_deadline(tmp_path: Path, runs: Runs) -> None:
+    def sleep(answered: Answered) -> Told:
+        time.sleep(30)
+        return Told(text="")
+
+    late = group(tmp_path, answer, sleep)
+    late = replace(late, stages=(late.stages[0], Stage(sleep, Placement(deadline_s=1))))
+    assert pod.run(late) == 46
+    assert stage_runs(tmp_path).runs[-1].message.startswith("stage sleep took over 1 s")
+
+
+def test_only_the_shielded_stage_of_a_pod_is(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    shielded = Stage(deaf, Placement(shielded=True))
+    assert pod.run(replace(group(tmp_path, judge, text="odd"), stages=(shielded, Stage(tell)))) == 0
+    assert pod.run(replace(group(tmp_path, judge), stages=(Stage(deaf), Stage(tell)))) == 130
+
+
 def tuned(target: str) -> Tuned:
     """As large as a target's record gets: 32 trials, and as many slices as there may be."""
     parts = tuple(
@@ -241,13 +413,13 @@ def test_what_a_hundred_targets_give_fits_into_one_argument_of_the_next_pod(tmp_
         texts.append((tmp_path / "out" / "tuned.json").read_text())
     argument = json.dumps(texts)  # as Argo joins them
     assert len(argument) < 128 * 1024
-    words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--tuned", argument]
+    words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--rollout", "{}", "--tuned", argument]
     assert pod.parse(["deploy", "--out", str(tmp_path), *words]).arguments["tuned"] == tuple(records)
 
 
 def test_a_record_in_full_is_taken_too_and_an_altered_one_is_not(tmp_path: Path, runs: Runs) -> None:
     def deployed(text: str) -> pod.Call:
-        words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--tuned", text]
+        words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--rollout", "{}", "--tuned", text]
         return pod.parse(["deploy", "--out", str(tmp_path), *words])
 
     by_hand = [json.loads(tuned("a").model_dump_json())]
@@ -320,7 +492,11 @@ def workflow(*pods: dict[str, Any], spec: Any = None, message: str = "", **marks
 
 
 def ran(name: str, **more: Any) -> dict[str, str]:
-    return {"stage_run": StageRun(name=name, **more).model_dump_json()}
+    return told(StageRun(name=name, **more))
+
+
+def told(*runs: StageRun, under_way: str = "") -> dict[str, str]:
+    return {"stage_runs": StageRuns(runs=runs, under_way=under_way).model_dump_json()}
 
 
 def test_a_pass_is_a_pass() -> None:
@@ -374,10 +550,69 @@ def test_a_pod_that_could_not_tell_is_told_of(more: dict[str, Any], kind: str, m
     assert [run.outcome for run in ending.stages] == ["failed"]
 
 
+def test_a_pod_that_kubernetes_ended_at_its_deadline_was_not_cancelled() -> None:
+    said = '{"kind": "Cancelled", "exit_code": 130, "what": "the pod was terminated", "do": "Wait."}'
+    message = "Pod was active on the node longer than the specified deadline"
+    ended = node("quantize", "Failed", message=message, gives=ran("quantize", outcome="cancelled") | {"failure": said})
+    ending = ending_of(workflow(ended), RELEASE)
+    assert ending.failure is not None
+    assert (ending.failure.kind, ending.failure.exit_code) == ("DeadlineExceeded", 46)
+
+
 def test_a_cancelled_release_says_so_whatever_its_pods_said() -> None:
     ending = ending_of(workflow(node("tune", "Running"), spec={"shutdown": "Stop"}), RELEASE)
     assert ending.failure is not None
     assert (ending.failure.kind, ending.stages[0].outcome) == ("Cancelled", "cancelled")
+
+
+def test_the_stages_of_a_pod_are_told_apart() -> None:
+    runs = (StageRun(name="admit", seconds=2.5, key="k"), StageRun(name="find_targets"), StageRun(name="export"))
+    ending = ending_of(
+        workflow(node("prepare", gives=told(*runs)), node("promote", at=9, gives=ran("promote"))), RELEASE
+    )
+    assert [run.name for run in ending.stages] == ["admit", "find_targets", "export", "promote"]
+    assert (ending.stages[0].seconds, ending.stages[0].key, ending.failure) == (2.5, "k", None)
+
+
+def test_a_pod_that_ran_out_of_memory_is_told_of_as_its_stage_under_way() -> None:
+    gives = told(StageRun(name="admit"), under_way="export")
+    lost = node("prepare", "Failed", gives=gives, outputs={"exitCode": "137"}, message="OOMKilled (exit code 137)")
+    ending = ending_of(workflow(lost), RELEASE)
+    assert [(run.name, run.outcome) for run in ending.stages] == [("admit", "ok"), ("export", "failed")]
+    assert ending.failure is not None
+    assert ending.failure.what.startswith("stage export: OOMKilled")
+    assert "stages.export.memory" in ending.failure.do
+
+
+@pytest.mark.parametrize("phase", ["Running", "Pending", "Failed"])
+def test_a_pod_that_told_nothing_is_at_its_first_stage(phase: str) -> None:
+    (reached,) = ending_of(workflow(node("deliver", phase, message="pod deleted")), RELEASE).stages
+    assert (reached.name, reached.outcome) == ("deploy", "failed" if phase == "Failed" else "cancelled")
+
+
+def test_the_failure_of_a_pod_is_that_of_the_stage_that_failed() -> None:
+    failed = '{"kind": "ExportFailed", "exit_code": 31, "what": "no converter", "do": "Add it."}'
+    gives = told(StageRun(name="admit"), StageRun(name="export", outcome="failed", message="no converter"))
+    ending = ending_of(workflow(node("prepare", "Failed", gives=gives | {"failure": failed})), RELEASE)
+    assert [(run.name, run.outcome) for run in ending.stages] == [("admit", "ok"), ("export", "failed")]
+    assert ending.failure is not None
+    assert ending.failure.what == "no converter"
+
+
+def test_a_pod_speaks_for_its_own_stages_alone() -> None:
+    forged = told(StageRun(name="admit"), StageRun(name="promote"))
+    ending = ending_of(workflow(node("prepare", "Failed", gives=forged, message="pod deleted")), RELEASE)
+    assert "promote" not in [run.name for run in ending.stages]
+
+
+def test_a_target_that_is_measured_elsewhere_is_tuned_in_another_pod() -> None:
+    target = {"parameters": [{"name": "target", "value": '{"name": "gpu"}'}]}
+    optimized = told(StageRun(name="quantize", target="gpu"), StageRun(name="package", target="gpu"))
+    pods_ = [node("optimize", gives=optimized, inputs=target), node("tune", "Running", at=9, inputs=target)]
+    stages = ending_of(workflow(*pods_), RELEASE).stages
+    assert [(run.name, run.target, run.outcome) for run in stages] == [
+        ("quantize", "gpu", "ok"), ("package", "gpu", "ok"), ("tune", "gpu", "cancelled"),
+    ]  # fmt: skip
 
 
 def test_who_stopped_it_is_told() -> None:

@@ -1,6 +1,7 @@
 import json
 import multiprocessing
 import os
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -47,6 +48,21 @@ def test_a_request_becomes_one_release_with_its_order(releases: Releases) -> Non
     assert (accepted.created, accepted.queued) == (True, True)
     assert (releases.order(accepted.name).request, releases.order(accepted.name).trigger) == (DIGITS, WEBHOOK)
     assert releases.names() == releases.pending() == [accepted.name]
+
+
+def test_the_stage_under_way_is_the_newest_that_has_started_and_not_finished(releases: Releases) -> None:
+    name = releases.accept(DIGITS, WEBHOOK).name
+    assert releases.stage_under_way(name) is None
+    before = time.time()
+    for stage, kind in (("admit", "started"), ("admit", "finished"), ("tune", "started"), ("tune", "progress")):
+        releases.tell(name, Event(stage=stage, target="cpu" if stage == "tune" else "", kind=kind))
+    under_way = releases.stage_under_way(name)
+    assert under_way is not None
+    event, since = under_way
+    assert (event.stage, event.target) == ("tune", "cpu")
+    assert before - 1 < since < time.time() + 1
+    releases.tell(name, Event(stage="tune", target="cpu", kind="finished"))
+    assert releases.stage_under_way(name) is None
 
 
 def test_the_same_request_again_changes_nothing(releases: Releases) -> None:

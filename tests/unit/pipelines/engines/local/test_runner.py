@@ -12,9 +12,12 @@ import tenacity
 
 from shiplift.pipelines.engines.local import runner
 from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
-from shiplift.runtime.base.errors import DeadlineExceeded, NotAdmitted, ShipliftError, Temporary
+from shiplift.runtime.base.errors import DeadlineExceeded, NotAdmitted, NotFound, ShipliftError, Temporary
 from shiplift.runtime.base.progress import measuring, progress
+from shiplift.runtime.confinement import workplace
+from shiplift.runtime.confinement.policy import Entry
 from shiplift.runtime.records.base import Record, Sections, volatile
+from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, Event
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from tests.unit.examples import check
@@ -71,6 +74,9 @@ class Memory:
 
     def get(self, key: str, stage: str, kind: Any) -> Any:
         return kind.model_validate_json(self.texts[key]) if key in self.texts else None
+
+    def explain(self, error: NotFound) -> NotFound:
+        return NotFound(f"{error.what}: it was deleted", do="Register it again.")
 
     def put(self, key: str, stage: str, record: Record) -> None:
         self.texts[key] = record.model_dump_json()
@@ -429,6 +435,51 @@ def test_a_step_that_catches_every_exception_does_not_catch_its_deadline() -> No
     assert "made" not in known
 
 
+def test_the_sandbox_of_the_next_stage_is_started_while_one_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    order: list[str] = []
+
+    def first(source: Source) -> Made:
+        order.append("first")
+        return Made(text="")
+
+    def second(made: Made) -> Served:
+        order.append("second")
+        return Served(text="")
+
+    def third(served: Served) -> Shipped:
+        order.append("third")
+        return Shipped(text="")
+
+    monkeypatch.setattr(workplace, "warm", lambda entry, *_: order.append(f"warm {entry.function}"))
+    stages = (
+        Stage(first), Stage(second, Placement(warm=Entry("b:b"))), Stage(third, Placement(warm=Entry("c:c")))
+    )  # fmt: skip
+    pipeline, cache = Pipeline("warm", inputs=(Source,), stages=stages), Memory()
+    runner.run(pipeline, Source(), release="w", cache=cache, scratch=tmp_path)
+    assert order == ["warm b:b", "first", "warm c:c", "second", "third"]
+    order.clear()
+    runner.run(pipeline, Source(), release="w", cache=cache, scratch=tmp_path)
+    assert order == []  # all are cache hits
+
+
+def test_whoever_watches_hears_of_each_stage_before_it_runs(toy: Toy) -> None:
+    entered: list[str] = []
+    ending, _ = runner.run(
+        toy.pipeline, Source(), Limit(), release="t", cache=toy.cache, entering=lambda stage: entered.append(stage.name)
+    )
+    assert ending.failure is None
+    assert list(dict.fromkeys(entered)) == ["make", "serve", "measure", "judge", "ship", "close"]
+
+
+def test_a_walk_whose_process_was_killed_is_concluded_without_running_a_stage(toy: Toy) -> None:
+    ended = Ending(release="t", started_at=1, stages=(), givers={}, failure=Failure.of(DeadlineExceeded("x", do="y")))
+    known = runner.conclude(toy.pipeline, Source(), Limit(), ending=ended)
+    assert (toy.calls, known["ending"]) == (["close"], ended)
+    assert known["closed"].exit_code == DeadlineExceeded.exit_code
+
+
 # --- real signals to a real process ---------------------------------------------------------------------------------
 
 SCRIPT = """
@@ -552,3 +603,11 @@ def test_a_stage_that_moves_traffic_is_finished_rather_than_cancelled(start: Any
     output = json.loads(out.splitlines()[-1])
     assert [(run["name"], run["outcome"]) for run in output["ending"]["stages"]] == [("move", "ok")]
     assert (output["ending"]["failure"], output["closed"]) == (None, "closed")
+
+
+def test_what_is_gone_from_the_registry_is_explained_by_the_ledger(toy: Toy) -> None:
+    toy.raising["measure"] = [NotFound("the registry has no version 3", do="-")]
+    ending = toy.walk()
+    assert ending.failure is not None
+    assert ending.failure.exit_code == NotFound.exit_code
+    assert ending.failure.message == "the registry has no version 3: it was deleted. Register it again."

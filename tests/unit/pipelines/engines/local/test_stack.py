@@ -11,7 +11,7 @@ from shiplift.runtime.base.errors import PortTaken, StackDown
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.processes import free_port, identify
 from shiplift.runtime.records.serving import Process
-from shiplift.runtime.records.site import Machine
+from shiplift.runtime.records.site import Machine, SandboxSettings
 
 ME = identify(os.getpid())
 GONE = Process(pid=2**22 - 1, started_at=0)
@@ -21,7 +21,7 @@ def started(home: Path, processes: dict[str, Process] | None = None, *, registry
     started = Stack(
         mlflow_port=5000, receiver_port=8090, http_port=8000, grpc_port=8001, metrics_port=8002,
         registry_uri=registry or "http://127.0.0.1:5000", server_environment=str(home / "server"), cache_mb=64,
-        rate_limiter=False, sweep_s=60, since=0, processes=processes or {},
+        rate_limiter=False, sweep_s=60, holder="me", since=0, processes=processes or {},
     )  # fmt: skip
     write_atomically(home / "stack.json", started.model_dump_json())
     return started
@@ -100,3 +100,14 @@ def test_the_addresses_of_a_stack_are_complete(tmp_path: Path, capsys: pytest.Ca
         "mlflow": "http://127.0.0.1:5000", "receiver": "http://127.0.0.1:8090", "http": "http://127.0.0.1:8000",
         "grpc": "127.0.0.1:8001", "metrics": "http://127.0.0.1:8002/metrics",
     }  # fmt: skip
+
+
+def test_what_the_sandbox_may_be_without_is_the_site_s_and_can_be_changed(tmp_path: Path) -> None:
+    accepting = SandboxSettings(allow_without=("landlock",))
+    started(tmp_path, all_of(ME))
+    assert stack._configured(tmp_path, Settings(home=tmp_path)).sandbox == SandboxSettings()
+    changed = stack._configured(tmp_path, Settings(home=tmp_path, sandbox=accepting))
+    assert stack.site(tmp_path, changed).sandbox == accepting
+    assert stack.read(tmp_path) == changed
+    assert stack._configured(tmp_path, Settings(home=tmp_path)).sandbox == accepting
+    assert stack._configured(tmp_path, Settings(home=tmp_path, sandbox=SandboxSettings())).sandbox == SandboxSettings()

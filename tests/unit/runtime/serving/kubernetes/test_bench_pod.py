@@ -11,7 +11,7 @@ from shiplift.runtime.base.errors import ClusterRefused, ServerFailed, Temporary
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes import bench_pod as benches
-from shiplift.runtime.serving.kubernetes import front, workloads
+from shiplift.runtime.serving.kubernetes import workloads
 from shiplift.runtime.serving.kubernetes.bench_pod import BenchPod
 from shiplift.runtime.serving.kubernetes.guard import KEY
 from shiplift.runtime.serving.kubernetes.objects.bench import bench_name, bench_pod
@@ -69,7 +69,10 @@ def test_every_container_of_a_bench_meets_the_restricted_standard() -> None:
     assert spec["securityContext"]["runAsNonRoot"]
     assert not spec["automountServiceAccountToken"]
     volumes = {volume["name"] for volume in spec["volumes"]}
-    assert [container["name"] for container in spec["initContainers"]] == ["fetch-fp32", "fetch-fp16"]
+    assert [container["name"] for container in spec["initContainers"]] == [
+        "fetch-onnxruntime-fp32",
+        "fetch-onnxruntime-fp16",
+    ]
     for container in (*spec["initContainers"], *spec["containers"]):
         assert container["securityContext"] == {
             "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
@@ -167,8 +170,7 @@ def test_the_end_of_a_release_clears_what_its_searches_left(
     pod(server).start()
     pod(server, packages=(on_gpu(version=3),)).start()
     server.objects |= {"deployments": {}, "services": {}}
-    for module in (front, workloads):
-        monkeypatch.setattr(module, "KubernetesClient", server.api)
+    monkeypatch.setattr(workloads, "KubernetesClient", server.api)
     ClusterStaging(site(tmp_path, place=CLUSTER), CLUSTER, "digits", 2).end()
     left = [body["metadata"]["labels"][BENCH] for body in server.objects["pods"].values()]
     assert left == ["digits-3"]

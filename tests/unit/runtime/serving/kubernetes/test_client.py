@@ -193,6 +193,15 @@ def test_who_is_forbidden_something_is_told_what_helps_there(
     assert error.value.do.startswith(do)
 
 
+def test_a_deleted_pods_token_is_refused_for_a_moment_only(
+    client: KubernetesClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "_in_pod", lambda: True)
+    server.faults = [401]
+    with pytest.raises(Temporary, match="reading pods in shiplift failed: this pod's token is not valid"):
+        client.find(POD)
+
+
 def test_a_kubeconfig_that_leads_nowhere_is_no_cluster_and_in_a_pod_it_is_waited_for(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

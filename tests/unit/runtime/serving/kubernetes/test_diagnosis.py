@@ -212,12 +212,12 @@ def test_a_refused_creation_is_known_to_all_code_that_waits(workloads: Workloads
         (Prospect.RESTART, 180, None), (Prospect.TIME, 180, None),
     ],
 )  # fmt: skip
-def test_who_waits_decides_by_the_prospect(
-    workloads: Workloads, prospect: Prospect, staging_s: float, reconciler_s: float | None
-) -> None:
+def test_who_waits_decides_by_the_prospect(prospect: Prospect, staging_s: float, reconciler_s: float | None) -> None:
     why = Diagnosis(reason="x", message="", means="", prospect=prospect, do="")
     assert CLUSTER.ready_timeout_s == 180
-    assert workloads._patience(why) == staging_s
+    assert diagnosis.patience_s(why, CLUSTER.ready_timeout_s) == staging_s
+    bench_s = 0 if prospect is Prospect.RESTART else staging_s
+    assert diagnosis.patience_s(why, CLUSTER.ready_timeout_s, restarts=False) == bench_s
     if reconciler_s is not None:
         settings = Reconciling(stuck_s=1, unschedulable_s=2, full_s=3)
         assert stuck.Stuck(workflow="w", why=why, since=0).limit_s(settings) == reconciler_s

@@ -7,11 +7,12 @@ import pytest
 import yaml
 
 from shiplift.runtime.base.errors import MissingTool, ServerFailed, SpecInvalid
+from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.serving import Package, ServerNeeds
-from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.records.site import Cluster, GatewayRef, IngressRef
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.serving.kubernetes import guard
-from shiplift.runtime.serving.kubernetes.objects import names, serving
+from shiplift.runtime.serving.kubernetes.objects import front, names, serving, shared
 from shiplift.runtime.serving.kubernetes.serve import PORTS
 from shiplift.runtime.serving.triton.config import server_needs
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
@@ -45,8 +46,73 @@ def pod_of(served: Package) -> Any:
 
 @pytest.mark.parametrize(("name", "served"), [("bundled", package()), ("nvidia", on_gpu())])
 def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, served: Package) -> None:
-    service, budget = serving.service(served, name="x", extra={}), serving.disruption_budget(served, name="x")
+    service, budget = (
+        serving.service(served, name="x", extra={}),
+        serving.disruption_budget(served, name="x", replicas=1),
+    )
     golden(f"serving.{name}.yaml", yaml.safe_dump_all([deployed(served), service, budget], sort_keys=False, width=120))
+
+
+def members(*memory_mb: float) -> list[shared.Member]:
+    return [
+        shared.Member(
+            group=f"{dns_name(model)}-1", package=package(model=model), artifacts_uri="s3://x", memory_mb=each
+        )
+        for model, each in zip(("digits", "team/Cats"), memory_mb, strict=True)
+    ]
+
+
+def test_a_shared_server_is_the_golden_objects(golden: Golden) -> None:
+    owners = [{"apiVersion": "shiplift.dev/v1alpha1", "kind": "TritonService", "name": "digits", "uid": "u1"}]
+    objects = shared.server_objects(CLUSTER, members(200, 300), replicas=1, owners=owners, monitored=True)
+    objects.append(shared.shared_service(package(), group="digits-1", server=objects[0]["metadata"]["name"]))
+    golden("shared.yaml", yaml.safe_dump_all(objects, sort_keys=False, width=120))
+
+
+def test_a_shared_server_asks_for_the_memory_of_all_its_models_up_to_its_limit() -> None:
+    for memory_mb, asked in (((10, 20), "256Mi"), ((200, 300), "500Mi"), ((2000, 2000), "2048Mi")):
+        body, *_ = shared.server_objects(CLUSTER, members(*memory_mb), replicas=1, owners=[], monitored=False)
+        (container,) = body["spec"]["template"]["spec"]["containers"]
+        assert container["resources"]["requests"]["memory"] == asked
+
+
+def test_the_name_of_a_shared_server_is_that_of_its_packages() -> None:
+    digests = {"a-1": "0" * 64, "b-1": "1" * 64}
+    assert shared.server_name(digests) == shared.server_name(dict(reversed(digests.items())))
+    assert shared.server_name(digests) != shared.server_name({**digests, "b-1": "2" * 64})
+
+
+@pytest.mark.parametrize(("name", "policies"), [("gateway", False), ("envoy", True)])
+def test_a_models_front_is_the_golden_objects(golden: Golden, name: str, policies: bool) -> None:
+    cluster = CLUSTER.model_copy(update={"gateway": GatewayRef(name="shiplift", namespace="models")})
+    weights = {"digits-1-aaaaaaaa": 90, "digits-2-bbbbbbbb": 10}
+    objects = front.front_objects("digits", cluster, weights, "10.0.0.1", policies=policies, timeout_s=60.5)
+    golden(f"front.{name}.yaml", yaml.safe_dump_all(objects, sort_keys=False, width=120))
+    (grpc, *https) = [body for body in objects if body["kind"] in ("GRPCRoute", "HTTPRoute")]
+    assert [front.weights_of(body) for body in (grpc, *https)] == [weights] * 3
+    assert {body["spec"]["rules"][0]["timeouts"]["request"] for body in https} == {"61s"}
+
+
+@pytest.mark.parametrize("tls_secret", ["", "models-tls"])
+def test_an_ingress_leads_to_the_service_that_is_switched(golden: Golden, tls_secret: str) -> None:
+    ingress = IngressRef(class_name="nginx", host="models.example.org", tls_secret=tls_secret)
+    cluster = CLUSTER.model_copy(update={"ingress": ingress})
+    weights = {"digits-1-aaaaaaaa": 0, "digits-2-bbbbbbbb": 100}
+    objects = front.front_objects("digits", cluster, weights, "", policies=False)
+    name = "ingress.tls" if tls_secret else "ingress"
+    golden(f"front.{name}.yaml", yaml.safe_dump_all(objects, sort_keys=False, width=120))
+    service, *both = objects
+    assert front.weights_of(service) == weights
+    backends = [body["spec"]["rules"][0]["http"]["paths"][0]["backend"]["service"] for body in both]
+    assert [(each["name"], each["port"]["name"]) for each in backends] == [("digits", "http"), ("digits", "grpc")]
+
+
+def test_without_a_gateway_the_front_is_a_service_that_selects_one_package() -> None:
+    (body,) = front.front_objects("digits", CLUSTER, {"digits-1-a": 0, "digits-2-b": 100}, "", policies=True)
+    assert (body["kind"], body["spec"]["selector"]) == ("Service", {"shiplift.dev/package": "digits-2-b"})
+    assert front.weights_of(body) == {"digits-1-a": 0, "digits-2-b": 100}
+    with pytest.raises(ValueError, match="too many values"):
+        front.front_objects("digits", CLUSTER, {"digits-1-a": 10, "digits-2-b": 90}, "", policies=True)
 
 
 def test_a_gpu_target_is_served_by_its_own_image_where_its_target_says() -> None:
@@ -55,7 +121,8 @@ def test_a_gpu_target_is_served_by_its_own_image_where_its_target_says() -> None
     assert (fetch["image"], triton["image"]) == (CLUSTER.server_image, "example.org/tritonserver:26.07")
     assert triton["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-H200"}
-    assert pod["tolerations"] == [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
+    own = [each for each in pod["tolerations"] if not each["key"].startswith("node.kubernetes.io/")]
+    assert own == [{"key": "gpu", "operator": "Exists", "effect": "NoSchedule"}]
     assert triton["args"][0] == "tritonserver"
     for flag in ("--load-model=digits", "--model-control-mode=explicit", "--rate-limit=execution_count",
                  "--host-policy=numa_0_cores_0-3,cpu-cores=0-3", "--disable-auto-complete-config"):  # fmt: skip
@@ -80,7 +147,7 @@ def test_the_same_package_gives_the_same_pod_so_applying_it_again_restarts_nothi
 
 def test_a_rate_limited_model_gets_a_server_that_limits() -> None:
     limited = package(needs=server_needs(PINNED, "bundled"))
-    assert pod_of(limited)["containers"][0]["args"][-1] == "--rate-limiter"
+    assert pod_of(limited)["containers"][0]["args"].count("--rate-limiter") == 1
     assert limited.needs == ServerNeeds(rate_limiter=True)
     assert "--rate-limiter" not in pod_of(package())["containers"][0]["args"]
 
@@ -105,3 +172,16 @@ def test_without_a_server_to_search_on_the_release_says_where_there_is_one(tmp_p
 def test_what_the_modules_share_agrees() -> None:
     assert (PORTS.http, PORTS.grpc, PORTS.metrics) == (names.HTTP, names.GRPC, names.METRICS)
     assert ServerFailed.exit_code == guard.MISMATCH
+
+
+def test_a_group_s_name_is_a_label_and_tells_its_revision() -> None:
+    fast, slow = package(target="fast"), package(target="slow")
+    assert names.revision_name([fast]) == names.package_name(fast)
+    revision = names.revision_name([fast, slow])
+    assert revision not in (names.revision_name([slow, fast]), names.package_name(fast))
+    longest = names.package_name(package(model="x" * 40, version=12345))
+    for target in ("slow", "t" * 63):
+        name = names.group_name(longest, target)
+        assert len(name) <= 63
+        assert names.revision_of_group(name) == longest
+    assert names.group_name(revision, "slow") == f"{revision}--slow"

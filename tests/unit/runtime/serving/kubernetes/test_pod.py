@@ -10,7 +10,7 @@ import pytest
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
 from shiplift.runtime.serving.kubernetes import fetch as fetching
 from shiplift.runtime.serving.kubernetes import serve
-from shiplift.runtime.serving.kubernetes.fetch import fetch
+from shiplift.runtime.serving.kubernetes.fetch import fetch, fetch_all
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.server import Features
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -87,6 +87,26 @@ def test_the_server_serves_its_whole_repository_and_nobody_can_change_it(tmp_pat
     for flag in ("--model-control-mode=none", "--http-address=0.0.0.0", "--grpc-port=8001", "--strict-readiness=true"):
         assert flag in arguments
     assert not any("load-model" in argument for argument in arguments)
+
+
+def test_a_shared_server_fetches_what_it_can(tmp_path: Path, package: Path) -> None:
+    uri = (tmp_path / "store").as_uri()
+    digest = ArtifactStore(uri).put_tree(package).sha256
+    here, gone = (digest, "digits", uri), ("0" * 64, "absent", uri)
+    assert set(fetch_all([gone, here], tmp_path / "models")) == {"absent"}
+    assert (tmp_path / "models" / "digits" / "config.pbtxt").is_file()
+    with pytest.raises(ArtifactCorrupt):
+        fetch_all([gone], tmp_path / "none")
+
+
+def test_a_shared_server_serves_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    (tmp_path / "digits" / "config.pbtxt").touch()
+    tolerant = Features(tolerant=True)
+    arguments = serve.command_line(tmp_path, ["absent", "digits"], tolerant, ServerEnvironment(tmp_path))
+    assert {"--strict-readiness=false", "--exit-on-error=false"} <= set(arguments)
+    with pytest.raises(NotFound, match="has no model absent"):
+        serve.command_line(tmp_path, ["absent"], tolerant, ServerEnvironment(tmp_path))
 
 
 def test_a_repository_without_its_model_is_not_called_ready(tmp_path: Path) -> None:

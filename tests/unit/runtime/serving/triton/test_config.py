@@ -89,6 +89,18 @@ def test_a_gpu_model_is_configured_as_promised(engine: Any, golden: Golden) -> N
     assert "max_batch_size: 4" in retuned(text, config(4, 100, 2, 1))
 
 
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_model_on_openvino_is_configured_as_promised(precision: Any, server: ServerKind, golden: Golden) -> None:
+    model = description(engine="openvino", precision=precision, config=config(8, 100, 2, 4))
+    text = render(model_config(model, server))
+    golden(f"openvino-{precision}.{server}.config.pbtxt", text)
+    again = parse(retuned(text, config(4, 100, 3, 2)))
+    assert again.parameters["NUM_STREAMS"].string_value == "3"
+    assert again.parameters["INFERENCE_NUM_THREADS"].string_value == "6"
+    assert retuned(render(again), config(8, 100, 2, 4)) == text
+
+
 def test_pytorch_addresses_tensors_by_their_position() -> None:
     by_position, names = positional(MIXED)
     tensors = (*by_position.inputs, *by_position.outputs)

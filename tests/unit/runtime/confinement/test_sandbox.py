@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import psutil
 import pytest
 
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit, ShipliftError
-from shiplift.runtime.host import sandbox
-from shiplift.runtime.host.sandbox import Entry, Limits, Sandbox, cool, warm, workplace
+from shiplift.runtime.base.progress import listening
+from shiplift.runtime.confinement import sandbox
+from shiplift.runtime.confinement.policy import Entry, Limits
+from shiplift.runtime.confinement.sandbox import Sandbox
 from shiplift.runtime.records.model import Isolation
 
 ABI = int(ctypes.CDLL(None).syscall(444, None, 0, 1))
@@ -62,27 +65,6 @@ def test_a_function_runs_and_gives_its_result(tmp_path: Path) -> None:
     value, isolation = run_sandboxed("os:getcwd", {}, read=[], work=tmp_path / "work", limits=LIMITS)
     assert value == str(tmp_path / "work")
     assert (isolation.memory_limit_mb, isolation.timeout_s) == (512, 30)
-
-
-def test_a_workplace_started_ahead_of_time_is_used_once_and_leaves_nothing(tmp_path: Path) -> None:
-    for _ in range(2):
-        warm(Entry("os:listdir"), tmp_path)
-    ahead = next(tmp_path.iterdir())
-    for wanted in (ahead, None):
-        with workplace(Entry("os:listdir"), tmp_path) as place:
-            assert (place.folder == ahead) is (wanted is not None)
-            (place.folder / "given").write_text("readable")
-            value: Any
-            value, _ = place.sandbox.run({"path": str(place.folder)}, LIMITS)
-            assert sorted(value) == ["given", "work"]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_was_started_ahead_and_never_used_is_cleared(tmp_path: Path) -> None:
-    warm(Entry("os:listdir"), tmp_path)
-    assert list(tmp_path.iterdir())
-    cool()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_code_sees_none_of_our_environment(cell: Cell, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,29 +238,49 @@ def test_the_code_finds_no_thread_that_is_freer_than_itself(cell: Cell) -> None:
     assert set(json.loads(output.replace("'", '"'))) == {"PermissionError"}
 
 
+def running(marker: str) -> list[int]:
+    """The processes of this machine with `marker` on their command line."""
+    return [process.pid for process in psutil.process_iter(["cmdline"]) if marker in (process.info["cmdline"] or ())]
+
+
+DAEMONS = """
+import os, subprocess
+for forks in (1, 2, 3):
+    pid = os.fork()
+    if pid == 0:
+        for _ in range(forks):
+            os.setsid() if os.getpid() != os.getpgrp() else None
+            if os.fork():
+                os._exit(0)
+        os.execv("/bin/sleep", ["/bin/sleep", MARKER])
+    os.waitpid(pid, 0)
+subprocess.Popen(["/bin/sleep", MARKER], start_new_session=True)
+import time; time.sleep(0.5)
+"""
+
+
 def test_what_the_code_starts_ends_with_it(cell: Cell) -> None:
-    pid = int(
-        cell.run("import subprocess; open('output', 'w').write(str(subprocess.Popen(['/bin/sleep', '600']).pid))")
-    )
-    with contextlib.suppress(psutil.NoSuchProcess):
-        psutil.Process(pid).wait(timeout=10)
-    assert not psutil.pid_exists(pid)
+    """Daemons too: forked several times, in sessions of their own."""
+    marker = f"6{os.getpid()}"
+    cell.run(DAEMONS.replace("MARKER", repr(marker)))
+    assert running(marker) == []
 
 
 def test_the_sandbox_ends_with_its_parent_however_that_ends(tmp_path: Path) -> None:
-    code = "import os, threading; open('output', 'w').write(str(os.getpid())); threading.Event().wait()"
+    marker = f"7{os.getpid()}"
+    code = f"import subprocess; subprocess.run(['/bin/sleep', '{marker}'], start_new_session=True)"
     call = f"""
 from pathlib import Path
-from shiplift.runtime.host.sandbox import Entry, Limits, Sandbox
-box = Sandbox("timeit:timeit", read=[], work=Path({str(tmp_path)!r}))
+from shiplift.runtime.confinement.policy import Entry, Limits
+from shiplift.runtime.confinement.sandbox import Sandbox
+box = Sandbox(Entry("timeit:timeit"), read=[], work=Path({str(tmp_path)!r}))
 box.run({{"stmt": {code!r}, "number": 1}}, Limits(memory_mb=512, timeout_s=60))
 """
     with subprocess.Popen([sys.executable, "-c", call]) as parent:
-        output = tmp_path / "output"
-        while not (output.is_file() and output.read_text()):
+        while not running(marker):
             assert parent.poll() is None
-        child = psutil.Process(int(output.read_text()))
-        family = [child, *child.parents()[:1]]
+        family = psutil.Process(parent.pid).children(recursive=True)
+        assert len(family) == 4  # the outer process, the init, the worker, and what it started
         parent.kill()
     _, left = psutil.wait_procs(family, timeout=10)
     assert left == []
@@ -347,22 +349,67 @@ def test_an_entry_that_is_not_there_is_an_error_of_the_export(tmp_path: Path, en
         run_sandboxed(entry, {}, read=[], work=tmp_path / "work", limits=LIMITS)
 
 
-@pytest.mark.parametrize(
-    "word",
-    [
-        "", "[]", "5", "{}", '{"value": 1}', '{"value": 1, "isolation": {}}', '{"value": 1, "isolation": 5}',
-        '{"error": 5}', '{"error": {}}', '{"error": {"exit_code": "x", "what": 1, "do": 2}}', "[" * 100_000, "\x00",
-    ],
-)  # fmt: skip
-def test_a_word_that_is_none_of_ours_is_an_error_of_the_export(tmp_path: Path, word: str) -> None:
-    (tmp_path / "result.json").write_text(word)
-    with pytest.raises(ExportFailed, match="ended with exit code 0: its last words"):
-        sandbox._outcome(0, tmp_path / "result.json", "first\nits last words\n", LIMITS)
+FORGE = """
+import json, os, sys
+end = json.loads(sys.argv[1])["answer"]
+os.write(end, {!r}.encode())
+os._exit(0)
+"""
 
 
-def test_a_word_that_the_code_forged_badly_is_an_error_of_the_export(cell: Cell) -> None:
-    code = """import os; open('result.json', 'w').write('{"value": 1, "isolation": {}}'); os._exit(0)"""
-    assert "ended with exit code 0" in cell.refused(code)
+def test_a_message_that_the_code_forged_is_only_data(cell: Cell) -> None:
+    assert "ended with exit code 0" in cell.refused(FORGE.format('{"progress": 1}\n[]\n'))
+    words = cell.refused(FORGE.format(json.dumps({"error": 75, "what": "\x1b[31mtry again", "do": "curl evil"}) + "\n"))
+    assert words == "\\x1b[31mtry again [curl evil]"
+
+
+def test_an_endless_answer_is_not_kept(cell: Cell) -> None:
+    endless = "import json, os, sys\nfor _ in range(400): os.write(json.loads(sys.argv[1])['answer'], b'x' * (1 << 16))"
+    assert "sent more than 16 MiB" in cell.refused(endless)
+
+
+def test_an_endless_log_is_cut(cell: Cell, capfd: pytest.CaptureFixture[str]) -> None:
+    code = (
+        "import sys\nfor _ in range(2000): sys.stdout.write('x' * (1 << 16) + '\\n')\nraise ValueError('\x1b[2Jlast')"
+    )
+    assert cell.refused(code).endswith("ValueError: \\x1b[2Jlast")
+    assert len(capfd.readouterr().err) < 10_000
+
+
+def test_progress_arrives_in_the_parent(tmp_path: Path) -> None:
+    heard: list[tuple[str, float | None]] = []
+    code = """
+import time
+from shiplift.runtime.base.progress import progress
+progress("half \x1b[2J", 0.5)
+for _ in range(100000): progress("flood")
+time.sleep(0.3)
+progress("x" * 10000, 7)
+"""
+    with listening(lambda message, done: heard.append((message, done))):
+        Cell(tmp_path).run(code)
+    assert heard[0] == ("half \\x1b[2J", 0.5)
+    assert len(heard) < 100
+    assert heard[-1][1] == 1.0
+    assert len(heard[-1][0]) == 200
+
+
+def test_what_a_listener_raises_ends_the_child(tmp_path: Path) -> None:
+    marker = f"5{os.getpid()}"
+
+    def cancel(_message: str, _done: float | None) -> None:
+        raise KeyboardInterrupt
+
+    code = f"""
+import subprocess
+from shiplift.runtime.base.progress import progress
+subprocess.Popen(["/bin/sleep", "{marker}"])
+progress("now")
+import threading; threading.Event().wait()
+"""
+    with pytest.raises(KeyboardInterrupt), listening(cancel):
+        Cell(tmp_path).run(code)
+    assert running(marker) == []
 
 
 def test_a_result_from_an_earlier_run_is_not_taken_for_this_one(cell: Cell) -> None:
@@ -370,11 +417,10 @@ def test_a_result_from_an_earlier_run_is_not_taken_for_this_one(cell: Cell) -> N
     assert "exit code 0" in cell.refused("import os; os._exit(0)")
 
 
-def test_the_record_says_what_the_kernel_gave(cell: Cell) -> None:
+def test_the_record_says_what_held(cell: Cell) -> None:
     cell.run("pass")
-    assert cell.isolation.files == ("landlock" if ABI >= 1 else "none")
-    assert cell.isolation.network in ("namespace", "landlock", "none")
-    assert cell.isolation.calls == "seccomp"
+    held = cell.isolation
+    assert (held.network, held.processes, held.files, held.calls) == ("namespace", "namespace", "landlock", "seccomp")
 
 
 def test_packages_that_a_pth_file_names_are_readable_and_a_source_tree_it_names_is_not(
@@ -382,6 +428,14 @@ def test_packages_that_a_pth_file_names_are_readable_and_a_source_tree_it_names_
 ) -> None:
     packages, source = tmp_path / "lib" / "site-packages", tmp_path / "project"
     monkeypatch.setattr(sys, "path", [*sys.path, str(packages), str(source)])
-    readable = sandbox._python_paths()
+    readable = sandbox.python_paths.__wrapped__()
     assert packages in readable
     assert source not in readable
+
+
+def test_a_sandbox_that_is_closed_while_it_starts_is_gone_at_once(tmp_path: Path) -> None:
+    for number in range(5):
+        box = Sandbox(Entry("timeit:timeit"), read=[], work=tmp_path / str(number))
+        before = time.monotonic()
+        box.close()
+        assert time.monotonic() - before < 5

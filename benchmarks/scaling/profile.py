@@ -1,0 +1,67 @@
+"""What a simulated replica is like: batch service times, start-up and limits, as measured on a real server.
+
+The default is ResNet-50 in int8 on two cores, as `make bench` measured it (`benchmarks/results/serving.json`). A file
+of the same form, from any load test, replaces it.
+"""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+from pydantic import Field
+
+from shiplift.runtime.records.base import Record
+
+DEFAULT = Path(__file__).parent / "resnet50.json"
+
+
+class Profile(Record):
+    """One replica. `batch_ms` is the execution time by batch size, interpolated between the sizes measured.
+
+    `spread` is sigma of the lognormal factor on each execution. `start_s` is the time from a pod's creation until it is
+    ready; `drain_s` how long it stays after it left the route, at least; both are paid for.
+    """
+
+    name: str
+    measured: str
+    batch_ms: dict[float, float]
+    spread: float = Field(ge=0)
+    max_batch: int = Field(ge=1)
+    instances: int = Field(1, ge=1)
+    slo_ms: float = Field(gt=0)
+    start_s: float = Field(12, ge=0)
+    drain_s: float = Field(5, ge=0)
+
+    def seconds(self) -> list[float]:
+        """The execution time in s of each batch size, from 0 to `max_batch`."""
+        sizes = sorted(self.batch_ms)
+        times = [self.batch_ms[size] for size in sizes]
+        if sizes[-1] < self.max_batch:
+            times.append(times[-1] * self.max_batch / sizes[-1])
+            sizes.append(self.max_batch)
+        return [0.0, *(np.interp(range(1, self.max_batch + 1), sizes, times) / 1000).tolist()]
+
+    def factors(self, seed: int, count: int = 65536) -> "itertools.cycle[float]":
+        """Random factors on the execution times, with mean 1."""
+        if not self.spread:
+            return itertools.cycle([1.0])
+        drawn = np.random.default_rng(seed).lognormal(-(self.spread**2) / 2, self.spread, count)
+        return itertools.cycle(drawn.tolist())
+
+    @property
+    def peak_per_s(self) -> float:
+        """The most requests per second, whatever their latency."""
+        times = self.seconds()
+        return self.instances * max(size / times[size] for size in range(1, self.max_batch + 1))
+
+
+def spread(p50_ms: float, p99_ms: float) -> float:
+    """Sigma of the lognormal with these percentiles."""
+    return math.log(p99_ms / p50_ms) / 2.326
+
+
+def load(path: Path) -> Profile:
+    """Reads a profile."""
+    return Profile.model_validate(json.loads(path.read_text()))

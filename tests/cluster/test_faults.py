@@ -1,0 +1,311 @@
+"""What production survives: killed and frozen servers, drained and dead nodes, an operator or a registry that is away.
+
+The tests share a model, promoted once, so they run in order. Each runs under steady traffic on both protocols, while a
+prober compares the service's condition Ready with whether requests are answered. Times are printed exactly and asserted
+loosely: two cores run everything.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.cluster.conftest import ROOT, SCRIPT, Lab, until
+from tests.cluster.test_release import SPEC, promoted, scaled, traffic
+from tests.cluster.traffic import Prober, Traffic
+
+MODEL = "tough"
+SECOND = "dev-node-2"
+
+
+@pytest.fixture(scope="module")
+def model(lab: Lab) -> str:
+    """A model with one promoted version."""
+    promoted(lab, MODEL, lab.log_classifier(MODEL, spec=SPEC))
+    return MODEL
+
+
+def service(lab: Lab) -> Any:
+    return lab.kube.get("tritonservice", lab.serving, MODEL)
+
+
+def condition(lab: Lab, kind: str) -> Any:
+    return lab.condition(MODEL, kind)
+
+
+def change(lab: Lab, **spec: Any) -> None:
+    lab.kube("-n", lab.serving, "patch", "tritonservice", MODEL, "--type=merge", "-p", json.dumps({"spec": spec}))
+
+
+def pods(lab: Lab) -> list[Any]:
+    """The pods that serve, without those that are ending."""
+    selector = f"shiplift.dev/package={service(lab)['spec']['revision']}"
+    return [
+        pod for pod in lab.kube.get("pod", lab.serving, selector=selector)
+        if "deletionTimestamp" not in pod["metadata"]
+    ]  # fmt: skip
+
+
+def name_of(pod: Any) -> str:
+    return str(pod["metadata"]["name"])
+
+
+def starts(lab: Lab) -> dict[str, int]:
+    """How often each serving pod's containers were started again: a pod may be ready again between two looks."""
+    return {
+        name_of(pod): sum(each["restartCount"] for each in pod["status"].get("containerStatuses", []))
+        for pod in pods(lab)
+    }
+
+
+def ready(lab: Lab) -> list[Any]:
+    return [
+        pod for pod in pods(lab)
+        if any(each["type"] == "Ready" and each["status"] == "True" for each in pod["status"].get("conditions", []))
+    ]  # fmt: skip
+
+
+def settle(lab: Lab, replicas: int, seconds: float = 150) -> None:
+    """Waits until the service is ready with exactly so many pods."""
+
+    def settled() -> bool:
+        return condition(lab, "Ready")["status"] == "True" and len(pods(lab)) == len(ready(lab)) == replicas
+
+    until(settled, seconds=seconds)
+
+
+def server_of(pod: Any) -> psutil.Process:
+    """The process of a pod's Triton, on this machine."""
+    uid = pod["metadata"]["uid"]
+    for process in psutil.process_iter(["pid", "name"]):
+        try:
+            groups = Path(f"/proc/{process.pid}/cgroup").read_text()
+        except OSError:
+            continue
+        if uid in groups.replace("_", "-") and process.info["name"] == "tritonserver":
+            return process
+    raise AssertionError(f"pod {name_of(pod)} has no tritonserver on this machine")
+
+
+@contextmanager
+def watched(lab: Lab, what: str) -> Iterator[tuple[Traffic, Prober]]:
+    """Traffic and a prober; prints what they saw."""
+    client = traffic(lab, MODEL)
+    url = f"http://{client.gateway}:8000/v2/models/{MODEL}/infer"
+    body = {
+        "inputs": [
+            {"name": "input", "shape": list(client.row.shape), "datatype": "FP32", "data": client.row.ravel().tolist()}
+        ]
+    }
+    path = f"/apis/shiplift.dev/v1alpha1/namespaces/{lab.serving}/tritonservices/{MODEL}"
+    command = ["kubectl", "proxy", "--port=0"]
+    environment = {**os.environ, "KUBECONFIG": str(lab.kube.kubeconfig)}
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as proxy,
+        httpx.Client(timeout=1, trust_env=False) as http,
+        httpx.Client(timeout=5, trust_env=False) as api,
+    ):
+        assert proxy.stdout is not None
+        address = proxy.stdout.readline().rsplit(" ", 1)[-1].strip()
+
+        def is_ready() -> bool:
+            conditions = api.get(f"http://{address}{path}").json()["status"]["conditions"]
+            return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+        try:
+            with client, Prober(lambda: http.post(url, json=body).status_code == 200, is_ready) as prober:
+                until(lambda: client.sent > 50)
+                yield client, prober
+                time.sleep(3)  # for a late failure
+        finally:
+            proxy.terminate()
+            print(f"\n{what}: {len(client.failures)} of {client.sent} requests failed within {client.outage_s:.1f} s")
+            print(f"{what}: {prober.report()}")
+            print("\n".join([*prober.log[:40], *sorted(set(client.failures))[:5]]))
+
+
+def cluster(*words: str) -> None:
+    """Runs the script that started the cluster."""
+    if not SCRIPT or "node" not in Path(ROOT / SCRIPT).read_text():
+        pytest.skip("this cluster can't add nodes")
+    subprocess.run([ROOT / SCRIPT, *words], check=True, capture_output=True, timeout=900)
+
+
+def test_a_server_that_is_killed_is_back_and_another_answers_meanwhile(lab: Lab, model: str) -> None:
+    change(lab, replicas=2)
+    settle(lab, 2)
+    before = starts(lab)
+    with watched(lab, "kill -9 of one of two servers") as (client, _):
+        server_of(pods(lab)[0]).kill()
+        began = time.monotonic()
+        until(lambda: starts(lab) != before, seconds=60)
+        settle(lab, 2)
+        print(f"two ready again after {time.monotonic() - began:.1f} s")
+    assert len(client.failures) <= 5
+
+
+@pytest.mark.slow
+def test_a_frozen_server_leaves_the_route_and_is_replaced(lab: Lab, model: str) -> None:
+    settle(lab, 2)
+    victim = pods(lab)[0]
+    process = server_of(victim)
+    with watched(lab, "SIGSTOP of one of two servers") as (client, _):
+        process.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        try:
+            until(lambda: name_of(victim) not in map(name_of, ready(lab)), seconds=60)
+            print(f"off the route after {time.monotonic() - began:.1f} s")
+            until(lambda: len(ready(lab)) == 2, seconds=120)
+            print(f"two ready again after {time.monotonic() - began:.1f} s")
+        finally:
+            if process.is_running():
+                process.send_signal(signal.SIGCONT)
+        settle(lab, 2)
+    assert client.outage_s < 30
+
+
+def test_a_replacement_starts_while_the_registry_is_away(lab: Lab, model: str) -> None:
+    change(lab, replicas=1)
+    settle(lab, 1)
+    with scaled(lab.kube, lab.namespace, "mlflow", 0):
+        (pod,) = pods(lab)
+        lab.kube("-n", lab.serving, "delete", "pod", name_of(pod), "--wait=false")
+        began = time.monotonic()
+        until(lambda: name_of(pod) not in map(name_of, pods(lab)) and ready(lab), seconds=120)
+        print(f"replaced without MLflow after {time.monotonic() - began:.1f} s")
+        with traffic(lab, MODEL) as client:
+            until(lambda: client.sent > 20, seconds=60)
+        settle(lab, 1)
+    until(lambda: len(lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=mlflow")) == 1, seconds=60)
+    assert client.versions == {"1"}
+
+
+def test_a_killed_operator_acts_again_within_seconds(lab: Lab, model: str) -> None:
+    settle(lab, 1)
+    selector = "app.kubernetes.io/name=operator"
+    (pod,) = lab.kube.get("pod", lab.namespace, selector=selector)
+    lab.kube("-n", lab.namespace, "delete", "pod", name_of(pod), "--grace-period=0", "--force")
+    until(lambda: any(
+        each["status"].get("containerStatuses", [{}])[0].get("ready")
+        for each in lab.kube.get("pod", lab.namespace, selector=selector) if name_of(each) != name_of(pod)
+    ), seconds=60)  # fmt: skip
+    began = time.monotonic()
+    lab.kube("-n", lab.serving, "delete", "httproute", MODEL)
+    until(lambda: lab.kube.exists("httproute", lab.serving, MODEL), seconds=40)
+    print(f"a route is put back {time.monotonic() - began:.1f} s after the new operator was ready")
+
+
+def test_of_two_operators_one_acts(lab: Lab, model: str) -> None:
+    settle(lab, 1)
+
+    def acts(pod: Any) -> float:
+        path = f"/api/v1/namespaces/{lab.namespace}/pods/{name_of(pod)}:8080/proxy/metrics"
+        lines = [line for line in lab.kube("get", "--raw", path).splitlines() if "acts_total{" in line]
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+    def operators() -> list[Any]:
+        return list(lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=operator"))
+
+    before = {name_of(pod): acts(pod) for pod in operators()}
+    with scaled(lab.kube, lab.namespace, "operator", 2):
+        lab.kube("-n", lab.namespace, "rollout", "status", "deployment/operator", "--timeout=90s")
+        lab.kube("-n", lab.serving, "delete", "httproute", MODEL)
+        until(lambda: lab.kube.exists("httproute", lab.serving, MODEL), seconds=30)
+        time.sleep(15)  # longer than a Lease lasts
+        acted = {name_of(pod) for pod in operators() if acts(pod) > before.get(name_of(pod), 0)}
+    assert len(acted) == 1
+
+
+@pytest.mark.slow
+def test_a_promotion_that_was_asked_for_while_the_operator_was_away(lab: Lab, model: str) -> None:
+    settle(lab, 1)
+    name = service(lab)["spec"]["revision"]
+    body = lab.kube.get("tritonrevision", lab.serving, name)
+    copy = {
+        "apiVersion": body["apiVersion"], "kind": body["kind"], "spec": body["spec"],
+        "metadata": {"name": f"{MODEL}-copy", "namespace": lab.serving},
+    }  # fmt: skip
+    with watched(lab, "operator away for a promotion and a rollback") as (client, _):
+        with scaled(lab.kube, lab.namespace, "operator", 0):
+            lab.kube.apply(copy)
+            change(lab, revision=f"{MODEL}-copy")
+            time.sleep(5)
+        until(lambda: service(lab)["status"]["weight"] == 100 and condition(lab, "Ready")["status"] == "True",
+              seconds=180)  # fmt: skip
+        assert service(lab)["status"]["previousRevision"] == name
+        change(lab, revision=name)
+        until(lambda: service(lab)["status"]["revision"] == name, seconds=180)
+        settle(lab, 1)
+    assert client.failures == []
+
+
+@pytest.mark.slow
+def test_a_gateway_that_starts_again(lab: Lab, model: str) -> None:
+    settle(lab, 1)
+    selector = f"gateway.envoyproxy.io/owning-gateway-namespace={lab.serving}"
+    with watched(lab, "Envoy deleted") as (_, prober):
+        lab.kube("-n", "envoy-gateway-system", "delete", "pod", "-l", selector, "--wait=false")
+        time.sleep(30)
+        settle(lab, 1)
+    assert prober.ready_but_down_s < 12
+
+
+@pytest.mark.slow
+def test_nodes_are_drained_and_die_and_production_serves_on(lab: Lab, model: str) -> None:
+    if not lab.kube.exists("node", "default", SECOND):
+        cluster("node", "add")
+    lab.kube("uncordon", SECOND)
+    try:
+        change(lab, production=True)
+        settle(lab, 3, seconds=240)
+        if {pod["spec"]["nodeName"] for pod in pods(lab)} != {"dev-node", SECOND}:  # they started before there were two
+            lab.kube("-n", lab.serving, "delete", "pod", name_of(pods(lab)[0]))
+            settle(lab, 3, seconds=240)
+        where = sorted(pod["spec"]["nodeName"] for pod in pods(lab))
+        print(f"three pods on {where}")
+        assert set(where) == {"dev-node", SECOND}
+        _drain(lab)
+        _lose_power(lab)
+    finally:
+        lab.kube.run("uncordon", SECOND, check=False)
+        change(lab, production=False)
+        cluster("node", "remove", SECOND)
+        settle(lab, 1, seconds=240)
+
+
+def _drain(lab: Lab) -> None:
+    with watched(lab, "kubectl drain") as (client, _):
+        began = time.monotonic()
+        selector = "--pod-selector=app.kubernetes.io/name=triton"
+        lab.kube("drain", SECOND, "--ignore-daemonsets", "--delete-emptydir-data", selector, "--timeout=150s")
+        print(f"drained after {time.monotonic() - began:.1f} s")
+        settle(lab, 3, seconds=240)
+    assert client.failures == []
+    lab.kube("uncordon", SECOND)
+    for _ in range(3):
+        if SECOND in {pod["spec"]["nodeName"] for pod in pods(lab)}:
+            return
+        lab.kube("-n", lab.serving, "delete", "pod", name_of(pods(lab)[0]))
+        settle(lab, 3, seconds=240)
+
+
+def _lose_power(lab: Lab) -> None:
+    with watched(lab, "node fail") as (client, _):
+        began = time.monotonic()
+        cluster("node", "fail", SECOND)
+        until(lambda: all(pod["spec"].get("nodeName") != SECOND for pod in ready(lab)), seconds=120)
+        print(f"no ready pod on the dead node after {time.monotonic() - began:.1f} s")
+        until(lambda: len(ready(lab)) == 3, seconds=240)
+        print(f"three ready again after {time.monotonic() - began:.1f} s")
+        cluster("node", "heal", SECOND)
+        settle(lab, 3, seconds=240)
+    assert client.outage_s < 60

@@ -1,0 +1,203 @@
+"""What the operator keeps true on a real cluster: it puts back what is edited by hand, and says what it sees.
+
+The tests share a model, promoted once through the whole pipeline, so they run in order. Traffic runs through the
+gateway wherever another replica or the old route can answer.
+"""
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cluster.conftest import Lab, until
+from tests.cluster.test_release import SPEC, promoted, traffic
+
+MODEL = "kept"
+_BACK_S = 10
+
+
+@pytest.fixture(scope="module")
+def model(lab: Lab) -> str:
+    """A model with one promoted version."""
+    promoted(lab, MODEL, lab.log_classifier(MODEL, spec=SPEC))
+    return MODEL
+
+
+def service(lab: Lab) -> Any:
+    return lab.kube.get("tritonservice", lab.serving, MODEL)
+
+
+def condition(lab: Lab, kind: str) -> Any:
+    return lab.condition(MODEL, kind)
+
+
+def wait_ready(lab: Lab, seconds: int = 60) -> None:
+    lab.kube("-n", lab.serving, "wait", "--for=condition=Ready", f"tritonservice/{MODEL}", f"--timeout={seconds}s")
+
+
+def revision(lab: Lab) -> str:
+    return str(service(lab)["spec"]["revision"])
+
+
+def weights(lab: Lab, kind: str, name: str = MODEL) -> dict[str, int]:
+    (rule,) = lab.kube.get(kind, lab.serving, name)["spec"]["rules"]
+    return {backend["name"]: backend.get("weight", 1) for backend in rule["backendRefs"]}
+
+
+def back_within(seconds: float, look: Callable[[], Any]) -> float:
+    """Waits until something is true; returns after how many seconds, and fails if they are too many."""
+    started = time.monotonic()
+    until(look, seconds=seconds + 20)
+    took = time.monotonic() - started
+    assert took <= seconds, f"it took {took:.1f} s"
+    return took
+
+
+@pytest.fixture(autouse=True)
+def settled(lab: Lab, model: str) -> None:
+    wait_ready(lab, 90)
+
+
+def test_after_a_promotion_kubectl_waits_shows_and_finds_everything_in_the_status(lab: Lab, model: str) -> None:
+    body, name = service(lab), revision(lab)
+    status = body["status"]
+    assert status["observedGeneration"] == body["metadata"]["generation"]
+    assert (status["revision"], status["version"], status["weight"]) == (name, 1, 100)
+    assert status["weights"] == [{"revision": name, "percent": 100}]
+    assert status["readyReplicas"] == 1
+    header, line = lab.kube("-n", lab.serving, "get", "ts", model).splitlines()
+    assert header.split() == ["NAME", "READY", "AVAILABLE", "REVISION", "WEIGHT", "REPLICAS", "P99", "AGE"]
+    assert line.split()[:6] == [model, "True", "True", name, "100", "1"]
+    assert lab.kube.exists("tritonrevision", lab.serving, name)
+    owners = lab.kube.get("deployment", lab.serving, name)["metadata"]["ownerReferences"]
+    assert [(owner["kind"], owner["name"]) for owner in owners] == [("TritonService", model)]
+    shown = lab.kube.shiplift("status", model, "--engine", "argo", "--namespace", lab.namespace, "--json").stdout
+    (served,) = json.loads(shown)["services"]
+    assert (served["state"], served["version"], served["weights"]) == ("Ready", 1, {name: 100})
+
+
+def scale_to_nothing(lab: Lab) -> Callable[[], Any]:
+    name = revision(lab)
+    lab.kube("-n", lab.serving, "scale", "deployment", name, "--replicas=0")
+    return lambda: lab.kube.get("deployment", lab.serving, name)["spec"]["replicas"] == 1
+
+
+def delete_http_route(lab: Lab) -> Callable[[], Any]:
+    lab.kube("-n", lab.serving, "delete", "httproute", MODEL)
+    return lambda: lab.kube.exists("httproute", lab.serving, MODEL)
+
+
+def edit_grpc_weights(lab: Lab) -> Callable[[], Any]:
+    name = revision(lab)
+    patch = [{"op": "replace", "path": "/spec/rules/0/backendRefs/0/weight", "value": 0}]
+    lab.kube("-n", lab.serving, "patch", "grpcroute", MODEL, "--type=json", "-p", json.dumps(patch))
+    return lambda: weights(lab, "grpcroute") == {name: 100}
+
+
+def delete_service(lab: Lab) -> Callable[[], Any]:
+    name = revision(lab)
+    lab.kube("-n", lab.serving, "delete", "service", name)
+    return lambda: lab.kube.exists("service", lab.serving, name)
+
+
+def delete_deployment(lab: Lab) -> Callable[[], Any]:
+    name = revision(lab)
+    lab.kube("-n", lab.serving, "delete", "deployment", name)
+    return lambda: lab.kube.exists("deployment", lab.serving, name)
+
+
+def delete_budget(lab: Lab) -> Callable[[], Any]:
+    name = revision(lab)
+    lab.kube("-n", lab.serving, "delete", "pdb", name)
+    return lambda: lab.kube.exists("pdb", lab.serving, name)
+
+
+@pytest.mark.parametrize(
+    "harm", [scale_to_nothing, delete_http_route, edit_grpc_weights, delete_service, delete_deployment, delete_budget]
+)
+def test_what_is_edited_or_deleted_by_hand_is_back_within_ten_seconds(
+    lab: Lab, harm: Callable[[Lab], Callable[[], Any]]
+) -> None:
+    took = back_within(_BACK_S, harm(lab))
+    wait_ready(lab, 90)
+    with traffic(lab, MODEL) as client:
+        until(lambda: client.sent > 20, seconds=60)
+    print(f"{harm.__name__}: back after {took:.1f} s")
+    assert client.versions == {"1"}
+
+
+def test_an_idle_operator_writes_nothing(lab: Lab) -> None:
+    (pod,) = lab.kube.get("pod", lab.namespace, selector="app.kubernetes.io/name=operator")
+    path = f"/api/v1/namespaces/{lab.namespace}/pods/{pod['metadata']['name']}:8080/proxy/metrics"
+
+    def acts() -> dict[str, str]:
+        lines = [line for line in lab.kube("get", "--raw", path).splitlines() if line.startswith("shiplift_operator_")]
+        return dict(line.rsplit(" ", 1) for line in lines if "acts_total" in line or "looks_total" in line)
+
+    until(lambda: condition(lab, "Verified")["status"] == "True", seconds=60)
+    before = acts()
+    time.sleep(15)  # more than one relist and two heartbeats
+    changed = {name for name, count in acts().items() if count != before.get(name)}
+    assert changed == {"shiplift_operator_looks_total", 'shiplift_operator_acts_total{kind="measure"}'}
+
+
+def test_a_revision_that_does_not_exist_stalls_and_the_champion_keeps_serving(lab: Lab) -> None:
+    name = revision(lab)
+    with traffic(lab, MODEL) as client:
+        patch = json.dumps({"spec": {"revision": "kept-9-ffffffff"}})
+        lab.kube("-n", lab.serving, "patch", "tritonservice", MODEL, "--type=merge", "-p", patch)
+        until(lambda: condition(lab, "Stalled")["status"] == "True", seconds=30)
+        assert condition(lab, "Stalled")["reason"] == "RevisionMissing"
+        assert condition(lab, "Available")["status"] == "True"
+        assert condition(lab, "Ready")["status"] == "False"
+        assert service(lab)["status"]["revision"] == name
+        patch = json.dumps({"spec": {"revision": name}})
+        lab.kube("-n", lab.serving, "patch", "tritonservice", MODEL, "--type=merge", "-p", patch)
+        wait_ready(lab)
+    assert (client.failures, client.versions) == ([], {"1"})
+
+
+def test_a_package_that_can_not_be_fetched_stalls_and_the_champion_keeps_serving(lab: Lab) -> None:
+    name = revision(lab)
+    body = lab.kube.get("tritonrevision", lab.serving, name)
+    package = body["spec"]["package"]
+    package = {**package, "version": 8, "repository": {**package["repository"], "sha256": "0" * 64}}
+    bad = {
+        "apiVersion": body["apiVersion"], "kind": body["kind"],
+        "metadata": {"name": "kept-8-00000000", "namespace": lab.serving},
+        "spec": {**body["spec"], "package": package},
+    }  # fmt: skip
+    lab.kube.apply(bad)
+    with traffic(lab, MODEL) as client:
+        patch = json.dumps({"spec": {"revision": "kept-8-00000000"}})
+        lab.kube("-n", lab.serving, "patch", "tritonservice", MODEL, "--type=merge", "-p", patch)
+        until(lambda: condition(lab, "Stalled")["status"] == "True", seconds=150)
+        assert condition(lab, "Stalled")["reason"] == "StartFailed"
+        assert service(lab)["status"]["failedRevision"] == "kept-8-00000000"
+        patch = json.dumps({"spec": {"revision": name}})
+        lab.kube("-n", lab.serving, "patch", "tritonservice", MODEL, "--type=merge", "-p", patch)
+        wait_ready(lab)
+        until(lambda: not lab.kube.exists("deployment", lab.serving, "kept-8-00000000"), seconds=90)
+    assert (client.failures, client.versions) == ([], {"1"})
+
+
+def test_an_operator_deleted_during_a_promotion_goes_on_where_it_was(lab: Lab) -> None:
+    with traffic(lab, MODEL) as client:
+        version = lab.log_classifier(MODEL, samples=1100, spec=SPEC)
+        until(lambda: f"{MODEL}-{version}-" in revision(lab), seconds=420)
+        lab.kube(
+            "-n", lab.namespace, "delete", "pod", "-l", "app.kubernetes.io/name=operator", "--force", "--grace-period=0"
+        )
+        promoted(lab, MODEL, version)
+        until(lambda: str(version) in client.versions, seconds=30)
+    assert client.failures == []
+    assert service(lab)["status"]["version"] == version
+
+
+def test_scaled_by_kubectl_there_are_that_many_pods(lab: Lab) -> None:
+    lab.kube("-n", lab.serving, "scale", "tritonservice", MODEL, "--replicas=2")
+    until(lambda: service(lab)["status"].get("readyReplicas") == 2, seconds=60)
+    lab.kube("-n", lab.serving, "scale", "tritonservice", MODEL, "--replicas=1")
+    until(lambda: lab.kube.get("deployment", lab.serving, revision(lab))["status"].get("replicas") == 1, seconds=60)

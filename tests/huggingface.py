@@ -1,0 +1,70 @@
+"""Small real Hugging Face models with random weights, and a real tokenizer trained on a few sentences."""
+
+from pathlib import Path
+from typing import Any
+
+TEXTS = ["the quick brown fox jumps over the lazy dog", "a good film", "Anna lives in Paris and works for Acme"]
+MASKED = ["the [MASK] brown fox", "a good [MASK] with a great cast and a terrible ending"]
+_LABELS = {"text-classification": ["bad", "fair", "good"], "token-classification": ["O", "B-PER", "I-PER"]}
+
+
+def tokenizer() -> Any:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    names = {"pad": "[PAD]", "unk": "[UNK]", "cls": "[CLS]", "sep": "[SEP]", "mask": "[MASK]"}
+    core = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    core.normalizer = normalizers.BertNormalizer(lowercase=True)
+    core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    core.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=300, special_tokens=list(names.values())))
+    core.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    core.decoder = decoders.WordPiece()
+    tokens = {f"{name}_token": token for name, token in names.items()}
+    return PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=64, **tokens)
+
+
+def config(vocabulary: int, task: str = "", **changes: Any) -> Any:
+    from transformers import BertConfig
+
+    labels = dict(enumerate(_LABELS.get(task, ["a", "b"])))
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    ids = {label: at for at, label in labels.items()}
+    return BertConfig(
+        vocab_size=vocabulary, max_position_embeddings=64, id2label=labels, label2id=ids, initializer_range=0.5,
+        **sizes, **changes,
+    )  # fmt: skip
+
+
+def pipeline(task: str, **changes: Any) -> Any:
+    """A pipeline for `task` around a BERT of two layers."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    kind = {
+        "text-classification": transformers.BertForSequenceClassification,
+        "token-classification": transformers.BertForTokenClassification,
+        "fill-mask": transformers.BertForMaskedLM,
+        "feature-extraction": transformers.BertModel,
+    }[task]
+    words = tokenizer()
+    model = kind(config(len(words), task, **changes)).eval()
+    return transformers.pipeline(task, model=model, tokenizer=words)
+
+
+def sentence_encoder(folder: Path) -> Any:
+    """A sentence encoder with mean pooling and normalisation, which cuts texts to 32 tokens."""
+    import torch
+    import transformers
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules.normalize import Normalize
+    from sentence_transformers.base.modules.transformer import Transformer
+    from sentence_transformers.sentence_transformer.modules.pooling import Pooling
+
+    torch.manual_seed(0)
+    words = tokenizer()
+    transformers.BertModel(config(len(words))).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return SentenceTransformer(modules=[Transformer(str(folder), max_seq_length=32), Pooling(32), Normalize()])

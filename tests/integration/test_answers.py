@@ -1,0 +1,54 @@
+"""Production that answers wrongly, on the real server: it is noticed, healed and told."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import onnx
+
+from shiplift.pipelines.daemons.prober import EVERY_S
+from shiplift.pipelines.engines.local import incidents, pulses
+from shiplift.runtime.records.site import Machine
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.production import LocalProduction
+from tests.integration.conftest import Lab, digits, until
+
+MODEL = "falsified"
+
+
+def falsify(file: Path) -> None:
+    """Changes every weight of a model, in place."""
+    model = onnx.load(file)
+    for node in model.graph.node:  # a classifier of scikit-learn has its weights in attributes
+        for attribute in node.attribute:
+            if attribute.floats:
+                attribute.floats[:] = [1 - 3 * weight for weight in attribute.floats]
+    onnx.save(model, file)
+    later = time.time() + 5  # Triton loads it again only if it is newer
+    os.utime(file, (later, later))
+
+
+def test_a_model_that_answers_wrongly_is_loaded_again_from_the_artifact_store(lab: Lab) -> None:
+    version = lab.log_classifier(MODEL)
+    assert lab.wait(MODEL, version).exit_code == 0
+    images, _ = digits()
+    right = lab.ask(MODEL, {"input": images[:8]})["outputs"]
+    until(lambda: pulses.read(lab.home, MODEL).verified_at, seconds=4 * EVERY_S)
+    assert pulses.read(lab.home, MODEL).finding == ""
+    machine = lab.site.place
+    assert isinstance(machine, Machine)
+    (file,) = (LocalProduction(lab.site, machine).repository / MODEL).glob("*/model.onnx")
+    falsify(file)
+    with TritonClient(machine.grpc) as client:
+        client.load(MODEL)
+    assert lab.ask(MODEL, {"input": images[:8]})["outputs"] != right
+    until(lambda: lab.ask(MODEL, {"input": images[:8]})["outputs"] == right, seconds=10 * EVERY_S)
+    until(lambda: pulses.read(lab.home, MODEL).finding == "", seconds=4 * EVERY_S)
+    events = [entry.event for entry in incidents.recent(lab.home) if entry.model == MODEL]
+    assert len(events) == 1, events
+    assert "answers a golden request wrongly" in events[0]
+    assert events[0].endswith("the model is loaded again")
+    assert lab.ask(MODEL, {"input": images[:1]})["version"] == version
+    shown = json.loads(lab.engine.status(MODEL).model_dump_json())
+    assert shown["verified_at"] > time.time() - 3 * EVERY_S

@@ -1,0 +1,65 @@
+"""A release's stages with both engines of the bundled server: packaged, served, checked and tuned for real."""
+
+from pathlib import Path
+
+import pytest
+
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.host.processor import cpu_flags
+from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.precision import Candidate, Candidates
+from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
+from shiplift.runtime.serving.triton.repository import GOLDEN, install
+from shiplift.runtime.serving.triton.server import Features, private_server
+from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.target import Target
+from shiplift.steps.tune import tune
+from tests.unit.examples import site
+from tests.unit.steps.test_package import Bench
+
+pytestmark = pytest.mark.integration
+ENVIRONMENT = ServerEnvironment(default_root())
+VARIANTS = [("onnxruntime", "fp32"), ("openvino", "fp32")]
+if cpu_flags() & {"avx512_bf16", "amx_bf16"}:
+    VARIANTS.append(("openvino", "bf16"))
+
+
+def offered(bench: Bench) -> Candidates:
+    """The same file on both engines, in each precision that needs no other file."""
+    return Candidates(
+        target="local-cpu", metric="accuracy", validation="v" * 64,
+        candidates=tuple(
+            Candidate(engine=engine, precision=precision, model=bench.model, score=0.95, samples=500)
+            for engine, precision in VARIANTS
+        ),
+    )  # fmt: skip
+
+
+def test_every_engine_serves_what_it_answered_when_it_was_packaged(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    packages = bench.package(offered(bench)).packages
+    assert [(package.engine, package.precision) for package in packages] == VARIANTS
+    models = tmp_path / "models"
+    with (
+        private_server(ENVIRONMENT, models, Features(cache_mb=0), log=tmp_path / "log") as server,
+        TritonClient(server.grpc) as client,
+    ):
+        for package in packages:
+            tree = bench.store.fetch(package.repository, tmp_path / package.variant)
+            install(tree, models, source=serving_name(package.model), name=package.variant)
+            client.load(package.variant)
+            check_package(client, package.variant, package, load_npz(tree / GOLDEN))
+
+
+def test_tuning_measures_every_engine_and_packages_the_best(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    packages = bench.package(offered(bench))
+    space = SearchSpace(time_budget_s=4, max_batch=(1, 8), queue_delay_us=(0,), instances=(1, 2), threads=(1,),
+                        window_ms=100)  # fmt: skip
+    place = site(tmp_path, server_environment=str(ENVIRONMENT.root))
+    tuned = tune(place, Target(), packages, space, LatencyTarget(), Load(), Serving())
+    measured = {(trial.engine, trial.precision) for trial in tuned.trials if not trial.error}
+    assert measured == set(VARIANTS)
+    assert (tuned.package.engine, tuned.package.precision) == (tuned.best.engine, tuned.best.precision)

@@ -1,0 +1,136 @@
+"""Versions registered by an attacker, through the real registry and engine: refused within seconds, and nothing ran."""
+
+import io
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from mlflow.models import infer_signature
+
+from shiplift.pipelines.engines.local import stack
+from shiplift.runtime.store.registry import CHALLENGER, CHAMPION
+from tests.integration.conftest import FAST, Lab, digits, until
+
+NAME = "besieged"
+SECONDS = 20  # for the stage that refuses, on a busy machine; it takes two or three
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """What an attacker changes in a logged model, and how the release must end."""
+
+    prepare: Callable[[Path, Path], None]  # the model's folder, and the file that its code would write
+    stage: str
+    exit_code: int
+    messages: tuple[str, ...]
+    data: Callable[[], bytes] | None = None  # as the validation set
+
+
+def code_folder(folder: Path, canary: Path) -> None:
+    """Code of its own, which MLflow would import to find the flavor's model class."""
+    (folder / "code").mkdir()
+    (folder / "code" / "evil.py").write_text(f"open({str(canary)!r}, 'w')\nclass Model: pass\n")
+    text = (folder / "MLmodel").read_text()
+    (folder / "MLmodel").write_text(
+        text.replace("  sklearn:\n", "  lightgbm:\n    model_class: evil.Model\n").replace("code: null", "code: code")
+    )
+
+
+def protocol_0(folder: Path, canary: Path) -> None:
+    """The opcode INST imports and calls in one step."""
+    (folder / "model.pkl").write_bytes(f"(S'touch {canary}'\nios\nsystem\n.".encode())
+
+
+def alias_bomb(folder: Path, _canary: Path) -> None:
+    """2 KB of YAML that stand for 10^24 strings."""
+    levels = ["bomb0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    levels += [f"bomb{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 24)]
+    with (folder / "MLmodel").open("a") as file:
+        file.write("\n".join(levels) + "\n")
+
+
+def unchanged(_folder: Path, _canary: Path) -> None:
+    """The model is honest."""
+
+
+def inflated() -> bytes:
+    """A small NPZ whose arrays, as its directory says, have 12 GiB."""
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in (("input", np.zeros((64, 64), np.float32)), ("label", np.zeros(64, np.int64))):
+            with archive.open(f"{name}.npy", "w") as member:
+                np.lib.format.write_array(member, array)
+        archive.infolist()[0].file_size = 12 << 30
+    return body.getvalue()
+
+
+ATTACKS = {
+    "code": Attack(prepare=code_folder, stage="admit", exit_code=30, messages=("code/evil.py",)),
+    "inst": Attack(prepare=protocol_0, stage="admit", exit_code=30, messages=("model.pkl", "os.system")),
+    "aliases": Attack(prepare=alias_bomb, stage="admit", exit_code=30, messages=("MLmodel", "anchor &a0")),
+    "npz": Attack(
+        prepare=unchanged, stage="quantize", exit_code=33, messages=("validation.npz", "unpacks to"), data=inflated
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def champion(lab: Lab) -> int:
+    """The model's honest version, which production serves."""
+    version = lab.log_classifier(NAME)
+    assert lab.wait(NAME, version).exit_code == 0
+    return version
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_hostile_version_is_refused_by_name_and_changes_nothing(
+    lab: Lab, champion: int, tmp_path: Path, attack: str
+) -> None:
+    images, canary, hostile = {"input": digits()[0][:3]}, tmp_path / "it-ran", ATTACKS[attack]
+    served = lab.ask(NAME, images)
+    before = descendants(lab)
+    version = register(lab, hostile, tmp_path / "model", canary)
+    report = lab.wait(NAME, version)
+    assert report.exit_code == hostile.exit_code, report.reason
+    for message in hostile.messages:
+        assert message in report.reason
+    (failed,) = (stage for stage in report.stages if stage.outcome == "failed")
+    assert (failed.name, failed.seconds < SECONDS) == (hostile.stage, True), failed
+    assert not canary.exists()
+    until(lambda: descendants(lab) <= before, seconds=10)
+    assert not list(lab.home.glob("shiplift-*"))
+    assert (lab.registry.alias(NAME, CHAMPION), lab.registry.alias(NAME, CHALLENGER)) == (champion, 0)
+    assert lab.ask(NAME, images) == served
+
+
+def register(lab: Lab, attack: Attack, folder: Path, canary: Path) -> int:
+    """Registers the attacker's version, unchecked by MLflow's client; returns its number."""
+    images, _ = digits()
+    model = lab.classifier()
+    lab.mlflow.sklearn.save_model(
+        model, str(folder), signature=infer_signature(images[:4], model.predict(images[:4])), input_example=images[:4],
+        serialization_format="pickle" if attack.prepare is protocol_0 else "skops", pip_requirements=[],
+    )  # fmt: skip
+    attack.prepare(folder, canary)
+    with lab.mlflow.start_run() as run:
+        lab.mlflow.log_text(FAST, "shiplift/shiplift.yaml")
+        lab.mlflow.log_artifacts(str(folder), "model")
+        if attack.data:
+            file = folder.parent / "validation.npz"
+            file.write_bytes(attack.data())
+            lab.mlflow.log_artifact(str(file), "shiplift")
+    client = lab.mlflow.MlflowClient()
+    source = f"{run.info.artifact_uri}/model"
+    return int(client.create_model_version(NAME, source, run.info.run_id).version)
+
+
+def descendants(lab: Lab) -> set[int]:
+    """The processes that the dispatcher has started, the watchdog among them."""
+    running = stack.read(lab.home)
+    assert running is not None
+    children = psutil.Process(running.processes["dispatcher"].pid).children(recursive=True)
+    return {child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE}

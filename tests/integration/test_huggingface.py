@@ -1,0 +1,113 @@
+"""Hugging Face models as people log them: released, and answered as `mlflow.pyfunc` answers."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.serving.triton.client import TritonClient
+from tests.huggingface import MASKED, TEXTS, pipeline, sentence_encoder
+from tests.integration.conftest import FAST, Lab
+
+
+def released(lab: Lab, name: str, log_model: Any) -> Any:
+    """The answers of `mlflow.pyfunc`, by text, of a model that is released by now."""
+    version = lab.log(name, log_model)
+    report = lab.wait(name, version, seconds=300)
+    assert report.exit_code == 0, report.reason
+    return lab.mlflow.pyfunc.load_model(f"models:/{name}/{version}")
+
+
+def column(texts: list[str]) -> dict[str, Any]:
+    return {"input": np.array(texts).reshape(-1, 1)}
+
+
+def flat(values: Any) -> list[Any]:
+    return list(np.asarray(values).reshape(-1))
+
+
+def test_labels_and_scores_are_those_of_pyfunc(lab: Lab) -> None:
+    model = released(lab, "sentiment", lambda **kwargs: lab.mlflow.transformers.log_model(
+        pipeline("text-classification"), **kwargs))  # fmt: skip
+    expected = model.predict(TEXTS)
+    answer = lab.ask("sentiment", column(TEXTS))["outputs"]
+    assert flat(answer["label"]) == list(expected["label"])
+    np.testing.assert_allclose(flat(answer["score"]), expected["score"], atol=1e-5)
+    refuses_bad_texts(lab, "sentiment")
+
+
+def refuses_bad_texts(lab: Lab, name: str) -> None:
+    """Each is refused by itself, with the reason; an empty text is a text."""
+    with TritonClient(lab.grpc) as client:
+        served = client.signature(serving_name(name))
+
+        def ask(item: bytes) -> Any:
+            return client.infer(serving_name(name), served, {"input": np.array([[item]], dtype=object)})
+
+        for item, reason in ((b"\xff\xfe", "not UTF-8"), (b"a " * 2**19, "limit is 262144"), (b"a " * 200, "takes 64")):
+            with pytest.raises(ServerFailed, match=reason):
+                ask(item)
+        assert ask(b"")["label"].shape == (1, 1)
+
+
+def test_a_validation_set_of_texts_is_scored_and_openvino_serves_the_model(lab: Lab) -> None:
+    texts = [f"{text} {number}" for number in range(20) for text in TEXTS]
+    words = pipeline("text-classification")
+    labels = [answer["label"] for answer in words(texts)]
+    spec = FAST + "targets: [{name: here, engine: openvino, precisions: [fp32]}]"
+    version = lab.log("scored", lambda **kwargs: lab.mlflow.transformers.log_model(words, **kwargs), spec=spec,
+                      data={"input": np.array(texts), "label": np.array(labels)})  # fmt: skip
+    report = lab.wait("scored", version, seconds=300)
+    assert report.exit_code == 0, report.reason
+    tuned = lab.engine.story(report).tuned
+    assert tuned is not None
+    assert (tuned.package.engine, tuned.package.score) == ("openvino", 1.0)
+    answer = lab.ask("scored", column(texts[:8]))["outputs"]
+    assert flat(answer["label"]) == labels[:8]
+
+
+def test_embeddings_are_those_of_pyfunc(lab: Lab, tmp_path: Path) -> None:
+    model = released(lab, "encoder", lambda **kwargs: lab.mlflow.sentence_transformers.log_model(
+        sentence_encoder(tmp_path), **kwargs))  # fmt: skip
+    texts = [*TEXTS, "a good film " * 100]  # cut, as the encoder says
+    answer = lab.ask("encoder", column(texts))["outputs"]
+    np.testing.assert_allclose(np.asarray(answer["embeddings"]), model.predict(texts), atol=1e-5)
+
+
+@pytest.mark.slow
+def test_entities_are_those_of_pyfunc(lab: Lab) -> None:
+    model = released(lab, "entities", lambda **kwargs: lab.mlflow.transformers.log_model(
+        pipeline("token-classification"), **kwargs))  # fmt: skip
+    answer = lab.ask("entities", column(TEXTS))["outputs"]
+    assert flat(answer["labels"]) == [model.predict([text])[0] for text in TEXTS]
+    for text, entities in zip(TEXTS, flat(answer["entities"]), strict=True):
+        expected = model.get_raw_model()(text)
+        for actual, original in zip(json.loads(entities), expected, strict=True):
+            assert actual == {**original, "score": pytest.approx(float(original["score"]), abs=1e-5)}
+
+
+@pytest.mark.slow
+def test_the_tokens_for_a_mask_are_those_of_pyfunc(lab: Lab) -> None:
+    model = released(lab, "mask", lambda **kwargs: lab.mlflow.transformers.log_model(
+        pipeline("fill-mask"), **kwargs))  # fmt: skip
+    answer = lab.ask("mask", column(MASKED))["outputs"]
+    assert flat(answer["token"]) == model.predict(MASKED)
+    with TritonClient(lab.grpc) as client, pytest.raises(ServerFailed, match="0 mask tokens"):
+        client.infer(serving_name("mask"), client.signature(serving_name("mask")), column(TEXTS[:1]))
+
+
+@pytest.mark.slow
+def test_features_are_those_of_pyfunc(lab: Lab) -> None:
+    model = released(lab, "features", lambda **kwargs: lab.mlflow.transformers.log_model(
+        pipeline("feature-extraction"), **kwargs))  # fmt: skip
+    expected, texts = {text: model.predict([text]) for text in TEXTS}, TEXTS * 20
+    with TritonClient(lab.grpc) as client, ThreadPoolExecutor(8) as pool:  # so that Triton makes batches of them
+        served, name = client.signature(serving_name("features")), serving_name("features")
+        answers = pool.map(lambda text: client.infer(name, served, column([text]))["features"], texts)
+        for text, answer in zip(texts, answers, strict=True):
+            np.testing.assert_allclose(answer, expected[text][None], atol=1e-5)

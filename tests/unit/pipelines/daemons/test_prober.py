@@ -1,0 +1,108 @@
+"""The prober's decisions that need no Triton; `tests/integration/test_answers.py` has one that answers wrongly."""
+
+import fcntl
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from shiplift.pipelines.daemons.prober import BAD_BEATS, SLOW_BEATS, Beat, Prober, State
+from shiplift.pipelines.engines.local import pulses, stack
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.host.processes import identify
+from shiplift.runtime.model.tensors import Arrays, dump_npz
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.serving.triton.served import note_served
+from shiplift.runtime.store.artifacts import ArtifactStore
+from tests.unit.examples import package
+
+RIGHT, WRONG = Beat(seconds=0.01), Beat(seconds=0.01, problem="off by 3", bad=True)
+SLOW, SILENT = Beat(seconds=6.0), Beat(seconds=45.0, problem="it does not answer")
+
+
+def after(*beats: Beat) -> State:
+    state = State(package=package())
+    for number, beat in enumerate(beats):
+        state = state.after(beat, float(number))
+    return state
+
+
+def test_one_wrong_answer_is_told_and_two_in_a_row_count() -> None:
+    state = after(RIGHT, RIGHT, WRONG)
+    assert (state.bad, state.pulse.verified_at, state.pulse.finding) == (1, 1.0, "off by 3")
+    assert after(RIGHT, WRONG, WRONG).bad == BAD_BEATS
+    assert after(WRONG, WRONG, RIGHT).bad == 0
+    assert after(WRONG, RIGHT).pulse.finding == ""
+
+
+def test_slow_is_measured_by_the_model_s_own_fastest_answer() -> None:
+    state = after(RIGHT, SLOW)
+    assert (state.slow, state.pulse.verified_at) == (1, 1.0)  # it answered rightly all the same
+    assert state.pulse.finding == "it took 6.0 s to answer, usual are 0.01 s"
+    honest = Beat(seconds=4.0)
+    assert after(honest, SLOW).slow == 0
+    assert after(RIGHT, *[SLOW] * 3, *[SILENT] * 3).slow == SLOW_BEATS
+    assert after(RIGHT, SILENT, RIGHT).slow == 0
+
+
+class Production:
+    """A home whose Triton answers as the test wants, and one model that it serves."""
+
+    def __init__(self, home: Path) -> None:
+        self.home, self.answer = home, RIGHT
+        running = stack._new(Settings(home=home, free_ports=True))
+        saved = running.model_copy(update={"processes": {"triton": identify(os.getpid())}})
+        write_atomically(home / "stack.json", saved.model_dump_json())
+        (home / "tree").mkdir()
+        (home / "tree" / GOLDEN).write_bytes(dump_npz({"input/input": np.zeros((8, 4), np.float32)}))
+        self.package = package(repository=ArtifactStore(stack.site(home, saved).artifacts_uri).put_tree(home / "tree"))
+        note_served(home, self.package)
+        self.prober = Prober(home, beat=self._beat)
+
+    def look(self, answer: Beat, times: int = 1) -> dict[str, str]:
+        self.answer = answer
+        for _ in range(times):
+            self.prober.look()
+        return self.prober.failing()
+
+    def _beat(self, _address: str, served: Package, golden: Arrays) -> Beat:
+        assert served == self.package
+        assert golden["input/input"].shape == (1, 4)
+        return self.answer
+
+
+@pytest.fixture
+def production(tmp_path: Path) -> Production:
+    return Production(tmp_path)
+
+
+def test_what_it_sees_is_kept_for_status(production: Production) -> None:
+    assert pulses.read(production.home, "digits").verified_at == 0
+    assert production.look(RIGHT) == {}
+    first = pulses.read(production.home, "digits")
+    assert first.verified_at > 0
+    assert production.look(WRONG, BAD_BEATS) == {"digits": "off by 3"}
+    now = pulses.read(production.home, "digits")
+    assert (now.verified_at, now.finding) == (first.verified_at, "off by 3")
+    assert production.prober.package("digits") == production.package
+
+
+def test_a_model_that_moves_meanwhile_is_not_judged(production: Production) -> None:
+    production.look(RIGHT)
+    lock = production.home / "production" / "locks" / "digits"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        assert production.look(WRONG, 5) == {}
+    assert production.look(WRONG, BAD_BEATS) == {"digits": "off by 3"}
+
+
+def test_golden_requests_that_are_gone_condemn_nobody(production: Production) -> None:
+    gone = production.package.model_copy(update={"repository": package().repository})
+    note_served(production.home, gone)
+    assert production.look(WRONG, 9) == {}
+    assert production.prober.slow() == {}
+    assert pulses.read(production.home, "digits").finding.startswith("it can't be checked: ")

@@ -1,0 +1,304 @@
+"""A stage without secrets and the broker beside it: what it may ask for, and that nothing else comes out of it."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from shiplift.pipelines.engines.argo import pod
+from shiplift.pipelines.engines.argo.broker import server
+from shiplift.pipelines.engines.argo.broker.desks import Desks
+from shiplift.pipelines.graph import Placement, Stage
+from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
+from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.broker import Broker, brokered
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.lessons import SignedShelf, lessons
+from shiplift.runtime.store.registry import Registry, VersionInfo
+from shiplift.runtime.store.version_files import version_files
+from tests.unit.examples import site
+from tests.unit.runtime.store.test_ledger import Runs
+
+REQUEST = Request(model="digits", version=3)
+
+
+class Taken(Record):
+    file: Artifact
+    tree: Artifact
+
+
+class Given(Record):
+    file: Artifact
+
+
+def work(site: Site, taken: Taken) -> Given:
+    store = ArtifactStore(site.artifacts_uri)
+    return Given(file=store.put_bytes(store.read(taken.file) * 2))
+
+
+class Ended(Record):
+    file: Artifact
+
+
+def work_on(site: Site, given: Given) -> Ended:
+    store = ArtifactStore(site.artifacts_uri)
+    return Ended(file=store.put_bytes(store.read(given.file) * 2))
+
+
+class Models(Runs):
+    """A registry with a version whose files are in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        self.asked: list[tuple[str, int]] = []
+
+    def version(self, name: str, version: int) -> VersionInfo:
+        self.asked.append((name, version))
+        return super().version(name, version)
+
+    def download_model(self, info: VersionInfo, to: Path, *, limit_mb: float) -> Path:
+        assert limit_mb == 16384
+        (to / "data").mkdir(parents=True)
+        (to / "MLmodel").write_text("flavors: {}")
+        (to / "data" / "model.pkl").write_bytes(b"\x80")
+        return to
+
+    def download_run_file(self, run_id: str, path: str, to: Path) -> Path | None:
+        if path == "away":
+            raise Temporary("it is away", do="Wait.")
+        if path != "shiplift/shiplift.yaml":
+            return None
+        (to / "shiplift.yaml").write_text(run_id)
+        return to / "shiplift.yaml"
+
+
+class Room:
+    """A pod with its two containers: `cluster` is the site of the broker's, `inside` that of the stage's."""
+
+    thread: threading.Thread
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[..., Record]) -> None:
+        self.stages = tuple(Stage(step, Placement(sandbox=True, pod="group")) for step in steps or (work,))
+        self.cluster = site(tmp_path / "broker")
+        self.home = tmp_path / "main"
+        self.home.mkdir()
+        (tmp_path / "files").mkdir()
+        self.store = ArtifactStore(self.cluster.artifacts_uri)
+        (tmp_path / "tree").mkdir()
+        (tmp_path / "tree" / "a").write_text("in a tree")
+        self.taken = Taken(file=self.store.put_bytes(b"named"), tree=self.store.put_tree(tmp_path / "tree"))
+        self.runs = Models(tmp_path / "files")
+        arguments: dict[str, Any] = {"site": self.cluster, "request": REQUEST, "taken": self.taken}
+        self.call = pod.Call(stages=self.stages, out=tmp_path / "out", arguments=arguments)
+        self.desks = Desks(self.call, tmp_path / "files", registry=cast("Registry", self.runs))
+        self.server = server.server(self.desks, 0)
+        self.port = self.server.server_address[1]
+        monkeypatch.setattr("shiplift.runtime.store.broker.PORT", self.port)
+        self.inside = brokered(self.cluster).model_copy(update={"home": str(self.home)})
+        self.client = Broker(self.inside.registry_uri)
+
+    def inside_call(self, stages: tuple[Stage, ...]) -> pod.Call:
+        arguments = {**self.call.arguments, "site": self.inside}
+        return pod.Call(stages=stages, out=self.call.out, arguments=arguments, broker=self.client)
+
+    def run(self) -> int:
+        return pod.run(self.inside_call(self.stages))
+
+    def restart(self, folder: Path) -> None:
+        """As in the next pod: its broker begins with the first stage."""
+        self.desks = Desks(self.call, folder, registry=cast("Registry", self.runs))
+        cast("Any", self.server).desks = self.desks
+
+    def status(self, method: str, path: str, **content: Any) -> int:
+        return httpx.request(method, f"http://127.0.0.1:{self.port}{path}", trust_env=False, **content).status_code
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    yield from opened(Room(tmp_path, monkeypatch))
+
+
+@pytest.fixture
+def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    """A pod of two stages."""
+    yield from opened(Room(tmp_path, monkeypatch, work, work_on))
+
+
+def opened(room: Room) -> Iterator[Room]:
+    thread = threading.Thread(target=room.server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    room.client.wait()
+    room.thread = thread
+    yield room
+    room.server.shutdown()
+    thread.join()
+    room.server.server_close()
+
+
+ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts/shiplift/sha256"
+
+
+def test_a_stage_leaves_the_record_that_it_leaves_with_the_ledger_itself(room: Room) -> None:
+    assert room.run() == 0
+    given = Given.model_validate_json((room.call.out / "given.json").read_text())
+    assert room.store.read(given.file) == b"namednamed"
+    ledger = Ledger(room.cluster, REQUEST, registry=cast("Registry", room.runs))
+    assert ledger.get(room.desks.now.key, "work", Given) == given
+    assert not (room.home / "secrets.json").exists()
+    assert runs_of(room)[0]["key"] == room.desks.now.key
+
+
+def test_what_is_done_is_a_hit_in_the_next_pod(room: Room) -> None:
+    room.run()
+    assert room.run() == 0
+    assert runs_of(room)[0]["cached"]
+
+
+def runs_of(room: Room) -> list[dict[str, Any]]:
+    runs: list[dict[str, Any]] = json.loads((room.call.out / "stage_runs.json").read_text())["runs"]
+    return runs
+
+
+def test_the_stages_of_a_pod_leave_their_records_one_after_another(shared: Room) -> None:
+    assert shared.run() == 0
+    ended = Ended.model_validate_json((shared.call.out / "ended.json").read_text())
+    assert shared.store.read(ended.file) == b"named" * 4
+    assert [(run["name"], run["cached"]) for run in runs_of(shared)] == [("work", False), ("work_on", False)]
+    assert len(shared.runs.texts) == 2
+
+
+def test_a_pod_that_was_lost_goes_on_from_the_ledger(shared: Room, tmp_path: Path) -> None:
+    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    shared.restart(tmp_path)
+    assert shared.run() == 0
+    assert [(run["name"], run["cached"]) for run in runs_of(shared)] == [("work", True), ("work_on", False)]
+
+
+def test_a_stage_can_not_touch_the_record_of_one_before_it_in_its_pod(shared: Room) -> None:
+    key = shared.desks.now.key
+    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    before = dict(shared.runs.texts)
+    forged = Given(file=shared.store.put_bytes(b"forged")).model_dump_json()
+    assert shared.status("PUT", f"/records/work/{key}", content=forged) == 403
+    assert shared.status("GET", f"/records/work/{key}") == 403
+    assert shared.runs.texts == before
+
+
+def test_a_stage_can_not_do_what_a_later_one_in_its_pod_may(shared: Room) -> None:
+    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    later = shared.desks.now.key
+    given = json.loads((shared.call.out / "given.json").read_text())["file"]["sha256"]
+    body = Ended(file=shared.taken.file).model_dump_json()
+    shared.restart(shared.home)
+    assert shared.status("PUT", f"/records/work_on/{later}", content=body) == 403
+    assert shared.status("GET", f"/records/work_on/{later}") == 403
+    assert shared.status("GET", f"{ARTIFACTS}/{given[:2]}/{given}") == 403
+
+
+def test_a_stage_reads_only_what_its_own_records_name(shared: Room) -> None:
+    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    named = shared.taken.tree.sha256  # by the record of the stage before
+    assert shared.status("GET", f"{ARTIFACTS}/{named[:2]}/{named}") == 403
+
+
+def test_pods_that_a_stage_creates_fetch_from_the_store_itself(room: Room) -> None:
+    assert room.inside.artifacts_uri != room.cluster.artifacts_uri
+    assert room.inside.artifacts_for_pods == room.cluster.artifacts_for_pods == room.cluster.artifacts_uri
+
+
+def test_the_broker_ends_by_itself_after_its_stage(room: Room) -> None:
+    room.client.end()
+    room.thread.join(10)
+    assert not room.thread.is_alive()
+    room.client.end()  # a broker that is gone has ended
+
+
+def test_only_artifacts_that_its_records_name_or_it_stored_are_read(room: Room) -> None:
+    foreign = room.store.put_bytes(b"somebody else's model")
+    inside = ArtifactStore(room.inside.artifacts_uri)
+    assert inside.read(room.taken.file) == b"named"
+    assert inside.read_from_tree(room.taken.tree, "a") == b"in a tree"
+    own = inside.put_bytes(b"my own")
+    assert inside.read(own) == b"my own"
+    assert room.status("GET", f"{ARTIFACTS}/{foreign.sha256[:2]}/{foreign.sha256}") == 403
+
+
+def test_bytes_are_stored_under_their_own_digest_alone(room: Room) -> None:
+    digest = "ab" + "0" * 62
+    answer = httpx.put(f"http://127.0.0.1:{room.port}{ARTIFACTS}/ab/{digest}", content=b"x", trust_env=False)
+    assert answer.status_code == 422
+    assert "ab0000" not in str(list(room.store.blobs("ab")))
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", f"/records/work/{'0' * 64}"),
+        ("GET", f"/records/gate/{'0' * 64}"),
+        ("PUT", "/api/2.0/mlflow-artifacts/artifacts/shiplift/named/abc"),
+        ("GET", "/api/2.0/mlflow-artifacts/artifacts?path=shiplift/named"),
+        ("GET", "/api/2.0/mlflow-artifacts/artifacts?path=1/2/artifacts"),
+        ("GET", f"{ARTIFACTS}/../../../etc/passwd"),
+        ("GET", "/api/2.0/mlflow/registered-models/search"),
+        ("POST", "/api/2.0/mlflow/registered-models/alias"),
+    ],
+)
+def test_what_is_not_the_stage_s_business_is_denied(room: Room, method: str, path: str) -> None:
+    assert room.status(method, path, content=b"{}" if method == "PUT" else None) in (403, 501)
+    assert room.runs.texts == {}
+
+
+def test_a_record_whose_artifacts_are_not_stored_is_not_signed(room: Room) -> None:
+    forged = Given(file=Artifact(sha256="0" * 64, size_bytes=5))
+    with pytest.raises(ArtifactCorrupt, match="not stored"):
+        room.client.put(room.desks.now.key, "work", forged)
+    assert room.runs.texts == {}
+
+
+def test_the_files_of_the_one_version_are_there(room: Room, tmp_path: Path) -> None:
+    files = version_files(room.inside.registry_uri)
+    info = files.version("digits", 3)
+    assert (info.run_id, files.run_of(info)) == ("run-digits-3", "run-digits-3")
+    to = files.download_model(info, tmp_path / "model", limit_mb=1)
+    assert sorted(path.relative_to(to).as_posix() for path in to.rglob("*")) == ["MLmodel", "data", "data/model.pkl"]
+    spec = files.download_run_file(info.run_id, "shiplift/shiplift.yaml", tmp_path / "logged")
+    assert spec is not None
+    assert spec.read_text() == "run-digits-3"
+    assert files.download_run_file(info.run_id, "nothing", tmp_path / "logged") is None
+    with pytest.raises(NotFound):
+        files.version("other", 1)
+    assert set(room.runs.asked) == {("digits", 3)}
+    for name in ("../../secrets.json", "/etc/passwd", "data"):
+        assert room.status("GET", "/model/file", params={"name": name}) == 404
+
+
+def test_an_error_is_the_same_on_both_sides(room: Room, tmp_path: Path) -> None:
+    files = version_files(room.inside.registry_uri)
+    with pytest.raises(Temporary, match="it is away"):
+        files.download_run_file("run-digits-3", "away", tmp_path)
+
+
+def test_lessons_are_those_of_the_model(room: Room, tmp_path: Path) -> None:
+    with lessons(room.inside, "graph", tmp_path / "a") as folder:
+        (folder / "lesson").write_text("slow")
+    with lessons(room.inside, "graph", tmp_path / "b") as folder:
+        assert (folder / "lesson").read_text() == "slow"
+    load_secrets(Path(room.cluster.home))
+    assert SignedShelf(room.cluster).known("graph") is None  # another model's release would load it
+    assert SignedShelf(room.cluster).known("digits: graph") is not None
+
+
+def test_without_a_broker_the_stage_ends_as_a_temporary_failure(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shiplift.runtime.store.broker._START_S", 0)
+    with pytest.raises(Temporary, match="broker"):
+        Broker("broker://127.0.0.1:1").wait()

@@ -1,0 +1,42 @@
+"""What a pod's log says of its stages, written and read back."""
+
+import pytest
+
+from shiplift.pipelines.engines.argo.lines import finished, progressed, split, started, told
+from shiplift.runtime.records.release import StageRun, StageRuns
+
+STAGES = ("admit", "export")
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        StageRun(name="admit", seconds=3.25),
+        StageRun(name="admit", seconds=0.5, cached=True, message="2 warnings"),
+        StageRun(name="admit", seconds=12.0, outcome="failed", message="it broke: 3 of 4"),
+        StageRun(name="admit", outcome="inconclusive", message="p99: slow"),
+    ],
+)
+def test_what_is_written_is_read(run: StageRun) -> None:
+    reports = list(told([started("admit"), finished(run)], STAGES))
+    assert reports == [StageRuns(under_way="admit"), StageRuns(runs=(run,))]
+
+
+def test_the_stage_under_way_is_the_last_that_started() -> None:
+    lines = [
+        "Traceback (most recent call last):", started("admit"), progressed("admit", "scanning", 0.5),
+        "admit: export: started", finished(StageRun(name="admit")), started("export"), "deploy: started",
+        progressed("export", "converting", None),
+    ]  # fmt: skip
+    last = list(told(lines, STAGES))[-1]
+    assert (last.under_way, [run.name for run in last.runs]) == ("export", ["admit"])
+
+
+def test_a_stage_that_is_not_under_way_can_not_end() -> None:
+    assert list(told([started("admit"), finished(StageRun(name="export"))], STAGES)) == [StageRuns(under_way="admit")]
+
+
+def test_a_line_begins_with_its_stage() -> None:
+    assert split("export: converting (30%)", STAGES) == ("export", "converting (30%)")
+    assert split("deploy: somewhere else", STAGES) == ("", "deploy: somewhere else")
+    assert split("admit", STAGES) == ("", "admit")

@@ -1,0 +1,118 @@
+"""Which stages share a pod, and that a mistake in that is an error at import."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from shiplift.pipelines import pods
+from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
+from shiplift.pipelines.release import PODS, RELEASE
+from shiplift.runtime.records.base import Record
+
+
+class Asked(Record):
+    """What the pipeline takes."""
+
+
+class First(Record):
+    """What the first stage returns."""
+
+
+class Second(Record):
+    """What the second stage returns."""
+
+
+class Third(Record):
+    """What the third stage returns."""
+
+
+def begin(asked: Asked) -> First:
+    return First()
+
+
+def go_on(first: First) -> Second:
+    return Second()
+
+
+def end(first: First, second: Second) -> Third:
+    return Third()
+
+
+TOGETHER = Placement(pod="together")
+
+
+def pipeline(first: Placement = TOGETHER, second: Placement = TOGETHER, third: Placement = TOGETHER) -> Pipeline:
+    stages = (Stage(begin, first), Stage(go_on, second), Stage(end, third))
+    return Pipeline("small", inputs=(Asked,), stages=stages)
+
+
+def test_the_pods_of_a_release() -> None:
+    assert {pod.name: pod.words for pod in pods.flat(PODS)} == {
+        "prepare": "admit+find_targets+export", "find_champion": "find_champion", "optimize": "quantize+package+tune",
+        "deliver": "deploy+load_test+gate+promote",
+    }  # fmt: skip
+
+
+def test_no_stage_of_a_release_has_a_right_that_another_in_its_pod_lacks() -> None:
+    for pod in pods.flat(PODS):
+        assert len({(stage.at.sandbox, stage.at.cluster, stage.at.on_target) for stage in pod.stages}) == 1
+
+
+def test_a_pod_takes_what_its_stages_do_not_give_each_other() -> None:
+    (pod,) = pods.of(pipeline())
+    assert isinstance(pod, pods.Pod)
+    assert (pod.words, list(pod.takes), list(pod.provides)) == (
+        "begin+go_on+end", ["asked"], ["first", "second", "third"],
+    )  # fmt: skip
+    assert pod.deadline_s == 3 * 1800
+
+
+def test_without_a_name_each_stage_has_its_own() -> None:
+    own = Placement()
+    assert [pod.name for pod in pods.of(pipeline(own, own, own))] == ["begin", "go_on", "end"]
+
+
+def test_a_pod_comes_after_those_whose_records_it_takes() -> None:
+    late = pods.of(pipeline(Placement(), Placement(pod="late"), Placement(pod="late")))
+    assert [pod.name for pod in late] == ["begin", "late"]
+    assert [pod.name for pod in pods.flat(PODS)] == ["prepare", "find_champion", "optimize", "deliver"]
+
+
+@pytest.mark.parametrize(
+    ("places", "message"),
+    [
+        ({"second": replace(TOGETHER, sandbox=True)}, "begin and go_on differ in `sandbox`"),
+        ({"third": replace(TOGETHER, cluster=True)}, "begin and end differ in `cluster`"),
+        ({"third": replace(TOGETHER, on_target=True)}, "begin and end differ in `on_target`"),
+        ({"first": replace(TOGETHER, shielded=True)}, "comes last, unlike begin"),
+        ({"second": replace(TOGETHER, bench=True)}, "comes last, unlike go_on"),
+        ({"second": Placement()}, "pods go_on and together need each other's records"),
+    ],
+)
+def test_stages_that_must_not_share_a_pod_are_an_error(places: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        pods.of(pipeline(**places))
+
+
+def test_a_broker_knows_only_records_of_the_ledger() -> None:
+    place = replace(TOGETHER, sandbox=True)
+    assert pods.of(pipeline(place, place, replace(place, keep="never")))
+    with pytest.raises(TypeError, match="go_on takes the record of begin, which the ledger does not have"):
+        pods.of(pipeline(replace(place, keep="never"), place, place))
+
+
+def test_stages_inside_and_outside_a_fan_out_never_share_a_pod() -> None:
+    each = next(stage for stage in RELEASE if isinstance(stage, Each))
+    inside = tuple(Stage(stage.step, replace(stage.at, pod="prepare")) for stage in each.stages)
+    stages = tuple(replace(stage, stages=inside) if isinstance(stage, Each) else stage for stage in RELEASE)
+    with pytest.raises(TypeError, match="two pods 'prepare'"):
+        pods.of(Pipeline("odd", inputs=RELEASE.inputs, stages=stages))
+
+
+def test_a_stage_that_measures_may_leave_its_pod() -> None:
+    (optimize,) = [pod for pod in pods.flat(PODS) if pod.name == "optimize"]
+    apart = optimize.without_bench()
+    assert apart is not None
+    assert [pod.words for pod in apart] == ["quantize+package", "tune"]
+    assert apart[1].without_bench() is None

@@ -1,0 +1,121 @@
+"""A program started confined: it ends as itself, with everything it started, and the kernel's refusal ends it first."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from shiplift.runtime.confinement.launch import launch_command
+from shiplift.runtime.confinement.policy import CONVERT, TRITON, Policy
+from shiplift.runtime.confinement.sandbox import python_paths
+
+
+def launched(policy: Policy, *program: str, work: Path) -> "subprocess.CompletedProcess[str]":
+    command = launch_command(policy.opening(write=(str(work),)), program)
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=work)
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [("exit 0", 0), ("exit 3", 3), ("kill -SEGV $$", -signal.SIGSEGV), ("kill -KILL $$", -signal.SIGKILL)],
+)
+def test_it_ends_as_the_program_does(tmp_path: Path, script: str, code: int) -> None:
+    assert launched(CONVERT, "/bin/sh", "-c", script, work=tmp_path).returncode == code
+
+
+def test_it_is_confined(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    (tmp_path / "secret").write_text("secret")
+    script = (
+        f"echo own > own; cat {tmp_path}/secret; echo x > {tmp_path}/new; ls -d /proc/[0-9]*; grep Cap /proc/$$/status"
+    )
+    completed = launched(CONVERT, "/bin/sh", "-c", script, work=work)
+    assert (work / "own").read_text() == "own\n"
+    assert not (tmp_path / "new").exists()
+    assert "secret" not in completed.stdout
+    pids = [int(line.split("/")[-1]) for line in completed.stdout.splitlines() if line.startswith("/proc/")]
+    assert max(pids) < 10
+    assert all(line.endswith("0000000000000000") for line in completed.stdout.splitlines() if line.startswith("Cap"))
+
+
+def test_what_the_program_leaves_ends_with_it(tmp_path: Path) -> None:
+    marker = f"8{os.getpid()}"
+    launched(CONVERT, "/bin/sh", "-c", f"setsid sleep {marker} & sleep 0.2", work=tmp_path)
+    assert not [p for p in psutil.process_iter(["cmdline"]) if marker in (p.info["cmdline"] or ())]
+
+
+def test_signals_reach_the_program(tmp_path: Path) -> None:
+    script = "trap 'echo asked; exit 7' TERM; echo ready; while :; do sleep 0.05; done"
+    command = launch_command(CONVERT.opening(write=(str(tmp_path),)), ["/bin/sh", "-c", script])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.terminate()
+        assert process.stdout.read() == "asked\n"
+        assert process.wait(10) == 7
+
+
+def test_a_killed_launcher_takes_the_program_along(tmp_path: Path) -> None:
+    command = launch_command(TRITON.opening(write=(str(tmp_path),)), ["/bin/sh", "-c", "echo ready; sleep 600"])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+    _, left = psutil.wait_procs(family, timeout=10)
+    assert left == []
+
+
+SERVER = """
+import os, socket, sys
+for port in map(int, sys.argv[1:]):
+    try:
+        server = socket.create_server(("127.0.0.1", port))
+        socket.create_connection(("127.0.0.1", port), 5)
+        print("served")
+    except OSError as error:
+        print(type(error).__name__)
+from multiprocessing import shared_memory
+shared_memory.SharedMemory(create=True, size=1 << 20)
+print(os.listdir("/dev/shm") != [])
+for family, kind in ((socket.AF_UNIX, 1), (socket.AF_INET, 2), (socket.AF_PACKET, 3), (socket.AF_NETLINK, 3)):
+    try:
+        socket.socket(family, kind)
+        print("opened")
+    except PermissionError:
+        print("refused")
+"""
+
+
+def test_a_server_has_its_ports_and_shared_memory_of_its_own_and_no_more(tmp_path: Path) -> None:
+    with socket.socket() as first, socket.socket() as second:
+        for probe in (first, second):
+            probe.bind(("127.0.0.1", 0))
+        own, other = first.getsockname()[1], second.getsockname()[1]
+    policy = replace(TRITON.opening(read=tuple(map(str, python_paths()))), ports=(own,), connects=True)
+    before = sorted(Path("/dev/shm").iterdir())
+    completed = launched(policy, sys.executable, "-I", "-c", SERVER, str(own), str(other), work=tmp_path)
+    assert completed.stdout.split() == ["served", "PermissionError", "True", *["refused"] * 4], completed.stderr
+    assert sorted(Path("/dev/shm").iterdir()) == before
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    completed = launched(CONVERT, "/no/such/program", work=tmp_path)
+    assert (completed.returncode, completed.stderr) == (
+        127, "/no/such/program can't be started: No such file or directory\n",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [[], ["{}", "--", "true"], ["nonsense", "--", "true"], [CONVERT.to_json(), "--"]])
+def test_a_wrong_command_line(arguments: list[str]) -> None:
+    command = [sys.executable, "-I", "-m", "shiplift.runtime.confinement.launch", *arguments]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert completed.returncode == 64
+    assert completed.stderr.startswith("usage: ")

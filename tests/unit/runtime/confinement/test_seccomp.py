@@ -1,0 +1,163 @@
+"""The filter of system calls, call by call on both architectures, by running its program here."""
+
+import errno
+import struct
+
+import pytest
+from seccompy.syscalls import AARCH64_SYSCALLS, X86_64_SYSCALLS
+
+from shiplift.runtime.confinement import calls, seccomp
+from shiplift.runtime.confinement.policy import CONVERT, PARSE, QUANTIZE, TRITON, Policy
+
+TABLES = {"x86_64": X86_64_SYSCALLS, "aarch64": AARCH64_SYSCALLS}
+ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
+AF_NETLINK, AF_PACKET, AF_VSOCK, AF_ALG = 16, 17, 40, 38
+# What would let code out of its confinement, harm neighbours, or reach little-used parts of the kernel
+FORBIDDEN = [
+    "unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "move_mount", "open_tree", "fsopen", "fsconfig",
+    "fsmount", "fspick", "mount_setattr", "ptrace", "process_vm_readv", "process_vm_writev", "pidfd_getfd",
+    "process_madvise", "kcmp", "bpf", "perf_event_open", "userfaultfd", "keyctl", "add_key", "request_key",
+    "io_uring_enter", "io_uring_register", "name_to_handle_at", "open_by_handle_at", "kexec_load", "kexec_file_load",
+    "reboot", "swapon", "swapoff", "init_module", "finit_module", "delete_module", "acct", "quotactl", "settimeofday",
+    "clock_settime", "clock_adjtime", "adjtimex", "sethostname", "setdomainname", "syslog", "setpriority",
+    "sched_setscheduler", "sched_setparam", "sched_setattr", "ioprio_set", "shmget", "shmat", "shmctl", "semget",
+    "semop", "semctl", "msgget", "msgsnd", "msgrcv", "msgctl", "mq_open", "mq_unlink", "memfd_create", "connect",
+    "bind", "listen", "accept", "accept4", "chown", "fchown", "lchown", "fchownat", "setxattr", "lsetxattr",
+    "fsetxattr", "removexattr", "setuid", "setgid", "setreuid", "setregid", "setresuid", "setresgid", "setgroups",
+    "setfsuid", "setfsgid", "capset", "seccomp", "landlock_create_ruleset", "mknod", "mknodat", "truncate",
+    "fanotify_init", "inotify_init1", "migrate_pages", "move_pages", "personality", "iopl", "ioperm", "modify_ldt",
+    "uselib", "ustat", "nfsservctl", "lookup_dcookie", "vhangup", "execveat", "sync", "syncfs",
+]  # fmt: skip
+NEEDED = [
+    "read", "write", "openat", "mmap", "futex", "clone", "execve", "exit_group", "wait4", "rt_sigaction",
+    "socketpair", "getrandom", "statx", "prctl",
+]  # fmt: skip
+
+
+def decide(
+    policy: Policy, machine: str, number: int, *arguments: int, own_pids: bool = True, foreign: bool = False
+) -> int:
+    """What the kernel would do: runs the classic BPF program on a `struct seccomp_data`."""
+    program = list(struct.iter_unpack("<HBBI", seccomp.build(policy, own_pids=own_pids, machine=machine).program))
+    architecture = program[1][3] ^ foreign
+    padded = [word & 0xFFFFFFFFFFFFFFFF for word in (*arguments, 0, 0, 0, 0, 0, 0)[:6]]
+    data = struct.pack("<iIQ6Q", number, architecture, 0, *padded)
+    position = accumulator = 0
+    while True:
+        code, true, false, k = program[position]
+        position += 1
+        if code == 0x06:
+            return int(k)
+        if code == 0x20:
+            accumulator = struct.unpack_from("<I", data, k)[0]
+        elif code == 0x54:
+            accumulator &= k
+        elif code == 0x05:
+            position += k
+        else:
+            holds = {0x15: accumulator == k, 0x25: accumulator > k, 0x35: accumulator >= k, 0x45: bool(accumulator & k)}
+            position += true if holds[code] else false
+
+
+@pytest.fixture(params=sorted(TABLES))
+def machine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_what_is_dangerous_is_refused(machine: str, name: str) -> None:
+    if name in TABLES[machine]:
+        for policy in (PARSE, CONVERT, QUANTIZE):
+            assert decide(policy, machine, TABLES[machine][name]) == ERRNO | errno.EPERM
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_what_everything_needs_is_there_on_every_architecture(machine: str, name: str) -> None:
+    arguments = {"clone": (17,), "socketpair": (1, 1), "prctl": (15,)}.get(name, ())
+    assert decide(CONVERT, machine, TABLES[machine][name], *arguments) == ALLOW
+
+
+def test_every_name_is_one_of_a_system_call() -> None:
+    listed = {*calls.ALWAYS, *calls.SERVER, *calls.PROGRAMS, *calls.OTHERS, *calls.IGNORED, *calls.ABSENT}
+    assert listed <= set(X86_64_SYSCALLS) | set(AARCH64_SYSCALLS)
+
+
+def test_a_call_that_nobody_knows_is_refused(machine: str) -> None:
+    for number in (999, 0x40000000, 0x40000000 | TABLES[machine]["read"], -1):
+        assert decide(TRITON, machine, number) == ERRNO | errno.EPERM
+
+
+def test_a_call_of_another_architecture_ends_the_process(machine: str) -> None:
+    assert decide(TRITON, machine, TABLES[machine]["read"], foreign=True) == KILL
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "allowed"),
+    [
+        ("clone", (17,), True), ("clone", (0x3D0F00,), True), ("clone", (0x10000000 | 17,), False),
+        ("clone", (0x20000 | 17,), False), ("clone", (0x40000000,), False), ("clone", (0x02000000,), False),
+        ("socketpair", (1, 1), True), ("socketpair", (1, 1 | 0o2000000), True), ("socketpair", (1, 2), False),
+        ("socketpair", (1, 5), False), ("socketpair", (2, 1), False),
+        ("socket", (1, 1), False), ("socket", (2, 1), False), ("socket", (AF_NETLINK, 3), False),
+        ("socket", (AF_PACKET, 3), False), ("socket", (AF_VSOCK, 1), False), ("socket", (AF_ALG, 5), False),
+        ("prlimit64", (0, 7, 0), True), ("prlimit64", (1, 7, 0), False),
+        ("prctl", (15,), True), ("prctl", (22,), False), ("prctl", (28,), False), ("prctl", (0x59616D61,), False),
+        ("prctl", (47,), False), ("prctl", (36,), False), ("ioctl", (0, 0x5401), True), ("fcntl", (0, 8), False),
+        ("fcntl", (0, 1026), False), ("fcntl", (0, 1024), False), ("fcntl", (0, 2), True),
+        ("openat", (0, 0, 0o1000), False), ("openat", (0, 0, 0o1001), True), ("openat", (0, 0, 0o102), True),
+        ("personality", (0xFFFFFFFF,), True), ("personality", (0x40000,), False),
+        ("kill", (5, 9), True), ("sched_setaffinity", (5,), True),
+    ],
+)  # fmt: skip
+def test_arguments_decide(machine: str, name: str, arguments: tuple[int, ...], allowed: bool) -> None:
+    decision = decide(CONVERT, machine, TABLES[machine][name], *arguments)
+    assert (decision == ALLOW) == allowed
+    if not allowed:
+        assert decision == ERRNO | errno.EPERM
+
+
+def test_typing_into_a_terminal_is_not_possible(machine: str) -> None:
+    for policy in (CONVERT, QUANTIZE, TRITON):
+        assert decide(policy, machine, TABLES[machine]["ioctl"], 0, 0x5412) == ERRNO | errno.ENOTTY
+
+
+def test_only_a_policy_with_a_gpu_talks_to_its_driver(machine: str) -> None:
+    ioctl = TABLES[machine]["ioctl"]
+    for request in (0xC020462A, 0x30000001, 0x25):
+        assert decide(CONVERT, machine, ioctl, 3, request) == ERRNO | errno.ENOTTY
+        assert decide(QUANTIZE, machine, ioctl, 3, request) == ALLOW
+
+
+def test_a_parser_starts_threads_and_nothing_else(machine: str) -> None:
+    table = TABLES[machine]
+    assert decide(PARSE, machine, table["clone"], 0x3D0F00) == ALLOW
+    for name, arguments in (("clone", (17,)), ("execve", ()), ("fork", ()), ("vfork", ())):
+        if name in table:
+            assert decide(PARSE, machine, table[name], *arguments) == ERRNO | errno.EPERM
+
+
+def test_a_server_opens_tcp_and_nothing_else(machine: str) -> None:
+    number = TABLES[machine]["socket"]
+    for family in (2, 10):
+        assert decide(TRITON, machine, number, family, 1 | 0o2000000) == ALLOW
+        assert decide(TRITON, machine, number, family, 2) == ERRNO | errno.EPERM
+    for family in (1, AF_NETLINK, AF_PACKET, AF_VSOCK, AF_ALG):
+        assert decide(TRITON, machine, number, family, 1) == ERRNO | errno.EPERM
+
+
+def test_where_other_processes_are_visible_it_reaches_only_itself(machine: str) -> None:
+    import os
+
+    for name in ("kill", "tgkill"):
+        assert decide(CONVERT, machine, TABLES[machine][name], os.getpid(), 9, own_pids=False) == ALLOW
+        assert decide(CONVERT, machine, TABLES[machine][name], 1, 9, own_pids=False) == ERRNO | errno.EPERM
+    for name in ("tkill", "pidfd_open", "pidfd_send_signal", "rt_sigqueueinfo"):
+        assert decide(CONVERT, machine, TABLES[machine][name], 1, own_pids=False) == ERRNO | errno.EPERM
+    assert decide(CONVERT, machine, TABLES[machine]["sched_setaffinity"], 1, own_pids=False) == ERRNO | errno.EPERM
+
+
+def test_modes_and_times_are_ignored_and_new_calls_absent(machine: str) -> None:
+    for name in ("fchmod", "fchmodat", "utimensat"):
+        assert decide(CONVERT, machine, TABLES[machine][name]) == ERRNO
+    for name in ("clone3", "openat2"):
+        assert decide(CONVERT, machine, TABLES[machine][name]) == ERRNO | errno.ENOSYS

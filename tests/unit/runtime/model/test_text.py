@@ -1,0 +1,248 @@
+"""Text models: what is around their graphs, and which of them are released."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from shiplift.runtime.base.errors import DataInvalid, ExportFailed, NotAdmitted
+from shiplift.runtime.model.contracts import read_model
+from shiplift.runtime.model.conversion import loaders
+from shiplift.runtime.model.conversion.entry import _check_settings
+from shiplift.runtime.model.conversion.graphs import with_known_sizes
+from shiplift.runtime.model.text.comparing import text_difference
+from shiplift.runtime.model.text.samples import tokenized
+from shiplift.runtime.model.text.tasks import example_texts, task_of, truncation_of
+from shiplift.runtime.spec.model import Conversion
+from tests.huggingface import TEXTS, tokenizer
+
+pytest.importorskip("tokenizers")
+
+
+def front(folder: Path, task: str = "text-classification", **settings: Any) -> Any:
+    from shiplift.runtime.model.text.text_front import TextFront
+
+    tokenizer().backend_tokenizer.save(str(folder / "tokenizer.json"))
+    defaults = {
+        "task": task, "labels": ["O", "B-PER"], "max_tokens": 12, "truncate": False, "pad_id": 0, "mask_id": 4,
+        "unknown_id": 1, "strip": False, "lower": False, "prefix": "",
+    }  # fmt: skip
+    (folder / "text.json").write_text(json.dumps(defaults | settings))
+    return TextFront(folder)
+
+
+def test_texts_become_padded_ids_and_a_mask(tmp_path: Path) -> None:
+    around = front(tmp_path)
+    feeds = around.feeds(around.encode(["a film", "a"]))
+    assert feeds["attention_mask"].tolist() == [[1, 1, 1, 1], [1, 1, 1, 0]]
+    assert feeds["input_ids"][1].tolist()[-2:] == [3, 0]
+    assert feeds["input_ids"].dtype == np.int64
+
+
+def test_the_label_of_the_highest_probability_is_answered(tmp_path: Path) -> None:
+    scores = np.array([[0.2, 0.8], [0.6, 0.4]], np.float32)
+    answers = front(tmp_path).run([b"a", "b"], lambda feeds: {"probabilities": scores})
+    assert answers["label"].tolist() == [["B-PER"], ["O"]]
+    np.testing.assert_allclose(answers["score"], [[0.8], [0.6]], rtol=1e-6)
+
+
+def test_entities_say_where_they_are_in_the_text(tmp_path: Path) -> None:
+    def graph(feeds: Any) -> Any:
+        person = (np.arange(feeds["input_ids"].shape[1]) == 1).astype(np.float32)
+        return {"probabilities": np.stack([1 - person, person], axis=-1)[None]}
+
+    answers = front(tmp_path, "token-classification").run(["Anna lives", ], graph)  # fmt: skip
+    assert answers["labels"].tolist() == [["B-PER"]]
+    (entity,) = json.loads(answers["entities"][0, 0])
+    assert entity == {"entity": "B-PER", "score": 1.0, "index": 1, "word": "anna", "start": 0, "end": 4}
+
+
+def test_a_request_s_answer_has_its_own_length_whatever_else_is_in_the_batch(tmp_path: Path) -> None:
+    around = front(tmp_path, "feature-extraction")
+    requests = [(texts, around.encode(texts)) for texts in (["a"], ["a film", "a"], ["a"])]
+    outputs = {"features": np.ones((4, 4, 2), np.float32)}
+    shapes = [answers["features"].shape for answers in around.split(requests, outputs)]
+    assert shapes == [(1, 3, 2), (2, 4, 2), (1, 3, 2)]
+
+
+def test_a_special_token_may_be_the_best_for_a_mask(tmp_path: Path) -> None:
+    graph = {"scores": np.array([[0.5, 0.25]]), "tokens": np.array([[2, 19]])}
+    answers = front(tmp_path, "fill-mask").run(["a [MASK]"], lambda feeds: graph)
+    assert answers["token"].tolist() == [["[CLS]"]]
+    first, second = json.loads(answers["candidates"][0, 0])
+    assert first == {"token": 2, "token_str": "[CLS]", "score": 0.5}
+    assert second["score"] == 0.25
+
+
+@pytest.mark.parametrize(
+    ("item", "settings", "reason"),
+    [
+        (b"\xff\xfe", {}, "not UTF-8: byte 0 is 0xff"),
+        ("\ud800", {}, "not UTF-8"),
+        (b"a" * (1 << 20), {}, "has 1048576 bytes, the limit is 262144"),
+        ("a " * 20, {}, "has 22 tokens, the model takes 12"),
+        ("a film", {"task": "fill-mask"}, r"has 0 mask tokens, and needs exactly one \[MASK\]"),
+        ("[MASK] [MASK]", {"task": "fill-mask"}, "has 2 mask tokens"),
+    ],
+)
+def test_a_text_that_the_model_cannot_take_is_refused_with_the_reason(
+    tmp_path: Path, item: Any, settings: dict[str, Any], reason: str
+) -> None:
+    from shiplift.runtime.model.text.text_front import BadText
+
+    with pytest.raises(BadText, match=reason):
+        front(tmp_path, **settings).run([item], lambda feeds: {})
+
+
+def test_an_empty_text_is_a_text(tmp_path: Path) -> None:
+    around = front(tmp_path)
+    assert around.feeds(around.encode(around.read([b""])))["input_ids"].tolist() == [[2, 3]]
+
+
+def test_a_longer_text_is_cut_where_the_pipeline_cuts_it(tmp_path: Path) -> None:
+    (encoding,) = front(tmp_path, truncate=True).encode(["a " * 20])
+    assert len(encoding.ids) == 12
+    assert encoding.ids[-1] == 3  # with its last special token
+
+
+def test_a_sentence_encoder_s_text_is_stripped_lowered_and_prefixed(tmp_path: Path) -> None:
+    assert front(tmp_path, strip=True, lower=True, prefix="query: ").read([b"  Paris \n"]) == ["query: paris"]
+
+
+def test_logged_texts_become_tokens_and_logged_names_numbers(tmp_path: Path) -> None:
+    front(tmp_path)
+    texts = {"input": np.array([["a film"], ["a"]], dtype=object)}
+    inputs, labels = tokenized(texts, np.array(["B-PER", "O"]), tmp_path, "validation.npz")
+    assert inputs["input_ids"].shape == (2, 4)
+    assert labels is not None
+    assert labels.tolist() == [1, 0]
+    with pytest.raises(DataInvalid, match="has the label 'X'; the model's are O, B-PER"):
+        tokenized(texts, np.array(["X", "O"]), tmp_path, "validation.npz")
+    with pytest.raises(DataInvalid, match="the model can't take: the text has 22 tokens"):
+        tokenized({"input": np.array(["a " * 20])}, None, tmp_path, "validation.npz")
+
+
+# --- comparing ---
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "expected"),
+    [
+        ("a", "a", 0), ("a", "b", float("inf")), ('[{"a": 0.5}]', '[{"a": 0.25}]', 0.25),
+        ('[{"a": 1}]', '[{"a": 2}]', float("inf")), ("[1.0]", "[1.0, 2.0]", float("inf")),
+        ('{"a": 1.0}', "[1.0]", float("inf")), ("[", "[1", float("inf")), ("[NaN]", "[0.5]", float("inf")),
+    ],
+)  # fmt: skip
+def test_texts_are_equal_or_json_with_numbers_that_are_close(left: str, right: str, expected: float) -> None:
+    assert text_difference(np.array([left], object), np.array([right.encode()], object)) == expected
+
+
+# --- what is released ---
+
+
+def logged(folder: Path, kind: str, *, task: str = "x", flavor: str = "transformers", **more: Any) -> Path:
+    signature = {"inputs": '[{"type": "string"}]', "outputs": '[{"type": "string"}]'}
+    meta = {"flavors": {flavor: {"instance_type": kind, "task": task, **more}}, "signature": signature}
+    (folder / "MLmodel").write_text(json.dumps(meta))
+    return folder
+
+
+def test_a_text_pipeline_takes_one_text_per_sample(tmp_path: Path) -> None:
+    model = read_model(logged(tmp_path, "TextClassificationPipeline"))
+    assert [(spec.name, spec.datatype, spec.shape) for spec in model.signature.inputs] == [("input", "BYTES", (-1, 1))]
+    assert model.flavor == "transformers"
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "reason"),
+    [
+        ("TextGenerationPipeline", {"task": "text-generation"}, "'text-generation': models that generate text are not"),
+        ("ObjectDetectionPipeline", {"task": "object-detection"}, "task is 'object-detection'; released ones are"),
+        ("TextClassificationPipeline", {"peft_adaptor": "peft"}, "a PEFT adapter"),
+    ],
+)
+def test_other_tasks_are_refused_with_what_to_do(tmp_path: Path, kind: str, more: dict[str, Any], reason: str) -> None:
+    with pytest.raises(NotAdmitted, match=reason):
+        read_model(logged(tmp_path, kind, **more))
+
+
+def test_a_model_config_changes_the_answers_and_is_refused() -> None:
+    flavors = {"transformers": {"instance_type": "TokenClassificationPipeline"},
+               "python_function": {"config": {"aggregation_strategy": "simple"}}}  # fmt: skip
+    with pytest.raises(NotAdmitted, match="model_config"):
+        task_of({"flavors": flavors}, "transformers")
+
+
+def test_a_model_config_that_only_cuts_long_texts_is_taken_for_classification() -> None:
+    config = {"truncation": True, "max_length": 16}
+    meta: dict[str, Any] = {"flavors": {"transformers": {"instance_type": "TextClassificationPipeline"},
+                                        "python_function": {"config": config}}}  # fmt: skip
+    assert task_of(meta, "transformers") == "text-classification"
+    assert truncation_of(meta) == config
+    meta["flavors"]["transformers"]["instance_type"] = "FillMaskPipeline"
+    with pytest.raises(NotAdmitted, match="model_config"):
+        task_of(meta, "transformers")
+
+
+def test_a_signature_of_numbers_is_refused(tmp_path: Path) -> None:
+    folder = logged(tmp_path, "TextClassificationPipeline")
+    meta = json.loads((folder / "MLmodel").read_text())
+    meta["signature"]["inputs"] = '[{"type": "double", "name": "x"}]'
+    (folder / "MLmodel").write_text(json.dumps(meta))
+    with pytest.raises(NotAdmitted, match="takes one text per sample"):
+        read_model(folder)
+
+
+def test_example_texts_have_the_mask_that_fill_mask_needs(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "<mask>"}')
+    assert all(text.count("<mask>") == 1 for text in example_texts(tmp_path, "fill-mask").reshape(-1))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(NotAdmitted, match="no mask token"):
+        example_texts(tmp_path, "fill-mask")
+
+
+def test_texts_logged_as_an_example_are_a_column(tmp_path: Path) -> None:
+    folder = logged(tmp_path, "TextClassificationPipeline")
+    meta = json.loads((folder / "MLmodel").read_text())
+    meta["saved_input_example_info"] = {"artifact_path": "input_example.json", "type": "json_object"}
+    (folder / "MLmodel").write_text(json.dumps(meta))
+    (folder / "input_example.json").write_text(json.dumps(TEXTS))
+    example = read_model(folder).example
+    assert example is not None
+    assert example["input"].reshape(-1).tolist() == TEXTS
+
+
+def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as where it is not installed
+    with pytest.raises(ExportFailed, match="packages that are not installed here: import of transformers") as error:
+        loaders.load(logged(tmp_path, "FillMaskPipeline"), "transformers", (), (), tabular=False)
+    assert "shiplift[transformers]" in error.value.do
+
+
+@pytest.mark.parametrize("settings", [{"outputs": ["logits"]}, {"postprocess": ["softmax"]}, {"torchscript": True}])
+def test_settings_of_a_graph_s_outputs_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ExportFailed, match=f"`export.{next(iter(settings))}` is set"):
+        _check_settings(Conversion.model_validate(settings))
+
+
+# --- graphs ---
+
+
+def test_a_size_that_the_exporter_knew_is_written_where_it_was_to_be_inferred() -> None:
+    shape = helper.make_node("Shape", ["x"], ["batch"], start=0, end=1)
+    concat = helper.make_node("Concat", ["batch", "rest"], ["shape"], axis=0)
+    reshapes = [helper.make_node("Reshape", ["x", "shape"], [name]) for name in ("known", "unknown")]
+    rest = helper.make_tensor("rest", TensorProto.INT64, [1], [-1])
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+              for name, shape in (("x", ["n", 2, 3]), ("known", ["n", 6]), ("unknown", ["n", None]))]  # fmt: skip
+    graph = helper.make_graph([shape, concat, *reshapes], "g", values[:1], values[1:], [rest], value_info=values[1:2])
+    model = with_known_sizes(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)]))
+    onnx.checker.check_model(model, full_check=True)
+    by_name = {node.output[0]: node for node in model.graph.node}
+    assert list(by_name[by_name["known"].input[1]].input) == ["batch", "shiplift/size_6"]
+    assert list(by_name["unknown"].input) == ["x", "shape"]

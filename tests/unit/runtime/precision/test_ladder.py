@@ -1,0 +1,100 @@
+"""The ladder without its sandbox, to reach what a child process hides: how rungs are built beside each other."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.model.tensors import DataLimits
+from shiplift.runtime.precision import rungs, tensorrt_plans
+from shiplift.runtime.precision.evaluation import Validation
+from shiplift.runtime.precision.ladder import Builder, Dataset
+from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP
+from shiplift.runtime.records.precision import AS_EXPORTED, Built, Evaluation
+from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.target import Target
+from tests.unit.runtime.precision.test_tensorrt_plans import H200, Library
+from tests.unit.steps.test_quantize import Bench
+
+ON_ONNX_RUNTIME = Target(engine="onnxruntime", precisions=("fp32", "int8"))
+
+
+ON_ONNX_RUNTIME = Target(engine="onnxruntime", precisions=("fp32", "int8"))
+
+
+def builder(bench: Bench, work: str = "work", **changes: Any) -> Builder:
+    folder = bench.home / work
+    folder.mkdir()
+    model = bench.store.fetch(bench.exported.model, folder / "fp32") / "model.onnx"
+    reference = bench.store.fetch(bench.exported.reference, folder / "reference.npz")
+    datasets = bench.datasets()
+    assert datasets.validation is not None
+    validation = bench.store.fetch(datasets.validation, folder / "validation.npz")
+    defaults: dict[str, Any] = {
+        "model": model, "reference": reference, "work": folder, "signature": bench.exported.signature,
+        "target": ON_ONNX_RUNTIME, "data": Data(), "settings": Quantization(max_score_drop=1), "memory_mb": 8192,
+        "limits": DataLimits(),
+        "validation": Dataset(file=validation, name="validation.npz"),
+    }  # fmt: skip
+    return Builder(**defaults | changes)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_job_in_a_process_of_its_own_gives_what_it_gives_here(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def int8(work: str) -> tuple[Built, str]:
+        (built,) = [each for each in builder(bench, work).build().candidates if each.precision == "int8"]
+        return built, bench.store.put_tree(bench.home / work / built.folder).sha256
+
+    here, here_digest = int8("here")
+    monkeypatch.setattr(rungs, "_SMALL_BYTES", 0)
+    apart, apart_digest = int8("apart")
+    assert apart_digest == here_digest
+    assert apart.score == here.score
+    assert apart.build_peak_mb > 0 == here.build_peak_mb
+
+
+def test_a_rung_whose_process_is_killed_is_a_reason_and_no_end(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rungs, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    top, int8 = builder(bench).build().candidates
+    assert (top.precision, top.dropped, top.folder) == ("fp32", "", AS_EXPORTED)
+    assert "int8 static can't be built" in int8.dropped
+
+
+def test_without_calibration_data_there_is_no_fp8_either(bench: Bench) -> None:
+    target = H200.model_copy(update={"precisions": ("fp32", "int8", "fp8")})
+    validation = Validation(metric=None, asked={"input": bench.inputs}, reference={})
+    jobs, notes = builder(bench, target=target)._jobs(validation, None, Evaluation())
+    assert jobs == []
+    assert notes == [f"{precision} was not built: no calibration data were logged" for precision in ("int8", "fp8")]
+
+
+# --- plans ---
+
+
+def test_kept_candidates_get_a_plan_and_dropped_ones_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensorrt_plans, "library", Library)
+    building = builder(bench, target=H200)
+    kept = Built(precision="fp32", folder=AS_EXPORTED)
+    dropped = Built(precision="fp16", folder="fp16/built", dropped="slow")
+    planned, without = building._with_plans((kept, dropped))
+    assert {file.name for file in (building.work / planned.folder).iterdir()} == {"model.onnx", PLAN, STAMP}
+    assert without == dropped
+
+
+def test_without_the_library_a_plan_is_a_missing_tool(bench: Bench) -> None:
+    with pytest.raises(MissingTool, match="TensorRT is not installed"):
+        builder(bench, target=H200)._with_plans(())
+    assert builder(bench, "other")._with_plans(()) == ()
+
+
+def test_a_model_is_never_taken_from_outside_the_sandbox_s_work() -> None:
+    for folder in ("../fp32", "/etc", "a/../../b", "a//b", "A"):
+        with pytest.raises(ValueError, match="folder"):
+            Built(precision="fp32", folder=folder)

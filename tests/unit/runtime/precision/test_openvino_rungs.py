@@ -1,0 +1,137 @@
+"""What OpenVINO makes of the ladder's files: real models, without the sandbox."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from shiplift.runtime.base.errors import QuantizeFailed
+from shiplift.runtime.host.processor import cpu_flags
+from shiplift.runtime.model import onnx_models, openvino_models
+from shiplift.runtime.precision import openvino_rungs, selection
+from shiplift.runtime.precision.evaluation import Validation
+from shiplift.runtime.precision.timing import Run
+from shiplift.runtime.records.precision import Built
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.spec.model import Quantization
+from shiplift.runtime.spec.target import Target
+from tests.unit.examples import perceptron, tensor
+from tests.unit.runtime.precision.test_ladder import builder
+from tests.unit.steps.test_quantize import Bench
+
+HAS_BF16 = bool(cpu_flags() & {"avx512_bf16", "amx_bf16"})
+
+
+def model(nodes: list[Any], constants: dict[str, Any], file: Path, *, columns: int | str = 4) -> Path:
+    """An ONNX file from `x`, rows of `columns` numbers, to `y`."""
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", columns])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", "k"])],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 20), helper.make_opsetid("com.example", 1)]
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=opsets), file)
+    return file
+
+
+def test_each_precision_is_scored_on_the_engine_that_will_run_it(tmp_path: Path) -> None:
+    target = Target(precisions=("fp32", "bf16", "int8"))
+    ladder = builder(Bench(tmp_path), target=target).build()
+    by = {candidate.variant: candidate for candidate in ladder.candidates}
+    assert set(by) == {
+        "onnxruntime-fp32", "onnxruntime-int8", "openvino-fp32", "openvino-bf16", "openvino-int8",
+    }  # fmt: skip
+    assert by["openvino-fp32"].folder == by["onnxruntime-fp32"].folder
+    assert by["openvino-int8"].folder == by["onnxruntime-int8"].folder
+    fp32 = by["openvino-fp32"]
+    assert (fp32.score, fp32.dropped) == (1.0, "")
+    assert fp32.relative_error is not None
+    assert fp32.relative_error < 1e-5
+    assert by["openvino-int8"].relative_error is not None
+    if HAS_BF16:
+        assert by["openvino-bf16"].relative_error is not None
+        assert 1e-4 < by["openvino-bf16"].relative_error < 1e-2
+        assert by["openvino-bf16"].latency_ms > 0
+    else:
+        assert "needs a processor that computes in bf16" in by["openvino-bf16"].dropped
+
+
+def test_a_target_with_one_engine_keeps_nothing_of_the_other(tmp_path: Path) -> None:
+    only = Target(engine="openvino", precisions=("fp32", "int8"))
+    ladder = builder(Bench(tmp_path), target=only).build()
+    assert {c.engine for c in ladder.candidates if not c.dropped} == {"openvino"}
+    (fp32,) = [c for c in ladder.candidates if c.variant == "onnxruntime-fp32"]
+    assert fp32.dropped == "target local-cpu has `engine: openvino`"
+
+
+def scored(file: Path, inputs: Any, precision: Any = "fp32") -> Built:
+    """The only candidate of a model, without labels."""
+    asked = {"x": inputs}
+    reference = onnx_models.answer(onnx_models.session(file), asked)
+    run, target = Run(file=file, outputs=("y",)), Target(precisions=(precision,))
+    signature = Signature(inputs=(tensor("x", -1, 4),), outputs=(tensor("y", -1, 2),))
+    validation = Validation(metric=None, asked=asked, reference=reference)
+    ((candidate, _),) = openvino_rungs.scored([Built(precision="fp32")], {0: run}, target, signature, validation)
+    return candidate
+
+
+def test_an_operator_that_openvino_lacks_is_the_reason(tmp_path: Path) -> None:
+    file = model([helper.make_node("Frobnicate", ["x"], ["y"], domain="com.example")], {}, tmp_path / "model.onnx")
+    with pytest.raises(QuantizeFailed, match=r"OpenVINO can't (read|compile) the model: .*Frobnicate"):
+        openvino_models.session(file, ["y"], "fp32")
+
+
+def test_int8_without_a_calibrated_file_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    file = model([helper.make_node("Relu", ["x"], ["y"])], {}, tmp_path / "model.onnx")
+    candidate = scored(file, np.ones((2, 4), np.float32), "int8")
+    assert candidate.dropped == "OpenVINO runs int8 from a calibrated file, and none could be built"
+
+
+def test_texts_are_not_for_openvino() -> None:
+    signature = Signature(inputs=(tensor("t", -1, datatype="BYTES"),), outputs=(tensor("y", -1, 2),))
+    validation = Validation(metric=None, asked={}, reference={})
+    answers = openvino_rungs.scored([], {}, Target(precisions=("fp32",)), signature, validation)
+    assert [(built.dropped, run) for built, run in answers] == [("OpenVINO does not serve texts", None)]
+
+
+def test_a_product_over_a_size_that_clients_choose_is_refused(tmp_path: Path) -> None:
+    """OpenVINO answers a row of three with four weights, from bytes that are not the request's."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    weights = {"w": np.ones((4, 2), np.float32)}
+    fixed = model(nodes, weights, tmp_path / "fixed.onnx", columns=4)
+    assert scored(fixed, np.ones((2, 4), np.float32)).dropped == ""
+    dynamic = model(nodes, weights, tmp_path / "dynamic.onnx", columns="m")
+    assert "OpenVINO does not check the size of what" in scored(dynamic, np.ones((2, 4), np.float32)).dropped
+
+
+def test_a_graph_that_takes_one_sample_at_a_time_is_asked_so(tmp_path: Path) -> None:
+    file = model([helper.make_node("Relu", ["x"], ["y"])], {}, tmp_path / "model.onnx")
+    fixed = onnx.load(file)
+    fixed.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+    onnx.save(fixed, file)
+    running = openvino_models.session(file, ["y"], "fp32")
+    assert onnx_models.takes_one_sample(running)
+    assert [node.shape for node in running.get_inputs()] == [(1, 4)]
+
+
+def test_a_compilation_that_does_not_end_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino_models, "COMPILE_S", 0)
+    with pytest.raises(QuantizeFailed, match="did not compile the model within 0 s"):
+        openvino_models.session(perceptron(tmp_path / "model.onnx"), ["output"], "fp32")
+
+
+def test_engines_are_not_compared_with_each_other() -> None:
+    """Tuning decides; within an engine, a lower rung must be faster."""
+
+    def candidate(engine: Any, precision: Any, latency_ms: float) -> Built:
+        return Built(engine=engine, precision=precision, score=1.0, samples=100, latency_ms=latency_ms)
+
+    candidates = (
+        candidate("onnxruntime", "fp32", 1.0), candidate("openvino", "fp32", 3.0), candidate("openvino", "bf16", 2.0),
+        candidate("openvino", "int8", 2.5),
+    )  # fmt: skip
+    kept = [c.variant for c in selection.judged(candidates, Target(), "accuracy", Quantization()) if not c.dropped]
+    assert kept == ["onnxruntime-fp32", "openvino-bf16", "openvino-fp32"]

@@ -1,0 +1,157 @@
+"""Counting answers and telling failures apart; the rest of measuring needs servers, and is tested on a cluster."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import cycle
+
+import numpy as np
+import pytest
+from tritonclient.utils import InferenceServerException
+
+from shiplift.runtime.base.errors import NotFound, ServerFailed, Temporary
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.measurement import Counts
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.operator.cluster import front_clients, measuring
+from shiplift.runtime.serving.operator.cluster.measuring import Measurer
+from shiplift.runtime.serving.operator.evidence import Counters, Evidence, Route
+from shiplift.runtime.serving.operator.measurements import AskFront, AskPods, AskRoutes
+from shiplift.runtime.serving.operator.observed import Observed, RevisionSeen
+from tests.unit.examples import package
+from tests.unit.runtime.serving.operator.world import World, name_of
+
+WEIGHTS = {name_of(1): 50, name_of(2): 50}
+
+
+class Servers:
+    """Two revisions that answer in turn, or fail; `read` are the counters of their pods."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, versions: tuple[int, int] = (1, 2)) -> None:
+        self.versions, self.turn = versions, cycle((name_of(1), name_of(2)))
+        self.error: Exception | None = None
+        self.counted = dict.fromkeys(WEIGHTS, 0)
+        routes: tuple[Route, ...] = ("gRPC", "HTTP", "HTTP by path")
+        monkeypatch.setattr(measuring, "CLIENTS", dict.fromkeys(routes, self.client))
+        monkeypatch.setattr(measuring, "counters_of", self.read)
+
+    @contextmanager
+    def client(
+        self, observed: Observed, package: Package, row: Arrays, timeout_s: float
+    ) -> Iterator[Callable[[], int]]:
+        assert {name: array.shape[0] for name, array in row.items()} == {"input": 1}
+        yield self.send
+
+    def send(self) -> int:
+        if self.error:
+            raise self.error
+        name = next(self.turn)
+        self.counted[name] += 1
+        return self.versions[int(name[-1]) - 1]
+
+    def read(self, observed: Observed, revision: str) -> Counters:
+        return {f"{revision}-pod": Counts(answered=self.counted[revision])}
+
+
+def golden(_: Package, __: str) -> Arrays:
+    return {"input/input": np.zeros((20, 4), np.float32), "output/output": np.zeros((20, 3), np.float32)}
+
+
+def ask(servers: Servers, *, requests: int = 40) -> Evidence:
+    world = World()
+    for number, version in enumerate(servers.versions):
+        seen = RevisionSeen(package=package(version=version), artifacts_uri="s3://models")
+        world.revisions[name_of(number + 1)] = seen
+    wanted = AskFront(target=name_of(2), weights=WEIGHTS, requests=requests)
+    return Measurer(golden=golden).measure(world.look(), wanted, Evidence())
+
+
+def test_answers_are_counted_on_every_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = ask(Servers(monkeypatch)).share
+    assert share is not None
+    assert {name: (each.asked, each.answered) for name, each in share.samples.items()} == {
+        "gRPC": (40, 20), "HTTP": (40, 20)
+    }  # fmt: skip
+    assert share.grew == {name_of(1): 40, name_of(2): 40}
+    assert (share.tries, share.weights) == (1, WEIGHTS)
+
+
+def test_two_packages_of_the_same_version_are_told_apart_by_their_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+    share = ask(Servers(monkeypatch, versions=(2, 2))).share
+    assert share is not None
+    assert {(each.asked, each.answered) for each in share.samples.values()} == {(40, 20)}
+
+
+@pytest.mark.parametrize(
+    ("error", "unreachable"),
+    [
+        (InferenceServerException("no route", status="StatusCode.UNIMPLEMENTED"), True),
+        (InferenceServerException("no upstream", status="StatusCode.UNAVAILABLE"), True),
+        (InferenceServerException("it broke", status="StatusCode.INTERNAL"), False),
+        (Temporary("no upstream", do="Wait."), True),
+        (NotFound("no route", do="Wait."), True),
+        (ServerFailed("it broke", do="See the log."), False),
+    ],
+)
+def test_a_route_that_is_not_there_yet_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, unreachable: bool
+) -> None:
+    servers = Servers(monkeypatch)
+    servers.error = error
+    share = ask(servers).share
+    assert share is not None
+    assert {(each.asked, each.unreachable) for each in share.samples.values()} == {(1, unreachable)}
+    assert all(each.failure for each in share.samples.values())
+
+
+def test_a_slow_model_gets_fewer_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front_clients, "_SAMPLE_S", 0.0)
+    share = ask(Servers(monkeypatch)).share
+    assert share is not None
+    assert {each.asked for each in share.samples.values()} == {0}
+
+
+def test_golden_requests_are_fetched_once_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[str] = []
+    rows: list[int] = []
+
+    def fetch(package: Package, uri: str) -> Arrays:
+        fetched.append(uri)
+        return golden(package, uri)
+
+    def beat(package: Package, golden: Arrays, address: str) -> tuple[bool, str]:
+        rows.append(len(golden["input/input"]))
+        return (True, "answers wrongly") if address == "bad" else (False, "")
+
+    monkeypatch.setattr(measuring, "_beat", beat)
+    measurer, world = Measurer(golden=fetch), World()
+    wanted = AskPods(revision=name_of(1), group=name_of(1), pods=(("a", "good"), ("b", "bad")))
+    evidence = measurer.measure(world.look(), wanted, Evidence())
+    evidence = measurer.measure(world.look(), wanted, replace(evidence))
+    assert fetched == ["s3://models"]
+    assert set(rows) == {1}
+    assert (evidence.beats["a"].misses, evidence.beats["b"].misses) == (0, 2)
+    assert evidence.beats["b"].message == "b answers wrongly"
+
+
+@pytest.mark.parametrize(
+    ("versions", "error", "expected"),
+    [
+        ((1, 2), None, ""),
+        ((3,), None, "is answered by version 1 instead of 3"),
+        ((1,), Temporary("no upstream", do="Wait."), "does not answer: no upstream"),
+    ],
+)
+def test_every_route_is_asked(
+    monkeypatch: pytest.MonkeyPatch, versions: tuple[int, ...], error: Exception | None, expected: str
+) -> None:
+    servers = Servers(monkeypatch, versions=(1, 1))
+    servers.error = error
+    world = World()
+    evidence = Evidence()
+    for _ in range(2):
+        wanted = AskRoutes(revision=name_of(1), versions=versions)
+        evidence = Measurer(golden=golden).measure(world.look(), wanted, evidence)
+    assert set(evidence.routes) == {"gRPC", "HTTP", "HTTP by path"}
+    assert {beat.misses for beat in evidence.routes.values()} == {2 if expected else 0}
+    assert all(expected in beat.message for beat in evidence.routes.values())

@@ -1,0 +1,69 @@
+"""Every route is asked, also when nothing happens: what clients see decides readiness."""
+
+import pytest
+
+from shiplift.runtime.serving.kubernetes.objects.front import weights_of
+from shiplift.runtime.serving.operator.evidence import Route
+from shiplift.runtime.serving.operator.resources import ConditionType, Reason
+from tests.unit.runtime.serving.operator.world import ROUTES, World, name_of
+
+
+def serving() -> World:
+    world = World()
+    world.run(60, until=World.settled)
+    world.run(10)
+    world.writes.clear()
+    return world
+
+
+@pytest.mark.parametrize("route", ["gRPC", "HTTP", "HTTP by path"])
+def test_a_route_that_does_not_answer_ends_readiness_and_is_written_again(route: Route) -> None:
+    world = serving()
+    world.answers[route] = "does not answer: UNAVAILABLE"
+    began = world.now
+    world.run(60, until=lambda w: not w.status.holds(ConditionType.READY))
+    assert world.now - began <= 7
+    ready = world.status.condition(ConditionType.READY)
+    assert ready is not None
+    assert ready.reason is Reason.ROUTE_FAILED
+    assert f"{route}: does not answer" in ready.message
+    assert world.status.holds(ConditionType.RECONCILING)
+    assert world.status.holds(ConditionType.AVAILABLE)
+    world.run(20)
+    written = [write for write in world.writes if write.startswith("apply")]
+    assert {"apply HTTPRoute digits", "apply HTTPRoute digits-path", "apply GRPCRoute digits"} <= set(written)
+    assert written.count("apply GRPCRoute digits") <= 2  # not for ever
+    world.answers.clear()
+    world.run(10, until=World.settled)
+    assert world.settled()
+
+
+def test_one_lost_request_changes_nothing() -> None:
+    world = serving()
+    world.answers["HTTP"] = "does not answer: reset"
+    asked = world.evidence.routes_at
+    world.run(60, until=lambda w: w.evidence.routes_at != asked)
+    world.answers.clear()
+    world.run(30)
+    assert world.writes == []
+    assert world.status.holds(ConditionType.READY)
+
+
+def test_what_somebody_adds_to_a_route_is_seen_at_once() -> None:
+    world = serving()
+    rule = world.live["HTTPRoute", "digits"]["spec"]["rules"][0]
+    rule["filters"] = [{"type": "RequestRedirect"}]
+    world.live["HTTPRoute", "digits"]["metadata"]["generation"] += 1
+    world.turn()
+    assert "apply HTTPRoute digits" in world.writes
+    assert "filters" not in world.live["HTTPRoute", "digits"]["spec"]["rules"][0]
+    assert weights_of(world.live[ROUTES[1]]) == {name_of(1): 100}
+
+
+def test_without_a_heartbeat_no_route_is_asked() -> None:
+    world = serving()
+    world.want(heartbeat=world.spec.heartbeat.model_copy(update={"interval_seconds": 0}))
+    world.run(10)
+    world.answers["HTTP"] = "does not answer"
+    world.run(60)
+    assert world.status.holds(ConditionType.READY)

@@ -1,0 +1,335 @@
+"""The champion is what production serves and what a signed promotion says, wherever its aliases were moved by hand."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from shiplift.runtime.base.errors import (
+    GoldenMismatch,
+    NotFound,
+    NothingToRollBack,
+    PromotionConflict,
+    RegistryHeld,
+)
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.measurement import LoadPoint, LoadReport
+from shiplift.runtime.records.request import Request, Trigger
+from shiplift.runtime.records.serving import Beside, Champion, Endpoint, Package, Promotion
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.verdict import Evidence, Scored, Verdict
+from shiplift.runtime.serving import reinstate as reinstating
+from shiplift.runtime.serving.standing import standing
+from shiplift.runtime.spec.measurement import LatencyTarget
+from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.store.ledger import PROMOTION, Ledger
+from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, VersionInfo
+from shiplift.steps import find_champion as finding
+from shiplift.steps import promote as promoting
+from shiplift.steps import rollback as rolling_back
+from tests.unit.examples import check, deployment, package, site
+from tests.unit.runtime.store.test_ledger import Runs
+
+ENDPOINT = Endpoint(http="http://127.0.0.1:1", grpc="127.0.0.1:2")
+
+
+class Aliases(Runs):
+    """A registry with five versions, whose aliases anybody can move."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[str, int] = {}
+        self.tags: dict[int, dict[str, str]] = {}
+        self.versions = {1, 2, 3, 4, 5}
+        self.calls = 0
+
+    def version(self, name: str, version: int) -> VersionInfo:
+        if version not in self.versions:
+            raise NotFound(f"the registry has no version {version} of model {name!r}", do="-")
+        return super().version(name, version)
+
+    def alias(self, _name: str, alias: str) -> int:
+        return self.names.get(alias, 0)
+
+    def move_alias(self, name: str, alias: str, version: int) -> None:
+        if version and self.names.get(alias) != version:
+            self.version(name, version)
+            self.calls += 1
+            self.names[alias] = version
+        elif not version and self.names.pop(alias, 0):
+            self.calls += 1
+
+    def tag(self, name: str, version: int, **tags: str) -> None:
+        self.version(name, version)
+        self.tags.setdefault(version, {}).update(tags)
+
+
+class Place:
+    """A production that can be told to refuse a package, and to die after a move."""
+
+    def __init__(self) -> None:
+        self.package: Package | None = None
+        self.refuses: set[int] = set()
+        self.dies = False
+        self.declared: list[int] = []
+        self.capacity: Capacity | None = None
+
+    @contextmanager
+    def lock(self, _model: str) -> Iterator[None]:
+        yield
+
+    def endpoint(self, _model: str) -> Endpoint:
+        return ENDPOINT
+
+    def serving(self, _model: str) -> int:
+        return self.package.version if self.package else 0
+
+    def serves(self, package: Package, _others: Sequence[Beside] = ()) -> bool:
+        return self.package == package
+
+    def move(
+        self, package: Package, _rollout: Rollout, capacity: Capacity | None = None, _others: Sequence[Beside] = ()
+    ) -> None:  # fmt: skip
+        self.capacity = capacity
+        if package.version in self.refuses:
+            raise GoldenMismatch("it answers wrongly", do="-")
+        self.package = package
+        if self.dies:
+            raise KeyboardInterrupt
+
+    def retire(self, _model: str) -> None:
+        pass
+
+    def declare(
+        self, package: Package, replicas: int, _capacity: Capacity | None = None, _others: Sequence[Beside] = ()
+    ) -> bool:  # fmt: skip
+        if self.package is None and replicas:
+            self.declared.append(package.version)
+        return self.package is None
+
+
+class World:
+    """A model whose versions are promoted and rolled back, and an author who moves its aliases by hand."""
+
+    def __init__(self, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.site: Site = site(home)
+        self.registry, self.place = Aliases(), Place()
+        self.held: list[RegistryHeld] = []
+        monkeypatch.setattr(promoting, "RegistryLease", lambda *_: self)
+        for module in (finding, promoting, rolling_back, reinstating):
+            monkeypatch.setattr(module, "Registry", lambda _: self.registry)
+            monkeypatch.setattr(module, "production", lambda _: self.place)
+
+    def check(self) -> None:
+        """As the registry's lease does."""
+        if self.held:
+            raise self.held[0]
+
+    def champion(self, version: int = 5, **trigger: Any) -> Champion:
+        return finding.find_champion(self.site, Request(model="digits", version=version), Trigger(**trigger))
+
+    def promote(self, version: int, evidence: Evidence | None = None, **trigger: Any) -> Promotion:
+        verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence})
+        return promoting.promote(
+            self.site, Request(model="digits", version=version), Trigger(**trigger), verdict,
+            deployment(version=version), self.champion(version, **trigger), Rollout(), LatencyTarget(p99_ms=50),
+        )  # fmt: skip
+
+    def rollback(self) -> Promotion:
+        return rolling_back.rollback(self.site, "digits")
+
+    def record(self, version: int) -> Promotion | None:
+        registry = cast("Registry", self.registry)
+        return Ledger(self.site, Request(model="digits", version=version), registry=registry).promotion()
+
+    @property
+    def aliases(self) -> tuple[int, int]:
+        return self.registry.names.get(CHAMPION, 0), self.registry.names.get(PREVIOUS, 0)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Version 1 was promoted, then version 2."""
+    world = World(tmp_path, monkeypatch)
+    world.promote(1)
+    world.promote(2)
+    assert world.aliases == (2, 1)
+    return world
+
+
+HAND = [
+    {CHAMPION: 3},
+    {CHAMPION: 0},
+    {PREVIOUS: 3},
+    {PREVIOUS: 0},
+    {CHAMPION: 1, PREVIOUS: 2},
+    {CHAMPION: 4, PREVIOUS: 3},
+]
+
+
+def move_by_hand(world: World, aliases: dict[str, int]) -> None:
+    for alias, version in aliases.items():
+        world.registry.move_alias("digits", alias, version)
+
+
+@pytest.mark.parametrize("aliases", HAND)
+def test_a_challenger_is_compared_with_what_serves_wherever_the_alias_is(world: World, aliases: dict[str, int]) -> None:
+    move_by_hand(world, aliases)
+    assert world.champion() == Champion(version=2, package=package(version=2))
+    assert world.champion(2) == Champion(version=1, package=package(version=1))
+
+
+@pytest.mark.parametrize("aliases", HAND)
+def test_a_rollback_goes_to_what_served_before_wherever_the_alias_is(world: World, aliases: dict[str, int]) -> None:
+    move_by_hand(world, aliases)
+    assert (world.rollback().version, world.aliases) == (1, (1, 2))
+    assert world.place.serving("digits") == 1
+    assert (world.rollback().version, world.aliases) == (2, (2, 1))
+
+
+@pytest.mark.parametrize("aliases", HAND)
+def test_a_promotion_replaces_what_serves_wherever_the_alias_is(world: World, aliases: dict[str, int]) -> None:
+    move_by_hand(world, aliases)
+    assert (world.promote(5).previous, world.aliases) == (2, (5, 2))
+
+
+@pytest.mark.parametrize("aliases", HAND)
+def test_what_was_moved_by_hand_is_moved_back_once_and_a_tag_says_why(world: World, aliases: dict[str, int]) -> None:
+    move_by_hand(world, aliases)
+    moved = reinstating.reinstate(world.site, "digits").moved
+    assert world.aliases == (2, 1)
+    assert {drift.alias for drift in moved} == set(aliases)
+    alias, named = next(iter(aliases.items()))
+    (drift,) = [drift for drift in moved if drift.alias == alias]
+    right = 2 if alias == CHAMPION else 1
+    assert drift.sentence.endswith(f"but production and its signed promotion say version {right}")
+    tag = world.registry.tags[named or right]["drift"]
+    assert drift.sentence in tag
+    assert "`shiplift rollback`" in tag
+    calls = world.registry.calls
+    assert reinstating.reinstate(world.site, "digits").moved == ()
+    assert world.registry.calls == calls
+
+
+def test_an_alias_of_a_model_that_shiplift_never_served_is_nobody_s_business(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(tmp_path, monkeypatch)
+    move_by_hand(world, {CHAMPION: 3})
+    assert reinstating.reinstate(world.site, "digits").moved == ()
+    assert world.aliases == (3, 0)
+    assert world.champion() == Champion()
+    assert (world.promote(5).previous, world.aliases) == (0, (5, 0))
+
+
+def test_a_champion_whose_record_is_gone_or_forged_is_not_compared_silently(world: World) -> None:
+    world.registry.versions.remove(2)
+    world.registry.names.pop(CHAMPION)
+    with pytest.raises(PromotionConflict, match=r"production serves version 2 .*`shiplift rollback digits`"):
+        world.champion()
+    assert world.champion(allow_older=True) == Champion(version=2)
+    assert (world.promote(5, allow_older=True).previous, world.aliases) == (2, (5, 0))
+
+
+def test_a_deleted_champion_is_rolled_back(world: World) -> None:
+    world.registry.versions.remove(2)
+    world.registry.names.pop(CHAMPION)
+    assert (world.rollback().version, world.aliases) == (1, (1, 0))
+    with pytest.raises(NothingToRollBack):
+        world.rollback()
+
+
+def test_a_forged_record_makes_no_champion(world: World) -> None:
+    world.registry.texts["run-digits-2", PROMOTION] = '{"record": "{}", "signature": "00"}'
+    with pytest.raises(PromotionConflict):
+        world.champion()
+
+
+@pytest.mark.parametrize("fault", ["refuses", "dies"])
+def test_a_failed_or_killed_promotion_leaves_a_champion_to_roll_back_to(world: World, fault: str) -> None:
+    if fault == "refuses":
+        world.place.refuses = {5}
+        with pytest.raises(GoldenMismatch):
+            world.promote(5)
+        assert (world.champion(4).version, world.aliases) == (2, (2, 1))
+        return
+    world.place.dies = True
+    with pytest.raises(KeyboardInterrupt):
+        world.promote(5)
+    world.place.dies = False
+    assert world.aliases == (2, 1)
+    assert world.champion(5).version == 2  # it resumes, and is compared with the same version
+    assert (world.promote(5).previous, world.aliases) == (2, (5, 2))
+    record = world.record(5)
+    assert record is not None
+    assert record.unfinished == ""
+
+
+def test_a_package_that_production_refuses_does_not_replace_the_one_to_roll_back_to(world: World) -> None:
+    world.place.refuses = {1}
+    before = world.record(1)
+    with pytest.raises(GoldenMismatch):
+        world.rollback()
+    assert (world.record(1), world.aliases) == (before, (2, 1))
+    assert world.champion().version == 2
+
+
+def test_a_killed_rollback_is_finished_not_undone(world: World) -> None:
+    world.place.dies = True
+    with pytest.raises(KeyboardInterrupt):
+        world.rollback()
+    world.place.dies = False
+    assert (world.rollback().version, world.aliases) == (1, (1, 2))
+    assert (world.rollback().version, world.aliases) == (2, (2, 1))
+
+
+def test_a_promotion_under_way_is_not_called_drift(world: World) -> None:
+    world.place.dies = True
+    with pytest.raises(KeyboardInterrupt):
+        world.promote(5)
+    now = standing(world.site, "digits", cast("Registry", world.registry), world.place)
+    assert (now.champion, now.previous, now.unfinished) == (5, 2, "promotion")
+    assert reinstating.reinstate(world.site, "digits").moved == ()
+    assert world.aliases == (5, 2)
+    assert world.registry.names.get(CHALLENGER, 0) == 0
+
+
+def test_a_version_deleted_during_its_release_is_not_promoted(world: World) -> None:
+    world.registry.versions.remove(5)
+    with pytest.raises(NotFound, match="no version 5"):
+        world.promote(5)
+    assert (world.place.serving("digits"), world.aliases) == (2, (2, 1))
+
+
+def test_nothing_is_promoted_while_another_installation_holds_the_registry(world: World) -> None:
+    world.held = [RegistryHeld("another installation holds it", do="-")]
+    with pytest.raises(RegistryHeld):
+        world.promote(5)
+    assert (world.place.serving("digits"), world.aliases) == (2, (2, 1))
+
+
+def test_a_champion_that_production_has_no_word_of_is_declared_from_its_promotion(world: World) -> None:
+    world.place.package = None
+    assert reinstating.reinstate(world.site, "digits").moved == ()
+    assert world.place.declared == [2]
+    ledger = Ledger(world.site, Request(model="digits", version=2), registry=cast("Registry", world.registry))
+    promotion = world.record(2)
+    assert promotion is not None
+    ledger.put_promotion(promotion.model_copy(update={"unfinished": "promotion"}))
+    reinstating.reinstate(world.site, "digits")
+    assert world.place.declared == [2]
+
+
+def test_a_promotion_says_what_a_replica_was_measured_to_take(world: World) -> None:
+    point = LoadPoint(
+        concurrency=1, throughput_per_s=100, p50_ms=1, p90_ms=1, p95_ms=1, p99_ms=1, queue_ms=0, compute_ms=1
+    )  # fmt: skip
+    report = LoadReport(points=(point,), failures=0, memory_mb=None, protocol="grpc", knee=1, max_rate_per_s=80)
+    evidence = Evidence(parity=(), challenger=Scored(version=1, target="cpu"), load_report=report)
+    world.promote(3, evidence=evidence)
+    assert world.place.capacity == Capacity(peak_per_s=100, within_slo_per_s=80, p99_ms=50)
+    world.promote(4)
+    assert world.place.capacity is None
+    assert world.rollback().capacity == world.place.capacity == Capacity(peak_per_s=100, within_slo_per_s=80, p99_ms=50)

@@ -1,0 +1,125 @@
+"""Packages of models that take text: their graph, what is around it, and the library that tokenizes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from shiplift.runtime.base.errors import MissingTool, SpecInvalid
+from shiplift.runtime.model.tensors import dump_npz, load_npz
+from shiplift.runtime.records.model import Exported, TextFront
+from shiplift.runtime.records.precision import Candidate, Candidates
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.serving import text_backend
+from shiplift.runtime.serving.triton.config import parse
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.spec.serving import SequenceBatching, Serving
+from shiplift.runtime.spec.target import Target
+from tests.huggingface import TEXTS, tokenizer
+from tests.unit.examples import exported, tensor
+from tests.unit.steps.test_package import Bench
+
+
+def length(file: Path) -> Path:
+    """A graph whose score for class 1 grows with the number of tokens."""
+    values = [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"])
+              for name in ("input_ids", "attention_mask")]  # fmt: skip
+    output = helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", 2])
+    half = helper.make_tensor("half", TensorProto.FLOAT, [1, 1], [0.125])
+    nodes = [
+        helper.make_node("Mul", ["input_ids", "attention_mask"], ["ids"]),
+        helper.make_node("ReduceSum", ["attention_mask", "axis"], ["count"], keepdims=1),
+        helper.make_node("ReduceMin", ["ids", "axis"], ["least"], keepdims=1),
+        helper.make_node("Add", ["count", "least"], ["sum"]),
+        helper.make_node("Cast", ["sum"], ["tokens"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["tokens", "half"], ["second"]),
+        helper.make_node("Sub", ["half", "second"], ["first"]),
+        helper.make_node("Concat", ["first", "second"], ["probabilities"], axis=1),
+    ]
+    axis = helper.make_tensor("axis", TensorProto.INT64, [1], [1])
+    graph = helper.make_graph(nodes, "length", values, [output], [half, axis])
+    file.parent.mkdir(parents=True)
+    onnx.save(helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 20)]), file)
+    return file
+
+
+class TextBench(Bench):
+    def __init__(self, home: Path) -> None:
+        super().__init__(home)
+        self.file = length(home / "text-onnx" / "model.onnx")
+        self.model = self.store.put_tree(self.file.parent)
+        folder = home / "front"
+        folder.mkdir()
+        tokenizer().backend_tokenizer.save(str(folder / "tokenizer.json"))
+        (folder / "text.json").write_text(json.dumps({
+            "task": "text-classification", "labels": ["short", "long"], "max_tokens": 64, "truncate": False,
+            "pad_id": 0, "mask_id": 4, "unknown_id": 1, "strip": False, "lower": False, "prefix": "",
+        }))  # fmt: skip
+        self.files = self.store.put_tree(folder)
+
+    def exported(self, *parity: Any) -> Exported:
+        texts = {"input/input": np.array(TEXTS, dtype=object).reshape(-1, 1)}
+        seen = Signature(
+            inputs=(tensor("input", -1, 1, datatype="BYTES"),),
+            outputs=(tensor("label", -1, 1, datatype="BYTES"), tensor("score", -1, 1)),
+        )
+        ids = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in ("input_ids", "attention_mask"))
+        front = TextFront(files=self.files, signature=seen, reference=self.store.put_bytes(dump_npz(texts)))
+        graph = Signature(inputs=ids, outputs=(tensor("probabilities", -1, 2),))
+        return exported(*parity, model=self.model, signature=graph, text=front)
+
+
+def offered(bench: Bench, engine: Any = "onnxruntime") -> Candidates:
+    candidate = Candidate(engine=engine, precision="fp32", model=bench.model, score=0.95, samples=500)
+    return Candidates(target="local-cpu", metric="accuracy", validation="v" * 64, candidates=(candidate,))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> TextBench:
+    pytest.importorskip("tokenizers")
+    return TextBench(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_a_text_package_takes_texts_and_brings_its_tokenizer(bench: TextBench, tmp_path: Path, engine: str) -> None:
+    (built,) = bench.package(offered(bench, engine)).packages
+    assert [spec.datatype for spec in (*built.signature.inputs, *built.signature.outputs)] == ["BYTES", "BYTES", "FP32"]
+    tree = bench.store.fetch(built.repository, tmp_path / "tree")
+    golden = load_npz(tree / GOLDEN)
+    assert golden["output/label"].reshape(-1)[:3].tolist() == ["long"] * 3
+    (name,) = (path.name for path in tree.iterdir() if path.is_dir())
+    config = parse((tree / name / "config.pbtxt").read_text())
+    assert config.backend == "python"
+    assert ("precision_hint" in config.parameters) == (engine == "openvino")
+    version = tree / name / "7"
+    files = {"model.py", "onnx_model.py", "text_front.py", "text.json", "tokenizer.json", "model.onnx", "tokenizers"}
+    assert {path.name for path in version.iterdir()} == files
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import tokenizers; print(tokenizers.__file__)"
+    alone = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code, version], capture_output=True, text=True, check=True
+    )
+    assert alone.stdout.strip() == str(version / "tokenizers" / "__init__.py")
+
+
+@pytest.mark.parametrize("target", [Target(server="nvidia"), Target(accelerator="nvidia", server="nvidia")])
+def test_a_target_that_cannot_serve_text_is_refused(bench: TextBench, target: Target) -> None:
+    with pytest.raises(SpecInvalid, match="can't serve a model that takes text"):
+        bench.package(offered(bench), target=target)
+
+
+def test_states_are_refused(bench: TextBench) -> None:
+    with pytest.raises(SpecInvalid, match="has no states"):
+        bench.package(offered(bench), serving=Serving(sequence_batching=SequenceBatching(states={"a": "b"})))
+
+
+def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_backend, "find_spec", lambda name: None)
+    with pytest.raises(MissingTool) as error:
+        text_backend.write_text_backend(tmp_path / "backend", tmp_path)
+    assert "shiplift[transformers]" in error.value.do
