@@ -3,12 +3,16 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+TESTS_READY := $(VENV)/.ready-tests
 BUILD ?= docker build
-CLUSTER_TESTS ?= cluster
+CLUSTER_TESTS ?= cluster and not slow
+# CI sets SECOND_CHANCE: what failed beside other tests runs once more, by itself; what passes then is printed as flaky.
+again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a test that passes now is flaky and a bug of its own"; \
+	$(BIN)/pytest $(1) --last-failed --last-failed-no-failures none -q -rA --show-capture no; })
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
-.PHONY: setup demo test check check-github unit integration test-cluster images golden bench bench-release bench-precision \
-	bench-search bench-cluster bench-own check-gpu constraints clean
+.PHONY: setup demo test test-all check check-github unit integration test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
+	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale check-gpu constraints clean
 
 setup: $(READY)
 
@@ -18,10 +22,17 @@ $(READY): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt
 	$(BIN)/python -m shiplift.runtime.serving.triton.environment
 	@touch $@
 
+$(TESTS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[catboost,transformers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps silero-vad  # its ONNX file
+	@touch $@
+
 demo: setup  ## the whole workflow: three versions, one refused, one promoted under load, one rolled back
 	@$(BIN)/shiplift demo
 
-test: check unit integration  ## all tests that need no cluster
+test: check unit integration  ## what needs no cluster, in half an hour
+test-all: check unit integration  ## the same, and the tests that take longest
+	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'slow and not large'
 
 check: setup check-github  ## style, types, import order, workflows
 	$(BIN)/ruff check .
@@ -37,21 +48,28 @@ check-github: setup  ## workflows, including those that users copy, and issue fo
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms \
 		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
-unit: setup
+unit: $(TESTS_READY)
 	$(BIN)/pytest tests/unit -n 2 -q
 
-integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
-	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'not large and not alone'
-	$(BIN)/pytest tests/integration -q -m alone
+integration: $(TESTS_READY)  ## against the real MLflow, Triton and perf_analyzer on loopback
+	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'not large and not alone and not slow' $(call again,tests/integration)
+	$(BIN)/pytest tests/integration -q -m alone $(call again,tests/integration -m alone)
 
 test-cluster: setup  ## on a real Kubernetes cluster: KUBECONFIG's, or one that SHIPLIFT_CLUSTER_SCRIPT starts
 	@[ -n "$$KUBECONFIG$$SHIPLIFT_CLUSTER_SCRIPT" ] || { echo "no cluster: set KUBECONFIG, or SHIPLIFT_CLUSTER_SCRIPT to a" \
 		"script that starts one, such as tests/cluster/kind.sh (see CONTRIBUTING.md)" >&2; exit 2; }
-	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 --timeout=2400 -m '$(CLUSTER_TESTS)'
+	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 --timeout=2400 -m '$(CLUSTER_TESTS)' \
+		$(call again,tests/cluster --timeout=2400)
 
-images:  ## both images; BUILD is the command: docker build, podman build, buildah build
+test-cluster-all: CLUSTER_TESTS = cluster
+test-cluster-all: test-cluster  ## the same, and the tests that take minutes each
+
+images:  ## the images that every cluster needs; BUILD is the command: docker build, podman build, buildah build
 	$(BUILD) --target server -t localhost/shiplift-server:dev .
 	$(BUILD) --target pipeline -t localhost/shiplift-pipeline:dev .
+
+image-gpu:  ## the image in which models are quantized and tuned for NVIDIA targets; gigabytes of CUDA
+	$(BUILD) --target gpu -t localhost/shiplift-gpu:dev .
 
 golden: setup  ## regenerate the golden files; read the diff before you commit it
 	$(BIN)/pytest tests/unit -q --update-golden
@@ -74,8 +92,14 @@ bench-release: setup  ## what a release costs
 bench-search: setup  ## the search against brute force and Model Analyzer (an hour; `--quick`: minutes)
 	$(BIN)/python -m benchmarks.search
 
+bench-kubernetes: setup  ## 300 promotions under load, 200 services, the control plane when idle: the installed Shiplift's
+	$(BIN)/python -m benchmarks.kubernetes
+
 bench-own: setup  ## what Shiplift itself costs, and how that grows up to 1,000 models x 20 versions (`--quick`: 100)
 	$(BIN)/python -m benchmarks.own_cost
+
+bench-autoscale: setup  ## the scaling rule against others, simulated, one core (10 minutes; `--quick`: 2)
+	$(BIN)/python -m benchmarks.autoscale
 
 constraints: setup  ## pin the packages that are installed now
 	(head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' | sort -f) > constraints.new
