@@ -16,7 +16,8 @@ from tests.unit.runtime.confinement.attacks import ALLOWED, ATTACKS
 ROOT = Path(__file__).parents[4]
 NOBODY = "65534"
 # As root: a mount namespace in which a plain user can reach the interpreter, wherever that is.
-# `pod`: a masked /proc, as containers have, with which the kernel lets nobody mount another.
+# `pod`: a masked /proc, as containers have, with which the kernel lets nobody mount another: unless it sees a whole
+# one elsewhere, such as of a container that runs on this machine.
 AS_USER = """
 set -e
 mkdir -p "$1"; chmod 777 "$1"
@@ -28,6 +29,7 @@ if [ -z "$(setpriv --reuid NOBODY --regid NOBODY --clear-groups sh -c "test -x '
   mkdir -p "$home"
   mount --bind "$1/kept" "$home"
 fi
+[ "$3" = user ] || awk '/ - proc / && $5 != "/proc" { print $5 }' /proc/self/mountinfo | xargs -r -n 1 umount -l
 [ "$3" = user ] || mount -t tmpfs -o ro tmpfs /proc/acpi || mount -t tmpfs -o ro tmpfs /proc/irq
 exec setpriv --reuid NOBODY --regid NOBODY --clear-groups --inh-caps=-all --bounding-set=-all --no-new-privs \
   "$2" -m tests.unit.runtime.confinement.attacks "$1/attacked"
