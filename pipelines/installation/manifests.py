@@ -18,7 +18,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from shiplift.pipelines.engines.argo import layout, templates
 from shiplift.pipelines.engines.argo.workflows import CONCLUDE_TEMPLATE, PUSH_TEMPLATE, RELEASE_TEMPLATE
-from shiplift.pipelines.installation import accounts, authentication
+from shiplift.pipelines.installation import accounts, authentication, webhook_secrets
 from shiplift.pipelines.installation.values import (
     GATEWAY,
     GIT,
@@ -135,6 +135,7 @@ def _context(values: Values) -> dict[str, object]:
             "admin": accounts.ADMIN, "accounts": accounts.__name__, "secrets": sorted(_ACCOUNTS),
             "authorization": f"{authentication.__name__}:{authentication.authenticate.__name__}",
             "as_admin": layout.REGISTRY_ADMIN, "as_reader": REGISTRY_READER,
+            "webhook_secrets": webhook_secrets.__name__,
         },
         "paths": {
             "config": f"{layout.CONFIG}/config", "webhooks": WEBHOOKS, "registry": f"{layout.CONFIG}/registry",

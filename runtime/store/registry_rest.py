@@ -125,13 +125,13 @@ class RestRegistry:
     # --- webhooks ---
 
     def ensure_webhook(self, name: str, url: str, secret: str, *, renew: bool, description: str = "") -> None:
-        """Creates the webhook that announces new versions; `renew` updates the URL and secret of an existing one."""
+        """Creates the webhook that announces new versions; `renew` updates and enables an existing one."""
         body = {"name": name, "url": url, "events": [_VERSION_CREATED], "secret": secret, "description": description}
         existing = self.webhook(name)
         if existing is None:
             self._ask("POST", "/webhooks", json=body)
         elif renew or existing.get("url") != url:
-            self._ask("PATCH", f"/webhooks/{existing['webhook_id']}", json=body)
+            self._ask("PATCH", f"/webhooks/{existing['webhook_id']}", json={**body, "status": "ACTIVE"})
         elif existing.get("description", "") != description:
             self.describe_webhook(name, description)
 

@@ -12,10 +12,11 @@ from typing import Any
 
 import httpx
 import pytest
+from cryptography.fernet import Fernet
 
-from shiplift.pipelines.installation import accounts, manifests
+from shiplift.pipelines.installation import accounts, manifests, webhook_secrets
 from shiplift.pipelines.installation.values import Values
-from shiplift.runtime.base.errors import RegistryDenied
+from shiplift.runtime.base.errors import RegistryDenied, UsageError
 from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.service_proxy import FORWARDED
@@ -286,3 +287,46 @@ class Pod:
 
 def _anonymous() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("MLFLOW_")}
+
+
+def test_webhooks_of_a_lost_key_are_disabled_and_the_registry_lists_them_again(tmp_path: Path) -> None:
+    """What `shiplift install` finds over a database that outlived `shiplift uninstall --data`."""
+    old, new = Fernet.generate_key().decode(), Fernet.generate_key().decode()
+    database = f"sqlite:///{tmp_path}/mlflow.db"
+    assert webhook_secrets.disable_unreadable(database, new) == ()  # before MLflow made any table
+    _webhooks(database, old, create="before")
+    with pytest.raises(subprocess.CalledProcessError):
+        _webhooks(database, new)
+    command = [sys.executable, "-m", webhook_secrets.__name__]
+    environment = {**os.environ, webhook_secrets.DATABASE: database, webhook_secrets.KEY: new}
+    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=60)
+    assert "webhook 'before' is disabled" in ended.stderr
+    assert _webhooks(database, new, create="after") == {"before": ["DISABLED", None], "after": ["ACTIVE", "s" * 32]}
+    assert webhook_secrets.disable_unreadable(database, new) == ()
+
+
+def test_a_key_that_is_none_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a Fernet key"):
+        webhook_secrets.disable_unreadable(f"sqlite:///{tmp_path}/mlflow.db", "short")
+
+
+_STORE = """
+import json, sys
+from mlflow.entities.webhook import WebhookAction, WebhookEntity, WebhookEvent
+from mlflow.store.model_registry.sqlalchemy_store import SqlAlchemyStore
+
+store = SqlAlchemyStore(sys.argv[1])
+if sys.argv[2]:
+    event = WebhookEvent(WebhookEntity.MODEL_VERSION, WebhookAction.CREATED)
+    store.create_webhook(sys.argv[2], "https://example.com/hook", [event], secret="s" * 32)
+print(json.dumps({hook.name: [hook.status.value, hook.secret] for hook in store.list_webhooks()}))
+"""
+
+
+def _webhooks(database: str, key: str, *, create: str = "") -> dict[str, list[Any]]:
+    """The status and secret of each webhook, as MLflow's own store reads them with a key; creates one first."""
+    environment = {**os.environ, webhook_secrets.KEY: key, "MLFLOW_WEBHOOK_ALLOW_PRIVATE_IPS": "true"}
+    command = [sys.executable, "-c", _STORE, database, create]
+    ended = subprocess.run(command, env=environment, check=True, capture_output=True, text=True, timeout=120)
+    hooks: dict[str, list[Any]] = json.loads(ended.stdout.splitlines()[-1])
+    return hooks

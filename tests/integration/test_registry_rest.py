@@ -87,7 +87,9 @@ def test_the_webhook_is_created_once_and_corrected(lab: Lab) -> None:
     rest.ensure_webhook("rest", url, "wrong", renew=True)
     (hook,) = [webhook for webhook in client.list_webhooks(max_results=100) if webhook.name == "rest"]
     assert answered(hook.webhook_id) == (False, 401)
+    client.update_webhook(hook.webhook_id, status="DISABLED")
     rest.ensure_webhook("rest", url, load_secrets(lab.home).webhook, renew=True)
+    assert client.get_webhook(hook.webhook_id).status == "ACTIVE"
     assert answered(hook.webhook_id) == (True, 200)
     client.delete_webhook(hook.webhook_id)
     with pytest.raises(UsageError, match="the registry refused POST"):
