@@ -335,6 +335,22 @@ def test_only_those_that_are_named_reach_mlflow(namespace: str, labels: dict[str
         assert not reaches_mlflow(Values(), namespace, labels)
 
 
+def test_accounts_whose_token_a_template_asks_for_give_one() -> None:
+    """Argo passes `automountServiceAccountToken: true` on to no pod, so the account itself has to say so."""
+    bodies = manifests.documents(Values())
+    templates = [body["spec"]["templates"] for body in bodies if body["kind"] == "WorkflowTemplate"]
+    asking = {
+        template["serviceAccountName"]
+        for each in templates for template in each if template.get("automountServiceAccountToken")
+    }  # fmt: skip
+    giving = {
+        body["metadata"]["name"]
+        for body in bodies if body["kind"] == "ServiceAccount" and body["automountServiceAccountToken"]
+    }  # fmt: skip
+    assert {"shiplift-release", "shiplift-tune"} <= asking
+    assert giving == asking | {"shiplift-receiver"}
+
+
 def test_a_release_s_account_may_run_our_images_alone() -> None:
     parsed = values.parse("{serving: {images: [mirror/triton:26.07]}, images: {server: 'example.org/server:1'}}")
     text = manifests.text_of(manifests.part_of(parsed, "access"))
