@@ -83,6 +83,12 @@ def settle(lab: Lab, replicas: int, seconds: float = 150) -> None:
     until(settled, seconds=seconds)
 
 
+def serves(lab: Lab, revision: str) -> bool:
+    """Whether a revision serves all requests; until the operator looks, the status is that of the one before."""
+    status = service(lab)["status"]
+    return (status["revision"], status["weight"]) == (revision, 100) and condition(lab, "Ready")["status"] == "True"
+
+
 def server_of(pod: Any) -> psutil.Process:
     """The process of a pod's Triton, on this machine."""
     uid = pod["metadata"]["uid"]
@@ -239,11 +245,10 @@ def test_a_promotion_that_was_asked_for_while_the_operator_was_away(lab: Lab, mo
             lab.kube.apply(copy)
             change(lab, revision=f"{MODEL}-copy")
             time.sleep(5)
-        until(lambda: service(lab)["status"]["weight"] == 100 and condition(lab, "Ready")["status"] == "True",
-              seconds=180)  # fmt: skip
+        until(lambda: serves(lab, f"{MODEL}-copy"), seconds=180)
         assert service(lab)["status"]["previousRevision"] == name
         change(lab, revision=name)
-        until(lambda: service(lab)["status"]["revision"] == name, seconds=180)
+        until(lambda: serves(lab, name), seconds=180)
         settle(lab, 1)
     assert client.failures == []
 

@@ -110,7 +110,10 @@ def test_the_first_requests_are_held_and_answered_as_if_it_had_not_slept(lab: La
         held = [pool.submit(timed, ask, lab) for ask in (over_http, over_grpc)]
         (http, http_s), (grpc, grpc_s) = (call.result() for call in held)
     print(f"first answers after {http_s:.1f} s (HTTP) and {grpc_s:.1f} s (gRPC)")
-    assert (http, grpc) == right
+    for answer, before in zip((http, grpc), right, strict=True):
+        assert answer[0] == before[0]  # the version
+        for name, values in before[1].items():  # in a batch with another request the last digits may differ
+            np.testing.assert_allclose(answer[1][name], values, rtol=1e-4, atol=1e-6)
     until(lambda: activation(lab) == "" and lab.condition(MODEL, "Ready")["status"] == "True", seconds=_AWAKE_S)
 
 
