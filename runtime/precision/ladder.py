@@ -15,7 +15,7 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
 from shiplift.runtime.model.text.samples import tokenized
-from shiplift.runtime.precision import openvino_rungs, quantization, rungs, tensorrt_plans, timing
+from shiplift.runtime.precision import nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
 from shiplift.runtime.precision.evaluation import Validation, answers
 from shiplift.runtime.precision.selection import judged
 from shiplift.runtime.records.precision import AS_EXPORTED, Built, Engine, Evaluation, Ladder, Precision
@@ -29,7 +29,7 @@ _KINDS: dict[Precision, tuple[rungs.Kind, ...]] = {
     "fp32": (),
     "fp16": ("fp16",),
     "bf16": ("bf16",),
-    "int8": ("int8 static", "int8 dynamic"),
+    "int8": ("int8 static", "int8 dynamic", "int8 nncf"),
     "fp8": ("fp8",),
 }
 _LADDER: tuple[Precision, ...] = ("fp16", "bf16", "int8", "fp8")
@@ -175,14 +175,25 @@ class Builder:
         target, notes = self.target, []
         kinds = [kind for precision in _LADDER if precision in target.precisions for kind in _KINDS[precision]]
         eight_bit = [precision for precision in ("int8", "fp8") if precision in target.precisions]
-        if "openvino" in target.engines and "bf16" in kinds:
+        if self._in_bf16:
             kinds.remove("bf16")  # a hint to OpenVINO; ONNX Runtime has no kernels for it on CPUs
         if not calibrated and eight_bit:
             kinds = [kind for kind in kinds if not kind.startswith(("int8", "fp8"))]
             notes += [f"{precision} was not built: no calibration data were logged" for precision in eight_bit]
-        if "int8 dynamic" in kinds and (target.gpu or not quantization.has_attention(self.model)):
+        attentive = quantization.has_attention(self.model)
+        if "int8 dynamic" in kinds and (target.gpu or not attentive):
             kinds.remove("int8 dynamic")  # it helps transformers and recurrent models, on CPUs
+        if "int8 nncf" in kinds and (target.gpu or quantization.model_bytes(self.model) < nncf_graphs.SMALLEST_BYTES):
+            kinds.remove("int8 nncf")
+        if "int8 nncf" in kinds and attentive and self._in_bf16:
+            kinds.remove("int8 nncf")
+            notes.append("int8 by NNCF was not built: here bf16 is as fast for transformers, and closer to fp32")
         return kinds, notes
+
+    @property
+    def _in_bf16(self) -> bool:
+        """Whether OpenVINO may compute in bf16 on this target."""
+        return "openvino" in self.target.engines and "bf16" in self.target.precisions
 
     def _top(self, evaluation: Evaluation) -> Built:
         return Built(

@@ -12,7 +12,7 @@ from shiplift.runtime.spec.target import Target
 
 _LADDER: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8")
 _METHODS: dict[Precision, str] = {"fp32": "as exported", "fp16": "hint", "bf16": "hint"}
-_STATIC = "static"  # OpenVINO reads the Q/DQ nodes of calibrated files; dynamic ones are for ONNX Runtime
+_CALIBRATED = ("static", "NNCF")  # their Q/DQ nodes are for both engines; dynamic ones are for ONNX Runtime alone
 Scored = tuple[Built, Run | None]
 
 
@@ -26,17 +26,18 @@ def scored(
     precisions = [precision for precision in _LADDER if precision in target.precisions]
     if any(spec.datatype == "BYTES" for spec in (*signature.inputs, *signature.outputs)):
         return [(_without(precision, "OpenVINO does not serve texts"), None) for precision in precisions]
-    return [_scored(precision, built, runs, validation) for precision in precisions]
+    candidates = []
+    for precision in precisions:
+        sources = _sources(precision, built, runs)
+        candidates += [_scored(precision, built[source], runs[source], validation) for source in sources]
+        if not sources:
+            why = "OpenVINO runs int8 from a calibrated file, and none could be built"
+            candidates.append((_without(precision, why), None))
+    return candidates
 
 
-def _scored(
-    precision: Precision, built: Sequence[Built], runs: Mapping[int, Run], validation: Validation
-) -> Scored:  # fmt: skip
-    source = _source(precision, built, runs)
-    if source is None:
-        return _without(precision, "OpenVINO runs int8 from a calibrated file, and none could be built"), None
-    candidate = built[source]
-    run = Run(file=runs[source].file, outputs=runs[source].outputs, engine="openvino", precision=precision)
+def _scored(precision: Precision, candidate: Built, source: Run, validation: Validation) -> Scored:
+    run = Run(file=source.file, outputs=source.outputs, engine="openvino", precision=precision)
     progress(f"scoring {precision} on OpenVINO")
     try:
         evaluation = _evaluated(run, validation)
@@ -57,12 +58,11 @@ def _evaluated(run: Run, validation: Validation) -> Evaluation:
         return Evaluation(problem=f"OpenVINO can't run the model: {' '.join(str(error).split())[:300]}")
 
 
-def _source(precision: Precision, built: Sequence[Built], runs: Mapping[int, Run]) -> int | None:
-    """The index of the file that OpenVINO computes a precision from."""
+def _sources(precision: Precision, built: Sequence[Built], runs: Mapping[int, Run]) -> list[int]:
+    """The indices of the files that OpenVINO can compute a precision from."""
     if precision != "int8":
-        return 0
-    files = [index for index in runs if built[index].precision == "int8" and built[index].method.startswith(_STATIC)]
-    return files[0] if files else None
+        return [0]
+    return [index for index in runs if built[index].precision == "int8" and built[index].method.startswith(_CALIBRATED)]
 
 
 def _without(precision: Precision, why: str) -> Built:

@@ -47,7 +47,7 @@ class Scheme:
     """How to write an 8-bit graph, depending on the target and the kind of model."""
 
     op_types: tuple[str, ...]
-    constant_weights: bool
+    attentive: bool
     symmetric: bool
     reduce_range: bool
     per_channel: bool
@@ -59,7 +59,7 @@ def scheme(model: Path, target: Target, settings: Quantization) -> Scheme:
     vnni = target.accelerator == "cpu-vnni" or (target.accelerator == "cpu" and has_vnni())
     return Scheme(
         op_types=LAYERS if attentive else _CONVOLUTIONAL,
-        constant_weights=attentive,
+        attentive=attentive,
         symmetric=target.gpu,
         reduce_range=target.accelerator in ("cpu", "cpu-avx2") and not vnni,
         per_channel=settings.per_channel,
@@ -86,7 +86,7 @@ def import_tools() -> None:
 
 
 @contextlib.contextmanager
-def _building(precision: str) -> Iterator[None]:
+def building(precision: str) -> Iterator[None]:
     """Turns whatever ONNX Runtime's tools raise into `QuantizeFailed`; mutes their output, frees their memory."""
     root = logging.getLogger()
     before = root.level
@@ -115,7 +115,7 @@ def prepare(model: Path, to: Path) -> Path:
     Raises:
         QuantizeFailed: ONNX Runtime can't read it.
     """
-    with _building("int8"):
+    with building("int8"):
         _optimize(model, to)
         prepared = onnx.load(to, load_external_data=False)
         if _untyped(prepared.graph):
@@ -171,7 +171,7 @@ def ranges(
     """
     from onnxruntime.quantization.calibrate import HistogramCollector  # noqa: PLC0415 - 0.2 s
 
-    with _building("int8"):
+    with building("int8"):
         fine = HistogramCollector("percentile", False, _FINE_BINS, _COARSE_BINS, settings.percentile, "same")
         coarse = HistogramCollector("entropy", False, _COARSE_BINS, _COARSE_BINS, settings.percentile, "same")
         for tensor in _observe(prepared, samples, op_types):
@@ -246,7 +246,7 @@ def quantize_static(prepared: Path, calibrated: Path, form: Scheme, to: Path, ex
     from onnxruntime import quantization as q  # noqa: PLC0415
 
     weights = _clear_weights(to)
-    with _building("int8"), onnx_models.tight_heap():
+    with building("int8"), onnx_models.tight_heap():
         q.quantize_static(
             str(prepared),
             str(to),
@@ -263,7 +263,7 @@ def quantize_static(prepared: Path, calibrated: Path, form: Scheme, to: Path, ex
             extra_options={
                 "ActivationSymmetric": form.symmetric,
                 "QuantizeBias": not form.symmetric,
-                "MatMulConstBOnly": form.constant_weights,
+                "MatMulConstBOnly": form.attentive,
             },
         )
         _inline_weights(to, weights)
@@ -280,7 +280,7 @@ def quantize_dynamic(prepared: Path, form: Scheme, to: Path, excluded: tuple[str
     from onnxruntime import quantization as q  # noqa: PLC0415
 
     weights = _clear_weights(to)
-    with _building("dynamic int8"), onnx_models.tight_heap(), _lean_shape_inference():
+    with building("dynamic int8"), onnx_models.tight_heap(), _lean_shape_inference():
         q.quantize_dynamic(
             str(_without_gemm(prepared)),  # passed as a path: saves two copies of the model
             str(to),
@@ -354,7 +354,7 @@ def to_half(model: Path, kind: Literal["fp16", "bf16"], to: Path) -> Path:
 
     if _large(model):
         raise QuantizeFailed(f"{kind} can't be built: the model is larger than 1 GiB", do=f"Leave {kind} out.")
-    with _building(kind), onnx_models.tight_heap():
+    with building(kind), onnx_models.tight_heap():
         converted = convert_float_to_float16(str(model), keep_io_types=True)  # passed as a path: saves a copy
         if kind == "bf16":
             original = onnx.load(model).graph.initializer

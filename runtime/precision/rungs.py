@@ -22,7 +22,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.host.processes import inherited, own_memory_mb, start_child
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays, as_input, dump_npz, load_npz
-from shiplift.runtime.precision import modelopt, quantization, sensitivity
+from shiplift.runtime.precision import modelopt, nncf_graphs, quantization, sensitivity
 from shiplift.runtime.precision.evaluation import Validation, over_budget
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.precision import Evaluation, Metric, Precision
@@ -30,7 +30,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Method, Quantization
 from shiplift.runtime.spec.target import Target
 
-Kind = Literal["fp16", "bf16", "int8 static", "int8 dynamic", "fp8"]
+Kind = Literal["fp16", "bf16", "int8 static", "int8 dynamic", "int8 nncf", "fp8"]
 _SMALL_BYTES = 16 << 20
 _PROCESS_BYTES = 400 << 20  # Python with ONNX Runtime and its tools
 _PEAK_FACTOR = 3  # a rung's peak memory, in sizes of the model
@@ -239,6 +239,15 @@ def _dynamic(job: Job, arrays: _Arrays) -> Rung:
     return _within_budget(job, arrays, prepared, rung, make, "dynamic")
 
 
+def _nncf(job: Job, arrays: _Arrays) -> Rung:
+    form = quantization.scheme(Path(job.model), job.target, job.settings)
+    file = nncf_graphs.quantize(
+        Path(job.model), arrays.calibration, _output_path(job, "model.onnx"),
+        attentive=form.attentive, narrow=form.reduce_range,
+    )  # fmt: skip
+    return _rung(job, arrays, file, "NNCF")
+
+
 def _fp8(job: Job, arrays: _Arrays) -> Rung:
     if not job.by_modelopt:
         raise MissingTool(
@@ -344,7 +353,9 @@ def _output_path(job: Job, *parts: str) -> Path:
     return path
 
 
-_BUILDERS = {"fp16": _half, "bf16": _half, "int8 static": _static, "int8 dynamic": _dynamic, "fp8": _fp8}
+_BUILDERS = {
+    "fp16": _half, "bf16": _half, "int8 static": _static, "int8 dynamic": _dynamic, "int8 nncf": _nncf, "fp8": _fp8
+}  # fmt: skip
 
 
 def main(job: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.model.tensors import DataLimits
-from shiplift.runtime.precision import rungs, tensorrt_plans
+from shiplift.runtime.precision import nncf_graphs, rungs, tensorrt_plans
 from shiplift.runtime.precision.evaluation import Validation
 from shiplift.runtime.precision.ladder import Builder, Dataset
 from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP
@@ -17,9 +17,6 @@ from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.target import Target
 from tests.unit.runtime.precision.test_tensorrt_plans import H200, Library
 from tests.unit.steps.test_quantize import Bench
-
-ON_ONNX_RUNTIME = Target(engine="onnxruntime", precisions=("fp32", "int8"))
-
 
 ON_ONNX_RUNTIME = Target(engine="onnxruntime", precisions=("fp32", "int8"))
 
@@ -65,6 +62,43 @@ def test_a_rung_whose_process_is_killed_is_a_reason_and_no_end(bench: Bench, mon
     top, int8 = builder(bench).build().candidates
     assert (top.precision, top.dropped, top.folder) == ("fp32", "", AS_EXPORTED)
     assert "int8 static can't be built" in int8.dropped
+
+
+def test_of_calibrated_graphs_and_nncf_s_the_faster_one_is_kept_on_each_engine(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nncf_graphs, "SMALLEST_BYTES", 0)
+    ladder = builder(bench, target=Target(precisions=("fp32", "int8"))).build()
+    int8 = [each for each in ladder.candidates if each.precision == "int8"]
+    assert sorted((each.engine, each.method) for each in int8) == [
+        ("onnxruntime", "NNCF"), ("onnxruntime", "static minmax, per channel"),
+        ("openvino", "NNCF"), ("openvino", "static minmax, per channel"),
+    ]  # fmt: skip
+    for each in int8:
+        assert each.folder == {"N": "int8-nncf/built", "s": "int8-static/minmax"}[each.method[0]]
+        assert each.score == pytest.approx(1, abs=0.1)
+        assert each.dropped or each.latency_ms > 0
+    for engine in ("onnxruntime", "openvino"):
+        assert sum(not each.dropped for each in int8 if each.engine == engine) <= 1  # packages are named by precision
+
+
+def test_a_small_model_is_not_quantized_by_nncf(bench: Bench) -> None:
+    ladder = builder(bench).build()
+    assert "NNCF" not in {each.method for each in ladder.candidates}
+
+
+def test_where_bf16_is_as_fast_a_transformer_is_not_quantized_by_nncf_and_a_note_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nncf_graphs, "SMALLEST_BYTES", 0)
+    bench = Bench(tmp_path, normed=True)
+    arrays = {"input": bench.inputs}
+    validation = Validation(metric=None, asked=arrays, reference={})
+    for precisions, tried in ((("fp32", "int8"), True), (("fp32", "bf16", "int8"), False)):
+        made = builder(bench, "-".join(precisions), target=Target(precisions=precisions))
+        jobs, notes = made._jobs(validation, arrays, Evaluation())
+        assert ("int8 nncf" in {job.kind for job in jobs}) is tried
+        assert any("NNCF was not built" in note for note in notes) is not tried
 
 
 def test_without_calibration_data_there_is_no_fp8_either(bench: Bench) -> None:
