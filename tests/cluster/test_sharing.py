@@ -83,9 +83,10 @@ def deployments(lab: Lab) -> set[str]:
 
 
 def together(lab: Lab, *models: str) -> str:
-    """The server of these models, by default of all, once there is no other; empty before."""
+    """The server of these models, by default of all, once none has pods of its own; empty before."""
     servers = {server(lab, model) for model in models or MODELS}
-    alone = len(servers) == 1 and "" not in servers and deployments(lab) == servers
+    own = lab.kube.get("deployment", lab.serving, selector=f"shiplift.dev/model in ({','.join(MODELS)})")
+    alone = len(servers) == 1 and "" not in servers and servers <= deployments(lab) and not own
     return servers.pop() if alone else ""
 
 

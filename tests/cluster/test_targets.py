@@ -256,7 +256,7 @@ def test_a_target_with_nvidias_image_is_searched_in_a_pod_of_its_own(lab: Lab, n
     # The measuring pod runs anywhere, and may create the bench pod and nothing else.
     assert tune["spec"]["serviceAccountName"] == "shiplift-tune"
     assert SLOT not in tune["spec"].get("nodeSelector", {})
-    assert "trial 2: fp32 batch" in log
+    assert "trial 2: fp32 on ONNX Runtime, batch" in log
     assert "finals, round 1" in log
     assert "did not become ready" not in log
     assert benches(lab) == []
