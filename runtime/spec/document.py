@@ -57,6 +57,11 @@ class ReleaseSpec(Section):
             raise ValueError(
                 f"target {native[0]} has `engine: pytorch`, which keeps no states: leave out one of the two"
             )
+        preferred, largest = max(self.serving.preferred_batch_size, default=1), max(self.search.max_batch)
+        if preferred > largest:
+            raise ValueError(
+                f"serving.preferred_batch_size {preferred} exceeds the largest search.max_batch, {largest}"
+            )
         if self.serving.sequence_batching and self.rollout.replicas > 1:
             raise ValueError(
                 f"rollout.replicas is {self.rollout.replicas}, the limit is 1: a sequence's state is on one server"
