@@ -16,6 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit
+from shiplift.runtime.model import onnx_models
 from shiplift.runtime.records.model import Exported
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.model import Conversion, Quality
@@ -157,6 +158,23 @@ def test_a_torch_model_is_kept_as_torchscript_that_takes_any_batch(
     for size in (1, 3, 7):
         x = torch.rand(size, 1, 8, 8)
         torch.testing.assert_close(script(x), network()(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
+def test_post_processing_is_part_of_the_torchscript(lab: Lab, tmp_path: Path, step: str) -> None:
+    """It is traced around the model, and answers what the graph answers, output by output."""
+    native = f"{FAST}\nexport: {{torchscript: true, postprocess: {step}, top_k: 3}}"
+    _, exported = admit_and_export(lab, f"native-post-{step}", torch_as(lab, "pt2"), spec=native)
+    assert exported.torchscript is not None
+    store = ArtifactStore(lab.site.artifacts_uri)
+    script = torch.jit.load(str(store.fetch(exported.torchscript, tmp_path / "script") / "model.pt"))
+    running = onnx_models.session(store.fetch(exported.model, tmp_path / "graph") / "model.onnx")
+    for size in (1, 3, 7):
+        x = torch.rand(size, 1, 8, 8)
+        expected = onnx_models.answer(running, {exported.signature.inputs[0].name: x.numpy()})
+        answers = torch.utils._pytree.tree_leaves(script(x))
+        for spec, answer in zip(exported.signature.outputs, answers, strict=True):
+            np.testing.assert_allclose(answer.numpy(), expected[spec.name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
