@@ -1,5 +1,7 @@
 """Every format that can be logged: admitted, exported in the sandbox, and verified against the original."""
 
+import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -213,6 +215,11 @@ def test_text_columns_are_served_as_text(lab: Lab) -> None:
     version = lab.log("columns", columns(lab), spec=spec)
     report = lab.wait("columns", version)
     assert report.exit_code == 0, report.reason
+    table = re.search(r'download="load-test.csv" href="file://([^"]+)"', Path(report.report).read_text())
+    assert table is not None
+    runs = list(csv.DictReader(Path(table.group(1)).read_text().splitlines()))
+    assert {"sweep", "open loop"} <= {run["phase"] for run in runs}
+    assert all(float(run["Inferences/Second"]) > 0 for run in runs)
     rows = {"age": np.array([[70.0], [20.0]], np.float32), "income": np.array([[3000.0], [3000.0]], np.float32),
             "city": np.array([["Ulm"], ["Köln"]])}  # fmt: skip
     answer = lab.ask("columns", rows)

@@ -306,6 +306,24 @@ def test_a_model_slower_than_the_window_is_measured_in_a_longer_one(tmp_path: Pa
     assert point.p50_ms > window.window_ms
 
 
+@pytest.mark.parametrize(
+    ("demand", "slack"), [(Demand(concurrency=2), 1.0), (Demand(rate_per_s=400), 0.5)], ids=["closed", "open"]
+)
+def test_a_load_test_in_batches_counts_samples(tmp_path: Path, demand: Demand, slack: float) -> None:
+    """The server counts the same samples, in a quarter as many requests."""
+    generator = PerfAnalyzer(ENVIRONMENT)
+    window = Window(window_ms=300, stability_percent=1000, attempts=1, percentile=95, steady_latency=True)
+    with served(tmp_path, Serving(warmup=False)) as (server, _):
+        requests = generator.write_requests(tmp_path / "requests.json", SIGNATURE, split({"x": X}))
+        target = LoadTarget(model="m", address=server.grpc, requests=requests, batch=4)
+        point = generator.measure(target, demand, window, tmp_path).point
+        assert metric(server, "nv_inference_count") == 4 * metric(server, "nv_inference_request_success")
+    assert point.throughput_per_s > 0
+    if demand.rate_per_s:
+        assert point.throughput_per_s == pytest.approx(demand.rate_per_s, rel=slack)
+        assert point.sent_per_s == pytest.approx(demand.rate_per_s, rel=slack)
+
+
 def test_the_shared_memory_api_is_closed(tmp_path: Path) -> None:
     with served(tmp_path, Serving()) as (server, _):
         with pytest.raises(InferenceServerException, match="restricted"):

@@ -55,6 +55,7 @@ def in_torch(module: Any, steps: tuple[str, ...], top_k: int) -> Any:
         def __init__(self) -> None:
             super().__init__()
             self.model = module
+            self.training = False  # not eval(): an exported program's module can't be switched
 
         def forward(self, *inputs: Any) -> Any:
             outputs = torch.utils._pytree.tree_leaves(self.model(*inputs))
@@ -62,7 +63,7 @@ def in_torch(module: Any, steps: tuple[str, ...], top_k: int) -> Any:
                 outputs = [*_TORCH[step](outputs[0], top_k), *outputs[1:]]
             return outputs[0] if len(outputs) == 1 else tuple(outputs)
 
-    return Postprocessed().eval()
+    return Postprocessed()
 
 
 def _check_free(model: onnx.ModelProto, step: str) -> None:

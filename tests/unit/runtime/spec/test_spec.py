@@ -110,6 +110,9 @@ def test_the_schema_for_editors_is_the_one_promised(golden: Golden) -> None:
         ("load: {stability_percent: 0}", "load.stability_percent"),
         ("load: {attempts: 0}", "load.attempts"),
         ("load: {comparison_rounds: 0}", "load.comparison_rounds"),
+        ("load: {percentile: 42}", "load.percentile"),
+        ("load: {batch: 0}", "load.batch"),
+        ("load: {batch: 2, shapes: [{input: x}]}", "load"),
         ("load: {seed: x}", "load.seed"),
         ("load: {seed: -1}", "load.seed"),
         ("serving: {labels: cat}", "serving.labels"),
@@ -144,6 +147,16 @@ def test_a_preferred_batch_must_fit_the_search() -> None:
     assert parse("serving: {preferred_batch_size: [4, 32]}").serving.preferred_batch_size == (4, 32)
     with pytest.raises(SpecInvalid, match=r"64 exceeds the largest search\.max_batch, 32"):
         parse("serving: {preferred_batch_size: [4, 64]}")
+
+
+def test_requests_of_the_load_test_must_fit_every_batch_that_the_search_tries() -> None:
+    assert parse("{load: {batch: 8}, search: {max_batch: [8, 32]}}").load.batch == 8
+    with pytest.raises(
+        SpecInvalid, match=r"load\.batch is 8: leave smaller sizes out of search\.max_batch, which has 1"
+    ):
+        parse("load: {batch: 8}")
+    with pytest.raises(SpecInvalid, match=r"load\.batch is 8, the limit is 1"):
+        parse("{load: {batch: 8}, search: {max_batch: [8]}, serving: {sequence_batching: {states: {a: b}}}}")
 
 
 @pytest.mark.parametrize(
