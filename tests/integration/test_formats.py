@@ -176,7 +176,7 @@ def test_post_processing_is_part_of_the_torchscript(lab: Lab, tmp_path: Path, st
         expected = onnx_models.answer(running, {exported.signature.inputs[0].name: x.numpy()})
         answers = torch.utils._pytree.tree_leaves(script(x))
         for spec, answer in zip(exported.signature.outputs, answers, strict=True):
-            np.testing.assert_allclose(answer.numpy(), expected[spec.name], rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(answer.detach().numpy(), expected[spec.name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
