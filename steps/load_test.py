@@ -6,6 +6,8 @@ coordinated omission. Then champion and challenger are measured in alternation o
 is decided. Every window is kept.
 """
 
+import csv
+import io
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -13,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from shiplift.runtime.base.errors import ArtifactCorrupt, MeasurementFailed, ServerFailed
+from shiplift.runtime.base.errors import ArtifactCorrupt, DataInvalid, MeasurementFailed, ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.confinement.policy import PARSE, Entry, Limits
@@ -72,8 +74,12 @@ class _LoadTest:
             stability_percent=self.load.stability_percent,
             attempts=attempts,
             protocol=self.load.protocol,
+            percentile=self.load.percentile or 99,
+            steady_latency=self.load.percentile is not None,
         )
-        target = LoadTarget(model=staged.model, address=address, requests=side.requests, sequences=side.sequences)
+        target = LoadTarget(
+            model=staged.model, address=address, requests=side.requests, sequences=side.sequences, batch=self.load.batch
+        )
         measured = self.generator.measure(target, demand, window, self.work)
         self.raw.extend(
             {"phase": phase, "side": side.name, "demand": vars(demand), "window_ms": window.window_ms, **run}
@@ -93,10 +99,13 @@ def load_test(
     Raises:
         MissingTool: the load generator is not installed.
         MeasurementFailed: it died, or a request failed.
-        DataInvalid: the recorded requests do not fit the model.
+        DataInvalid: the recorded requests, or requests of `load.batch` samples, do not fit the model.
     """
     store = ArtifactStore(site.artifacts_uri)
     package = deployment.package
+    for serving in (package, *(other.package for other in deployment.others)):
+        if problem := requests.batch_problem(serving, load):
+            raise DataInvalid(problem, do="Set `load: {batch: 1}`, or a size that the model takes.")
     place = staging(site, package.model, package.version)
     with scratch_folder(Path(site.home)) as folder:
         test = _LoadTest(site=site, generator=load_generator(site, load.protocol), load=load, work=folder)
@@ -115,8 +124,8 @@ def load_test(
             beside_first.append(_challenger_report(test, group, place, other, latency_target))
         report = report.model_copy(update={"others": tuple(beside_first)})
         with ExitStack() as beside:
-            champion_side, uncompared = None, _incomparable(champion)
-            if champion.package is not None:
+            champion_side, uncompared = None, _incomparable(champion, load)
+            if champion.package is not None and not uncompared:
                 try:
                     staged = beside.enter_context(place.beside(deployment, champion.package))
                     champion_side = side("champion", champion.package, staged)
@@ -126,7 +135,19 @@ def load_test(
                 report = _compared(test, challenger, champion_side, champion.version, report, comparison_target)
     raw = store.put_bytes(json_lines(test.raw))
     notes = tuple(_notes(report, uncompared, recorded_requests))
-    return report.model_copy(update={"uncompared": uncompared, "notes": notes, "raw": raw})
+    table = store.put_bytes(_table(test.raw))
+    return report.model_copy(update={"uncompared": uncompared, "notes": notes, "raw": raw, "table": table})
+
+
+def _table(runs: list[dict[str, Any]]) -> bytes:
+    """Every run as CSV: its phase, side and demand, then the columns that the load generator wrote."""
+    rows = [{"phase": run["phase"], "side": run["side"], **run["demand"], **run["row"]} for run in runs]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
 def _challenger_report(
@@ -188,9 +209,9 @@ def _open_loop(
     return tuple(sorted(measured, key=lambda point: point.rate_per_s)), max(sustained, default=None)
 
 
-def _incomparable(champion: Champion) -> str:
+def _incomparable(champion: Champion, load: Load) -> str:
     if champion.package is not None:
-        return ""
+        return requests.batch_problem(champion.package, load)
     if not champion.version:
         return "there is no champion to compare with"
     return f"version {champion.version} was not promoted by Shiplift, so there is nothing to compare with"

@@ -76,7 +76,7 @@ def evidence_of(
 
 
 def _without_bytes(report: LoadReport) -> LoadReport:
-    return report.model_copy(update={"raw": None, "others": tuple(map(_without_bytes, report.others))})
+    return report.model_copy(update={"raw": None, "table": None, "others": tuple(map(_without_bytes, report.others))})
 
 
 def targets_check(evidence: Evidence) -> Iterator[Check]:

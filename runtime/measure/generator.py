@@ -20,8 +20,8 @@ WireProtocol = Literal["grpc", "http"]
 class Window:
     """How a demand is measured: in windows of `window_ms`, repeated until they agree, at most `attempts` times.
 
-    Windows agree if each one's throughput is within `stability_percent` of their mean. `percentile` is the latency
-    recorded with each window.
+    Windows agree if each one's throughput is within `stability_percent` of their mean, and with `steady_latency` also
+    each one's latency at `percentile`, which is recorded in any case.
     """
 
     window_ms: int
@@ -29,24 +29,26 @@ class Window:
     attempts: int = 3
     protocol: WireProtocol = "grpc"
     percentile: int = 99
+    steady_latency: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoadTarget:
     """What is measured: a model at an address (`host:port`), with the file of requests to send.
 
-    `sequences`: the model is stateful, so its requests belong to sequences.
+    `sequences`: the model is stateful, so its requests belong to sequences. A request has `batch` samples.
     """
 
     model: str
     address: str
     requests: Path
     sequences: bool = False
+    batch: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What the client does: keeps `concurrency` requests in flight, or sends at `rate_per_s` without waiting.
+    """What the client does: keeps `concurrency` requests in flight, or sends `rate_per_s` samples without waiting.
 
     For a stateful model, `concurrency` counts sequences in flight, each with one request at a time.
     """

@@ -62,9 +62,17 @@ class Run:
     @property
     def spread_percent(self) -> float:
         """The largest deviation of a window's throughput from the mean of all."""
-        rates = [rate for rate, _ in self.windows]
-        mean = sum(rates) / len(rates) if rates else 0.0
-        return max(abs(rate - mean) for rate in rates) / mean * 100 if mean else 100.0
+        return _spread_percent([rate for rate, _ in self.windows])
+
+    @property
+    def latency_spread_percent(self) -> float:
+        """The same of the windows' latency."""
+        return _spread_percent([latency for _, latency in self.windows])
+
+    def stable(self, window: Window) -> bool:
+        """Whether the windows agree."""
+        spread = max(self.spread_percent, self.latency_spread_percent if window.steady_latency else 0.0)
+        return spread <= window.stability_percent
 
     def saturated(self, demand: Demand, window_ms: int) -> bool:
         """Whether the client was the bottleneck: busy itself, or behind its schedule."""
@@ -99,10 +107,15 @@ class PerfAnalyzer:
     def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:
         """Repeats runs until the windows agree; the point is the last run's."""
         runs: list[Run] = []
-        while not runs or (len(runs) < window.attempts and runs[-1].spread_percent > window.stability_percent):
+        while not runs or (len(runs) < window.attempts and not runs[-1].stable(window)):
             run, window = _run_with_longer_windows(self.environment, target, demand, window, work)
             runs.append(run)
         return Measurement(point=_point(runs[-1], demand, window), runs=tuple(vars(run) for run in runs))
+
+
+def _spread_percent(values: list[float]) -> float:
+    mean = sum(values) / len(values) if values else 0.0
+    return max(abs(value - mean) for value in values) / mean * 100 if mean else 100.0
 
 
 class _Crashed(MeasurementFailed):
@@ -156,7 +169,7 @@ def _run_once(environment: ServerEnvironment, target: LoadTarget, demand: Demand
     return Run(
         row=row,
         windows=tuple((float(rate), float(latency or 0) / _US) for rate, latency in _PASS.findall(output)),
-        sent_per_s=_last_number(_SENT, output),
+        sent_per_s=_sent_per_s(output, target, demand),
         late_percent=_last_number(_LATE, output),
         overhead_percent=_last_number(_OVERHEAD, output),
         client_cores=round((_children_cpu_s() - before) / seconds, 3) if seconds else 0.0,
@@ -176,6 +189,11 @@ def _children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def _sent_per_s(output: str, target: LoadTarget, demand: Demand) -> float:
+    """The samples sent per second; perf_analyzer prints the requests, and only if more than 1 % of them were late."""
+    return _last_number(_SENT, output) * target.batch or demand.rate_per_s
+
+
 def _last_number(pattern: "re.Pattern[str]", output: str) -> float:
     matches = pattern.findall(output)
     return float(matches[-1]) if matches else 0.0
@@ -191,7 +209,8 @@ def _command(
         )
     return [
         environment.perf_analyzer, "-m", target.model, "-u", target.address, "-i", window.protocol,
-        "--input-data", target.requests, *options(target, demand), "-v", "--percentile", str(window.percentile),
+        "--input-data", target.requests, "-b", str(target.batch), *options(target, demand), "-v",
+        "--percentile", str(window.percentile),
         "--measurement-interval", str(window.window_ms), "--stability-percentage", _ANY_STABILITY,
         "--max-trials", str(_WINDOWS), "--verbose-csv", "-f", out,
     ]  # fmt: skip
@@ -206,7 +225,8 @@ def options(target: LoadTarget, demand: Demand) -> list[str]:
     if not demand.rate_per_s:
         return ["--concurrency-range", str(demand.concurrency)]
     serial = ["--num-of-sequences", str(_SEQUENCES), "--serial-sequences"] if target.sequences else []
-    rate = ["--request-rate-range", f"{demand.rate_per_s:g}", "--request-distribution", "poisson", "--async"]
+    requests_per_s = demand.rate_per_s / target.batch
+    rate = ["--request-rate-range", f"{requests_per_s:g}", "--request-distribution", "poisson", "--async"]
     return [*rate, *serial]
 
 
@@ -255,7 +275,7 @@ def _point(run: Run, demand: Demand, window: Window) -> LoadPoint:
         p99_ms=number("p99 latency") / _US,
         queue_ms=ms("Server Queue"),
         compute_ms=ms("Server Compute Input", "Server Compute Infer", "Server Compute Output"),
-        stable=run.spread_percent <= window.stability_percent,
+        stable=run.stable(window),
         spread_percent=round(run.spread_percent, 1),
         rate_per_s=demand.rate_per_s,
         sent_per_s=run.sent_per_s,

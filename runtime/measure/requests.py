@@ -37,6 +37,14 @@ def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays
     return generator.write_requests(path, signature, synthetic(example, signature, load))
 
 
+def batch_problem(package: Package, load: Load) -> str:
+    """Why a package can't take requests of as many samples as the spec says; empty if it can."""
+    most = 1 if package.sequences or package.signature.batch == 1 else package.config.max_batch
+    if load.batch <= most:
+        return ""
+    return f"load.batch is {load.batch}, but {package.model} version {package.version} takes at most {most} per request"
+
+
 def write_logged(
     *, site: dict[str, Any], protocol: WireProtocol, package: dict[str, Any], file: str, name: str,
     sequence_length: int, out: str,

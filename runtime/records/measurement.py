@@ -113,7 +113,8 @@ class LoadReport(Record):
     `points` are the challenger's in closed loop, `champion_points` the champion's, `open_points` the challenger's in
     open loop. `knee` is the concurrency beyond which more latency buys no more throughput. `max_rate_per_s` is the
     highest arrival rate found within the p99 limit (None: not searched for, or no limit). `uncompared` says why there
-    is no `comparison`. `raw` holds every measurement window as gzipped JSON lines. `target` is the one whose package
+    is no `comparison`. `raw` holds every measurement window as gzipped JSON lines, `table` the load generator's own
+    figures as CSV. `target` is the one whose package
     was measured, `others` are the reports of the targets that serve beside it.
     """
 
@@ -131,3 +132,4 @@ class LoadReport(Record):
     target: str = ""
     others: tuple["LoadReport", ...] = ()
     raw: Artifact | None = volatile(None)
+    table: Artifact | None = volatile(None)

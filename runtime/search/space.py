@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.serving import Package, ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.config import least_instances
@@ -88,21 +89,39 @@ def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: 
     }
     return Space(
         packages=packages,
-        max_batch=batches(search_space, packages[0].signature),
+        max_batch=batches(search_space, serving, packages[0].signature),
         queue_delay_us=tuple(sorted(set(search_space.queue_delay_us))),
         placements=tuple(sorted(placements or {(least, 1)})),
         cores=cores,
     )
 
 
-def batches(space: SearchSpace, signature: Signature) -> tuple[int, ...]:
-    """The batch sizes to try, ascending: only 1 for a graph that takes one sample at a time."""
-    return (1,) if signature.batch == 1 else tuple(sorted(set(space.max_batch)))
+def batches(space: SearchSpace, serving: Serving, signature: Signature) -> tuple[int, ...]:
+    """The batch sizes to try, ascending: only 1 for a graph that takes one sample at a time.
+
+    Preferred sizes win: Triton refuses a model with a smaller `max_batch`, so none below the largest is tried.
+
+    Raises:
+        SpecInvalid: no size is left.
+    """
+    sizes = (1,) if signature.batch == 1 else tuple(sorted(set(space.max_batch)))
+    least = max(serving.preferred_batch_size, default=1)
+    if left := tuple(size for size in sizes if size >= least):
+        return left
+    if signature.batch == 1:
+        raise SpecInvalid(
+            f"serving.preferred_batch_size has {least}, but the model takes one sample at a time",
+            do="Leave `serving.preferred_batch_size` out, or log the model with a dynamic batch.",
+        )
+    raise SpecInvalid(
+        f"serving.preferred_batch_size has {least}, more than the largest search.max_batch ({sizes[-1]})",
+        do=f"Add {least} or more to `search.max_batch`.",
+    )
 
 
 def first_config(space: SearchSpace, serving: Serving, server: ServerKind, signature: Signature) -> ServingConfig:
     """Where Triton's documentation says to start: dynamic batching without delay, the fewest instances and threads."""
-    sizes = batches(space, signature)
+    sizes = batches(space, serving, signature)
     return ServingConfig(
         max_batch=sizes[len(sizes) // 2],
         queue_delay_us=min(space.queue_delay_us),

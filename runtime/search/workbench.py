@@ -64,7 +64,9 @@ def measure_point(workbench: Workbench, search: Search, point: Point, window_ms:
     A failure is a trial with its error.
     """
     config = point.config
-    concurrency = min(workbench.space.max_concurrency, max(4, 2 * config.max_batch * config.instances))
+    concurrency = min(
+        workbench.space.max_concurrency, max(4, 2 * config.max_batch * config.instances // workbench.load.batch)
+    )
     try:
         model = workbench.bench.serve(point)
         while True:
@@ -91,6 +93,7 @@ def _trial(
         address=workbench.bench.address(load.protocol),
         requests=workbench.requests,
         sequences=point.package.sequences,
+        batch=load.batch,
     )
     window = Window(
         window_ms=window_ms, stability_percent=load.stability_percent, attempts=_ATTEMPTS, protocol=load.protocol

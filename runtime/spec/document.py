@@ -63,6 +63,22 @@ class ReleaseSpec(Section):
             )
         return self
 
+    @model_validator(mode="after")
+    def _batches_fit(self) -> Self:
+        preferred, largest = max(self.serving.preferred_batch_size, default=1), max(self.search.max_batch)
+        if preferred > largest:
+            raise ValueError(
+                f"serving.preferred_batch_size {preferred} exceeds the largest search.max_batch, {largest}"
+            )
+        if self.load.batch > min(self.search.max_batch):
+            raise ValueError(
+                f"load.batch is {self.load.batch}: leave smaller sizes out of search.max_batch, which has "
+                f"{min(self.search.max_batch)}"
+            )
+        if self.serving.sequence_batching and self.load.batch > 1:
+            raise ValueError(f"load.batch is {self.load.batch}, the limit is 1: requests of a sequence have one sample")
+        return self
+
 
 def parse(text: str) -> ReleaseSpec:
     """The spec from YAML text; empty text is the default spec.

@@ -104,7 +104,9 @@ class Load(Section):
 
     Requests are those logged at `requests` (NPZ, or KServe bodies as JSON) if there are any, else generated from the
     model's metadata and input example, with the sizes that `shapes` sets. A model with `serving.sequence_batching` gets
-    sequences of `sequence_length` requests. `open_loop_s` bounds the search for the highest rate (0 skips it),
+    sequences of `sequence_length` requests. A request has `batch` samples; throughput and rates count samples. Windows
+    agree if their throughput is within `stability_percent`, and their latency too at the `percentile`, if one is set.
+    `open_loop_s` bounds the search for the highest rate (0 skips it),
     `comparison_budget_s` the time until the comparison must be decided.
     """
 
@@ -112,6 +114,8 @@ class Load(Section):
     concurrency: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field((1, 4, 16, 32), min_length=1)
     window_ms: int = Field(400, ge=100, le=60000)
     stability_percent: float = Field(20, gt=0, le=100)
+    percentile: Literal[50, 90, 95, 99] | None = None
+    batch: int = Field(1, ge=1, le=4096)
     attempts: int = Field(3, ge=1, le=100)
     comparison_rounds: int = Field(4, ge=1, le=50)
     comparison_budget_s: float = Field(45, ge=0, le=86400)
@@ -120,3 +124,9 @@ class Load(Section):
     shapes: tuple[DynamicShape, ...] = ()
     sequence_length: int = Field(20, ge=1, le=100_000)
     seed: int = Field(0, ge=0, le=2**32 - 1)
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> Self:
+        if self.batch > 1 and self.shapes:
+            raise ValueError("`shapes` needs `batch: 1`: the samples of a batch have one shape")
+        return self

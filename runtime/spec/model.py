@@ -22,8 +22,8 @@ class Admission(Section):
 class Conversion(Section):
     """How the model becomes ONNX. `outputs` keeps only the named outputs; `postprocess` is appended to the graph.
 
-    `torchscript` also stores the model as TorchScript, for targets with `engine: pytorch`. That form is always whole,
-    so it excludes `outputs` and `postprocess`.
+    `torchscript` also stores the model as TorchScript, traced with the same `postprocess`, for targets with
+    `engine: pytorch`. That form has all of the model's outputs, so it excludes `outputs`.
     """
 
     opset: int = Field(20, ge=17, le=NEWEST_OPSET)
@@ -41,8 +41,8 @@ class Conversion(Section):
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
-        if self.torchscript and (self.postprocess or self.outputs):
-            raise ValueError("`torchscript` keeps the model whole: leave out `postprocess` and `outputs`")
+        if self.torchscript and self.outputs:
+            raise ValueError("`torchscript` keeps all of the model's outputs: leave out `outputs`")
         return self
 
 

@@ -1,8 +1,8 @@
 """The spec's sections on serving: queues, priorities, sequences, rollout."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from shiplift.runtime.spec.fields import Positive, Section
 
@@ -64,15 +64,52 @@ class SequenceBatching(Section):
         return states
 
 
+class Warmup(Section):
+    """What each instance computes before it takes traffic: one sample and a full batch, each `count` times.
+
+    Samples are the example that was logged with the model (`from: recorded`), zeros and empty texts, or drawn at
+    `random` from between the example's lowest and highest value, so that ids stay within a vocabulary; a random text is
+    one of the example's.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)  # records are stored under the fields' own names
+
+    source: Literal["zeros", "random", "recorded"] = Field("recorded", alias="from")
+    count: int = Field(1, ge=1, le=1000)
+
+
+def _form(value: Any) -> str:
+    return "in full" if isinstance(value, dict | Warmup) else "by name"
+
+
+WarmupOrNot = Annotated[
+    Annotated[Warmup, Tag("in full")] | Annotated[bool, Field(strict=True), Tag("by name")], Discriminator(_form)
+]
+
+
+def _rising(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    if list(sizes) != sorted(set(sizes)):
+        raise ValueError(f"must rise from one size to the next, not {sizes}")
+    return sizes
+
+
+BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], AfterValidator(_rising)]
+
+
 class Serving(Section):
     """Triton settings that tuning does not decide.
+
+    `warmup: true` is one run with the logged example. Triton sends a batch off as soon as it has one of the
+    `preferred_batch_size`; they win over the search, which then tries no `max_batch` below the largest of them.
+    Triton's documentation advises them only for engines with a profile for those sizes.
 
     An execution that takes longer than `request_timeout_s` is stopped and its requests fail, so that an input on which
     the model does not end can't keep an instance busy.
     """
 
     labels: tuple[str, ...] = ()
-    warmup: bool = True
+    warmup: WarmupOrNot = True
+    preferred_batch_size: BatchSizes = ()
     priorities: Priorities | None = None
     queue: Queue = Queue()
     response_cache: bool = False
@@ -87,7 +124,16 @@ class Serving(Section):
         policed = self.priorities or self.response_cache or self.queue != Queue()
         if self.sequence_batching and policed:
             raise ValueError("`sequence_batching` excludes `priorities`, `queue` and `response_cache`, as in Triton")
+        if self.sequence_batching and isinstance(self.warmup, Warmup):
+            raise ValueError("`sequence_batching` excludes `warmup`: Triton can't warm up sequences")
         return self
+
+    @property
+    def warm_up(self) -> Warmup | None:
+        """How instances are warmed up; None: not at all."""
+        if isinstance(self.warmup, Warmup):
+            return self.warmup
+        return Warmup() if self.warmup and not self.sequence_batching else None
 
 
 def told_states(serving: Serving) -> dict[str, str] | None:

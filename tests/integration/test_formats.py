@@ -1,5 +1,7 @@
 """Every format that can be logged: admitted, exported in the sandbox, and verified against the original."""
 
+import csv
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit
+from shiplift.runtime.model import onnx_models
 from shiplift.runtime.records.model import Exported
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.model import Conversion, Quality
@@ -160,6 +163,23 @@ def test_a_torch_model_is_kept_as_torchscript_that_takes_any_batch(
 
 
 @pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
+def test_post_processing_is_part_of_the_torchscript(lab: Lab, tmp_path: Path, step: str) -> None:
+    """It is traced around the model, and answers what the graph answers, output by output."""
+    native = f"{FAST}\nexport: {{torchscript: true, postprocess: {step}, top_k: 3}}"
+    _, exported = admit_and_export(lab, f"native-post-{step}", torch_as(lab, "pt2"), spec=native)
+    assert exported.torchscript is not None
+    store = ArtifactStore(lab.site.artifacts_uri)
+    script = torch.jit.load(str(store.fetch(exported.torchscript, tmp_path / "script") / "model.pt"))
+    running = onnx_models.session(store.fetch(exported.model, tmp_path / "graph") / "model.onnx")
+    for size in (1, 3, 7):
+        x = torch.rand(size, 1, 8, 8)
+        expected = onnx_models.answer(running, {exported.signature.inputs[0].name: x.numpy()})
+        answers = torch.utils._pytree.tree_leaves(script(x))
+        for spec, answer in zip(exported.signature.outputs, answers, strict=True):
+            np.testing.assert_allclose(answer.detach().numpy(), expected[spec.name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
 def test_post_processing_is_part_of_the_graph(lab: Lab, step: str) -> None:
     import onnx
     from onnx import TensorProto, helper
@@ -195,6 +215,11 @@ def test_text_columns_are_served_as_text(lab: Lab) -> None:
     version = lab.log("columns", columns(lab), spec=spec)
     report = lab.wait("columns", version)
     assert report.exit_code == 0, report.reason
+    table = re.search(r'download="load-test.csv" href="file://([^"]+)"', Path(report.report).read_text())
+    assert table is not None
+    runs = list(csv.DictReader(Path(table.group(1)).read_text().splitlines()))
+    assert {"sweep", "open loop"} <= {run["phase"] for run in runs}
+    assert all(float(run["Inferences/Second"]) > 0 for run in runs)
     rows = {"age": np.array([[70.0], [20.0]], np.float32), "income": np.array([[3000.0], [3000.0]], np.float32),
             "city": np.array([["Ulm"], ["Köln"]])}  # fmt: skip
     answer = lab.ask("columns", rows)

@@ -30,7 +30,7 @@ from shiplift.runtime.serving.triton.config import ModelDescription, least_insta
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
 from shiplift.runtime.serving.triton.server import Features, Ports, Server, nvidia_command, private_server, variables
-from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving
+from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving, Warmup
 from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration
@@ -162,13 +162,35 @@ def test_requests_are_batched_within_the_delay(tmp_path: Path) -> None:
         assert metric(server, "nv_inference_exec_count") == 1
 
 
-@pytest.mark.parametrize(("warmup", "runs", "samples"), [(True, 2, 9), (False, 0, 0)])
-def test_warm_up_runs_before_the_model_is_ready(tmp_path: Path, *, warmup: bool, runs: int, samples: int) -> None:
+@pytest.mark.parametrize(
+    ("warmup", "runs", "samples"),
+    [
+        (True, 2, 9), (False, 0, 0), (Warmup(source="zeros"), 2, 9), (Warmup(source="random", count=3), 6, 27),
+        (Warmup(count=2), 4, 18),
+    ],
+)  # fmt: skip
+def test_warm_up_runs_before_the_model_is_ready(
+    tmp_path: Path, *, warmup: bool | Warmup, runs: int, samples: int
+) -> None:
     """A single sample and a full batch of eight, which Triton counts like any other execution."""
     with served(tmp_path, Serving(warmup=warmup)) as (server, client):
         assert client.ready("m", 3)
         stats = grpc.InferenceServerClient(server.grpc).get_inference_statistics("m").model_stats[0]
         assert (stats.execution_count, stats.inference_count) == (runs, samples)
+
+
+def test_a_batch_of_a_preferred_size_does_not_wait(tmp_path: Path) -> None:
+    """The queue's delay is 20 s: longer than four requests would take to be answered without their batch."""
+    serving, delay_s = Serving(warmup=False, preferred_batch_size=(4,)), 20
+    started = time.monotonic()
+    with (
+        served(tmp_path, serving, delay_us=delay_s * 1_000_000) as (server, _),
+        ThreadPoolExecutor(4) as pool,
+    ):
+        answers = list(pool.map(lambda n: infer(server, np.full((1, 4), n, np.float32)).as_numpy("y"), range(4)))
+        assert time.monotonic() - started < delay_s
+        assert [float(answer[0, 0]) for answer in answers] == [0, 2, 4, 6]
+        assert metric(server, "nv_inference_exec_count") == 1
 
 
 def test_labels_reach_the_classification_extension(tmp_path: Path) -> None:
@@ -282,6 +304,24 @@ def test_a_model_slower_than_the_window_is_measured_in_a_longer_one(tmp_path: Pa
         point = generator.measure(target, Demand(concurrency=8), window, tmp_path).point
     assert point.throughput_per_s > 0
     assert point.p50_ms > window.window_ms
+
+
+@pytest.mark.parametrize(
+    ("demand", "slack"), [(Demand(concurrency=2), 1.0), (Demand(rate_per_s=400), 0.5)], ids=["closed", "open"]
+)
+def test_a_load_test_in_batches_counts_samples(tmp_path: Path, demand: Demand, slack: float) -> None:
+    """The server counts the same samples, in a quarter as many requests."""
+    generator = PerfAnalyzer(ENVIRONMENT)
+    window = Window(window_ms=300, stability_percent=1000, attempts=1, percentile=95, steady_latency=True)
+    with served(tmp_path, Serving(warmup=False)) as (server, _):
+        requests = generator.write_requests(tmp_path / "requests.json", SIGNATURE, split({"x": X}))
+        target = LoadTarget(model="m", address=server.grpc, requests=requests, batch=4)
+        point = generator.measure(target, demand, window, tmp_path).point
+        assert metric(server, "nv_inference_count") == 4 * metric(server, "nv_inference_request_success")
+    assert point.throughput_per_s > 0
+    if demand.rate_per_s:
+        assert point.throughput_per_s == pytest.approx(demand.rate_per_s, rel=slack)
+        assert point.sent_per_s == pytest.approx(demand.rate_per_s, rel=slack)
 
 
 def test_the_shared_memory_api_is_closed(tmp_path: Path) -> None:

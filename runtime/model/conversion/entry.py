@@ -64,7 +64,7 @@ def convert(
     exported = signature_of(onnx.load(file, load_external_data=False))
     if conversion.torchscript:
         (work / "torchscript").mkdir(exist_ok=True)
-        original.to_torchscript(sets, answers, work / "torchscript" / "model.pt")
+        original.to_torchscript(sets, answers, work / "torchscript" / "model.pt", conversion)
     (work / "answers.npz").write_bytes(dump_npz(_named(asked, expected, exported)))
     text = original.write_text(requests["example"], work)
     return {

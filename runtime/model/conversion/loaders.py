@@ -13,12 +13,13 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, graphs
+from shiplift.runtime.model.conversion import boosting, graphs, postprocess
 from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.original import Original, failed
 from shiplift.runtime.model.tensors import Arrays, as_input, batch_of
 from shiplift.runtime.model.text.tasks import EXTRA, TEXT_FLAVORS
 from shiplift.runtime.records.tensor import TensorSpec
+from shiplift.runtime.spec.model import Conversion
 
 _SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
 
@@ -156,8 +157,10 @@ class TorchModule(Original):
             del program
             return graphs.load(Path(folder) / "torch.onnx", path, move=True)
 
-    def to_torchscript(self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path) -> None:
-        """Saves a script as it is, and traces modules and programs.
+    def to_torchscript(
+        self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path, conversion: Conversion
+    ) -> None:
+        """Saves a script as it is, and traces modules and programs, and whatever has post-processing around it.
 
         A trace may be fixed to one batch size, so the written file must answer every set.
         """
@@ -166,7 +169,8 @@ class TorchModule(Original):
         try:
             with warnings.catch_warnings(), torch.inference_mode():
                 warnings.simplefilter("ignore")
-                torch.jit.save(self._scripted(self.arguments(batch_of(sets["example"], _SAMPLE))), str(file))
+                sample = self.arguments(batch_of(sets["example"], _SAMPLE))
+                torch.jit.save(self._scripted(sample, conversion), str(file))
                 written = torch.jit.load(str(file), map_location="cpu")
                 for name, inputs in sets.items():
                     flat = torch.utils._pytree.tree_leaves(written(*self.arguments(inputs)))
@@ -175,10 +179,11 @@ class TorchModule(Original):
         except Exception as error:
             raise failed("torch can't write the model as TorchScript for any batch size", error) from error
 
-    def _scripted(self, sample: tuple[Any, ...]) -> Any:
+    def _scripted(self, sample: tuple[Any, ...], conversion: Conversion) -> Any:
         import torch  # noqa: PLC0415
 
-        return torch.jit.trace(self.callable(), sample, check_trace=False)
+        model = postprocess.in_torch(self.callable(), conversion.postprocess, conversion.top_k)
+        return torch.jit.trace(model, sample, check_trace=False)
 
     def answer_names(self, sample: tuple[Any, ...]) -> list[str]:
         """Output names; runs the model once to count its outputs."""
@@ -225,8 +230,8 @@ class TorchScript(TorchModule):
 
         return tuple(torch.from_numpy(inputs[spec.name]) for spec in self.specs)
 
-    def _scripted(self, sample: tuple[Any, ...]) -> Any:
-        return self.module
+    def _scripted(self, sample: tuple[Any, ...], conversion: Conversion) -> Any:
+        return super()._scripted(sample, conversion) if conversion.postprocess else self.module
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """Through `torch.onnx.export(dynamo=False)`."""

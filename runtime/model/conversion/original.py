@@ -8,6 +8,7 @@ import onnx
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.spec.model import Conversion
 
 
 class Original(ABC):
@@ -36,8 +37,10 @@ class Original(ABC):
         """
         return None
 
-    def to_torchscript(self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path) -> None:
-        """Writes the model as TorchScript, and checks its answers to these sets of inputs.
+    def to_torchscript(
+        self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path, conversion: Conversion
+    ) -> None:
+        """Writes the model as TorchScript with its post-processing, and checks its answers to these sets of inputs.
 
         Raises:
             ExportFailed: it can't be written, or its answers differ.

@@ -1,6 +1,7 @@
 """Post-processing as part of the graph, so that clients get probabilities or labels and no Python runs per request.
 
-Each operation exists twice: as ONNX nodes, and in numpy to check parity with the original's outputs.
+Each operation exists three times: as ONNX nodes, in torch for TorchScript, and in numpy to check parity with the
+original's outputs.
 """
 
 from collections.abc import Callable
@@ -44,6 +45,27 @@ def in_graph(model: onnx.ModelProto, steps: tuple[str, ...], top_k: int) -> onnx
     return model
 
 
+def in_torch(module: Any, steps: tuple[str, ...], top_k: int) -> Any:
+    """The torch module with the steps after its first output; it returns one tensor, or a flat tuple of them."""
+    if not steps:
+        return module
+    import torch  # noqa: PLC0415 - only for torch models
+
+    class Postprocessed(torch.nn.Module):  # type: ignore[misc]  # mypy does not follow torch
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = module
+            self.training = False  # not eval(): an exported program's module can't be switched
+
+        def forward(self, *inputs: Any) -> Any:
+            outputs = torch.utils._pytree.tree_leaves(self.model(*inputs))
+            for step in steps:
+                outputs = [*_TORCH[step](outputs[0], top_k), *outputs[1:]]
+            return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+    return Postprocessed()
+
+
 def _check_free(model: onnx.ModelProto, step: str) -> None:
     graph = model.graph
     taken = {name for node in graph.node for name in node.output} | {e.name for e in (*graph.input, *graph.initializer)}
@@ -83,6 +105,14 @@ _NUMPY: dict[str, Callable[[NDArray[Any], int], Arrays]] = {
     "sigmoid": lambda value, _k: {"probabilities": _sigmoid(value)},
     "argmax": lambda value, _k: {"label": _argmax(value)},
     "top_k": _top,
+}
+
+
+_TORCH: dict[str, Callable[[Any, int], tuple[Any, ...]]] = {
+    "softmax": lambda value, _k: (value.softmax(-1),),
+    "sigmoid": lambda value, _k: (value.sigmoid(),),
+    "argmax": lambda value, _k: (value.argmax(-1, keepdim=True),),
+    "top_k": lambda value, k: tuple(value.topk(k, -1)),
 }
 
 

@@ -34,9 +34,14 @@ _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Gra
 
 @dataclass(frozen=True, kw_only=True)
 class Warmup:
-    """A warm-up request: its batch size and, per input, the file with its raw bytes and its shape without the batch."""
+    """A warm-up request: its batch size and, per input, the file with its raw bytes and its shape without the batch.
+
+    An input without a file gets zeros. The request is executed `count` times. `name` begins its name in the log.
+    """
 
     batch: int
+    name: str = "example"
+    count: int = 1
     files: dict[str, str] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -119,7 +124,7 @@ def retuned(text: str, config: ServingConfig) -> str:
     _threads(model, config)
     for warmup in model.model_warmup[1:]:
         warmup.batch_size = config.max_batch
-        warmup.name = f"example-batch-{config.max_batch}"
+        warmup.name = f"{warmup.name.rpartition('-')[0]}-{config.max_batch}"
     return render(model)
 
 
@@ -212,13 +217,16 @@ def host_policy_flags(serving: Serving) -> list[str]:
 
 
 def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
-    """Writes dynamic batching: delay, priorities and queue policy; no preferred sizes, as Triton's docs advise."""
+    """Writes dynamic batching: delay, preferred sizes, priorities and queue policy."""
     serving = model.serving
+    if largest := max(serving.preferred_batch_size, default=0):
+        _require_room(model, largest)
     if serving.sequence_batching:
         _sequences(config, model, serving.sequence_batching)
         return
     batching = config.dynamic_batching
     batching.SetInParent()
+    batching.preferred_batch_size.extend(serving.preferred_batch_size)
     batching.max_queue_delay_microseconds = model.config.queue_delay_us
     if serving.priorities:
         batching.priority_levels = serving.priorities.levels
@@ -231,12 +239,19 @@ def _batching(config: pb.ModelConfig, model: ModelDescription) -> None:
         policy.timeout_action = pb.ModelQueuePolicy.TimeoutAction.Value(serving.queue.on_timeout.upper())
 
 
+def _require_room(model: ModelDescription, largest: int) -> None:
+    """Triton refuses a model that prefers a larger batch than it takes."""
+    if model.config.max_batch < largest:
+        raise ValueError(f"{model.name} has max_batch {model.config.max_batch}, it prefers batches of {largest}")
+
+
 def _sequences(config: pb.ModelConfig, model: ModelDescription, sequences: SequenceBatching) -> None:
     """Oldest first, so that requests of different sequences form a batch (Triton's model_configuration.md)."""
     batching = config.sequence_batching
     batching.max_sequence_idle_microseconds = int(sequences.max_sequence_idle_s * _US_PER_S)
     batching.oldest.max_candidate_sequences = sequences.max_candidate_sequences
     batching.oldest.max_queue_delay_microseconds = model.config.queue_delay_us
+    batching.oldest.preferred_batch_size.extend(model.serving.preferred_batch_size)
 
 
 def _batcher(config: pb.ModelConfig) -> Any:
@@ -257,12 +272,17 @@ def _implicit_states(config: pb.ModelConfig, model: ModelDescription) -> None:
 
 
 def _warmup(config: pb.ModelConfig, warmup: Warmup, inputs: tuple[TensorSpec, ...]) -> None:
-    entry = config.model_warmup.add(name=f"example-batch-{warmup.batch}", batch_size=warmup.batch)
+    entry = config.model_warmup.add(name=f"{warmup.name}-batch-{warmup.batch}", batch_size=warmup.batch)
+    if warmup.count > 1:
+        entry.count = warmup.count
     for spec in inputs:
         tensor = entry.inputs[spec.name]
         tensor.data_type = datatype_value(spec.datatype)
         tensor.dims.extend(warmup.shapes[spec.name])
-        tensor.input_data_file = warmup.files[spec.name]
+        if spec.name in warmup.files:
+            tensor.input_data_file = warmup.files[spec.name]
+        else:
+            tensor.zero_data = True
 
 
 def _accelerate(config: pb.ModelConfig, model: ModelDescription) -> None:

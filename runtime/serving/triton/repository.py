@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
 from shiplift.runtime.records.serving import ServerKind, ServingConfig
 from shiplift.runtime.serving.triton.config import (
@@ -26,11 +27,13 @@ from shiplift.runtime.serving.triton.config import (
     render,
     retuned,
 )
+from shiplift.runtime.spec import serving as spec
 from shiplift.runtime.store.artifacts import digest
 
 ONNX_MODEL = Path(__file__).parent / "backends" / "onnx_model.py"
 SEQUENCE_MODEL = Path(__file__).parent / "backends" / "sequence_model.py"
 GOLDEN = "golden.npz"
+_WARMUPS = {"recorded": "example", "zeros": "zeros", "random": "random"}
 
 
 def write_package(
@@ -59,8 +62,8 @@ def write_package(
         name = f"labels.{model.version}.txt"
         (folder / name).write_text("\n".join(model.serving.labels) + "\n")
         model = replace(model, labels_file=name)
-    if model.serving.warmup and not model.serving.sequence_batching:  # Triton can't warm up sequences
-        model = replace(model, warmups=_write_warmups(folder, model, example))
+    if how := model.serving.warm_up:
+        model = replace(model, warmups=_write_warmups(folder, model, example, how))
     (folder / "config.pbtxt").write_text(render(model_config(model, server)))
     (to / GOLDEN).write_bytes(dump_npz(golden))
     return to
@@ -134,20 +137,26 @@ def _same(left: Path, right: Path) -> bool:
     return names[0] == names[1] and all(digest(left / name) == digest(right / name) for name in names[0])
 
 
-def _write_warmups(folder: Path, model: ModelDescription, example: Arrays) -> tuple[Warmup, ...]:
-    """Writes a request of one sample and one of a full batch, so both paths are allocated before traffic comes."""
-    at = folder / "warmup"
-    at.mkdir()
-    warmups = []
-    for batch in (1, model.config.max_batch):
-        sample = batch_of(example, 1)
-        files: dict[str, str] = {}
-        for index, (name, array) in enumerate(sample.items()):
-            files[name] = f"{model.version}-input-{index}"
-            (at / files[name]).write_bytes(raw_bytes(array[:1]))
-        shapes = {name: tuple(array.shape[1:]) or (1,) for name, array in sample.items()}
-        warmups.append(Warmup(batch=batch, files=files, shapes=shapes))
-    return tuple(warmups)
+def _write_warmups(folder: Path, model: ModelDescription, example: Arrays, how: spec.Warmup) -> tuple[Warmup, ...]:
+    """Writes a request of one sample and one of a full batch, so both paths are allocated before traffic comes.
+
+    Triton repeats the sample for the batch. It makes zeros itself; random data are drawn here, since Triton's are
+    random bits: NaN, or ids far outside of a vocabulary.
+    """
+    recorded = batch_of(example, 1)
+    shapes = {name: tuple(array.shape[1:]) or (1,) for name, array in recorded.items()}
+    files: dict[str, str] = {}
+    if how.source != "zeros":
+        random = how.source == "random"
+        sample = random_like(example, model.signature.inputs, 1, seed=0) if random else recorded
+        (folder / "warmup").mkdir()
+        files = {name: f"{model.version}-input-{index}" for index, name in enumerate(sample)}
+        for name, array in sample.items():
+            (folder / "warmup" / files[name]).write_bytes(raw_bytes(array[:1]))
+    return tuple(
+        Warmup(batch=batch, name=_WARMUPS[how.source], count=how.count, files=files, shapes=shapes)
+        for batch in (1, model.config.max_batch)
+    )
 
 
 def raw_bytes(array: NDArray[Any]) -> bytes:

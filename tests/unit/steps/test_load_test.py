@@ -1,5 +1,7 @@
 """Logged requests are the author's file: a sandbox reads it."""
 
+import csv
+import io
 import json
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.site import SitePolicy
 from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.steps.load_test import _LoadTest, _write_recorded
+from shiplift.steps.load_test import _LoadTest, _table, _write_recorded
 from tests.unit.examples import package, site
 
 POLICY = SitePolicy()
@@ -32,6 +34,24 @@ def test_logged_requests_become_the_load_generator_s(tmp_path: Path) -> None:
     path = written(tmp_path, dump_npz({"input": rows}), "requests.npz")
     assert [request["input"]["shape"] for request in json.loads(path.read_text())["data"]] == [[4]] * 3
     assert [entry.name for entry in path.parent.iterdir()] == ["challenger.json"]
+
+
+def test_every_run_is_a_row_with_the_load_generator_s_own_columns() -> None:
+    run = {"side": "challenger", "windows": (), "row": {"Concurrency": "4", "p50 latency": "700"}}
+    closed = {"phase": "sweep", "demand": {"concurrency": 4, "rate_per_s": 0.0}, **run}
+    paced = {
+        "phase": "open loop",
+        "demand": {"concurrency": 0, "rate_per_s": 9.5},
+        **run,
+        "row": {"Request Rate": "9.5"},
+    }
+    rows = list(csv.DictReader(io.StringIO(_table([closed, paced]).decode())))
+    assert [(row["phase"], row["side"], row["concurrency"], row["rate_per_s"]) for row in rows] == [
+        ("sweep", "challenger", "4", "0.0"), ("open loop", "challenger", "0", "9.5"),
+    ]  # fmt: skip
+    assert [(row["Concurrency"], row["p50 latency"], row["Request Rate"]) for row in rows] == [
+        ("4", "700", ""), ("", "", "9.5"),
+    ]  # fmt: skip
 
 
 def test_requests_that_can_t_be_read_say_so(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from shiplift.runtime.records.precision import Candidate, Candidates, Slice
 from shiplift.runtime.records.serving import Champion, ServerNeeds
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.records.verdict import Outcome, Packages
-from shiplift.runtime.search.space import first_config
+from shiplift.runtime.search.space import batches, first_config
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
@@ -242,6 +242,17 @@ def test_tuning_starts_where_triton_s_documentation_says() -> None:
 def test_a_graph_that_takes_one_sample_at_a_time_is_never_batched() -> None:
     single = Signature(inputs=(tensor("x", 1, 4), tensor("rate", 1)), outputs=(tensor("y", 1, 3),))
     assert first_config(SearchSpace(max_batch=(32, 8)), Serving(), "bundled", single).max_batch == 1
+
+
+def test_preferred_batches_win_over_the_search() -> None:
+    serving = Serving(preferred_batch_size=(4, 8))
+    assert batches(SearchSpace(max_batch=(32, 1, 8)), serving, signature()) == (8, 32)
+    assert first_config(SearchSpace(max_batch=(1, 8)), serving, "bundled", signature()).max_batch == 8
+    with pytest.raises(SpecInvalid, match=r"has 8, more than the largest search\.max_batch"):
+        batches(SearchSpace(max_batch=(1, 4)), serving, signature())
+    single = Signature(inputs=(tensor("x", 1, 4),), outputs=(tensor("y", 1, 3),))
+    with pytest.raises(SpecInvalid, match="the model takes one sample at a time"):
+        batches(SearchSpace(), serving, single)
 
 
 @pytest.mark.parametrize(

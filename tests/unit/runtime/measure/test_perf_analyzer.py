@@ -105,6 +105,21 @@ def test_windows_that_differ_are_marked() -> None:
     assert not point_of(windows=()).stable
 
 
+@pytest.mark.parametrize(("output", "sent"), [("Avg send request rate: 90.50 infer/sec", 362), ("", 400)])
+def test_a_client_that_kept_its_schedule_sent_what_was_asked(output: str, sent: float) -> None:
+    """perf_analyzer prints requests, not samples, and nothing if at most 1 % were late."""
+    target = LoadTarget(model="digits", address="127.0.0.1:1", requests=Path("requests.json"), batch=4)
+    assert perf_analyzer._sent_per_s(output, target, Demand(rate_per_s=400)) == sent
+
+
+def test_latency_must_agree_too_if_the_spec_says_so() -> None:
+    measured = run(windows=((1000.0, 1.0), (1000.0, 2.0), (1000.0, 3.0)))
+    assert (measured.spread_percent, measured.latency_spread_percent) == (0, 50)
+    assert measured.stable(Window(window_ms=100, stability_percent=10))
+    assert not measured.stable(Window(window_ms=100, stability_percent=10, steady_latency=True))
+    assert measured.stable(Window(window_ms=100, stability_percent=50, steady_latency=True))
+
+
 @pytest.mark.parametrize(
     ("changes", "saturated"),
     [
@@ -131,6 +146,8 @@ def test_arrivals_do_not_wait_for_answers() -> None:
     words = options(target, Demand(rate_per_s=250))
     assert words[:2] == ["--request-rate-range", "250"]
     assert {"poisson", "--async"} <= set(words)
+    in_batches = LoadTarget(model="digits", address="127.0.0.1:1", requests=Path("requests.json"), batch=5)
+    assert options(in_batches, Demand(rate_per_s=250))[1] == "50"
     assert (str(Demand(rate_per_s=250)), str(Demand(concurrency=8))) == ("250 requests/s", "concurrency 8")
 
 

@@ -7,17 +7,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.measure.requests import draw_length, recorded, synthetic
+from shiplift.runtime.measure.requests import batch_problem, draw_length, recorded, synthetic
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.measurement import DynamicShape, Load
-from tests.unit.examples import signature, tensor
+from tests.unit.examples import config, package, signature, tensor
 
 TEXT = Signature(inputs=(tensor("ids", -1, -1, datatype="INT64"), tensor("mask", -1, -1, datatype="INT64")), outputs=())
 
 
 def kserve(data: Any, shape: list[int], name: str = "input") -> dict[str, Any]:
     return {"inputs": [{"name": name, "shape": shape, "datatype": "FP32", "data": data}]}
+
+
+@pytest.mark.parametrize(("changes", "most"), [({}, 8), ({"sequences": True}, 1), ({"config": config(2)}, 2)], ids=str)
+def test_requests_have_no_more_samples_than_the_model_takes(changes: dict[str, Any], most: int) -> None:
+    served = package(**{"config": config(8)} | changes)
+    assert batch_problem(served, Load(batch=most)) == ""
+    problem = batch_problem(served, Load(batch=most + 1))
+    assert problem == f"load.batch is {most + 1}, but digits version 2 takes at most {most} per request"
 
 
 def test_requests_of_an_npz_are_its_rows() -> None:

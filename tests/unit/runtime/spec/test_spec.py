@@ -13,6 +13,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.spec import document
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, ReleaseSpec, parse
 from shiplift.runtime.spec.fields import _kinds
+from shiplift.runtime.spec.serving import Warmup
 from shiplift.templates import __file__ as templates
 from tests.unit.examples import Golden
 
@@ -109,10 +110,17 @@ def test_the_schema_for_editors_is_the_one_promised(golden: Golden) -> None:
         ("load: {stability_percent: 0}", "load.stability_percent"),
         ("load: {attempts: 0}", "load.attempts"),
         ("load: {comparison_rounds: 0}", "load.comparison_rounds"),
+        ("load: {percentile: 42}", "load.percentile"),
+        ("load: {batch: 0}", "load.batch"),
+        ("load: {batch: 2, shapes: [{input: x}]}", "load"),
         ("load: {seed: x}", "load.seed"),
         ("load: {seed: -1}", "load.seed"),
         ("serving: {labels: cat}", "serving.labels"),
         ("serving: {warmup: maybe}", "serving.warmup"),
+        ("serving: {warmup: {from: ones}}", "serving.warmup.from"),
+        ("serving: {warmup: {count: 0}}", "serving.warmup.count"),
+        ("serving: {preferred_batch_size: [8, 4]}", "serving.preferred_batch_size"),
+        ("serving: {warmup: {count: 2}, sequence_batching: {states: {a: b}}}", "serving"),
         ("serving: {priorities: {levels: 2}}", "serving.priorities.default"),
         ("serving: {priorities: {levels: 2, default: 3}}", "serving.priorities"),
         ("serving: {queue: {on_timeout: wait}}", "serving.queue.on_timeout"),
@@ -133,6 +141,39 @@ def test_a_wrong_field_is_named_by_its_path(text: str, named: str) -> None:
     with pytest.raises(SpecInvalid) as error:
         parse(text)
     assert error.value.what.startswith(f"{named}: ")
+
+
+def test_a_preferred_batch_must_fit_the_search() -> None:
+    assert parse("serving: {preferred_batch_size: [4, 32]}").serving.preferred_batch_size == (4, 32)
+    with pytest.raises(SpecInvalid, match=r"64 exceeds the largest search\.max_batch, 32"):
+        parse("serving: {preferred_batch_size: [4, 64]}")
+
+
+def test_requests_of_the_load_test_must_fit_every_batch_that_the_search_tries() -> None:
+    assert parse("{load: {batch: 8}, search: {max_batch: [8, 32]}}").load.batch == 8
+    with pytest.raises(
+        SpecInvalid, match=r"load\.batch is 8: leave smaller sizes out of search\.max_batch, which has 1"
+    ):
+        parse("load: {batch: 8}")
+    with pytest.raises(SpecInvalid, match=r"load\.batch is 8, the limit is 1"):
+        parse("{load: {batch: 8}, search: {max_batch: [8]}, serving: {sequence_batching: {states: {a: b}}}}")
+
+
+@pytest.mark.parametrize(
+    ("text", "warm_up"),
+    [
+        ("{}", Warmup()),
+        ("{warmup: true}", Warmup()),
+        ("{warmup: false}", None),
+        ("{warmup: {}}", Warmup()),
+        ("{warmup: {from: zeros, count: 7}}", Warmup(source="zeros", count=7)),
+        ("{sequence_batching: {states: {a: b}}}", None),
+    ],
+)
+def test_a_warm_up_is_told_in_full_or_by_true_and_false(text: str, warm_up: Warmup | None) -> None:
+    spec = parse(f"serving: {text}")
+    assert spec.serving.warm_up == warm_up
+    assert ReleaseSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
 def test_every_wrong_field_is_named_at_once() -> None:

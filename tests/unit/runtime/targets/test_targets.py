@@ -249,8 +249,7 @@ def test_a_target_that_cannot_be_is_refused(text: str, named: str) -> None:
     ("text", "message"),
     [
         ("targets: [{server: nvidia, engine: pytorch, precisions: [fp32]}]", "set `export.torchscript: true`"),
-        ("export: {torchscript: true, postprocess: softmax}", "keeps the model whole"),
-        ("export: {torchscript: true, outputs: [a]}", "keeps the model whole"),
+        ("export: {torchscript: true, outputs: [a]}", "keeps all of the model's outputs"),
     ],
 )
 def test_what_pytorch_serves_is_exported_for_it_and_whole(text: str, message: str) -> None:

@@ -36,6 +36,7 @@ EVERYTHING = Serving(
     priorities=Priorities(levels=3, default=2),
     queue=Queue(max_size=64, timeout_ms=12.5, on_timeout="delay", allow_timeout_override=False),
     response_cache=True,
+    preferred_batch_size=(8, 32),
     rate_limiter=RateLimiter(resources={"memory": 2, "bus": 1}, priority=3),
     host_policy=HostPolicy(numa_node=0, cpu_cores="0-3,6"),
     graph_optimization="basic",
@@ -63,6 +64,7 @@ def everything() -> ModelDescription:
         labels_file="labels.12.txt",
         warmups=(
             Warmup(batch=1, files={"text": "12-input-0", "ids": "12-input-1"}, shapes={"text": (1,), "ids": (7,)}),
+            Warmup(batch=32, name="zeros", count=3, shapes={"text": (1,), "ids": (7,)}),
         ),
     )
 
@@ -181,6 +183,20 @@ def test_tuning_changes_what_it_varies_and_nothing_else(at: ServingConfig, serve
     expected = render(model_config(description(config=at, warmups=warmups), server))
     assert retuned(text, at) == expected
     assert retuned(retuned(text, at), config(8)) == text
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_tuning_keeps_how_a_model_is_warmed_up_and_which_batches_it_prefers(server: ServerKind) -> None:
+    tuned = parse(retuned(render(model_config(everything(), server)), config(64, 0, 2)))
+    last = tuned.model_warmup[1]
+    assert (last.name, last.batch_size, last.count) == ("zeros-batch-64", 64, 3)
+    assert all(tensor.zero_data for tensor in last.inputs.values())
+    assert list(tuned.dynamic_batching.preferred_batch_size) == [8, 32]
+
+
+def test_a_model_that_prefers_a_larger_batch_than_it_takes_is_not_written() -> None:
+    with pytest.raises(ValueError, match="has max_batch 8, it prefers batches of 16"):
+        model_config(description(serving=Serving(preferred_batch_size=(4, 16))), "bundled")
 
 
 @pytest.mark.parametrize("server", SERVERS)

@@ -24,7 +24,7 @@ from shiplift.runtime.serving.triton.repository import (
     retire,
     write_package,
 )
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving import Serving, Warmup
 from tests.unit.examples import config, signature, tensor
 
 EXAMPLE = {"input": np.arange(8, dtype=np.float32).reshape(2, 4)}
@@ -90,6 +90,21 @@ def test_only_text_on_the_bundled_server_needs_code_in_the_package(
 def test_a_package_without_labels_and_warm_up_has_neither(tmp_path: Path) -> None:
     package = make(tmp_path / "package", serving=Serving(warmup=False))
     assert [name for name in files(package) if "label" in name or "warmup" in name] == []
+
+
+@pytest.mark.parametrize("source", ["zeros", "random", "recorded"])
+def test_a_model_is_warmed_up_with_the_data_that_the_spec_asks_for(tmp_path: Path, source: Any) -> None:
+    folder = make(tmp_path / "package", 3, serving=Serving(warmup=Warmup(source=source, count=5))) / "digits"
+    entries = parse((folder / "config.pbtxt").read_text()).model_warmup
+    assert [(entry.batch_size, entry.count) for entry in entries] == [(1, 5), (8, 5)]
+    assert [entry.inputs["input"].zero_data for entry in entries] == [source == "zeros"] * 2
+    file = folder / "warmup" / "3-input-0"
+    assert file.exists() == (source != "zeros")
+    if source != "zeros":
+        sample = np.frombuffer(file.read_bytes(), np.float32)
+        assert sample.shape == (4,)
+        assert (sample == EXAMPLE["input"][0]).all() == (source == "recorded")
+        assert 0 <= sample.min() <= sample.max() <= 7  # within the example
 
 
 def test_the_same_description_gives_the_same_bytes(tmp_path: Path) -> None:
