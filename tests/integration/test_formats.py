@@ -218,7 +218,7 @@ def test_text_columns_are_served_as_text(lab: Lab) -> None:
     table = re.search(r'download="load-test.csv" href="file://([^"]+)"', Path(report.report).read_text())
     assert table is not None
     runs = list(csv.DictReader(Path(table.group(1)).read_text().splitlines()))
-    assert {"sweep", "open loop"} <= {run["phase"] for run in runs}
+    assert "sweep" in {run["phase"] for run in runs}
     assert all(float(run["Inferences/Second"]) > 0 for run in runs)
     rows = {"age": np.array([[70.0], [20.0]], np.float32), "income": np.array([[3000.0], [3000.0]], np.float32),
             "city": np.array([["Ulm"], ["Köln"]])}  # fmt: skip
