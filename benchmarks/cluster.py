@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 from kubernetes import client as kubernetes
-from kubernetes import watch
+from kubernetes import config, watch
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 from urllib3.exceptions import ProtocolError
@@ -41,7 +41,6 @@ from shiplift.pipelines.installation.values import Values
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.connection import connect
 from shiplift.runtime.serving.kubernetes.kinds import (
     DEPLOYMENT,
     SECRET,
@@ -83,7 +82,7 @@ class Installation:
     @cached_property
     def core(self) -> Any:
         """Kubernetes' core API, for nodes and ConfigMaps."""
-        return kubernetes.CoreV1Api(connect())
+        return kubernetes.CoreV1Api(config.new_client_from_config())
 
     @cached_property
     def mlflow(self) -> Any:
@@ -217,7 +216,7 @@ def webhooks(installation: Installation, count: int) -> dict[str, Any]:
     created_at: dict[str, float] = {}
     stream, done = watch.Watch(), threading.Event()
     list_workflows = partial(
-        kubernetes.CustomObjectsApi(connect()).list_namespaced_custom_object,
+        kubernetes.CustomObjectsApi(config.new_client_from_config()).list_namespaced_custom_object,
         *_ARGO,
         installation.namespace,
         "workflows",

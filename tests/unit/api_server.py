@@ -19,9 +19,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+import urllib3
 import yaml
 
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.transport import Transport
 
 Object = dict[str, Any]
 _WHERE = re.compile(r"^/(api/v1|apis/[^/]+/[^/]+)(/namespaces/[^/]+(?=/.)|)/?")
@@ -34,7 +36,7 @@ class ApiServer(ThreadingHTTPServer):
     one that is followed goes on with `more` until that says None. A watch of a plural tells what `happened` to it,
     until that says None. `services` are the addresses of what is behind
     `NAME:PORT`. What is `forbidden`, by name, answers 403. `created` does to a
-    new object what a controller would.
+    new object what a controller would. `proofs` are the Authorization headers that arrived.
     """
 
     daemon_threads = True
@@ -52,6 +54,7 @@ class ApiServer(ThreadingHTTPServer):
         self.faults: list[int | None] = []
         self.created: Callable[[Object], None] = lambda _: None
         self.asked: list[tuple[str, str]] = []
+        self.proofs: set[str] = set()
         self.lock = threading.Lock()
 
     @property
@@ -65,11 +68,8 @@ class ApiServer(ThreadingHTTPServer):
 
     def api(self, namespace: str = "shiplift") -> KubernetesClient:
         """A client of this server."""
-        from kubernetes import client
-
-        settings = client.Configuration(host=f"http://127.0.0.1:{self.server_port}")
-        settings.retries = False
-        return KubernetesClient(namespace, connect=lambda: client.ApiClient(settings))
+        transport = Transport(host=f"http://127.0.0.1:{self.server_port}", pool=urllib3.PoolManager(retries=False))
+        return KubernetesClient(namespace, connect=lambda: transport)
 
     def kubeconfig(self, folder: Path) -> Path:
         """The same for who reads KUBECONFIG."""
@@ -104,6 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         name = name.removesuffix("/status")
         with self.server.lock:
             self.server.asked.append((self.command, at.path))
+            self.server.proofs |= {self.headers["Authorization"]} - {None}
             fault = self.server.faults.pop(0) if self.server.faults else None
         if fault == 0:
             self.close_connection = True

@@ -12,13 +12,13 @@ from shiplift.runtime.serving.kubernetes.connection import (
     Answer,
     Method,
     Object,
-    connect,
     read_lines,
     send,
     send_bytes,
     unknown,
 )
 from shiplift.runtime.serving.kubernetes.kinds import KNOWN, POD, Kind, group_path
+from shiplift.runtime.serving.kubernetes.transport import Transport, connect
 
 MANAGER = "shiplift"
 
@@ -33,7 +33,7 @@ class KubernetesClient:
     """
 
     namespace: str = ""
-    connect: Callable[[], Any] = connect
+    connect: Callable[[], Transport] = connect
     _discovered: dict[tuple[str, str], Kind] = field(default_factory=dict, repr=False, compare=False)
 
     # --- reading ---
@@ -149,7 +149,7 @@ class KubernetesClient:
         return send_bytes(self._transport, method, path, query=query, headers=headers, body=body)
 
     @cached_property
-    def _transport(self) -> Any:
+    def _transport(self) -> Transport:
         return self.connect()
 
     def _send(self, method: Method, kind: Kind, name: str, namespace: str, **content: Any) -> Answer:

@@ -1,26 +1,22 @@
 """Sends requests to the Kubernetes API, and translates what can go wrong into our errors.
 
-TLS, credentials and their renewal are left to the official client. Its typed models are not used: they don't know
-custom kinds, and a list of them takes several times the memory of the JSON.
+The official client's typed models are not used: they don't know custom kinds, and a list of them takes several times
+the memory of the JSON.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Literal
 
 from shiplift.runtime.base.errors import ClusterRefused, ClusterUnreachable, ShipliftError, Temporary
 from shiplift.runtime.serving.kubernetes.kinds import Kind
+from shiplift.runtime.serving.kubernetes.transport import Transport, encoded, in_pod
 
 Object = dict[str, Any]
 Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
-_TIMEOUT_S = (5, 60)  # to connect, and between two bytes of the answer
-_PAUSE_S = 0.25  # before the second retry of a request; doubled for each one after it
-_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _DOING: dict[Method, str] = {
     "GET": "reading", "POST": "creating", "PUT": "replacing", "PATCH": "changing", "DELETE": "deleting"
 }  # fmt: skip
@@ -36,36 +32,6 @@ def quantity(text: str) -> Decimal:
 
     number: Decimal = parse_quantity(text)
     return number
-
-
-def connect() -> Any:
-    """The official client's transport, with the pod's service account or the user's kubeconfig.
-
-    It retries requests after a pause if the connection breaks or the API server asks for it (`Retry-After`), except
-    creations, which must not be sent twice.
-
-    Raises:
-        ClusterUnreachable: there is no usable configuration.
-    """
-    import urllib3  # noqa: PLC0415 - comes with kubernetes
-    from kubernetes import client, config  # noqa: PLC0415 - takes 0.5 s and 46 MB, so only on use
-    from yaml import YAMLError  # noqa: PLC0415
-
-    settings = client.Configuration()
-    repeatable = urllib3.Retry.DEFAULT_ALLOWED_METHODS | {"PATCH"}
-    settings.retries = urllib3.Retry(
-        3, connect=1, backoff_factor=_PAUSE_S, allowed_methods=repeatable, raise_on_status=False
-    )
-    try:
-        if _in_pod():
-            config.load_incluster_config(client_configuration=settings)
-        else:
-            config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=settings)
-    except (config.ConfigException, OSError, YAMLError, TypeError, AttributeError) as error:  # the last two: odd YAML
-        raise ClusterUnreachable(
-            f"there is no usable cluster configuration: {_line(error)}", do="Set KUBECONFIG, then try again."
-        ) from error
-    return client.ApiClient(settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +65,11 @@ class Answer:
             return Conflict(message)
         if self.status in (408, 410, 429) or self.status >= 500:  # 410: a list's next page has expired
             return Temporary(f"{self.doing} failed with status {self.status}: {message}", do="Try again in a moment.")
-        if self.status == 401 and _in_pod():  # a pod's token ends when the pod is deleted, before its processes do
+        if self.status == 401 and in_pod():  # a pod's token ends when the pod is deleted, before its processes do
             what = f"{self.doing} failed: this pod's token is not valid: {message}"
             return Temporary(what, do="Ask another replica.")
         if self.status in (401, 403):
-            do = "Run `shiplift install`, which grants it." if _in_pod() else "Use a kubeconfig that may do that."
+            do = "Run `shiplift install`, which grants it." if in_pod() else "Use a kubeconfig that may do that."
             return ClusterRefused(f"the cluster forbids {self.doing}: {message}", do=do)
         if self.status == 404:
             return self._missing(message)
@@ -118,7 +84,7 @@ class Answer:
 
 
 def send(
-    transport: Any, method: Method, path: str, *, what: str, kind: Kind | None = None, body: Object | None = None,
+    transport: Transport, method: Method, path: str, *, what: str, kind: Kind | None = None, body: Object | None = None,
     query: dict[str, str] | None = None, content: str = "application/json",
 ) -> Answer:  # fmt: skip
     """Sends a request through the transport from `connect`; `what` names the object for people.
@@ -127,18 +93,23 @@ def send(
         Temporary: the connection broke; in a pod, also if there is none, because the cluster must exist.
         ClusterUnreachable: a kubeconfig leads to no API server.
     """
-    request = transport.param_serialize(
-        method, path, query_params=list((query or {}).items()), body=body, auth_settings=["BearerToken"],
-        header_params={"Accept": "application/json", "Content-Type": content},
-    )  # fmt: skip
     with _translated_errors():
-        response = transport.call_api(*request, _request_timeout=_TIMEOUT_S)
-        text = response.read()
+        response = transport.open(
+            method, path, query=list((query or {}).items()), body=None if body is None else encoded(body),
+            headers={"Accept": "application/json", "Content-Type": content},
+        )  # fmt: skip
+        text = response.data
     return Answer(status=response.status, body=_json(text), doing=f"{_DOING[method]} {what}", kind=kind)
 
 
 def send_bytes(
-    transport: Any, method: str, path: str, *, query: list[tuple[str, str]], headers: dict[str, str], body: bytes | None
+    transport: Transport,
+    method: str,
+    path: str,
+    *,
+    query: list[tuple[str, str]],
+    headers: dict[str, str],
+    body: bytes | None,
 ) -> tuple[int, list[tuple[str, str]], bytes]:
     """Sends a request of any content; returns the answer's status, headers and body, whatever they are.
 
@@ -146,11 +117,13 @@ def send_bytes(
         Temporary, ClusterUnreachable: as `send`.
     """
     with _translated_errors():
-        response = _open(transport, method, path, query, headers, body)
+        response = transport.open(method, path, query=query, headers=headers, body=body)
         return int(response.status), list(response.headers.items()), bytes(response.read())
 
 
-def read_lines(transport: Any, path: str, *, what: str, query: list[tuple[str, str]], endless: bool) -> Iterator[str]:
+def read_lines(
+    transport: Transport, path: str, *, what: str, query: list[tuple[str, str]], endless: bool
+) -> Iterator[str]:
     """The lines of an answer as they arrive; none if there is nothing to read.
 
     With `endless`, any time may pass between two lines.
@@ -160,7 +133,7 @@ def read_lines(transport: Any, path: str, *, what: str, query: list[tuple[str, s
         Temporary, ClusterUnreachable: as `send`.
     """
     with _translated_errors():
-        response = _open(transport, "GET", path, query, {}, None, endless=endless)
+        response = transport.open("GET", path, query=query, endless=endless)
         if response.status in (400, 404):
             return
         if response.status >= 400:
@@ -168,31 +141,14 @@ def read_lines(transport: Any, path: str, *, what: str, query: list[tuple[str, s
         yield from (line.decode(errors="replace").rstrip("\n") for line in response)
 
 
-def _open(
-    transport: Any, method: str, path: str, query: list[tuple[str, str]], headers: dict[str, str], body: bytes | None,
-    *, endless: bool = False,
-) -> Any:  # fmt: skip
-    """urllib3's response with its body unread, because the generated client supports neither bytes nor streams."""
-    import urllib3  # noqa: PLC0415 - comes with kubernetes
-
-    verb, url, all_headers, _, _ = transport.param_serialize(
-        method, path, query_params=query, header_params=headers, auth_settings=["BearerToken"]
-    )
-    connect, read = _TIMEOUT_S
-    timeout = urllib3.Timeout(connect=connect, read=None if endless else read)
-    pool = transport.rest_client.pool_manager
-    return pool.request(verb, url, body=body, headers=all_headers, timeout=timeout, preload_content=False)
-
-
 @contextmanager
 def _translated_errors() -> Iterator[None]:
     """Translates the errors of a connection into ours."""
-    from kubernetes.client.exceptions import ApiException  # noqa: PLC0415
     from urllib3.exceptions import HTTPError  # noqa: PLC0415 - comes with kubernetes
 
     try:
         yield
-    except (HTTPError, ApiException) as error:  # ApiException: the certificate is not trusted
+    except HTTPError as error:
         raise _no_answer(error) from error
 
 
@@ -208,13 +164,9 @@ def _no_answer(error: Exception) -> ShipliftError:
     from urllib3.exceptions import ProtocolError, ReadTimeoutError  # noqa: PLC0415
 
     what = f"the cluster does not answer: {_line(error)}"
-    if _in_pod() or isinstance(getattr(error, "reason", None) or error, (ProtocolError, ReadTimeoutError)):
+    if in_pod() or isinstance(getattr(error, "reason", None) or error, (ProtocolError, ReadTimeoutError)):
         return Temporary(what, do="Check the API server, then try again.")
     return ClusterUnreachable(what, do="Check KUBECONFIG and the cluster, then run the same command again.")
-
-
-def _in_pod() -> bool:
-    return _TOKEN.is_file()
 
 
 def _json(text: bytes | None) -> Object:

@@ -9,7 +9,7 @@ import yaml
 
 from shiplift.runtime.base.errors import ClusterRefused, ClusterUnreachable, Temporary
 from shiplift.runtime.host.processes import free_port
-from shiplift.runtime.serving.kubernetes import connection
+from shiplift.runtime.serving.kubernetes import connection, transport
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient, name_of
 from shiplift.runtime.serving.kubernetes.connection import Conflict
 from shiplift.runtime.serving.kubernetes.kinds import (
@@ -43,8 +43,8 @@ def client(server: ApiServer) -> KubernetesClient:
 def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A kubeconfig, and no pod around; `pointed_at` fills it in."""
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
-    monkeypatch.setattr(connection, "_TOKEN", tmp_path / "token")
-    monkeypatch.setattr(connection, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(transport, "_ACCOUNT", tmp_path)
+    monkeypatch.setattr(transport, "_PAUSE_S", 0.01)
     return tmp_path / "config"
 
 
@@ -185,7 +185,7 @@ def test_what_only_a_person_can_change_is_refused(
 def test_who_is_forbidden_something_is_told_what_helps_there(
     client: KubernetesClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch, in_pod: bool, do: str
 ) -> None:
-    monkeypatch.setattr(connection, "_in_pod", lambda: in_pod)
+    monkeypatch.setattr(connection, "in_pod", lambda: in_pod)
     server.faults = [403]
     with pytest.raises(ClusterRefused) as error:
         client.find(POD)
@@ -196,7 +196,7 @@ def test_who_is_forbidden_something_is_told_what_helps_there(
 def test_a_deleted_pods_token_is_refused_for_a_moment_only(
     client: KubernetesClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_in_pod", lambda: True)
+    monkeypatch.setattr(connection, "in_pod", lambda: True)
     server.faults = [401]
     with pytest.raises(Temporary, match="reading pods in shiplift failed: this pod's token is not valid"):
         client.find(POD)
@@ -208,7 +208,7 @@ def test_a_kubeconfig_that_leads_nowhere_is_no_cluster_and_in_a_pod_it_is_waited
     client = pointed_at(kubeconfig, free_port())
     with pytest.raises(ClusterUnreachable, match="does not answer"):
         client.find(POD)
-    monkeypatch.setattr(connection, "_in_pod", lambda: True)
+    monkeypatch.setattr(connection, "in_pod", lambda: True)
     with pytest.raises(Temporary, match="does not answer"):
         client.find(POD)
 

@@ -1,0 +1,148 @@
+"""How requests reach the Kubernetes API: in a pod with its service account, elsewhere with the user's kubeconfig.
+
+A pod connects by itself. All that the official client would do there is read a token and a certificate, and it takes
+17 MB and 0.4 s in each process of the control plane and in every stage's pod. Kubeconfigs, with their many ways of
+logging in, are left to it.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from shiplift.runtime.base.errors import ClusterUnreachable
+
+_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_TIMEOUT_S = (5, 60)  # to connect, and between two bytes of the answer
+_PAUSE_S = 0.25  # before the second retry of a request; doubled for each one after it
+_CONNECTIONS = 16  # kept open: the operator asks from several threads
+_REREAD_S = 60.0  # a token is replaced long before it ends; this is also the official clients' period
+
+Headers = Mapping[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transport:
+    """An API server's address, the connections to it, and what proves who asks: headers, made anew for each request.
+
+    `pool` is an `urllib3.PoolManager`. It retries requests after a pause if the connection breaks or the API server
+    asks for it (`Retry-After`), except creations, which must not be sent twice.
+    """
+
+    host: str
+    pool: Any
+    proof: Callable[[], Headers] = dict
+
+    def open(
+        self, method: str, path: str, *, query: Sequence[tuple[str, str]] = (), headers: Headers | None = None,
+        body: bytes | None = None, endless: bool = False,
+    ) -> Any:  # fmt: skip
+        """urllib3's response, its body unread. With `endless`, any time may pass between two bytes of it.
+
+        Raises:
+            urllib3.exceptions.HTTPError: the connection can't be made, or broke.
+        """
+        import urllib3  # noqa: PLC0415 - only on use: the command line starts without it
+
+        connect, read = _TIMEOUT_S
+        return self.pool.request(
+            method, f"{self.host}{path}" + (f"?{urlencode(query)}" if query else ""), body=body,
+            headers={**(headers or {}), **self.proof()}, preload_content=False,
+            timeout=urllib3.Timeout(connect=connect, read=None if endless else read),
+        )  # fmt: skip
+
+
+def connect() -> Transport:
+    """The transport of a pod's service account, or of the user's kubeconfig.
+
+    Raises:
+        ClusterUnreachable: there is no usable configuration.
+    """
+    return _of_this_pod() if in_pod() else _of_kubeconfig()
+
+
+def in_pod() -> bool:
+    """Whether this process has a pod's service account."""
+    return (_ACCOUNT / "token").is_file()
+
+
+def retries() -> Any:
+    """What is tried again: see `Transport`."""
+    import urllib3  # noqa: PLC0415
+
+    repeatable = urllib3.Retry.DEFAULT_ALLOWED_METHODS | {"PATCH"}
+    return urllib3.Retry(3, connect=1, backoff_factor=_PAUSE_S, allowed_methods=repeatable, raise_on_status=False)
+
+
+def encoded(body: Any) -> bytes:
+    """An object as JSON; what YAML read as a date is a date's text again."""
+    return json.dumps(body, default=_text).encode()
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, date):
+        raise TypeError(f"{type(value).__name__} is nothing that an object of Kubernetes has")
+    return value.isoformat()
+
+
+@dataclass(kw_only=True)
+class _Token:
+    """A service account's token. The kubelet replaces the file; the old text is accepted for a while."""
+
+    file: Path
+    text: str = ""
+    read_at: float = float("-inf")
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    def headers(self) -> Headers:
+        """The header with the token as it was in the last minute."""
+        with self.lock:
+            if time.monotonic() - self.read_at >= _REREAD_S:
+                self.text, self.read_at = self.file.read_text().strip(), time.monotonic()
+            return {"Authorization": f"Bearer {self.text}"}
+
+
+def _of_this_pod() -> Transport:
+    import urllib3  # noqa: PLC0415
+
+    host, port = os.environ.get("KUBERNETES_SERVICE_HOST", ""), os.environ.get("KUBERNETES_SERVICE_PORT", "")
+    authority, token = _ACCOUNT / "ca.crt", _Token(file=_ACCOUNT / "token")
+    if not (host and port and authority.is_file()):
+        raise ClusterUnreachable(
+            "there is no usable cluster configuration: this pod has a token, but "
+            f"{'no certificate of the API server' if host and port else 'not the address of the API server'}",
+            do="Leave `enableServiceLinks` and the service account's volume as Kubernetes makes them.",
+        )
+    pool = urllib3.PoolManager(
+        maxsize=_CONNECTIONS, retries=retries(), cert_reqs="CERT_REQUIRED", ca_certs=str(authority)
+    )
+    return Transport(host=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", pool=pool,
+                     proof=token.headers)  # fmt: skip
+
+
+def _of_kubeconfig() -> Transport:
+    from kubernetes import client, config  # noqa: PLC0415 - takes 0.4 s and 17 MB, so only on use
+    from yaml import YAMLError  # noqa: PLC0415
+
+    settings = client.Configuration()
+    settings.retries = retries()
+    try:
+        config.load_kube_config(os.environ.get("KUBECONFIG"), client_configuration=settings)
+    except (config.ConfigException, OSError, YAMLError, TypeError, AttributeError) as error:  # the last two: odd YAML
+        raise ClusterUnreachable(
+            f"there is no usable cluster configuration: {' '.join(str(error).split())[:600]}",
+            do="Set KUBECONFIG, then try again.",
+        ) from error
+    official = client.ApiClient(settings)
+
+    def proof() -> Headers:
+        headers: dict[str, str] = official.param_serialize("GET", "/", auth_settings=["BearerToken"])[2]
+        return {name: value for name, value in headers.items() if name.lower() == "authorization"}
+
+    return Transport(host=settings.host, pool=official.rest_client.pool_manager, proof=proof)

@@ -1,0 +1,111 @@
+"""How a pod reaches its API server: with the service account's token and certificate, over real TLS."""
+
+import ipaddress
+import ssl
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from shiplift.runtime.base.errors import ClusterUnreachable, Temporary
+from shiplift.runtime.serving.kubernetes import transport
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
+from shiplift.runtime.serving.kubernetes.kinds import POD
+from tests.unit.api_server import ApiServer, running
+
+SAMPLE = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"a": 1}}
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    folder.mkdir(exist_ok=True)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, folder.name)])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    (folder / "ca.crt").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    (folder / "key").write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return folder / "ca.crt", folder / "key"
+
+
+@pytest.fixture
+def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pod's service account; `served` makes the server that its certificate belongs to."""
+    folder = tmp_path / "account"
+    certificate(folder)
+    (folder / "token").write_text("first\n")
+    monkeypatch.setattr(transport, "_ACCOUNT", folder)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    return folder
+
+
+def served(server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.crt", folder / "key")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.server_port))
+
+
+def test_a_pod_proves_itself_with_its_token_and_reads_a_new_one(account: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running() as server:
+        served(server, account, monkeypatch)
+        client = KubernetesClient("shiplift")
+        assert client.create(SAMPLE)["metadata"]["uid"] == "uid-of-x"
+        assert server.proofs == {"Bearer first"}
+        (account / "token").write_text("second")
+        assert client.find(POD)
+        assert server.proofs == {"Bearer first"}, "it is read once a minute"
+        monkeypatch.setattr(transport, "_REREAD_S", 0.0)
+        assert client.find(POD)
+        assert server.proofs == {"Bearer first", "Bearer second"}
+
+
+def test_an_api_server_that_somebody_else_signed_gets_no_token(
+    account: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "_PAUSE_S", 0.01)
+    certificate(tmp_path / "impostor")
+    with running() as server:
+        served(server, tmp_path / "impostor", monkeypatch)
+        with pytest.raises(Temporary, match=r"does not answer.*certificate verify failed"):
+            KubernetesClient("shiplift").find(POD)
+        assert server.proofs == set()
+
+
+@pytest.mark.parametrize(("lost", "what"), [("ca.crt", "no certificate of the API server"), ("", "not the address")])
+def test_half_an_account_says_what_is_missing(
+    account: Path, monkeypatch: pytest.MonkeyPatch, lost: str, what: str
+) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443" if lost else "")
+    if lost:
+        (account / lost).unlink()
+    with pytest.raises(ClusterUnreachable, match=what):
+        KubernetesClient("shiplift").find(POD)
+
+
+def test_an_address_of_ipv6_is_bracketed(account: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    assert transport.connect().host == "https://[fd00::1]:443"
+    assert (account / "token").is_file()
+
+
+def test_a_date_that_yaml_read_is_a_date_again_and_nothing_else_is_guessed() -> None:
+    assert (
+        transport.encoded({"at": datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)}) == b'{"at": "2026-01-02T03:04:05+00:00"}'
+    )
+    with pytest.raises(TypeError, match="set is nothing"):
+        transport.encoded({"at": {1}})
