@@ -50,8 +50,9 @@ from shiplift.runtime.serving.kubernetes.kinds import (
     WORKFLOW,
 )
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
-from shiplift.runtime.store.registry import CHAMPION, prepare_environment
-from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.client import prepare_environment
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.terms import CHAMPION
 
 RESULTS = Path(__file__).parent / "results" / "cluster.json"
 SPEC = """

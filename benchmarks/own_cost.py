@@ -45,7 +45,7 @@ from shiplift.pipelines.triggers.receiver import on_this_machine, serve
 from shiplift.pipelines.triggers.settings import Limits, Listening
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.host.processes import free_port, listening
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.rest import RestRegistry
 
 RESULTS = Path(__file__).parent / "results" / "own_cost.json"
 SIZES = (10, 100, 1000)

@@ -24,7 +24,7 @@ from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.precision import Candidates
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.targets import machine
 
 NAMES = ("digits-cnn", "boosting", "encoder", "resnet50")  # quick ones first

@@ -27,7 +27,7 @@ from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, S
 from shiplift.runtime.spec.serving import told_states, with_states
 from shiplift.runtime.spec.target import Wanted
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.registry import FOLDER, VersionInfo, check_name
+from shiplift.runtime.store.registry.terms import FOLDER, VersionInfo, check_name
 from shiplift.runtime.store.version_files import VersionFiles, version_files
 
 SPEC_FILE = "shiplift.yaml"

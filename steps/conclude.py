@@ -25,7 +25,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History, server_config, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.published import path_of
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION
 
 R = TypeVar("R", bound=Record)
 

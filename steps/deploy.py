@@ -6,7 +6,8 @@ from shiplift.runtime.records.serving import Deployment, which_targets_serve
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.staging import staging
 from shiplift.runtime.spec.serving import Rollout, Serving
-from shiplift.runtime.store.registry import CHALLENGER, Registry
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import CHALLENGER
 
 
 def deploy(site: Site, tuned: tuple[Tuned, ...], serving: Serving, rollout: Rollout) -> Deployment:

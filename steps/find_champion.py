@@ -7,7 +7,7 @@ from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.standing import promoted, standing
-from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.store.registry.client import Registry
 
 
 def find_champion(site: Site, request: Request, trigger: Trigger) -> Champion:

@@ -20,9 +20,10 @@ from shiplift.runtime.serving.standing import move_traffic, point, reinstate, st
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry
-from shiplift.runtime.store.registry_lease import RegistryLease
-from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.lease import RegistryLease
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
 
 
 def promote(

@@ -8,7 +8,8 @@ from shiplift.runtime.serving.production import Production, production
 from shiplift.runtime.serving.standing import Standing, move_traffic, point, promoted, reinstate, standing
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 
 
 def rollback(site: Site, model: str) -> Promotion:

@@ -64,7 +64,7 @@ def version_of(name: str) -> tuple[str, int]:
         UsageError: the name has no version.
     """
     from shiplift.runtime.base.errors import UsageError
-    from shiplift.runtime.store.registry import model_and_version
+    from shiplift.runtime.store.registry.terms import model_and_version
 
     model, version = model_and_version(name)
     if version is None:

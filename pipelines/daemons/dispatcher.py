@@ -42,7 +42,7 @@ from shiplift.runtime.serving.reinstate import reinstate
 from shiplift.runtime.serving.standing import ADVICE
 from shiplift.runtime.serving.triton.served import served_version
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
 _POLL_S = 0.05
 _SUPERVISE_S = 2.0
@@ -299,7 +299,6 @@ def _preload() -> None:
     """Imports everything that a release needs outside the sandbox, and digests that code: forks share both."""
     cache_key.take_digests(RELEASE.flat())
     import matplotlib.figure  # noqa: F401, PLC0415
-    import mlflow  # noqa: F401, PLC0415
     import optuna  # noqa: F401, PLC0415
 
 

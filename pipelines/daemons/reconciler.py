@@ -37,9 +37,9 @@ from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.kubernetes.kinds import POD
 from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.store.ledger import PROMOTION
-from shiplift.runtime.store.registry import TAG
-from shiplift.runtime.store.registry_lease import LASTS_S, RegistryLease
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease
+from shiplift.runtime.store.registry.rest import RestRegistry
+from shiplift.runtime.store.registry.terms import TAG
 
 _DECLARED_TRIES = 3
 _RETRY_S = 2.0  # while the registry can't announce versions yet: it may be starting

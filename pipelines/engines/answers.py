@@ -9,7 +9,7 @@ from shiplift.runtime.base.errors import by_exit_code
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Drift, Endpoint
 from shiplift.runtime.spec.target import Target
-from shiplift.runtime.store.registry import CHAMPION
+from shiplift.runtime.store.registry.terms import CHAMPION
 
 
 class Accepted(Record):

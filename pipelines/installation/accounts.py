@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base.errors import ShipliftError, UsageError
-from shiplift.runtime.store.registry import prepare_environment
+from shiplift.runtime.store.registry.client import prepare_environment
 
 ADMIN, RELEASE, READER = "shiplift-admin", "shiplift-release", "shiplift-reader"
 USERNAME, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"

@@ -25,8 +25,8 @@ from shiplift.runtime.serving.kubernetes.connection import Conflict, Object, unk
 from shiplift.runtime.serving.kubernetes.kinds import Kind
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 from shiplift.runtime.serving.service_proxy import transport_to
-from shiplift.runtime.store.registry_lease import RegistryLease
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.lease import RegistryLease
+from shiplift.runtime.store.registry.rest import RestRegistry
 
 CREATED = f"{LABEL}created-by-install"
 DEFINITION = f"{LABEL}definition"  # which definition of a custom resource: several installations share them

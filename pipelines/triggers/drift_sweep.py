@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterator, MutableMapping
 from typing import Protocol
 
 from shiplift.runtime.base.errors import ShipliftError, Temporary
-from shiplift.runtime.store.registry import CHAMPION, PREVIOUS
+from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 
 State = tuple[int, int, int]  # the version that serves, and those that `champion` and `previous` name
 

@@ -25,8 +25,8 @@ from shiplift.runtime.base.errors import NotFound, ShipliftError, SpecInvalid, T
 from shiplift.runtime.base.git import Commits, Entry
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, parse
-from shiplift.runtime.store.registry import check_name
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.rest import RestRegistry
+from shiplift.runtime.store.registry.terms import check_name
 
 FOLDER = "releases"
 MAX_SPECS = 500

@@ -24,7 +24,7 @@ from shiplift.pipelines.triggers.signatures import MAX_AGE_S, Refusal, check_git
 from shiplift.runtime.base.errors import NotAdmitted, ShipliftError, StorageFull, Temporary
 from shiplift.runtime.base.storage import room_for
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.store.registry import check_name
+from shiplift.runtime.store.registry.terms import check_name
 
 _KEEP_DELIVERIES_S = 2 * MAX_AGE_S
 _FORGET_EVERY_S = 30.0

@@ -23,7 +23,7 @@ from shiplift.pipelines.triggers.request_limits import Decide, Metrics, RequestL
 from shiplift.pipelines.triggers.settings import Limits, Listening, TriggerSettings, load, read_secrets
 from shiplift.runtime.base.daemon import log_as_json, run_main
 from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary, UsageError
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.rest import RestRegistry
 
 MAX_BODY_BYTES = 64 * 1024
 MAX_PUSH_BYTES = 5 * 1024 * 1024  # a push lists its commits and their files

@@ -7,7 +7,7 @@ from typing import Protocol
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.runtime.base.errors import ShipliftError, Temporary
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.store.registry import TAG, VersionInfo
+from shiplift.runtime.store.registry.terms import TAG, VersionInfo
 
 
 class SweepableRegistry(Protocol):

@@ -4,7 +4,7 @@ from shiplift.runtime.records.serving import Reinstated
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving import standing
 from shiplift.runtime.serving.production import production
-from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.store.registry.client import Registry
 
 
 def reinstate(site: Site, model: str) -> Reinstated:

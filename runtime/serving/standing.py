@@ -15,7 +15,8 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.production import Production
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 
 ADVICE = "use `shiplift release` or `shiplift rollback` to change what serves"
 

@@ -1,1 +1,1 @@
-"""Persistence: the registry (the only importer of MLflow), artifacts by digest, the signed ledger."""
+"""Persistence: the registry, artifacts by digest, the signed ledger."""

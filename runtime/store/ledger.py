@@ -22,7 +22,8 @@ from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.published import Texts
-from shiplift.runtime.store.registry import FOLDER, Registry
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import FOLDER
 
 R = TypeVar("R", bound=Record)
 PROMOTION = f"{FOLDER}/promotion.json"

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.store.registry import FOLDER, TAG, VersionInfo
+from shiplift.runtime.store.registry.terms import FOLDER, TAG, VersionInfo
 
 
 class Texts(Protocol):

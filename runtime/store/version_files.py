@@ -5,7 +5,8 @@ from typing import Protocol
 
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.store.broker import Broker, is_brokered
-from shiplift.runtime.store.registry import Registry, VersionInfo
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import VersionInfo
 
 
 class VersionFiles(Protocol):

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from shiplift.pipelines.engines.argo.layout import REGISTRY_ADMIN
 from shiplift.pipelines.installation import accounts
 from shiplift.pipelines.installation.values import Values, parse
-from shiplift.runtime.store.registry import Registry, prepare_environment
+from shiplift.runtime.store.registry.client import Registry, prepare_environment
 from tests.integration.conftest import FAST, digits
 from tests.integration.conftest import until as _until
 

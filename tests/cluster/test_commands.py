@@ -15,7 +15,7 @@ import pytest
 
 from shiplift.pipelines.discovery import discover
 from shiplift.runtime.base.errors import NotFound
-from shiplift.runtime.store.registry import CHAMPION
+from shiplift.runtime.store.registry.terms import CHAMPION
 from tests.cluster.conftest import ROOT, Lab, stage_runs, until
 from tests.cluster.test_release import SPEC, ended, pod_of, promoted, workflow_of
 from tests.integration.conftest import digits

@@ -21,7 +21,7 @@ import pytest
 
 from shiplift.pipelines.engines.argo.engine import ArgoEngine
 from shiplift.pipelines.release import RELEASE
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
 from tests.cluster.conftest import ABSENT_IMAGE, Kube, Lab, stage_runs, until
 from tests.cluster.traffic import Traffic, row
 from tests.integration.conftest import FAST, digits

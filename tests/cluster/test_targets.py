@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION
 from tests.cluster.conftest import Kube, Lab, stage_runs, until
 from tests.cluster.test_release import ended, pod_of, promoted, rerun, serving, tag, traffic, workflow_of
 from tests.integration.conftest import FAST

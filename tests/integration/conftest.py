@@ -19,7 +19,7 @@ from shiplift.runtime.base.names import release_name
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.store.registry import Registry, prepare_environment
+from shiplift.runtime.store.registry.client import Registry, prepare_environment
 
 # One small configuration and short windows: tests are about behaviour, not about figures.
 FAST = """

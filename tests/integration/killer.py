@@ -21,7 +21,8 @@ from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import CHAMPION, PREVIOUS, Registry
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 from shiplift.steps.promote import promote
 from shiplift.steps.rollback import rollback
 

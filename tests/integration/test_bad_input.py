@@ -30,7 +30,7 @@ from shiplift.runtime.records.serving import Process
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION
 from tests.integration.conftest import FAST, Lab, digits, request, until
 
 SHIPLIFT = Path(sys.executable).with_name("shiplift")

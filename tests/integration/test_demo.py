@@ -4,7 +4,7 @@ import pytest
 
 from shiplift.pipelines.commands.start import demo_story
 from shiplift.runtime.base.names import release_name
-from shiplift.runtime.store.registry import CHAMPION
+from shiplift.runtime.store.registry.terms import CHAMPION
 from tests.integration.conftest import Lab, digits
 
 

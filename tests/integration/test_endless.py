@@ -13,7 +13,7 @@ from mlflow.models import infer_signature
 from shiplift.runtime.base.names import release_name
 from shiplift.runtime.host.processes import alive
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.store.registry import CHAMPION
+from shiplift.runtime.store.registry.terms import CHAMPION
 from tests.integration.conftest import FAST, Lab, until
 from tests.integration.test_bad_input import refused
 from tests.unit.examples import endless

@@ -12,7 +12,7 @@ import pytest
 from mlflow.models import infer_signature
 
 from shiplift.pipelines.engines.local import stack
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION
 from tests.integration.conftest import FAST, Lab, digits, until
 
 NAME = "besieged"

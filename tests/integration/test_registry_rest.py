@@ -13,8 +13,8 @@ from shiplift.pipelines.triggers import registry_sweep
 from shiplift.runtime.base.errors import NotFound, RegistryHeld, UsageError
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.store.registry_lease import WEBHOOK, RegistryLease
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.lease import WEBHOOK, RegistryLease
+from shiplift.runtime.store.registry.rest import RestRegistry
 from tests.integration.conftest import Lab
 
 

@@ -15,7 +15,7 @@ from shiplift.runtime.base.secrets import load_secrets, sign
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import PROMOTION
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS
 from tests.integration.conftest import FAST, Lab, digits, until
 
 

@@ -19,7 +19,7 @@ from shiplift.runtime.serving.production import production
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import CHAMPION, PREVIOUS
+from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 from shiplift.steps.rollback import rollback
 from tests.integration.conftest import Lab, digits, request, until
 

@@ -19,8 +19,8 @@ from shiplift.pipelines.triggers.receiver import MAX_BODY_BYTES
 from shiplift.runtime.base.names import release_name
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.host.processes import alive, stop
-from shiplift.runtime.store.registry import TAG
-from shiplift.runtime.store.registry_lease import WEBHOOK
+from shiplift.runtime.store.registry.lease import WEBHOOK
+from shiplift.runtime.store.registry.terms import TAG
 from tests.integration.conftest import Lab, until
 
 

@@ -20,7 +20,7 @@ from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, V
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.store.history import History
-from shiplift.runtime.store.registry import model_and_version
+from shiplift.runtime.store.registry.terms import model_and_version
 
 _SECTIONS = ("quality", "data", "slo", "policy", "rollout")
 

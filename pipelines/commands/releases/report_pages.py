@@ -11,7 +11,7 @@ from shiplift.runtime.gates.report import Standing, render_comparison, render_in
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.measurement import Slo
-from shiplift.runtime.store.registry import model_and_version
+from shiplift.runtime.store.registry.terms import model_and_version
 
 
 def comparison(engine: Engine, folder: Path, left: str, right: str) -> Path:

@@ -30,8 +30,9 @@ from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.store.registry import CHAMPION, Registry
-from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.terms import CHAMPION
 from shiplift.steps.rollback import rollback
 
 MODEL = "digits"

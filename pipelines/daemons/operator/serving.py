@@ -24,9 +24,9 @@ from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import POD, TRITON_REVISION, TRITON_SERVICE
-from shiplift.runtime.serving.kubernetes.leadership import RENEW_S, Leadership, identity_of, pod_is_gone
 from shiplift.runtime.serving.operator.cluster.acting import Actor
 from shiplift.runtime.serving.operator.cluster.activators import Activators, pods_of
+from shiplift.runtime.serving.operator.cluster.leadership import RENEW_S, Leadership, identity_of, pod_is_gone
 from shiplift.runtime.serving.operator.cluster.measuring import Measurer
 from shiplift.runtime.serving.operator.cluster.observing import Observer, Snapshot
 from shiplift.runtime.serving.operator.cluster.package_cache import PackageCache

@@ -44,8 +44,8 @@ from shiplift.runtime.serving.service_proxy import client_of, transport_to
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.history import History
-from shiplift.runtime.store.registry import TAG, check_name, model_and_version
-from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.terms import TAG, check_name, model_and_version
 from shiplift.runtime.targets import catalogue, discovery, machine
 
 

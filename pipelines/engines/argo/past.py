@@ -13,8 +13,8 @@ from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.store.history import History
 from shiplift.runtime.store.ledger import UncheckedLedger
 from shiplift.runtime.store.published import Published, run_of
-from shiplift.runtime.store.registry import CHAMPION, TAG, VersionInfo
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.rest import RestRegistry
+from shiplift.runtime.store.registry.terms import CHAMPION, TAG, VersionInfo
 
 
 @dataclass(frozen=True)

@@ -42,8 +42,8 @@ from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW, WORKFLOW_TEMPLATE
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
-from shiplift.runtime.store.registry import TAG
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.rest import RestRegistry
+from shiplift.runtime.store.registry.terms import TAG
 
 # A parameter is copied, escaped, into a pod's arguments and into its template; the kernel allows 128 KiB for each.
 MAX_REQUEST_BYTES = 32 * 1024

@@ -26,8 +26,8 @@ from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import CHAMPION, check_name, model_and_version
-from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry, version_exists
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry, version_exists
+from shiplift.runtime.store.registry.terms import CHAMPION, check_name, model_and_version
 from shiplift.runtime.targets import catalogue, discovery, machine
 
 _POLL_S = 0.05

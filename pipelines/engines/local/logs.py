@@ -8,7 +8,7 @@ from pathlib import Path
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound
-from shiplift.runtime.store.registry import model_and_version
+from shiplift.runtime.store.registry.terms import model_and_version
 
 _POLL_S = 0.05
 

@@ -7,7 +7,7 @@ from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.engines.pages import with_page
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.store.published import Published
-from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.store.registry.client import Registry
 
 
 def report_of(home: Path, model: str, version: int) -> ReleaseReport:

@@ -29,8 +29,8 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Process
 from shiplift.runtime.records.site import Machine, SandboxSettings, Site
 from shiplift.runtime.serving.triton.environment import default_root, ensure
-from shiplift.runtime.store.registry_lease import LASTS_S, RegistryLease, this_host
-from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease, this_host
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
 HOST = "127.0.0.1"
 NAMES = ("mlflow", "triton", "receiver", "dispatcher")

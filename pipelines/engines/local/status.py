@@ -19,8 +19,8 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Endpoint
 from shiplift.runtime.serving.triton.served import served_version
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS, TAG
-from shiplift.runtime.store.registry_rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, TAG
 
 _SHOWN = (CHAMPION, CHALLENGER, PREVIOUS)
 

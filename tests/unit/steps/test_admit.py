@@ -15,7 +15,7 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Machine, SitePolicy
 from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.spec.serving import RateLimiter, Serving
-from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.store.registry.client import Registry
 from shiplift.steps.admit import INSPECT, _check_site, _check_size, _inspect, _logged, _resolve_spec
 from tests.unit.examples import save, site
 

@@ -25,7 +25,8 @@ from shiplift.runtime.serving.standing import standing
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import PROMOTION, Ledger
-from shiplift.runtime.store.registry import CHALLENGER, CHAMPION, PREVIOUS, Registry, VersionInfo
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, VersionInfo
 from shiplift.steps import find_champion as finding
 from shiplift.steps import promote as promoting
 from shiplift.steps import rollback as rolling_back

@@ -18,7 +18,7 @@ from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.store.registry.client import Registry
 
 R = TypeVar("R", bound=Record)
 

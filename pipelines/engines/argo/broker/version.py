@@ -7,7 +7,8 @@ from pathlib import Path
 
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.store.registry import Registry, VersionInfo
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import VersionInfo
 
 
 @dataclass

@@ -24,8 +24,8 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.kubernetes.kinds import POD
 from shiplift.runtime.store.ledger import PROMOTION
-from shiplift.runtime.store.registry import VersionInfo
-from shiplift.runtime.store.registry_lease import Lease
+from shiplift.runtime.store.registry.lease import Lease
+from shiplift.runtime.store.registry.terms import VersionInfo
 from tests.unit.api_server import ApiServer, running
 
 NAME = workflow_name("digits", 3, "")

@@ -12,7 +12,7 @@ from shiplift.pipelines.engines.argo.workflows import Push
 from shiplift.pipelines.triggers.git_sweep import HandledCommits
 from shiplift.pipelines.triggers.settings import Reconciling, Repository
 from shiplift.runtime.base.names import push_name
-from shiplift.runtime.store.registry_lease import Lease
+from shiplift.runtime.store.registry.lease import Lease
 from tests.unit.api_server import ApiServer, running
 from tests.unit.pipelines.daemons.test_reconciler import NOW, Lab
 from tests.unit.pipelines.triggers.test_git_push import SPEC, Author

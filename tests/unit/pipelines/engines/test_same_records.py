@@ -35,7 +35,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome, Scored, Verdict
 from shiplift.runtime.serving.kubernetes.kinds import Kind
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.store.registry.client import Registry
 from shiplift.steps.conclude import conclude
 from tests.unit.examples import check, package, site
 from tests.unit.runtime.store.test_ledger import Runs

@@ -6,7 +6,7 @@ from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers.registry_sweep import sweep
 from shiplift.runtime.base.errors import NotAdmitted, ShipliftError, Temporary
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.store.registry import VersionInfo
+from shiplift.runtime.store.registry.terms import VersionInfo
 
 
 class Registry:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +24,7 @@ from shiplift.runtime.base.text import printable
 from shiplift.runtime.gates.report import _shown
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Event
-from shiplift.runtime.store.registry import Registry
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.rest import RestRegistry
 
 HOSTILE = {
     "colour": ("a\x1b[31mred", r"a\x1b[31mred"),
@@ -120,22 +120,12 @@ def test_errors_and_failures_and_pages_show_it(text: str, shown: str) -> None:
 
 
 @each
-def test_tags_show_it(text: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tags_show_it(text: str, shown: str) -> None:
     written: list[str] = []
 
-    class Client:
-        def set_model_version_tag(self, _name: str, _version: str, _key: str, value: str) -> None:
-            written.append(value)
+    def answer(request: httpx.Request) -> httpx.Response:
+        written.append(json.loads(request.content)["value"])
+        return httpx.Response(200, json={})
 
-    registry = object.__new__(Registry)
-    registry._client = Client()
-    registry.tag("digits", 1, reason=text)
-    rest = RestRegistry("http://127.0.0.1:9")
-
-    def ask(*_: object, json: dict[str, str]) -> dict[str, str]:
-        written.append(json["value"])
-        return {}
-
-    monkeypatch.setattr(rest, "_ask", ask)
-    rest.tag("digits", 1, reason=text)
-    assert written == [shown, shown]
+    RestRegistry("http://registry", transport=httpx.MockTransport(answer)).tag("digits", 1, reason=text)
+    assert written == [shown]

@@ -322,7 +322,7 @@ def test_a_file_larger_than_allowed_is_not_written(cell: Cell) -> None:
 def test_an_error_of_ours_comes_through_as_itself(tmp_path: Path) -> None:
     with pytest.raises(NotAdmitted, match="can't be a model's name"):
         run_sandboxed(
-            "shiplift.runtime.store.registry:check_name",
+            "shiplift.runtime.store.registry.terms:check_name",
             {"name": "../x"},
             read=[],
             work=tmp_path / "work",

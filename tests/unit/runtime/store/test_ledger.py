@@ -12,7 +12,8 @@ from shiplift.runtime.records.serving import Endpoint, Package, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger, artifacts_of
-from shiplift.runtime.store.registry import Registry, VersionInfo
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import VersionInfo
 from tests.unit.examples import exported, package, site
 
 KEY = "1" * 64

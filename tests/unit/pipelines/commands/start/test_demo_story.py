@@ -17,7 +17,7 @@ from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Process
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.store.registry import VersionInfo
+from shiplift.runtime.store.registry.terms import VersionInfo
 
 
 class FakeRegistry:

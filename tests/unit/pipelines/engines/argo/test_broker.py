@@ -23,7 +23,8 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.broker import Broker, brokered
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.lessons import SignedShelf, lessons
-from shiplift.runtime.store.registry import Registry, VersionInfo
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import VersionInfo
 from shiplift.runtime.store.version_files import version_files
 from tests.unit.examples import site
 from tests.unit.runtime.store.test_ledger import Runs

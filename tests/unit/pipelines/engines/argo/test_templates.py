@@ -29,7 +29,7 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, GatewayRef, Site
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.registry import Registry
+from shiplift.runtime.store.registry.client import Registry
 from tests.unit.examples import Golden, check, package, site, trial
 from tests.unit.runtime.store.test_ledger import Runs
 

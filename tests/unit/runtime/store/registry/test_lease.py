@@ -5,8 +5,8 @@ from typing import Any, cast
 import pytest
 
 from shiplift.runtime.base.errors import RegistryDenied, RegistryHeld
-from shiplift.runtime.store.registry_lease import LASTS_S, WEBHOOK, RegistryLease
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.lease import LASTS_S, WEBHOOK, RegistryLease
+from shiplift.runtime.store.registry.rest import RestRegistry
 
 URL = "http://127.0.0.1:8090/webhooks/mlflow"
 

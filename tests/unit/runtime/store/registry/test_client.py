@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import NotAdmitted, RegistryDenied, Temporary, UsageError
 from shiplift.runtime.host.processes import free_port
-from shiplift.runtime.store.registry import Registry, VersionInfo, check_name, model_and_version
-from shiplift.runtime.store.registry_rest import RestRegistry, version_exists
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.rest import RestRegistry, version_exists
+from shiplift.runtime.store.registry.terms import VersionInfo, check_name, model_and_version
 
 
 @pytest.mark.parametrize("name", ["digits", "My Model", "模型", "a" * 256, "..", "a.b-c_d", "x@y"])

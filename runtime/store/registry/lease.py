@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from shiplift.runtime.base.errors import RegistryDenied, RegistryHeld
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.store.registry_rest import RestRegistry
+from shiplift.runtime.store.registry.rest import RestRegistry
 
 WEBHOOK = "shiplift"
 LASTS_S = 300.0

@@ -1,0 +1,1 @@
+"""The model registry: MLflow over its REST API."""

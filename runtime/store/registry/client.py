@@ -1,0 +1,267 @@
+"""The model registry and its runs, over REST; MLflow's own client only for artifacts that its server does not keep.
+
+Importing that client takes 1.3 s of CPU time and 170 MB. A registry that does not respond raises `Temporary`, an
+unknown name `NotFound`; no other error leaves this file.
+"""
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from shiplift.runtime.base.errors import NotFound, PromotionConflict, Temporary, UsageError
+from shiplift.runtime.store import downloads
+from shiplift.runtime.store.registry.proxied import ProxiedArtifacts, root_of
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.session import Session
+from shiplift.runtime.store.registry.terms import FOLDER, TAG, VersionInfo, refused
+
+MAX_RUN_FILE_MB = 1024.0
+_REPEATS = 2
+
+
+def prepare_environment() -> None:
+    """Sets MLflow's environment variables: bounded waits, no telemetry, no progress bars.
+
+    Called at the edge of every process that imports MLflow.
+    """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+
+
+class Registry:
+    """A model registry and its tracking store at `uri`, an MLflow server.
+
+    Every method raises `Temporary` if the server can't be reached or fails, `RegistryDenied` if it wants other
+    credentials, and `NotFound` for unknown names.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        self._session = Session(uri, timeout_s=PATIENT_S, repeats=_REPEATS)
+        self._rest = RestRegistry(uri, session=self._session)
+
+    # --- versions ---
+
+    def version(self, name: str, version: int) -> VersionInfo:
+        """A version, as it is now."""
+        info = self._rest.version(name, version)
+        if info is None:
+            raise _absent(f"version {version} of model {name!r}")
+        return info
+
+    def versions(self, name: str) -> list[VersionInfo]:
+        """Every version of a model, in no particular order."""
+        try:
+            return self._rest.versions(name)
+        except NotFound:
+            return []
+
+    def tag(self, name: str, version: int, **tags: str) -> None:
+        """Sets `shiplift.KEY` tags; values longer than the registry's limit are cut."""
+        self._rest.tag(name, version, **tags)
+
+    # --- aliases ---
+
+    def alias(self, name: str, alias: str) -> int:
+        """The version that an alias points at, or 0."""
+        return self._rest.aliases(name).get(alias, 0)
+
+    def move_alias(self, name: str, alias: str, version: int, *, expected: int | None = None) -> None:
+        """Points an alias at a version (0 removes it), if it still points at `expected` (None: unconditionally).
+
+        MLflow has no compare-and-set: callers hold the model's promotion lock, and this check catches others.
+
+        Raises:
+            PromotionConflict: the alias points at another version.
+        """
+        current = self.alias(name, alias)
+        if expected is not None and current not in (expected, version):
+            raise PromotionConflict(
+                f"alias {alias!r} of {name!r} names version {current or 'none'}, not {expected or 'none'} as before",
+                do="Look at `shiplift status`, then run the same command again.",
+            )
+        if current != version:
+            self._rest.set_alias(name, alias, version)
+
+    # --- files ---
+
+    def download_model(self, info: VersionInfo, to: Path, *, limit_mb: float) -> Path:
+        """Downloads every file of a version into the folder `to`, which is returned.
+
+        Raises:
+            NotAdmitted: the files are too large, too many, nested too deep, or not plain files.
+        """
+        kept_at, otherwise = self._kept_at(info), f"models:/{info.name}/{info.version}"
+        with self._artifacts(kept_at, otherwise, f"the files of {info.name!r} version {info.version}") as artifacts:
+            return downloads.tree(artifacts, to, limit_mb=limit_mb)
+
+    def download_run_file(self, run_id: str, path: str, to: Path, *, limit_mb: float = MAX_RUN_FILE_MB) -> Path | None:
+        """Downloads one artifact of a run into the folder `to`; None if there is no such artifact.
+
+        Raises:
+            NotAdmitted: it is too large.
+        """
+        if not run_id:
+            return None
+        try:
+            kept_at, subject = str(self._run(run_id)["artifact_uri"]), f"artifact {path!r} of run {run_id}"
+            with self._artifacts(kept_at, f"runs:/{run_id}", subject) as artifacts:
+                return downloads.file(artifacts, path, to, limit_mb=limit_mb)
+        except NotFound:
+            return None
+
+    def read_text(self, run_id: str, path: str) -> str | None:
+        """A small text artifact of a run, or None."""
+        with tempfile.TemporaryDirectory(prefix="shiplift-") as folder:
+            file = self.download_run_file(run_id, path, Path(folder))
+            return file.read_text(errors="replace") if file else None
+
+    def write_text(self, run_id: str, path: str, body: str) -> None:
+        """Writes or replaces a text artifact of a run."""
+        kept_at = str(self._run(run_id)["artifact_uri"])
+        root = root_of(kept_at)
+        if root is not None:
+            ProxiedArtifacts(self._session, root).write(path, body.encode())
+            return
+        with _translated(f"run {run_id}"):
+            _mlflow().MlflowClient(tracking_uri=self.uri, registry_uri=self.uri).log_text(run_id, body, path)
+
+    def link(self, run_id: str, path: str) -> str:
+        """The address of an artifact of a run in MLflow's own pages."""
+        experiment = self._run(run_id)["experiment_id"]
+        return f"{self.uri.rstrip('/')}/#/experiments/{experiment}/runs/{run_id}/artifacts/{quote(path)}"
+
+    # --- runs ---
+
+    def metrics(self, run_id: str, **values: float) -> None:
+        """Logs metrics of a run, so that versions can be compared in MLflow's own UI."""
+        for key, value in values.items():
+            number = value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity"}.get(str(value), "-Infinity")
+            body = {"run_id": run_id, "key": f"{FOLDER}.{key}", "value": number, "timestamp": _now_ms(), "step": 0}
+            if self._session.ask("POST", "/runs/log-metric", json=body) is None:
+                raise _absent(f"run {run_id}")
+
+    def run_of(self, info: VersionInfo) -> str:
+        """The run that holds a version's history: its own, or one created for it and named by a tag of the version."""
+        run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
+        if run_id:
+            return run_id
+        body = {"experiment_id": self._experiment(), "run_name": f"{info.name}-{info.version}", "start_time": _now_ms()}
+        run_id = str(_info_of(self._session.ask("POST", "/runs/create", json=body, once=True), "run")["run_id"])
+        self._session.ask("POST", "/runs/update", json={"run_id": run_id, "status": "FINISHED", "end_time": _now_ms()})
+        self.tag(info.name, info.version, run_id=run_id)
+        return run_id
+
+    def _experiment(self) -> str:
+        """The experiment of runs that were created here."""
+        named = {"experiment_name": FOLDER}
+        known = self._session.ask("GET", "/experiments/get-by-name", params=named)
+        if known is None:
+            try:
+                made = self._session.ask("POST", "/experiments/create", json={"name": FOLDER})
+                return str((made or {}).get("experiment_id", ""))
+            except UsageError:  # somebody else has made it since
+                known = self._session.ask("GET", "/experiments/get-by-name", params=named)
+        if known is None:
+            raise _absent(f"the experiment {FOLDER!r}")
+        return str(known.get("experiment", {}).get("experiment_id", ""))
+
+    def _run(self, run_id: str) -> dict[str, Any]:
+        body = self._session.ask("GET", "/runs/get", params={"run_id": run_id})
+        if body is None:
+            raise _absent(f"run {run_id}")
+        return _info_of(body, "run")
+
+    # --- where artifacts are ---
+
+    def _kept_at(self, info: VersionInfo) -> str:
+        """The URI of a version's files. MLflow 3 names a logged model instead, which knows its own."""
+        query = {"name": info.name, "version": str(info.version)}
+        body = self._session.ask("GET", "/model-versions/get-download-uri", params=query)
+        if body is None:
+            raise _absent(f"version {info.version} of model {info.name!r}")
+        uri = str(body.get("artifact_uri", ""))
+        logged = uri.removeprefix("models:/")
+        if logged == uri or "/" in logged or "@" in logged:
+            return uri
+        model = self._session.ask("GET", f"/logged-models/{quote(logged, safe='')}")
+        return str(_info_of(model, "model")["artifact_uri"])
+
+    @contextmanager
+    def _artifacts(self, kept_at: str, otherwise: str, subject: str) -> Iterator[Any]:
+        """The artifacts at a URI; MLflow's own client for `otherwise`, if its server does not keep them."""
+        root = root_of(kept_at)
+        if root is not None:
+            yield ProxiedArtifacts(self._session, root)
+            return
+        mlflow = _mlflow()
+        from mlflow.store.artifact import artifact_repository_registry  # noqa: PLC0415
+
+        before = mlflow.get_tracking_uri(), mlflow.get_registry_uri()
+        try:  # the client of a version's artifacts asks another client, which knows only MLflow's globals
+            mlflow.set_tracking_uri(self.uri)
+            mlflow.set_registry_uri(self.uri)
+            with _translated(subject):
+                yield artifact_repository_registry.get_artifact_repository(otherwise, self.uri, self.uri)
+        finally:
+            mlflow.set_tracking_uri(before[0])
+            mlflow.set_registry_uri(before[1])
+
+
+def _mlflow() -> Any:
+    prepare_environment()
+    import mlflow  # noqa: PLC0415 - takes 1.3 s and 170 MB, only where it is needed
+
+    return mlflow
+
+
+def _info_of(body: dict[str, Any] | None, what: str) -> dict[str, Any]:
+    """What is known of a run or a logged model, from the answer about it.
+
+    Raises:
+        Temporary: the answer is malformed.
+    """
+    try:
+        info: dict[str, Any] = (body or {})[what]["info"]
+    except (KeyError, TypeError) as error:
+        raise Temporary(f"the registry sent a malformed {what}: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error
+    return {"artifact_uri": "", "experiment_id": "", **info}
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def _absent(subject: str) -> NotFound:
+    return NotFound(f"the registry has no {subject}", do="Check the name in the registry.")
+
+
+@contextmanager
+def _translated(subject: str) -> Iterator[None]:
+    """Turns MLflow's and requests' exceptions into ours; `subject` is what was asked for."""
+    import requests  # noqa: PLC0415 - comes with MLflow
+    from mlflow.exceptions import MlflowException  # noqa: PLC0415
+
+    try:
+        yield
+    except MlflowException as error:
+        code, status = error.error_code, error.get_http_status_code()
+        if code in ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "ENDPOINT_NOT_FOUND") or status == 404:
+            raise _absent(subject) from error
+        raise refused(subject, status, error) from error
+    except (requests.RequestException, ConnectionError, TimeoutError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", 0)
+        if status == 404:
+            raise _absent(subject) from error
+        raise refused(subject, status, error) from error

@@ -1,0 +1,95 @@
+"""What every client of the registry has in common: its names, its model versions, and what its refusals mean."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from shiplift.runtime.base.errors import NotAdmitted, RegistryDenied, ShipliftError, Temporary, UsageError
+
+CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
+TAG = "shiplift."
+FOLDER = "shiplift"  # in a run's artifacts: the author's data and spec, and Shiplift's records and reports
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionInfo:
+    """A model version in the registry; times are seconds since the epoch."""
+
+    name: str
+    version: int
+    source: str
+    run_id: str
+    created_at: float
+    tags: dict[str, str] = field(default_factory=dict)
+    aliases: tuple[str, ...] = ()
+
+
+def check_name(name: str) -> str:
+    """The name, if it is valid for a registered model.
+
+    Raises:
+        NotAdmitted: the name is empty, too long, or has a character that MLflow does not allow.
+    """
+    if not name or len(name) > 256 or any(c in name for c in "/:") or not name.isprintable() or name != name.strip():
+        raise NotAdmitted(
+            f"{name[:80]!r} can't be a model's name: it needs 1 to 256 printable characters, without `/` and `:`",
+            do="Register the model under another name.",
+        )
+    return name
+
+
+def model_and_version(name: str) -> tuple[str, int | None]:
+    """`digits/3` as a model and a version; the version is None where there is none.
+
+    Raises:
+        UsageError: the version is not a positive number.
+        NotAdmitted: the model's name can't be one.
+    """
+    model, slash, version = name.rpartition("/")
+    if not slash:
+        return check_name(name), None
+    if not (version.isascii() and version.isdecimal() and len(version) <= 10) or int(version) < 1:
+        raise UsageError(f"{version!r} is not a version number", do="Write MODEL/VERSION, such as digits/3.")
+    return check_name(model), int(version)
+
+
+def version_info(body: Any) -> VersionInfo:
+    """A version from its JSON.
+
+    Raises:
+        Temporary: it is malformed.
+    """
+    try:
+        return VersionInfo(
+            name=str(body["name"]),
+            version=int(body["version"]),
+            source=str(body.get("source", "")),
+            run_id=str(body.get("run_id", "")),
+            created_at=int(body.get("creation_timestamp", 0)) / 1000,
+            tags={str(tag["key"]): str(tag.get("value", "")) for tag in body.get("tags", [])},
+            aliases=tuple(str(alias) for alias in body.get("aliases", []) if isinstance(alias, str)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Temporary(f"the registry sent a malformed version: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error
+
+
+def refused(subject: str, status: int, cause: object) -> ShipliftError:
+    """The error for an HTTP status that is no success: 401 and 403 are for good, and any other may pass."""
+    if status == 401:
+        return RegistryDenied(
+            f"the registry wants the user name and password of an account for {subject}: it answered 401",
+            do="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of your account.",
+        )
+    if status == 403:
+        return RegistryDenied(
+            f"the registry does not let this account do that: it answered 403 for {subject}",
+            do="Use an account with more rights (MLFLOW_TRACKING_USERNAME), or ask its administrator.",
+        )
+    return unreachable(subject, cause)
+
+
+def unreachable(subject: str, cause: object) -> Temporary:
+    """The error for a registry that does not respond, or makes no sense; `subject` is what was asked for."""
+    return Temporary(
+        f"the registry does not answer for {subject}: {' '.join(str(cause).split())[:300]}",
+        do="Check that MLflow is up (`shiplift status`), then run the same command again.",
+    )
