@@ -14,6 +14,7 @@ from pathlib import Path
 import structlog
 from pydantic import ValidationError
 
+from shiplift.pipelines.daemons.operator.leadership import RENEW_S, Leadership, identity_of, pod_is_gone
 from shiplift.pipelines.daemons.operator.loop import Loop
 from shiplift.pipelines.daemons.operator.metrics import OperatorMetrics
 from shiplift.pipelines.daemons.operator.packages import PackageKeeper, serve_packages
@@ -26,7 +27,6 @@ from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import POD, TRITON_REVISION, TRITON_SERVICE
 from shiplift.runtime.serving.operator.cluster.acting import Actor
 from shiplift.runtime.serving.operator.cluster.activators import Activators, pods_of
-from shiplift.runtime.serving.operator.cluster.leadership import RENEW_S, Leadership, identity_of, pod_is_gone
 from shiplift.runtime.serving.operator.cluster.measuring import Measurer
 from shiplift.runtime.serving.operator.cluster.observing import Observer, Snapshot
 from shiplift.runtime.serving.operator.cluster.package_cache import PackageCache

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from shiplift.runtime.serving.operator.cluster.leadership import LASTS_S, RENEW_S, Leadership, identity_of, pod_is_gone
+from shiplift.pipelines.daemons.operator.leadership import LASTS_S, RENEW_S, Leadership, identity_of, pod_is_gone
 from tests.unit.api_server import ApiServer, running
 
 NAME = "shiplift-operator.leader"
