@@ -1,0 +1,161 @@
+"""What a release reads and writes in a real MLflow, whether its server keeps the artifacts or clients reach them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import mlflow
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression
+
+from shiplift.runtime.base.errors import NotAdmitted, NotFound, PromotionConflict
+from shiplift.runtime.host.processes import free_port, inherited, start_daemon, stop
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import CHAMPION, FOLDER
+from tests.integration.conftest import until
+
+KINDS = {"proxied": "--serve-artifacts", "direct": "--no-serve-artifacts"}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def uri(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder, port = tmp_path_factory.mktemp(request.param), free_port()
+    at = "--artifacts-destination" if request.param == "proxied" else "--default-artifact-root"
+    command: list[str | Path] = [
+        sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
+        "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", KINDS[request.param], at, str(folder / "artifacts"),
+    ]  # fmt: skip
+    variables = {**inherited(), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    process = start_daemon(command, environment=variables, log=folder / "mlflow.log", folder=folder)
+    address, before = f"http://127.0.0.1:{port}", (mlflow.get_tracking_uri(), mlflow.get_registry_uri())
+
+    def healthy() -> bool:
+        try:
+            return httpx.get(f"{address}/health", trust_env=False).is_success
+        except httpx.HTTPError:
+            return False
+
+    try:
+        until(healthy, seconds=120)
+        mlflow.set_tracking_uri(address)
+        mlflow.set_registry_uri(address)
+        yield address
+    finally:
+        mlflow.set_tracking_uri(before[0])
+        mlflow.set_registry_uri(before[1])
+        stop(process)
+
+
+@pytest.fixture
+def registry(uri: str) -> Registry:
+    return Registry(uri)
+
+
+@pytest.fixture(scope="module")
+def logged(uri: str) -> Any:
+    """A model with a file of its run, registered as `digits` version 1."""
+    x, y = np.eye(4, dtype=np.float32), np.arange(4)
+    with mlflow.start_run():
+        mlflow.log_text("größe: 1\n", f"{FOLDER}/a folder/shiplift.yaml")
+        info = mlflow.sklearn.log_model(
+            LogisticRegression().fit(x, y), name="m", input_example=x, registered_model_name="digits"
+        )
+    assert uri
+    return info
+
+
+def test_a_version_s_files_are_those_that_mlflow_downloads(registry: Registry, logged: Any, tmp_path: Path) -> None:
+    info = registry.version("digits", 1)
+    assert (info.name, info.version, info.run_id) == ("digits", 1, logged.run_id)
+    folder = registry.download_model(info, tmp_path / "ours", limit_mb=100)
+    theirs = Path(mlflow.artifacts.download_artifacts("models:/digits/1", dst_path=str(tmp_path / "theirs")))
+    ours = {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    kept = {path.relative_to(theirs): path.read_bytes() for path in theirs.rglob("*") if path.is_file()}
+    kept.pop(Path("registered_model_meta"), None)  # MLflow's client adds it to what it downloads
+    assert ours == kept
+    assert len(ours) > 4
+
+
+def test_files_that_are_too_large_are_not_fetched(registry: Registry, logged: Any, tmp_path: Path) -> None:
+    with pytest.raises(NotAdmitted, match="this site's limit is"):
+        registry.download_model(registry.version("digits", logged and 1), tmp_path / "m", limit_mb=0.0001)
+
+
+def test_a_run_s_texts_are_written_and_read(registry: Registry, logged: Any, tmp_path: Path) -> None:
+    assert registry.read_text(logged.run_id, f"{FOLDER}/a folder/shiplift.yaml") == "größe: 1\n"
+    assert registry.read_text(logged.run_id, f"{FOLDER}/none") is None
+    assert registry.read_text("0" * 32, "x") is None
+    for text in ("first", "größer"):
+        registry.write_text(logged.run_id, f"{FOLDER}/our 100 %.json", text)
+        assert registry.read_text(logged.run_id, f"{FOLDER}/our 100 %.json") == text
+    assert registry.download_run_file("", "x", tmp_path) is None
+
+
+def test_metrics_and_links_are_those_of_the_run(registry: Registry, logged: Any) -> None:
+    registry.metrics(logged.run_id, p99_ms=1.5, score=float("nan"))
+    metrics = mlflow.MlflowClient().get_run(logged.run_id).data.metrics
+    assert metrics[f"{FOLDER}.p99_ms"] == 1.5
+    assert np.isnan(metrics[f"{FOLDER}.score"])
+    link = registry.link(logged.run_id, f"{FOLDER}/report.html")
+    assert link.startswith(registry.uri)
+    assert link.endswith(f"/runs/{logged.run_id}/artifacts/{FOLDER}/report.html")
+    with pytest.raises(NotFound):
+        registry.metrics("0" * 32, x=1)
+    with pytest.raises(NotFound):
+        registry.link("0" * 32, "x")
+
+
+def test_aliases_move_unless_somebody_else_moved_them(registry: Registry, logged: Any) -> None:
+    assert registry.alias("digits", CHAMPION) == 0
+    registry.move_alias("digits", CHAMPION, 1, expected=0)
+    registry.move_alias("digits", CHAMPION, 1, expected=0)  # again: done already
+    assert registry.alias("digits", CHAMPION) == 1
+    assert registry.version("digits", 1).aliases == (CHAMPION,)
+    with pytest.raises(PromotionConflict, match="names version 1, not 7"):
+        registry.move_alias("digits", CHAMPION, 0, expected=7)
+    registry.move_alias("digits", CHAMPION, 0)
+    registry.move_alias("digits", CHAMPION, 0)
+    assert (registry.alias("digits", CHAMPION), registry.alias("none", CHAMPION)) == (0, 0)
+    with pytest.raises(NotFound):
+        registry.move_alias("digits", CHAMPION, 9)
+    assert logged
+
+
+def test_a_version_without_a_run_gets_one(registry: Registry, logged: Any) -> None:
+    mlflow.MlflowClient().create_registered_model("orphan")
+    for version in (1, 2):
+        mlflow.MlflowClient().create_model_version("orphan", source="s3://nowhere/x")
+        info = registry.version("orphan", version)
+        run_id = registry.run_of(info)
+        assert registry.run_of(registry.version("orphan", version)) == run_id
+        run = mlflow.MlflowClient().get_run(run_id)
+        assert (run.info.run_name, run.info.status) == (f"orphan-{version}", "FINISHED")
+    assert mlflow.get_experiment_by_name(FOLDER) is not None
+
+
+def test_what_is_not_there_is_not_found(registry: Registry, logged: Any) -> None:
+    with pytest.raises(NotFound, match="no version 9"):
+        registry.version("digits", 9)
+    with pytest.raises(NotFound, match="no version 1 of model 'none'"):
+        registry.version("none", 1)
+    assert [info.version for info in registry.versions("digits")] == [1]
+    assert registry.versions("none") == []
+    assert logged
+
+
+def test_artifacts_of_the_server_need_no_import_of_mlflow(
+    uri: str, logged: Any, request: pytest.FixtureRequest
+) -> None:
+    code = (
+        "import sys; from pathlib import Path; from shiplift.runtime.store.registry.client import Registry\n"
+        "registry = Registry(sys.argv[1]); registry.read_text(sys.argv[2], 'shiplift/none')\n"
+        "print('mlflow' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, uri, logged.run_id], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.strip() == str("direct" in request.node.name)
