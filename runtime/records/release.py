@@ -42,11 +42,10 @@ class StageRun(Record):
 
 
 class StageRuns(Record):
-    """How the stages of one pod have gone so far, in order, and the stage under way (empty: none), for which target."""
+    """How the stages of one pod have gone so far, in order, and the stage under way (empty: none)."""
 
     runs: tuple[StageRun, ...] = ()
     under_way: str = ""
-    target: str = ""
 
 
 class Ending(Record):
