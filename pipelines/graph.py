@@ -100,6 +100,8 @@ class Each:
     Inside, `target` is the item. Outside, the last stage's records are a tuple: `tuned: tuple[Tuned, ...]`.
     `unfit` says why an item can't run on this machine (empty: it can). An engine with a single machine skips such an
     item; an engine with many schedules it on a machine that fits.
+    `within` names a pod, on an engine that has pods: it goes on with an item that is the only one and is `at_home` on
+    its node, so that the item needs no pod of its own.
     """
 
     item: type[Record]
@@ -107,6 +109,13 @@ class Each:
     attribute: str
     stages: tuple[Stage, ...]
     unfit: Callable[[Any], str] = lambda _: ""
+    within: str = ""
+    at_home: Callable[[Any], bool] = lambda _: False
+
+    def only_item(self, source: Record) -> Record | None:
+        """The item of a record that has only one, if that is `at_home` on this machine; else None."""
+        items: tuple[Record, ...] = getattr(source, self.attribute)
+        return items[0] if len(items) == 1 and self.at_home(items[0]) else None
 
     @property
     def name(self) -> str:

@@ -2,10 +2,13 @@
 
 A pod takes seconds to start, and more to import what its stages need. Sharing must give no stage a right that it would
 not have alone, so stages share only with their equals. Every mistake is an error at import.
+
+A pod may go on with a fan-out that follows it, if that has a single item which needs no node of its own. What it then
+takes from a pod that it does not wait for is handed over through the ledger while both run.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -17,10 +20,25 @@ _SAME = ("sandbox", "cluster", "on_target")  # what decides a pod's credentials,
 
 @dataclass(frozen=True)
 class Pod:
-    """Stages that run one after another in a pod; a stage alone has a pod of its own name."""
+    """Stages that run one after another in a pod; a stage alone has a pod of its own name.
+
+    `then` is the fan-out that it may go on with.
+    """
 
     name: str
     stages: tuple[Stage, ...]
+    then: Each | None = None
+
+    @property
+    def all_stages(self) -> tuple[Stage, ...]:
+        """Its stages, and those that it may go on with."""
+        return (*self.stages, *(self.then.stages if self.then else ()))
+
+    @property
+    def met(self) -> dict[str, Any]:
+        """The record types, by parameter name, that only the fan-out takes: they come while the pod runs."""
+        known = {**self.takes, **self.provides}
+        return {name: kind for name, kind in self.then.takes.items() if name not in known} if self.then else {}
 
     @property
     def takes(self) -> dict[str, Any]:
@@ -34,14 +52,19 @@ class Pod:
         return {name: kind for stage in self.stages for name, kind in stage.provides.items()}
 
     @property
+    def leaves(self) -> dict[str, type[Record]]:
+        """The same with those of the fan-out, which it leaves only if it went on."""
+        return {name: kind for stage in self.all_stages for name, kind in stage.provides.items()}
+
+    @property
     def words(self) -> str:
-        """Its stages as a single word of a command line: `deploy+gate`."""
-        return "+".join(stage.name for stage in self.stages)
+        """Its stages as a single word of a command line: `deploy+gate`; `each-target` is a fan-out."""
+        return "+".join([*(stage.name for stage in self.stages), *([self.then.name] if self.then else [])])
 
     @property
     def deadline_s(self) -> int:
         """For how long it may run; each stage has a deadline of its own within."""
-        return sum(stage.at.deadline_s for stage in self.stages)
+        return sum(stage.at.deadline_s for stage in self.all_stages)
 
     def without_bench(self) -> tuple["Pod", "Pod"] | None:
         """The same without the stage that measures, and that stage's own pod; None if no stage of several does."""
@@ -69,6 +92,11 @@ def inside(each: Each) -> tuple[Pod, ...]:
     return tuple(pod for pod in _grouped(each.stages) if isinstance(pod, Pod))
 
 
+def handed_over(pods: Sequence[Pod | Each]) -> tuple[type[Record], ...]:
+    """The records that a pod meets while it runs, so that the ledger has to pass them on."""
+    return tuple(kind for pod in flat(pods) for name, kind in pod.met.items())
+
+
 def flat(pods: Sequence[Pod | Each]) -> Iterator[Pod]:
     """Every pod, including those of a fan-out."""
     for pod in pods:
@@ -85,10 +113,21 @@ def _grouped(stages: Sequence[Stage | Each]) -> tuple[Pod | Each, ...]:
         name = stage.at.pod or stage.name
         shared.setdefault(name, []).append(stage)
         nodes[name] = Pod(name, tuple(shared[name]))
+    for each in [node for node in nodes.values() if isinstance(node, Each) and node.within]:
+        nodes[each.within] = _going_on(nodes.get(each.within), each)
     for node in nodes.values():
         if isinstance(node, Pod):
             _check(node)
     return _ordered(nodes)
+
+
+def _going_on(pod: Pod | Each | None, each: Each) -> Pod:
+    if not isinstance(pod, Pod) or each.source not in pod.provides:
+        raise TypeError(f"{each.name} is `within` pod {each.within!r}, which does not provide {each.source!r}")
+    for stage in each.stages:
+        if (stage.at.sandbox, stage.at.cluster) != (pod.stages[0].at.sandbox, pod.stages[0].at.cluster):
+            raise TypeError(f"pod {pod.name!r} has other rights than {stage.name} of {each.name}")
+    return replace(pod, then=each)
 
 
 def _check(pod: Pod) -> None:

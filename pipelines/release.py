@@ -46,6 +46,8 @@ RELEASE = Pipeline(
                 Stage(tune, replace(ON_TARGET, memory="2Gi", deadline_s=7200, bench=True)),
             ),
             unfit=machine.unfit_here,
+            within=PREPARE.pod,
+            at_home=machine.at_home,
         ),
         Stage(deploy, replace(DELIVER, keep="effect")),
         Stage(load_test, replace(DELIVER, cpu=CPU, memory="2Gi", deadline_s=7200, uses=deploy)),

@@ -42,10 +42,11 @@ class StageRun(Record):
 
 
 class StageRuns(Record):
-    """How the stages of one pod have gone so far, in order, and the stage under way (empty: none)."""
+    """How the stages of one pod have gone so far, in order, and the stage under way (empty: none), for which target."""
 
     runs: tuple[StageRun, ...] = ()
     under_way: str = ""
+    target: str = ""
 
 
 class Ending(Record):

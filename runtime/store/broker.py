@@ -21,7 +21,7 @@ from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.site import Site
 
 SCHEME, HOST, PORT = "broker", "127.0.0.1", 8010
-END = "/end"
+END, GO_ON = "/end", "/go-on"
 FAILED = 422  # the status of a response whose body is a `Failure`
 _START_S = 180
 _TIMEOUT = httpx.Timeout(600, connect=5)  # it may fetch a large model before it answers
@@ -86,6 +86,11 @@ class Broker:
     def put(self, key: str, stage: str, record: Record) -> None:
         """Stores the record of the stage."""
         self.ask("PUT", f"/records/{stage}/{key}", content=record.model_dump_json())
+
+    def go_on(self) -> dict[str, Any] | None:
+        """What the fan-out that follows takes from elsewhere, as JSON by name; None if it can't run in this pod."""
+        answer = self.ask("PUT", GO_ON)
+        return dict(answer.json()) if answer is not None else None
 
     def explain(self, error: NotFound) -> NotFound:
         """The error, or if the version is gone from the registry, one that says so."""

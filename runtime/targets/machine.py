@@ -80,6 +80,11 @@ def unfit_here(target: Target) -> str:
     return ""
 
 
+def at_home(target: Target) -> bool:
+    """Whether this machine may stand for a target's nodes: it matches, and the target selects none of its own."""
+    return not (target.node_selector or target.tolerations or unfit_here(target))
+
+
 def mismatch(target: Target, machine: Hardware) -> str:
     """Why a machine does not match a target; empty if it does."""
     if target.gpu:

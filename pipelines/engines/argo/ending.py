@@ -23,6 +23,7 @@ from shiplift.pipelines.engines.argo.workflows import (
     outputs,
 )
 from shiplift.pipelines.graph import Each, Pipeline, Stage
+from shiplift.pipelines.pods import Pod
 from shiplift.runtime.base.errors import (
     Cancelled,
     ClusterRefused,
@@ -97,15 +98,15 @@ def stages_of(
 
     `told` says how far the pod of a node under way has come, as far as it is known; else its first stage is under way.
     """
-    together = {dashed(pod.name): pod.stages for pod in pods.flat(pods.of(pipeline))}
-    alone = {dashed(stage.name): (stage,) for stage in pipeline.flat()}
+    together = {dashed(pod.name): pod for pod in pods.flat(pods.of(pipeline))}
+    alone = {dashed(stage.name): Pod(stage.name, (stage,)) for stage in pipeline.flat()}
     latest: dict[tuple[str, str], list[Reached]] = {}
     for node in _pods(workflow):
         name = str(node.get("templateName"))
-        if stages := together.get(name) or alone.get(name):
-            latest[name, _target(node)] = list(_reached(node, stages, told))
+        if pod := together.get(name) or alone.get(name):
+            latest[name, _target(node)] = list(_reached(node, pod, told))
     order = [stage.name for stage in pipeline.flat()]
-    reached = [each for pod in latest.values() for each in pod]
+    reached = [each for stages in latest.values() for each in stages]
     return sorted(reached, key=lambda each: order.index(each.stage.name))
 
 
@@ -115,19 +116,20 @@ def _pods(workflow: Object) -> list[Node]:
     return sorted(nodes_, key=lambda node: str(node.get("startedAt") or ""))
 
 
-def _reached(node: Node, stages: tuple[Stage, ...], told: Callable[[Node], StageRuns | None]) -> Iterator[Reached]:
+def _reached(node: Node, pod: Pod, told: Callable[[Node], StageRuns | None]) -> Iterator[Reached]:
     """The stages that a pod has reached: what it says of them, and the one under way according to Argo."""
     text = outputs(node).get(StageRuns.parameter())
     report = StageRuns.model_validate_json(text) if text else (told(node) if under_way(node) else None) or StageRuns()
-    by_name = {stage.name: stage for stage in stages}
+    by_name = {stage.name: stage for stage in pod.all_stages}
     runs = [run for run in report.runs if run.name in by_name]
     for run in runs:
-        yield Reached(stage=by_name[run.name], node=node, run=run.model_copy(update={"target": _target(node)}))
-    left = [stage for stage in stages if stage.name not in {run.name for run in runs}]
-    if not left or (runs and (runs[-1].outcome != "ok" or node.get("phase") == SUCCEEDED)):
+        target = _target(node) or run.target
+        yield Reached(stage=by_name[run.name], node=node, run=run.model_copy(update={"target": target}))
+    left = [stage for stage in pod.stages if stage.name not in {run.name for run in runs}]
+    stage = by_name.get(report.under_way) or next(iter(left), None)
+    if stage is None or (runs and (runs[-1].outcome != "ok" or node.get("phase") == SUCCEEDED)):
         return
-    stage = by_name.get(report.under_way, left[0])
-    yield Reached(stage=stage, node=node, run=_run_of(stage, node))
+    yield Reached(stage=stage, node=node, run=_run_of(stage, node, _target(node) or report.target))
 
 
 def under_way(node: Node) -> bool:
@@ -135,12 +137,12 @@ def under_way(node: Node) -> bool:
     return not ended(node.get("phase"))
 
 
-def _run_of(stage: Stage, node: Node) -> StageRun:
+def _run_of(stage: Stage, node: Node, target: str) -> StageRun:
     """How a stage went, according to Argo; a stage that has not ended counts as cancelled."""
     started, finished = node.get("startedAt"), node.get("finishedAt")
     return StageRun(
         name=stage.name,
-        target=_target(node),
+        target=target,
         seconds=_seconds(finished) - _seconds(started) if started and finished else 0.0,
         outcome="cancelled" if under_way(node) else "ok" if node.get("phase") == SUCCEEDED else "failed",
         message=str(node.get("message", "")),

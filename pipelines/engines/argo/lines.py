@@ -10,16 +10,16 @@ from typing import get_args
 
 from shiplift.runtime.records.release import StageOutcome, StageRun, StageRuns
 
-_STARTED = "started"
+_STARTED = re.compile(r"started( for (?P<target>.+))?")
 _FINISHED = re.compile(
     rf"(?P<outcome>{'|'.join(get_args(StageOutcome))}) after (?P<seconds>[0-9]+[.][0-9]+) s"
     r"(?P<cached> [(]cached[)])?(: (?P<message>.*))?"
 )
 
 
-def started(stage: str) -> str:
-    """The line of a stage that begins."""
-    return f"{stage}: {_STARTED}"
+def started(stage: str, target: str = "") -> str:
+    """The line of a stage that begins, for a target if it runs once per target."""
+    return f"{stage}: started for {target}" if target else f"{stage}: started"
 
 
 def progressed(stage: str, message: str, done: float | None) -> str:
@@ -44,11 +44,11 @@ def told(lines: Iterable[str], stages: Collection[str]) -> Iterator[StageRuns]:
     report = StageRuns()
     for line in lines:
         stage, text = split(line, stages)
-        if stage and text == _STARTED:
-            report = StageRuns(runs=report.runs, under_way=stage)
+        if stage and (begun := _STARTED.fullmatch(text)):
+            report = StageRuns(runs=report.runs, under_way=stage, target=begun["target"] or "")
         elif stage == report.under_way and (match := _FINISHED.fullmatch(text)):
             run = StageRun(
-                name=stage, seconds=float(match["seconds"]), cached=bool(match["cached"]),
+                name=stage, target=report.target, seconds=float(match["seconds"]), cached=bool(match["cached"]),
                 outcome=match["outcome"], message=match["message"] or "",
             )  # fmt: skip
             report = StageRuns(runs=(*report.runs, run))

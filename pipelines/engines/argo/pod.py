@@ -5,11 +5,13 @@
 The rules are those of engine 1: a finished stage is looked up in the ledger by its cache key and not run again, so a
 pod that was lost goes on where it was. A stage's record is passed to the later stages, and written where the engine
 looks. The records of all targets reach a single pod in a single argument, so such a record goes into the artifact
-store, and its digest into the argument. The first stage that fails or objects ends the pod. Its exit code says how, the
+store, and its digest into the argument. `admit+export+each-target` goes on with a fan-out if its broker says that the
+only item may run here. The first stage that fails or objects ends the pod. Its exit code says how, the
 pod's termination message which stage and why, and `stage_runs.json` and `failure.json` say both to the last stage.
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import sys
@@ -28,8 +30,8 @@ from shiplift.pipelines.engines.argo.workflows import as_parameter
 from shiplift.pipelines.engines.attempt import Attempt, Done, ResultCache, failure_of
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.graph import Each, Stage, load
-from shiplift.pipelines.pods import Pod
-from shiplift.pipelines.release import RELEASE, SINGLE
+from shiplift.pipelines.pods import Pod, handed_over
+from shiplift.pipelines.release import PODS, RELEASE, SINGLE
 from shiplift.runtime.base.errors import Cancelled, RecordTooLarge, UsageError
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.confinement import workplace
@@ -47,6 +49,7 @@ from shiplift.runtime.store.broker import Broker, brokered, is_brokered
 from shiplift.runtime.store.ledger import Ledger
 
 MAX_RECORD_BYTES = 96 * 1024  # the kernel allows 128 KiB per argument, and Argo's escaping needs room
+HANDED_OVER = handed_over(PODS)
 _GATHERED = tuple(stage.gives for stage in RELEASE if isinstance(stage, Each))
 _STORED = "$stored"  # in place of a stored record: `{"$stored": ARTIFACT}`
 _MESSAGE = Path("/dev/termination-log")
@@ -55,13 +58,24 @@ _MESSAGE_BYTES = 4000
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """Stages and the arguments that come from outside their pod, from a command line."""
+    """Stages and the arguments that come from outside their pod, from a command line.
+
+    `workflow` is the name of the Workflow that the last stage concludes, `attempt` identifies the one that this pod is
+    part of, for records that are handed over between pods.
+    """
 
     stages: tuple[Stage, ...]
     out: Path
     arguments: dict[str, Any]
     workflow: str = ""
+    attempt: str = ""
     broker: Broker | None = None
+    then: Each | None = None
+
+    @property
+    def pod(self) -> Pod:
+        """Its stages and the fan-out that it may go on with, as a pod."""
+        return Pod("", self.stages, self.then)
 
     @property
     def target(self) -> str:
@@ -85,13 +99,13 @@ def parse(words: Sequence[str]) -> Call:
         ArtifactCorrupt: a stored record is gone or altered.
     """
     word = words[0] if words else ""
-    stages = _stages(word)
+    pod = _pod(word)
     pairs = dict(zip((word.removeprefix("--") for word in words[1::2]), words[2::2], strict=False))
     try:
         site = _site(pairs)
         arguments = {
             name: pairs[name] if kind is str else load(kind, _resolved(json.loads(pairs[name]), site))
-            for name, kind in Pod(word, stages).takes.items()
+            for name, kind in pod.takes.items()
             if kind is not Ending
         }
         # The ledger needs these to identify the release, even if no stage takes them.
@@ -99,7 +113,8 @@ def parse(words: Sequence[str]) -> Call:
             arguments[Request.parameter()] = load(Request, json.loads(pairs[Request.parameter()]))
         arguments |= {Site.parameter(): site} if site else {}
         return Call(
-            stages=stages, out=Path(pairs["out"]), arguments=arguments, workflow=pairs.get("workflow", ""),
+            stages=pod.stages, then=pod.then, out=Path(pairs["out"]), arguments=arguments,
+            workflow=pairs.get("workflow", ""), attempt=pairs.get("attempt", ""),
             broker=Broker(site.registry_uri) if site and is_brokered(site.registry_uri) else None,
         )  # fmt: skip
     except KeyError as error:
@@ -108,13 +123,15 @@ def parse(words: Sequence[str]) -> Call:
         raise UsageError(f"{word}: {' '.join(str(error).split())[:1000]}", do="Fix that record.") from error
 
 
-def _stages(word: str) -> tuple[Stage, ...]:
+def _pod(word: str) -> Pod:
     known = {stage.name: stage for stage in (*RELEASE.flat(), *SINGLE, RELEASE.on_exit) if stage is not None}
     names = word.split("+")
+    then = next((each for each in RELEASE if isinstance(each, Each) and each.name == names[-1] and names[1:]), None)
+    names = names[:-1] if then else names
     unknown = [name for name in names if name not in known]
     if unknown:
         raise UsageError(f"there is no stage {unknown[0]!r}", do=f"Stages are: {', '.join(known)}.")
-    return tuple(known[name] for name in names)
+    return Pod(word, tuple(known[name] for name in names), then)
 
 
 def _site(pairs: Mapping[str, str]) -> Site | None:
@@ -141,12 +158,14 @@ class _Walk:
     call: Call
     known: dict[str, Any]
     check: Callable[[], None]
+    target: str
+    later: list[Stage]
     runs: list[StageRun] = field(default_factory=list)
 
     def note(self, under_way: str = "") -> None:
         """Writes how the stages went so far: if the pod is lost, the last stage knows how far it came."""
         self.call.out.mkdir(parents=True, exist_ok=True)
-        report = StageRuns(runs=tuple(self.runs), under_way=under_way)
+        report = StageRuns(runs=tuple(self.runs), under_way=under_way, target=self.target if under_way else "")
         (self.call.out / f"{StageRuns.parameter()}.json").write_text(report.model_dump_json())
 
 
@@ -155,15 +174,37 @@ def run(call: Call) -> int:
 
     SIGTERM cancels a stage, which cleans up first; a shielded stage runs to its end, and its record is written.
     """
-    code = 0
     with interruptible(_cancelled) as check, _cooled():
-        walk = _Walk(call=call, known=dict(call.arguments), check=check)
-        for stage in call.stages:
-            with shielded() if stage.at.shielded else nullcontext():
-                code = _run_stage(walk, stage)
-            if code:
-                break
+        walk = _Walk(
+            call=call, known=dict(call.arguments), check=check, target=call.target, later=list(call.pod.all_stages)
+        )
+        return _run_stages(walk, call.stages) or _go_on(walk)
+
+
+def _run_stages(walk: _Walk, stages: Sequence[Stage]) -> int:
+    code = 0
+    for stage in stages:
+        walk.later.remove(stage)
+        with shielded() if stage.at.shielded else nullcontext():
+            code = _run_stage(walk, stage)
+        if code:
+            break
     return code
+
+
+def _go_on(walk: _Walk) -> int:
+    """Runs the stages of the fan-out, if the broker says that its only item may run in this pod."""
+    each, broker = walk.call.then, walk.call.broker
+    if each is None or broker is None or each.only_item(walk.known[each.source]) is None:
+        return 0
+    walk.check()
+    records = broker.go_on()
+    if records is None:  # what it would need is not there yet: pods of their own wait for it
+        return 0
+    kinds = {each.item.parameter(): each.item, **walk.call.pod.met}
+    walk.known |= {name: load(kind, records[name]) for name, kind in kinds.items()}
+    walk.target = str(records[each.item.parameter()].get("name", ""))
+    return _run_stages(walk, each.stages)
 
 
 @contextmanager
@@ -181,11 +222,11 @@ def _cancelled(_number: Signals) -> Cancelled:
 
 def _run_stage(walk: _Walk, stage: Stage) -> int:
     walk.note(under_way=stage.name)
-    _print(started(stage.name))
+    _print(started(stage.name, walk.target))
     attempt = Attempt(
         stage=stage,
         arguments=partial(_arguments, walk, stage),
-        target=walk.call.target,
+        target=walk.target,
         cache=walk.call.cache,
         listener=partial(_on_progress, walk.check, stage),
         deliver=partial(_deliver, walk.call, stage),
@@ -204,8 +245,8 @@ def _run_stage(walk: _Walk, stage: Stage) -> int:
 
 def _warm_next(walk: _Walk, stage: Stage) -> None:
     """Starts the pod's next sandbox while `stage` runs: after a miss, later stages will most likely run too."""
-    later = walk.call.stages[walk.call.stages.index(stage) + 1 :]
-    entry, site = next((each.at.warm for each in later if each.at.warm), None), walk.known.get(Site.parameter())
+    entry = next((later.at.warm for later in walk.later if later.at.warm), None)
+    site = walk.known.get(Site.parameter())
     if entry and stage.at.keep == "result" and isinstance(site, Site):
         workplace.warm(entry, Path(site.home), site.sandbox)
 
@@ -234,8 +275,15 @@ def _api(call: Call) -> KubernetesClient:
 
 def _deliver(call: Call, stage: Stage, record: Record) -> None:
     _write_record(call, record)
+    if stage.gives in HANDED_OVER and call.attempt and call.cache:
+        call.cache.put(handover(call.attempt, stage), stage.name, record)
     if stage is RELEASE.on_exit:
         _api(call).merge(WORKFLOW, call.workflow, concluding_patch(_workflow(call), record))
+
+
+def handover(attempt: str, stage: Stage) -> str:
+    """The key, in the ledger, of a record that a pod hands over to another one of the same Workflow."""
+    return hashlib.sha256(f"{stage.name} of {attempt}".encode()).hexdigest()
 
 
 def _parts(record: Record) -> dict[str, Record]:

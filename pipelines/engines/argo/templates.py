@@ -37,7 +37,7 @@ from shiplift.pipelines.engines.argo.workflows import ERROR, LATE
 from shiplift.pipelines.engines.interruption import GRACE_S
 from shiplift.pipelines.graph import Each, Pipeline, Stage
 from shiplift.pipelines.pods import Pod
-from shiplift.pipelines.release import RELEASE, SINGLE
+from shiplift.pipelines.release import PODS, RELEASE, SINGLE
 from shiplift.runtime.base.errors import Cancelled, Temporary
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageRuns
@@ -54,6 +54,7 @@ _RETRY_IF = (
     f"[{Temporary.exit_code}, {Cancelled.exit_code}, {128 + signal.SIGTERM}] or "
     f"(asInt(lastRetry.exitCode) == {128 + signal.SIGKILL} and not (lastRetry.message contains 'OOMKilled')))"
 )
+_HANDED_OVER = pods.handed_over(PODS)
 _STAGES = "stages"  # the input of a pod some of whose stages may have a pod of their own
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
@@ -232,7 +233,7 @@ def _shape(
 
 def _size(settings: TemplateSettings, pod: Pod) -> Size:
     """The largest request of a pod's stages: they run one after another."""
-    sizes = [settings.sizes.get(stage.name, Size(cpu=stage.at.cpu, memory=stage.at.memory)) for stage in pod.stages]
+    sizes = [settings.sizes.get(stage.name, Size(cpu=stage.at.cpu, memory=stage.at.memory)) for stage in pod.all_stages]
     return Size(
         cpu=max((size.cpu for size in sizes), key=quantity), memory=max((size.memory for size in sizes), key=quantity)
     )
@@ -254,6 +255,8 @@ def _restricted() -> m.SecurityContext:
 
 def _broker(settings: TemplateSettings, arguments: list[str]) -> m.UserContainer:
     """The container with the secrets of a stage that handles an author's files; see `pipelines.engines.argo.broker`."""
+    mounts = {"broker-work": HOME, "broker-tmp": "/tmp", "ledger": f"{CONFIG}/ledger",  # noqa: S108
+              "targets": f"{CONFIG}/targets"}  # fmt: skip
     return m.UserContainer(
         name="broker",
         image=settings.image,
@@ -263,7 +266,7 @@ def _broker(settings: TemplateSettings, arguments: list[str]) -> m.UserContainer
         env=[m.EnvVar(name="HOME", value="/tmp"), m.EnvVar(name="PYTHONUNBUFFERED", value="1")],  # noqa: S108
         env_from=_secrets(REGISTRY_RELEASE, ARTIFACTS_SECRET),
         resources=m.ResourceRequirements(requests={"cpu": "50m", "memory": "256Mi"}, limits={"memory": "1Gi"}),
-        volume_mounts=_mounted({"broker-work": HOME, "broker-tmp": "/tmp", "ledger": f"{CONFIG}/ledger"}),  # noqa: S108
+        volume_mounts=_mounted(mounts),
         security_context=_restricted(),
     )
 
@@ -275,11 +278,11 @@ def _container(
     stages = f"{{{{inputs.parameters.{_STAGES}}}}}" if _STAGES in inputs else pod.words
     words = [stages, "--out", OUT, *more, *arguments]
     at = pod.stages[0].at
-    names = [*pod.provides, StageRuns.parameter(), Failure.parameter()]
+    names = [*pod.leaves, StageRuns.parameter(), Failure.parameter()]
     return Container(
         name=dashed(pod.name),
         **_shape(settings, _size(settings, pod), deadline_s=pod.deadline_s, account=_account(pod), sandbox=at.sandbox),
-        labels={STAGES: ".".join(stage.name for stage in pod.stages), **({SANDBOX: "true"} if at.sandbox else {})},
+        labels={STAGES: ".".join(stage.name for stage in pod.all_stages), **({SANDBOX: "true"} if at.sandbox else {})},
         command=["python", "-m", "shiplift.pipelines.engines.argo.pod"],
         args=[*words, "--broker", "here"] if at.sandbox else words,
         sidecars=[_broker(settings, words)] if at.sandbox else None,
@@ -304,7 +307,9 @@ def _measures_elsewhere(pod: Pod) -> bool:
 def _pod(settings: TemplateSettings, pod: Pod, *more: str) -> Container:
     values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in pod.takes}
     release = {name: f"{{{{workflow.parameters.{name}}}}}" for name in ("site", "request")}  # for the ledger
-    return _container(settings, pod, release | values, inputs=[*pod.takes, *more])
+    met = pod.met or any(stage.gives in _HANDED_OVER for stage in pod.stages)
+    attempt = ["--attempt", "{{workflow.uid}}"] if met else []
+    return _container(settings, pod, release | values, *attempt, inputs=[*pod.takes, *more])
 
 
 def _last(settings: TemplateSettings, stage: Stage, *, workflow: str) -> Container:
@@ -329,9 +334,12 @@ def _on_target(settings: TemplateSettings, pod: Pod) -> str:
 
 
 def _fan_out(settings: TemplateSettings, each: Each) -> DAG:
-    """The pods of an item. It is passed by name and selected here, so that a node is called `each-target(0:cpu)`."""
+    """The pods of an item. It is passed by name and selected here, so that a node is called `each-target(0:cpu)`.
+
+    If an earlier pod went on with the item, its record is an input, and no pod runs.
+    """
     output, item = each.gives.parameter(), each.item.parameter()
-    inputs = [*each.takes, each.source, "item"]
+    inputs = [*each.takes, each.source, "item", *([output] if each.within else [])]
     values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
     selected = (
         f"filter(jsonpath(inputs.parameters.{each.source}, '$.{each.attribute}'), {{#.name == inputs.parameters.item}})"
@@ -343,9 +351,12 @@ def _fan_out(settings: TemplateSettings, each: Each) -> DAG:
     with DAG(
         name=dashed(each.name),
         inputs=[Parameter(name=name) for name in dict.fromkeys(inputs)],
-        outputs=[Parameter(name=output, value_from=_result(output, last, apart))],
+        outputs=[Parameter(name=output, value_from=_result(each, last, apart))],
     ) as dag:
         wired = _wire(tasks, built, {**values, item: f"{{{{=toJson({selected}[0])}}}}"})
+        if each.within:
+            for task in wired.values():
+                task.when = f"{{{{=inputs.parameters.{output} == ''}}}}"
         if apart:
             _set_apart(wired, last, *apart, elsewhere=f"{selected}[0].server == 'nvidia'")
     return dag
@@ -359,14 +370,17 @@ def _set_apart(tasks: Mapping[str, Task], pod: Pod, rest: Pod, bench: Pod, *, el
     tasks[bench.name].when = f"{{{{={elsewhere}}}}}"
 
 
-def _result(output: str, last: Pod, apart: tuple[Pod, Pod] | None) -> m.ValueFrom:
+def _result(each: Each, last: Pod, apart: tuple[Pod, Pod] | None) -> m.ValueFrom:
     """The last record of an item, from the pod that made it."""
-    value = f"tasks.{dashed(last.name)}.outputs.parameters.{output}"
-    if apart is None:
-        return m.ValueFrom(parameter=f"{{{{{value}}}}}")
-    return m.ValueFrom(
-        expression=f"{value} != '' ? {value} : tasks.{dashed(apart[1].name)}.outputs.parameters.{output}"
-    )
+    output = each.gives.parameter()
+    made = f"tasks.{dashed(last.name)}.outputs.parameters.{output}"
+    places = [made, *([f"tasks.{dashed(apart[1].name)}.outputs.parameters.{output}"] if apart else [])]
+    if each.within:
+        places.insert(0, f"inputs.parameters.{output}")
+    if len(places) == 1:
+        return m.ValueFrom(parameter=f"{{{{{made}}}}}")
+    *others, last_place = places
+    return m.ValueFrom(expression="".join(f"{place} != '' ? {place} : " for place in others) + last_place)
 
 
 def _wire(nodes: Sequence[Pod | Each], built: Mapping[str, Container | DAG], source: dict[str, str]) -> dict[str, Task]:
@@ -382,6 +396,10 @@ def _wire(nodes: Sequence[Pod | Each], built: Mapping[str, Container | DAG], sou
             values += [
                 Parameter(name=node.source, value=source[node.source]), Parameter(name="item", value="{{item}}")
             ]  # fmt: skip
+            if node.within:
+                output = node.gives.parameter()
+                done = f"{{{{tasks.{dashed(node.within)}.outputs.parameters.{output}}}}}"
+                values.append(Parameter(name=output, value=done))
         task = Task(name=dashed(node.name), template=built[node.name], arguments=values, with_param=items)
         tasks[node.name] = task
         needs = [*node.takes, *([node.source] if isinstance(node, Each) else [])]

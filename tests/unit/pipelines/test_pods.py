@@ -49,8 +49,8 @@ def pipeline(first: Placement = TOGETHER, second: Placement = TOGETHER, third: P
 
 def test_the_pods_of_a_release() -> None:
     assert {pod.name: pod.words for pod in pods.flat(PODS)} == {
-        "prepare": "admit+find_targets+export", "find_champion": "find_champion", "optimize": "quantize+package+tune",
-        "deliver": "deploy+load_test+gate+promote",
+        "prepare": "admit+find_targets+export+each-target", "find_champion": "find_champion",
+        "optimize": "quantize+package+tune", "deliver": "deploy+load_test+gate+promote",
     }  # fmt: skip
 
 
@@ -116,3 +116,72 @@ def test_a_stage_that_measures_may_leave_its_pod() -> None:
     assert apart is not None
     assert [pod.words for pod in apart] == ["quantize+package", "tune"]
     assert apart[1].without_bench() is None
+
+
+class Item(Record):
+    """What a fan-out runs for."""
+
+    name: str
+
+
+class Items(Record):
+    """The items, and what else `spread` returns."""
+
+    items: tuple[Item, ...] = ()
+
+
+class Aside(Record):
+    """What a pod beside the first one returns."""
+
+
+class Fourth(Record):
+    """What the fan-out returns."""
+
+
+def spread(asked: Asked) -> Items:
+    return Items()
+
+
+def look_aside(asked: Asked) -> Aside:
+    return Aside()
+
+
+def work(item: Item, items: Items, aside: Aside) -> Fourth:
+    return Fourth()
+
+
+def spreading(within: str = "together", **at: Any) -> Pipeline:
+    each = Each(Item, "items", "items", (Stage(work, Placement(**at)),), within=within, at_home=lambda _: True)
+    return Pipeline("wide", inputs=(Asked,), stages=(Stage(spread, TOGETHER), Stage(look_aside), each))
+
+
+def test_a_pod_may_go_on_with_the_fan_out_that_follows_it() -> None:
+    together = next(pod for pod in pods.flat(pods.of(spreading())) if pod.name == "together")
+    assert (together.words, list(together.takes), list(together.leaves)) == (
+        "spread+each-item", ["asked"], ["items", "fourth"],
+    )  # fmt: skip
+    assert together.met == {"aside": Aside}
+    assert pods.handed_over(pods.of(spreading())) == (Aside,)
+    assert together.deadline_s == 2 * 1800
+
+
+def test_only_an_item_that_is_alone_and_at_home_needs_no_pod_of_its_own() -> None:
+    (each,) = [stage for stage in spreading() if isinstance(stage, Each)]
+    first, second = Item(name="a"), Item(name="b")
+    assert each.only_item(Items(items=(first,))) == first
+    assert each.only_item(Items(items=(first, second))) is None
+    assert replace(each, at_home=lambda _: False).only_item(Items(items=(first,))) is None
+
+
+@pytest.mark.parametrize(
+    ("within", "at", "message"),
+    [
+        ("together", {"sandbox": True}, "'together' has other rights than work"),
+        ("together", {"cluster": True}, "'together' has other rights than work"),
+        ("look_aside", {}, "'look_aside', which does not provide 'items'"),
+        ("elsewhere", {}, "'elsewhere', which does not provide 'items'"),
+    ],
+)
+def test_a_fan_out_goes_on_only_in_a_pod_of_its_equals(within: str, at: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        pods.of(spreading(within, **at))

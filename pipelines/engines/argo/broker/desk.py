@@ -30,12 +30,17 @@ class Denied(Exception):
 
 @dataclass
 class Desk:
-    """What a stage may ask for. `arguments` are those of the stage; `on_record` is called once its record is stored."""
+    """What a stage may ask for. `arguments` are those of the stage; `on_record` is called once its record is stored.
+
+    `go_on` opens the desk of the stage that follows the pod's own ones, if it may run here, and returns what it takes
+    from elsewhere.
+    """
 
     stage: Stage
     arguments: Mapping[str, Any]
     version: VersionFolder
     on_record: Callable[[Record], None] = lambda _: None
+    go_on: Callable[[], dict[str, Record] | None] = lambda: None
     _stored: set[str] = field(default_factory=set)
 
     # --- the version's files ---

@@ -27,7 +27,7 @@ from shiplift.pipelines.engines.argo.broker.desks import Desks
 from shiplift.pipelines.engines.attempt import failure_of
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.store.broker import END, FAILED, HOST, PORT
+from shiplift.runtime.store.broker import END, FAILED, GO_ON, HOST, PORT
 
 _ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 _CHUNK = 1 << 20
@@ -69,6 +69,13 @@ def _list(asked: Asked) -> Reply:
     return _json({"files": asked.desk.listing(match.group(1))})
 
 
+def _go_on(asked: Asked) -> Reply:
+    records = asked.desk.go_on()
+    if records is None:
+        raise FileNotFoundError("the stages that follow can't run in this pod")
+    return _json({name: record.model_dump(mode="json") for name, record in records.items()})
+
+
 def _put_blob(asked: Asked) -> Reply:
     (sha256,) = asked.at
     asked.desk.store(sha256, asked.sent)
@@ -90,6 +97,7 @@ def _put_lesson(asked: Asked) -> Reply:
 _ROUTES: tuple[tuple[str, str, Callable[[Asked], Reply]], ...] = (
     ("GET", "/ready", lambda _: Reply()),
     ("PUT", END, lambda _: Reply()),
+    ("PUT", GO_ON, _go_on),
     ("GET", "/version", lambda asked: _json(asdict(asked.desk.version.info))),
     ("GET", "/run", lambda asked: Reply(asked.desk.version.run_id.encode())),
     ("GET", "/run/file", lambda asked: Reply(file=asked.desk.run_file(asked.query["run"], asked.query["path"]))),

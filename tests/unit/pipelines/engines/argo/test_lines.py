@@ -32,6 +32,13 @@ def test_the_stage_under_way_is_the_last_that_started() -> None:
     assert (last.under_way, [run.name for run in last.runs]) == ("export", ["admit"])
 
 
+def test_a_stage_of_a_target_says_which() -> None:
+    reports = list(told([started("export", "cpu: fast"), finished(StageRun(name="export"))], STAGES))
+    assert reports[0] == StageRuns(under_way="export", target="cpu: fast")
+    assert [run.target for run in reports[1].runs] == ["cpu: fast"]
+    assert reports[1].target == ""
+
+
 def test_a_stage_that_is_not_under_way_can_not_end() -> None:
     assert list(told([started("admit"), finished(StageRun(name="export"))], STAGES)) == [StageRuns(under_way="admit")]
 

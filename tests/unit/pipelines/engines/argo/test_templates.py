@@ -77,8 +77,8 @@ def test_stages_that_may_share_a_pod_do() -> None:
         for name, template in by_name().items() if "container" in template
     }  # fmt: skip
     assert stages == {
-        "prepare": "admit.find_targets.export", "optimize": "quantize.package.tune", "tune": "tune",
-        "find-champion": "find_champion", "deliver": "deploy.load_test.gate.promote", "conclude": "conclude",
+        "prepare": "admit.find_targets.export.quantize.package.tune", "optimize": "quantize.package.tune",
+        "tune": "tune", "find-champion": "find_champion", "deliver": "deploy.load_test.gate.promote", "conclude": "conclude",
     }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_a_pod_takes_what_its_stages_lack_and_gives_the_records_of_each() -> Non
         template = templates[shared.name.replace("_", "-")]
         given = {parameter["name"] for parameter in template["outputs"]["parameters"]}
         assert {parameter["name"] for parameter in template["inputs"]["parameters"]} - {"stages"} == set(shared.takes)
-        assert given == {*shared.provides, "stage_runs", "failure"}
+        assert given == {*shared.leaves, "stage_runs", "failure"}
         for stage in shared.stages:
             assert set(stage.takes) <= {*shared.takes, *given}
             assert stage.gives.parameter() in given
@@ -106,6 +106,22 @@ def test_a_target_that_is_measured_elsewhere_gives_the_account_for_that_to_one_s
     stages = {item["name"]: item["value"] for item in optimize["arguments"]["parameters"]}["stages"]
     assert stages == f"{{{{={elsewhere} == 'nvidia' ? 'quantize+package' : 'quantize+package+tune'}}}}"
     assert tune["when"] == f"{{{{={elsewhere} == 'nvidia'}}}}"
+
+
+def test_a_fan_out_that_an_earlier_pod_went_on_with_runs_no_pod_of_its_own() -> None:
+    templates = by_name()
+    assert {word for word in templates["prepare"]["container"]["args"] if "each-target" in word} == {
+        "admit+find_targets+export+each-target"
+    }
+    (tuned,) = [each for each in templates["prepare"]["outputs"]["parameters"] if each["name"] == "tuned"]
+    assert tuned["valueFrom"]["default"] == ""
+    optimize, _ = templates["each-target"]["dag"]["tasks"]
+    assert optimize["when"] == "{{=inputs.parameters.tuned == ''}}"
+    (result,) = templates["each-target"]["outputs"]["parameters"]
+    assert result["valueFrom"]["expression"].startswith("inputs.parameters.tuned != '' ? inputs.parameters.tuned : ")
+    for name in ("prepare", "find-champion"):
+        words = templates[name]["container"]["args"]
+        assert words[words.index("--attempt") + 1] == "{{workflow.uid}}"
 
 
 def test_pods_are_restricted_and_only_those_that_need_the_cluster_may_talk_to_it() -> None:
@@ -136,7 +152,7 @@ def test_a_container_that_handles_an_author_s_files_has_nothing_to_steal() -> No
         assert not any("valueFrom" in variable for variable in main["env"])
         shared = {mount["name"] for mount in main["volumeMounts"]} & {mount["name"] for mount in broker["volumeMounts"]}
         assert "ledger" not in {mount["name"] for mount in main["volumeMounts"]}
-        assert shared == set()
+        assert shared <= {"targets"}  # the catalogue, which nobody can write
         assert broker["args"] == main["args"][: len(broker["args"])]  # it knows what its stage may ask for
         assert main["args"][len(broker["args"]) :] == ["--broker", "here"]
         assert broker["securityContext"] == main["securityContext"]
@@ -165,7 +181,7 @@ def test_only_temporary_errors_and_lost_pods_are_tried_again() -> None:
 def test_a_stage_ends_itself_before_kubernetes_does() -> None:
     for shared in pods.flat(PODS):
         assert by_name()[shared.name.replace("_", "-")]["activeDeadlineSeconds"] > sum(
-            stage.at.deadline_s for stage in shared.stages
+            stage.at.deadline_s for stage in shared.all_stages
         )
 
 
