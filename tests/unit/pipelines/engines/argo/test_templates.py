@@ -78,7 +78,8 @@ def test_stages_that_may_share_a_pod_do() -> None:
     }  # fmt: skip
     assert stages == {
         "prepare": "admit.find_targets.export.quantize.package.tune", "optimize": "quantize.package.tune",
-        "tune": "tune", "find-champion": "find_champion", "deliver": "deploy.load_test.gate.promote", "conclude": "conclude",
+        "tune": "tune", "find-champion": "find_champion",
+        "deliver": "deploy.load_test.gate.promote", "conclude": "conclude",
     }  # fmt: skip
 
 
