@@ -11,7 +11,17 @@ from shiplift.runtime.spec.target import Profile, Target, Toleration, Versions, 
 from shiplift.runtime.targets import operators
 from shiplift.runtime.targets.catalogue import FILE, catalogue, save
 from shiplift.runtime.targets.discovery import detect, of_nodes
-from shiplift.runtime.targets.machine import Gpu, Hardware, accelerator_of, mismatch, older, parse_smi, unfit_here
+from shiplift.runtime.targets.machine import (
+    Gpu,
+    Hardware,
+    accelerator_of,
+    at_home,
+    mismatch,
+    older,
+    parse_smi,
+    this_machine,
+    unfit_here,
+)
 from shiplift.steps.find_targets import find_targets
 from tests.unit.examples import site
 
@@ -54,6 +64,16 @@ def test_a_gpu_must_be_the_one_the_target_means(changes: dict[str, Any], why: st
     machine = Hardware(architecture="x86_64", flags=frozenset(), gpus=(A10,))
     assert mismatch(gpu_target(**changes), machine) == why
     assert mismatch(gpu_target(**changes), VNNI) == "it wants an NVIDIA GPU, this machine has none"
+
+
+def test_any_matching_node_stands_for_a_target_that_selects_none() -> None:
+    here = accelerator_of(this_machine())
+    assert at_home(Target())
+    assert at_home(Target(accelerator=here))
+    assert not at_home(Target(node_selector={"pool": "fast"}))
+    assert not at_home(Target(tolerations=(Toleration(key="dedicated"),)))
+    assert not at_home(Target(accelerator="cpu-arm64")) or here == "cpu-arm64"
+    assert not at_home(Target(server="nvidia"))
 
 
 def test_what_nvidias_image_serves_does_not_run_beside_the_bundled_server() -> None:

@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,20 +13,23 @@ import pytest
 from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.broker import server
 from shiplift.pipelines.engines.argo.broker.desks import Desks
-from shiplift.pipelines.graph import Placement, Stage
+from shiplift.pipelines.graph import Each, Placement, Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.broker import Broker, brokered
+from shiplift.runtime.store.broker import GO_ON, Broker, brokered
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.lessons import SignedShelf, lessons
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import VersionInfo
 from shiplift.runtime.store.version_files import version_files
+from shiplift.steps.find_champion import find_champion
 from tests.unit.examples import site
 from tests.unit.runtime.store.test_ledger import Runs
 
@@ -53,6 +57,23 @@ class Ended(Record):
 def work_on(site: Site, given: Given) -> Ended:
     store = ArtifactStore(site.artifacts_uri)
     return Ended(file=store.put_bytes(store.read(given.file) * 2))
+
+
+class Tuned(Record):
+    file: Artifact
+    target: str
+
+
+def find_one(taken: Taken) -> Fleet:
+    return Fleet(targets=(Target(name="a"),))
+
+
+def find_both(taken: Taken) -> Fleet:
+    return Fleet(targets=(Target(name="a"), Target(name="b")))
+
+
+def tune_it(site: Site, target: Target, given: Given, champion: Champion) -> Tuned:
+    return Tuned(file=given.file, target=f"{target.name} after version {champion.version}")
 
 
 class Models(Runs):
@@ -88,8 +109,15 @@ class Room:
 
     thread: threading.Thread
 
-    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[..., Record]) -> None:
-        self.stages = tuple(Stage(step, Placement(sandbox=True, pod="group")) for step in steps or (work,))
+    def __init__(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[..., Record], then: Each | None = None
+    ) -> None:
+        self.stages = tuple(
+            Stage(
+                step, Placement(sandbox=True, pod="group", keep="never" if step in (find_one, find_both) else "result")
+            )
+            for step in steps or (work,)
+        )
         self.cluster = site(tmp_path / "broker")
         self.home = tmp_path / "main"
         self.home.mkdir()
@@ -100,7 +128,9 @@ class Room:
         self.taken = Taken(file=self.store.put_bytes(b"named"), tree=self.store.put_tree(tmp_path / "tree"))
         self.runs = Models(tmp_path / "files")
         arguments: dict[str, Any] = {"site": self.cluster, "request": REQUEST, "taken": self.taken}
-        self.call = pod.Call(stages=self.stages, out=tmp_path / "out", arguments=arguments)
+        self.call = pod.Call(
+            stages=self.stages, out=tmp_path / "out", arguments=arguments, attempt="workflow-1", then=then
+        )
         self.desks = Desks(self.call, tmp_path / "files", registry=cast("Registry", self.runs))
         self.server = server.server(self.desks, 0)
         self.port = self.server.server_address[1]
@@ -108,9 +138,13 @@ class Room:
         self.inside = brokered(self.cluster).model_copy(update={"home": str(self.home)})
         self.client = Broker(self.inside.registry_uri)
 
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(self.cluster, REQUEST, registry=cast("Registry", self.runs))
+
     def inside_call(self, stages: tuple[Stage, ...]) -> pod.Call:
         arguments = {**self.call.arguments, "site": self.inside}
-        return pod.Call(stages=stages, out=self.call.out, arguments=arguments, broker=self.client)
+        return replace(self.call, stages=stages, arguments=arguments, broker=self.client)
 
     def run(self) -> int:
         return pod.run(self.inside_call(self.stages))
@@ -153,8 +187,7 @@ def test_a_stage_leaves_the_record_that_it_leaves_with_the_ledger_itself(room: R
     assert room.run() == 0
     given = Given.model_validate_json((room.call.out / "given.json").read_text())
     assert room.store.read(given.file) == b"namednamed"
-    ledger = Ledger(room.cluster, REQUEST, registry=cast("Registry", room.runs))
-    assert ledger.get(room.desks.now.key, "work", Given) == given
+    assert room.ledger.get(room.desks.now.key, "work", Given) == given
     assert not (room.home / "secrets.json").exists()
     assert runs_of(room)[0]["key"] == room.desks.now.key
 
@@ -210,6 +243,88 @@ def test_a_stage_reads_only_what_its_own_records_name(shared: Room) -> None:
     assert pod.run(shared.inside_call(shared.stages[:1])) == 0
     named = shared.taken.tree.sha256  # by the record of the stage before
     assert shared.status("GET", f"{ARTIFACTS}/{named[:2]}/{named}") == 403
+
+
+ON_TARGET = Stage(tune_it, Placement(sandbox=True, on_target=True))
+CHAMPION = pod.handover("workflow-1", Stage(find_champion))
+
+
+def each(*, at_home: bool = True) -> Each:
+    return Each(Target, "fleet", "targets", (ON_TARGET,), within="group", at_home=lambda _: at_home)
+
+
+def going_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: Callable[..., Record] = find_one, *, at_home: bool = True
+) -> Iterator[Room]:
+    """A pod that may go on with its targets; the champion is looked for only once."""
+    monkeypatch.setattr("shiplift.pipelines.engines.argo.broker.desks._MEET_S", 0)
+    yield from opened(Room(tmp_path, monkeypatch, find, work, then=each(at_home=at_home)))
+
+
+@pytest.fixture
+def single(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    yield from going_on(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def double(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    yield from going_on(tmp_path, monkeypatch, find_both)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    yield from going_on(tmp_path, monkeypatch, at_home=False)
+
+
+def stages_run(room: Room) -> list[tuple[str, str]]:
+    return [(run["name"], run["target"]) for run in runs_of(room)]
+
+
+def test_a_pod_goes_on_with_its_only_target_and_what_another_pod_handed_over(single: Room) -> None:
+    single.ledger.put(CHAMPION, "find_champion", Champion(version=2))
+    assert single.run() == 0
+    tuned = Tuned.model_validate_json((single.call.out / "tuned.json").read_text())
+    assert (tuned.target, single.store.read(tuned.file)) == ("a after version 2", b"namednamed")
+    assert stages_run(single) == [("find_one", ""), ("work", ""), ("tune_it", "a")]
+    assert single.ledger.get(single.desks.now.key, "tune_it", Tuned) == tuned
+
+
+def test_a_pod_ends_before_its_target_if_the_champion_is_not_known_in_time(single: Room) -> None:
+    assert single.run() == 0
+    assert stages_run(single) == [("find_one", ""), ("work", "")]
+    assert not (single.call.out / "tuned.json").exists()
+
+
+@pytest.mark.parametrize("which", ["double", "elsewhere"])
+def test_several_targets_and_those_with_nodes_of_their_own_get_pods(which: str, request: pytest.FixtureRequest) -> None:
+    room: Room = request.getfixturevalue(which)
+    room.ledger.put(CHAMPION, "find_champion", Champion(version=2))
+    assert room.run() == 0
+    assert [name for name, _ in stages_run(room)][1:] == ["work"]
+    assert room.status("PUT", GO_ON) == 404  # whatever runs in the stage's container
+
+
+def test_a_stage_can_not_go_on_before_those_of_its_pod_are_done(single: Room) -> None:
+    single.ledger.put(CHAMPION, "find_champion", Champion(version=2))
+    key = single.desks.now.key
+    assert single.status("PUT", GO_ON) == 404
+    assert (single.desks.now.stage.name, single.desks.now.key) == ("work", key)
+
+
+def test_a_pod_goes_on_only_once(single: Room) -> None:
+    single.ledger.put(CHAMPION, "find_champion", Champion(version=2))
+    assert single.run() == 0
+    assert single.status("PUT", GO_ON) == 404
+
+
+def test_a_champion_that_was_signed_for_another_workflow_is_not_taken(single: Room) -> None:
+    single.ledger.put(CHAMPION, "find_champion", Champion(version=2))
+    single.ledger.put(pod.handover("workflow-0", Stage(find_champion)), "find_champion", Champion(version=1))
+    own, other = single.runs.texts
+    single.runs.texts[own] = single.runs.texts[other]  # an author may write to the run
+    (Path(single.cluster.home) / "records" / f"{CHAMPION}.json").unlink()
+    assert single.run() == 0
+    assert stages_run(single) == [("find_one", ""), ("work", "")]
 
 
 def test_pods_that_a_stage_creates_fetch_from_the_store_itself(room: Room) -> None:
