@@ -84,9 +84,14 @@ def pod_of(lab: Lab, name: str, stage: str) -> Any:
 
     def look() -> Any:
         running = (pod for pod in pods_with(lab, name, stage) if pod["status"].get("phase") == "Running")
-        return next((pod for pod in running if f"{stage}: started" in log_of(lab, pod)), None)
+        return next((pod for pod in running if has_started(stage, log_of(lab, pod))), None)
 
     return until(look, seconds=_RELEASE_S)
+
+
+def has_started(stage: str, lines: list[str]) -> bool:
+    """Whether a stage is under way or done; the line of one that runs once per target goes on with `for TARGET`."""
+    return any(line.startswith(f"{stage}: started") for line in lines)
 
 
 def pods_with(lab: Lab, name: str, stage: str) -> list[Any]:
