@@ -242,6 +242,9 @@ class _Builder:
             engine=candidate.engine,
             precision=candidate.precision,
             profiles=self.target.profiles,
+            tensorrt=self.target.tensorrt,
+            gpus=self.target.gpus,
+            instance_groups=self.target.instance_groups,
         )
 
 

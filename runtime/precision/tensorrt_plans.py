@@ -105,7 +105,7 @@ def build_plan(
         raise QuantizeFailed(
             f"TensorRT {trt.__version__} found no way to run the graph"
             + (f" in {target.memory_mb} MiB" if target.memory_mb else ""),
-            do="Use smaller profiles, or `engine: onnxruntime`.",
+            do="Use smaller profiles, another `tensorrt.workspace_mb`, or `engine: onnxruntime`.",
         )
     measured = bytes(cache.serialize())
     write_atomically(file, measured)
@@ -128,9 +128,10 @@ def _strongly_typed(trt: Any) -> int:
 
 def _config(builder: Any, target: Target, profiles: Mapping[str, Profile], trt: Any) -> Any:
     config = builder.create_builder_config()
-    if target.memory_mb:
-        workspace = int(target.memory_mb * _WORKSPACE_SHARE) << 20
-        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace)
+    if workspace_mb := target.tensorrt.workspace_mb or int(target.memory_mb * _WORKSPACE_SHARE):
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, workspace_mb << 20)
+    if target.tensorrt.optimization_level is not None:
+        config.builder_optimization_level = target.tensorrt.optimization_level
     profile = builder.create_optimization_profile()
     for name, shapes in profiles.items():
         profile.set_shape(name, shapes.min, shapes.opt, shapes.max)

@@ -11,7 +11,17 @@ from shiplift.runtime.spec.fields import Name, Section
 Accelerator = Literal["cpu", "cpu-vnni", "cpu-avx2", "cpu-arm64", "nvidia"]
 CpuFeature = Literal["AMXBF16", "AMXINT8", "AVX512BF16"]  # as Node Feature Discovery names them
 VersionText = Annotated[str, Field(pattern=r"^([0-9]+(\.[0-9]+){0,3})?$")]
+MAX_GPUS = 16
 Dims = tuple[Annotated[int, Field(ge=1, le=2**31 - 1)], ...]
+
+
+def _distinct(indexes: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(indexes)) != len(indexes):
+        raise ValueError(f"names a GPU twice: {list(indexes)}")
+    return indexes
+
+
+GpuIndexes = Annotated[tuple[Annotated[int, Field(ge=0, lt=MAX_GPUS)], ...], AfterValidator(_distinct)]
 
 
 class Toleration(Section):
@@ -47,6 +57,37 @@ class Profile(Section):
         return self
 
 
+class TensorRT(Section):
+    """What TensorRT may use to build and run engines, under ONNX Runtime or as a plan.
+
+    `workspace_mb` bounds the GPU memory that a kernel may use while it runs; 0 means half of the target's `memory_mb`
+    for a plan, and NVIDIA's default of 1 GiB under ONNX Runtime. `optimization_level` trades the time of a build for
+    the speed of the engine (0 to 5, TensorRT's default is 3). With the caches, a server that starts again need not
+    build again. `min_subgraph_size` is the least number of nodes that ONNX Runtime hands over to TensorRT. Names and
+    values are those of NVIDIA's onnxruntime_backend.
+    """
+
+    workspace_mb: int = Field(0, ge=0, le=1 << 20)
+    optimization_level: int | None = Field(None, ge=0, le=5)
+    min_subgraph_size: int | None = Field(None, ge=1, le=10_000)
+    engine_cache: bool = True
+    timing_cache: bool = True
+
+
+class InstanceGroup(Section):
+    """Instances beside those that tuning decides on: `count` on each of the `gpus`, or on the CPU."""
+
+    kind: Literal["gpu", "cpu"] = "gpu"
+    count: int = Field(1, ge=1, le=128)
+    gpus: GpuIndexes = ()
+
+    @model_validator(mode="after")
+    def _on_its_kind(self) -> Self:
+        if self.kind == "cpu" and self.gpus:
+            raise ValueError("an instance group with `kind: cpu` has no `gpus`")
+        return self
+
+
 class Target(Section):
     """Hardware that the model will serve on, how to select nodes that have it, and what runs there.
 
@@ -55,6 +96,10 @@ class Target(Section):
     with its CUDA provider, or with TensorRT through it), OpenVINO (on x86 CPUs), a TensorRT plan, or PyTorch itself
     (TorchScript in NVIDIA's server, with inputs and outputs named by position: `INPUT__0`, `OUTPUT__0`). With `auto`,
     tuning chooses between ONNX Runtime and OpenVINO on the bundled server's CPUs; elsewhere it is ONNX Runtime.
+
+    `gpus` are the indexes of a server's GPUs that get the tuned number of instances each; without it, all that the
+    server sees. `instance_groups` adds fixed ones, such as some on the CPU. A pod on a cluster asks for as many GPUs as
+    these indexes need.
     """
 
     name: Name = "local-cpu"
@@ -70,6 +115,9 @@ class Target(Section):
     tolerations: tuple[Toleration, ...] = ()
     versions: Versions = Versions()
     profiles: dict[str, Profile] = Field(default_factory=dict)
+    tensorrt: TensorRT = TensorRT()
+    gpus: GpuIndexes = ()
+    instance_groups: tuple[InstanceGroup, ...] = Field((), max_length=16)
 
     @property
     def gpu(self) -> bool:
@@ -88,13 +136,20 @@ class Target(Section):
     def nodes(self) -> Nodes:
         """The cluster nodes that the target selects."""
         tolerations = tuple(t.model_dump(exclude_defaults=True) for t in self.tolerations)
-        return Nodes(selector=self.node_selector, tolerations=tolerations, gpus=int(self.gpu), image=self.image)
+        return Nodes(selector=self.node_selector, tolerations=tolerations, gpus=self.gpu_count, image=self.image)
+
+    @property
+    def gpu_count(self) -> int:
+        """How many GPUs a server of the target must see; 0 for a CPU."""
+        indexes = [*self.gpus, *(index for group in self.instance_groups for index in group.gpus)]
+        return max((index + 1 for index in indexes), default=1) if self.gpu else 0
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
         gpu_engine = self.engine in ("onnxruntime-tensorrt", "tensorrt")
         if not self.gpu and (self.compute_capability or self.memory_mb or gpu_engine):
             raise ValueError("compute_capability, memory_mb and other engines are for `accelerator: nvidia`")
+        self._possible_on_gpus()
         if self.cpu_features and (self.gpu or self.accelerator == "cpu-arm64"):
             raise ValueError("`cpu_features` are for x86 CPUs")
         if self.engine == "openvino" and (self.gpu or self.accelerator == "cpu-arm64"):
@@ -108,6 +163,14 @@ class Target(Section):
         if "fp8" in self.precisions and not (self.gpu and capability(self.compute_capability) >= (8, 9)):
             raise ValueError("fp8 needs an NVIDIA GPU with `compute_capability: 8.9` or higher")
         return self
+
+    def _possible_on_gpus(self) -> None:
+        if self.gpu:
+            return
+        if self.gpus or any(group.kind == "gpu" for group in self.instance_groups) or self.tensorrt != TensorRT():
+            raise ValueError("`gpus`, `tensorrt` and instance groups on GPUs are for `accelerator: nvidia`")
+        if self.instance_groups:
+            raise ValueError("on a CPU tuning decides the number of instances: `instance_groups` are for GPUs")
 
 
 def capability(text: str) -> tuple[int, int]:

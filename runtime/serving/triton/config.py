@@ -18,7 +18,7 @@ from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.serving import SequenceBatching, Serving
-from shiplift.runtime.spec.target import Profile
+from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 
 _US_PER_MS = 1000
 _US_PER_S = 1_000_000
@@ -65,6 +65,9 @@ class ModelDescription:
     engine: Engine = "onnxruntime"
     precision: Precision = "fp32"
     profiles: Mapping[str, Profile] = field(default_factory=dict)
+    tensorrt: TensorRT = field(default_factory=TensorRT)
+    gpus: tuple[int, ...] = ()
+    instance_groups: tuple[InstanceGroup, ...] = ()
 
 
 def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
@@ -160,18 +163,23 @@ def _tensor(entry: Any, spec: TensorSpec, *, reshaped: bool) -> None:
 
 
 def _instances(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:
+    """Writes the instances; those that tuning decides on come first, where `retuned` finds them."""
     least = least_instances(model.serving, server)
     if model.config.instances < least:
         raise ValueError(f"{model.name} has {model.config.instances} instance, its queue policy needs {least}")
     kind = pb.ModelInstanceGroup.KIND_GPU if model.gpu else pb.ModelInstanceGroup.KIND_CPU
-    group = config.instance_group.add(count=model.config.instances, kind=kind)
+    tuned = config.instance_group.add(count=model.config.instances, kind=kind, gpus=model.gpus)
+    for fixed in model.instance_groups:
+        kind = pb.ModelInstanceGroup.KIND_CPU if fixed.kind == "cpu" else pb.ModelInstanceGroup.KIND_GPU
+        config.instance_group.add(count=fixed.count, kind=kind, gpus=fixed.gpus)
     limiter, host = model.serving.rate_limiter, model.serving.host_policy
     if limiter:
-        group.rate_limiter.priority = limiter.priority
-        for name, count in sorted(limiter.resources.items()):
-            group.rate_limiter.resources.add(name=name, count=count)
+        for group in config.instance_group:
+            group.rate_limiter.priority = limiter.priority
+            for name, count in sorted(limiter.resources.items()):
+                group.rate_limiter.resources.add(name=name, count=count)
     if host:
-        group.host_policy = host_policy_name(model.serving)
+        tuned.host_policy = host_policy_name(model.serving)
 
 
 def least_instances(serving: Serving, server: ServerKind) -> int:
@@ -286,15 +294,23 @@ def _warmup(config: pb.ModelConfig, warmup: Warmup, inputs: tuple[TensorSpec, ..
 
 
 def _accelerate(config: pb.ModelConfig, model: ModelDescription) -> None:
-    """TensorRT inside ONNX Runtime; engines and kernel timings are cached, so only the first load builds them."""
+    """TensorRT inside ONNX Runtime; with the caches, only the first load builds engines and measures kernels."""
     entry = config.optimization.execution_accelerators.gpu_execution_accelerator.add(name="tensorrt")
-    values = {
-        "precision_mode": _MODES[model.precision],
-        "trt_engine_cache_enable": "true",
-        "trt_engine_cache_path": f"{TENSORRT_CACHE}/{model.name}/{model.version}",
-        "trt_timing_cache_enable": "true",
-        "trt_timing_cache_path": TENSORRT_CACHE,
-    }
+    tensorrt = model.tensorrt
+    values = {"precision_mode": _MODES[model.precision]}
+    if tensorrt.engine_cache:
+        values |= {
+            "trt_engine_cache_enable": "true",
+            "trt_engine_cache_path": f"{TENSORRT_CACHE}/{model.name}/{model.version}",
+        }
+    if tensorrt.timing_cache:
+        values |= {"trt_timing_cache_enable": "true", "trt_timing_cache_path": TENSORRT_CACHE}
+    if tensorrt.workspace_mb:
+        values["max_workspace_size_bytes"] = str(tensorrt.workspace_mb << 20)
+    if tensorrt.optimization_level is not None:
+        values["trt_builder_optimization_level"] = str(tensorrt.optimization_level)
+    if tensorrt.min_subgraph_size is not None:
+        values["trt_min_subgraph_size"] = str(tensorrt.min_subgraph_size)
     for bound in ("min", "opt", "max") if model.profiles else ():
         shapes = [f"{n}:{'x'.join(map(str, getattr(p, bound)))}" for n, p in sorted(model.profiles.items())]
         values[f"trt_profile_{bound}_shapes"] = ",".join(shapes)

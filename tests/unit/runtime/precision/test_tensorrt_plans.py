@@ -17,7 +17,7 @@ from shiplift.runtime.precision.tensorrt_plans import (
     require_match,
 )
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.spec.target import Profile, Target, Versions
+from shiplift.runtime.spec.target import Profile, Target, TensorRT, Versions
 from tests.unit.examples import perceptron, signature, tensor
 
 H200 = Target(
@@ -88,6 +88,16 @@ def test_a_plan_is_strongly_typed_for_its_shapes_and_stamped(model: Path, tmp_pa
     assert trt.asked("parse_from_file") == [(str(model),)]
     assert trt.asked("set_shape") == [("input", (1, 4), (8, 4), (32, 4))]
     assert trt.asked("set_memory_pool_limit") == [("workspace", 70656 << 20)]
+
+
+def test_a_plan_is_built_within_the_workspace_and_at_the_level_that_the_target_says(
+    model: Path, tmp_path: Path
+) -> None:
+    trt = Library()
+    told = H200.model_copy(update={"tensorrt": TensorRT(workspace_mb=4096, optimization_level=5)})
+    build_plan(model, signature(), told, tmp_path / "kept", trt)
+    assert trt.asked("set_memory_pool_limit") == [("workspace", 4096 << 20)]
+    assert trt.config.builder_optimization_level == 5
 
 
 def test_a_target_that_names_no_gpu_is_stamped_with_the_one_it_was_built_on(model: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.spec.document import parse
-from shiplift.runtime.spec.target import Profile, Target, Toleration, Versions, Wanted
+from shiplift.runtime.spec.target import InstanceGroup, Profile, Target, TensorRT, Toleration, Versions, Wanted
 from shiplift.runtime.targets import operators
 from shiplift.runtime.targets.catalogue import FILE, catalogue, save
 from shiplift.runtime.targets.discovery import detect, of_nodes
@@ -64,6 +64,29 @@ def test_a_gpu_must_be_the_one_the_target_means(changes: dict[str, Any], why: st
     machine = Hardware(architecture="x86_64", flags=frozenset(), gpus=(A10,))
     assert mismatch(gpu_target(**changes), machine) == why
     assert mismatch(gpu_target(**changes), VNNI) == "it wants an NVIDIA GPU, this machine has none"
+
+
+def test_a_pod_asks_for_as_many_gpus_as_its_instances_name() -> None:
+    several = gpu_target(gpus=(0, 1), instance_groups=(InstanceGroup(gpus=(3,)), InstanceGroup(kind="cpu")))
+    assert [target.nodes.gpus for target in (Target(), gpu_target(), several)] == [0, 1, 4]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"gpus": (0,)}, "are for `accelerator: nvidia`"),
+        ({"tensorrt": TensorRT(workspace_mb=1)}, "are for `accelerator: nvidia`"),
+        ({"instance_groups": (InstanceGroup(),)}, "are for `accelerator: nvidia`"),
+        ({"instance_groups": (InstanceGroup(kind="cpu"),)}, "tuning decides the number of instances"),
+        ({"accelerator": "nvidia", "server": "nvidia", "gpus": (1, 1)}, r"names a GPU twice: \[1, 1\]"),
+        ({"accelerator": "nvidia", "server": "nvidia", "gpus": (16,)}, "less than 16"),
+        ({"accelerator": "nvidia", "server": "nvidia", "instance_groups": ({"kind": "cpu", "gpus": (0,)},)},
+         "`kind: cpu` has no `gpus`"),
+    ],
+)  # fmt: skip
+def test_settings_of_gpus_that_can_not_be_are_refused(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Target(**fields)
 
 
 def test_any_matching_node_stands_for_a_target_that_selects_none() -> None:

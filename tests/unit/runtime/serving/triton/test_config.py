@@ -22,7 +22,7 @@ from shiplift.runtime.serving.triton.config import (
     retuned,
 )
 from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving
-from shiplift.runtime.spec.target import Profile
+from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 from tests.unit.examples import Golden, config, tensor
 
 SERVERS: tuple[ServerKind, ...] = ("bundled", "nvidia")
@@ -89,6 +89,28 @@ def test_a_gpu_model_is_configured_as_promised(engine: Any, golden: Golden) -> N
     text = render(model_config(model, "nvidia"))
     golden(f"gpu.{engine}.config.pbtxt", text)
     assert "max_batch_size: 4" in retuned(text, config(4, 100, 2, 1))
+
+
+def test_instances_on_several_gpus_and_on_the_cpu_are_configured_as_promised(golden: Golden) -> None:
+    model = description(
+        gpu=True,
+        engine="onnxruntime-tensorrt",
+        serving=Serving(rate_limiter=RateLimiter(resources={"memory": 2})),
+        gpus=(0, 1),
+        instance_groups=(InstanceGroup(count=3, gpus=(2,)), InstanceGroup(kind="cpu", count=2)),
+        tensorrt=TensorRT(workspace_mb=2048, optimization_level=5, min_subgraph_size=3, engine_cache=False),
+    )
+    text = render(model_config(model, "nvidia"))
+    golden("gpu.several.config.pbtxt", text)
+    groups = parse(retuned(text, config(4, 100, 5, 1))).instance_group
+    assert [(group.count, list(group.gpus)) for group in groups] == [(5, [0, 1]), (3, [2]), (2, [])]
+
+
+def test_without_caches_tensorrt_builds_at_each_load() -> None:
+    model = description(
+        gpu=True, engine="onnxruntime-tensorrt", tensorrt=TensorRT(engine_cache=False, timing_cache=False)
+    )
+    assert "cache" not in render(model_config(model, "nvidia"))
 
 
 @pytest.mark.parametrize("server", SERVERS)
