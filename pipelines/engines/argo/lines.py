@@ -39,6 +39,12 @@ def split(line: str, stages: Collection[str]) -> tuple[str, str]:
     return (stage, text) if colon and stage in stages else ("", line)
 
 
+def started_for(text: str) -> str:
+    """The target for which a stage begins, from the rest of its line; empty if the line says nothing of that."""
+    begun = _STARTED.fullmatch(text)
+    return (begun["target"] or "") if begun else ""
+
+
 def told(lines: Iterable[str], stages: Collection[str]) -> Iterator[StageRuns]:
     """After each line that says more: how a pod's stages have gone so far."""
     report = StageRuns()

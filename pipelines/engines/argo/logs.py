@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue import Empty, Queue
 from threading import Thread
 
-from shiplift.pipelines.engines.argo.lines import split
+from shiplift.pipelines.engines.argo.lines import split, started_for
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
@@ -113,10 +113,13 @@ def _read(api: KubernetesClient, source: Source, lines: int, queue: "Queue[str |
 
 
 def _marked(api: KubernetesClient, source: Source, *, lines: int, follow: bool) -> Iterator[str]:
-    label = next(iter(source.stages.values()), source.pod)
+    labels = dict(source.stages)
+    label = next(iter(labels.values()), source.pod)
     for line in api.log(source.pod, source.container, lines=lines, follow=follow):
-        stage, text = split(line, source.stages)
-        label = source.stages.get(stage, label)
+        stage, text = split(line, labels)
+        if stage and (target := started_for(text)):  # a pod that goes on with its only target has no argument for it
+            labels[stage] = _labelled(stage, target)
+        label = labels.get(stage, label)
         yield f"{label:<{_WIDTH}} {text}"
 
 
@@ -136,11 +139,16 @@ def _source(pod: Object) -> Source | None:
         if status["name"] == main["name"] and ("running" in state or "terminated" in state):
             return Source(
                 pod=meta["name"], container=main["name"],
-                stages={name: f"{name}/{target}" if target else name for name in names},
+                stages={name: _labelled(name, target) for name in names},
                 started_at=str(pod["status"].get("startTime", "")),
                 restarts=int(status.get("restartCount", 0)),
             )  # fmt: skip
     return None
+
+
+def _labelled(stage: str, target: str) -> str:
+    """How a stage's lines are marked: by its name, and by its target if it runs once per target."""
+    return f"{stage}/{target}" if target else stage
 
 
 def _target(container: Object) -> str:

@@ -111,6 +111,7 @@ _PHRASES: tuple[tuple[str, str, Prospect, str], ...] = (
     ("Unschedulable", "Insufficient ", _ROOM, "Wait for room, add a node, or lower what it requests."),
     ("Unschedulable", "persistentvolumeclaim", _NODE, "Create the volume that it claims."),
     ("Unschedulable", "untolerated taint", _NODE, "Give the target the toleration, or remove the taint."),
+    ("CreateContainerConfigError", "failed to sync ", _RETRY, _AGAIN),  # a busy node has not fetched it yet
     ("CreateContainerConfigError", "secret ", _NOTHING, "Create that Secret in the pod's namespace."),
     ("CreateContainerConfigError", "configmap ", _NOTHING, "Create that ConfigMap in the pod's namespace."),
     ("FailedCreate", "exceeded quota", _RETRY, "Raise the quota, or stop what uses it up."),

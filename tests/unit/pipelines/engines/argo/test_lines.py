@@ -2,7 +2,7 @@
 
 import pytest
 
-from shiplift.pipelines.engines.argo.lines import finished, progressed, split, started, told
+from shiplift.pipelines.engines.argo.lines import finished, progressed, split, started, started_for, told
 from shiplift.runtime.records.release import StageRun, StageRuns
 
 STAGES = ("admit", "export")
@@ -47,3 +47,8 @@ def test_a_line_begins_with_its_stage() -> None:
     assert split("export: converting (30%)", STAGES) == ("export", "converting (30%)")
     assert split("deploy: somewhere else", STAGES) == ("", "deploy: somewhere else")
     assert split("admit", STAGES) == ("", "admit")
+
+
+def test_the_target_of_a_line_is_that_of_a_stage_that_begins() -> None:
+    texts = [split(line, STAGES)[1] for line in (started("export", "a b"), started("export"), "export: halfway")]
+    assert [started_for(text) for text in texts] == ["a b", "", ""]

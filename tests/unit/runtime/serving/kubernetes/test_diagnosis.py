@@ -1,5 +1,6 @@
 """Why pods don't run: a recorded pod for each reason, and all code that waits for pods."""
 
+import copy
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,6 +106,17 @@ def test_a_pod_that_runs_or_has_succeeded_has_no_problem(name: str) -> None:
 def test_a_pod_that_is_being_ended_has_no_problem() -> None:
     meta = {"name": "x", "deletionTimestamp": "2026-01-01T00:00:00Z"}
     assert diagnosis.of_pod({**PODS["crash"], "metadata": meta}) is None
+
+
+def test_a_busy_node_that_has_not_fetched_a_secret_yet_tries_again() -> None:
+    """Seen on a node under load: the kubelet's next attempt, seconds later, found the Secret."""
+    pod = copy.deepcopy(PODS["secret-missing"])
+    (container,) = pod["status"]["containerStatuses"]
+    container["state"]["waiting"]["message"] = "failed to sync secret cache: timed out waiting for the condition"
+    why = diagnosis.of_pod(pod)
+    assert why is not None
+    assert why.prospect is Prospect.RETRY
+    assert diagnosis.patience_s(why, 600) > 0
 
 
 def test_a_container_that_crashed_and_is_ready_now_is_no_problem() -> None:
