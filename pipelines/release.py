@@ -57,6 +57,7 @@ RELEASE = Pipeline(
     on_exit=Stage(conclude, Placement(keep="never", cluster=True)),
 )
 PODS = pods.of(RELEASE)
+HANDED_OVER = pods.handed_over(PODS)
 
 ROLLBACK = Stage(rollback, Placement(keep="never", shielded=True, cluster=True))
 REINSTATE = Stage(reinstate, Placement(keep="never", shielded=True, cluster=True))

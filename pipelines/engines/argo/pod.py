@@ -30,8 +30,8 @@ from shiplift.pipelines.engines.argo.workflows import as_parameter
 from shiplift.pipelines.engines.attempt import Attempt, Done, ResultCache, failure_of
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.graph import Each, Stage, load
-from shiplift.pipelines.pods import Pod, handed_over
-from shiplift.pipelines.release import PODS, RELEASE, SINGLE
+from shiplift.pipelines.pods import Pod
+from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
 from shiplift.runtime.base.errors import Cancelled, RecordTooLarge, UsageError
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.confinement import workplace
@@ -44,12 +44,12 @@ from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
+from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.broker import Broker, brokered, is_brokered
 from shiplift.runtime.store.ledger import Ledger
 
 MAX_RECORD_BYTES = 96 * 1024  # the kernel allows 128 KiB per argument, and Argo's escaping needs room
-HANDED_OVER = handed_over(PODS)
 _GATHERED = tuple(stage.gives for stage in RELEASE if isinstance(stage, Each))
 _STORED = "$stored"  # in place of a stored record: `{"$stored": ARTIFACT}`
 _MESSAGE = Path("/dev/termination-log")
@@ -76,11 +76,6 @@ class Call:
     def pod(self) -> Pod:
         """Its stages and the fan-out that it may go on with, as a pod."""
         return Pod("", self.stages, self.then)
-
-    @property
-    def target(self) -> str:
-        """The name of the item, for stages that run once per item; else empty."""
-        return str(getattr(self.arguments.get("target"), "name", ""))
 
     @property
     def cache(self) -> ResultCache | None:
@@ -158,9 +153,12 @@ class _Walk:
     call: Call
     known: dict[str, Any]
     check: Callable[[], None]
-    target: str
-    later: list[Stage]
     runs: list[StageRun] = field(default_factory=list)
+
+    @property
+    def target(self) -> str:
+        """The name of the item that the stages run for; empty for stages that don't run once per item."""
+        return str(getattr(self.known.get(Target.parameter()), "name", ""))
 
     def note(self, under_way: str = "") -> None:
         """Writes how the stages went so far: if the pod is lost, the last stage knows how far it came."""
@@ -175,16 +173,13 @@ def run(call: Call) -> int:
     SIGTERM cancels a stage, which cleans up first; a shielded stage runs to its end, and its record is written.
     """
     with interruptible(_cancelled) as check, _cooled():
-        walk = _Walk(
-            call=call, known=dict(call.arguments), check=check, target=call.target, later=list(call.pod.all_stages)
-        )
+        walk = _Walk(call=call, known=dict(call.arguments), check=check)
         return _run_stages(walk, call.stages) or _go_on(walk)
 
 
 def _run_stages(walk: _Walk, stages: Sequence[Stage]) -> int:
     code = 0
     for stage in stages:
-        walk.later.remove(stage)
         with shielded() if stage.at.shielded else nullcontext():
             code = _run_stage(walk, stage)
         if code:
@@ -203,7 +198,6 @@ def _go_on(walk: _Walk) -> int:
         return 0
     kinds = {each.item.parameter(): each.item, **walk.call.pod.met}
     walk.known |= {name: load(kind, records[name]) for name, kind in kinds.items()}
-    walk.target = str(records[each.item.parameter()].get("name", ""))
     return _run_stages(walk, each.stages)
 
 
@@ -245,7 +239,8 @@ def _run_stage(walk: _Walk, stage: Stage) -> int:
 
 def _warm_next(walk: _Walk, stage: Stage) -> None:
     """Starts the pod's next sandbox while `stage` runs: after a miss, later stages will most likely run too."""
-    entry = next((later.at.warm for later in walk.later if later.at.warm), None)
+    stages = walk.call.pod.all_stages
+    entry = next((later.at.warm for later in stages[stages.index(stage) + 1 :] if later.at.warm), None)
     site = walk.known.get(Site.parameter())
     if entry and stage.at.keep == "result" and isinstance(site, Site):
         workplace.warm(entry, Path(site.home), site.sandbox)

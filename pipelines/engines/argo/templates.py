@@ -37,7 +37,7 @@ from shiplift.pipelines.engines.argo.workflows import ERROR, LATE
 from shiplift.pipelines.engines.interruption import GRACE_S
 from shiplift.pipelines.graph import Each, Pipeline, Stage
 from shiplift.pipelines.pods import Pod
-from shiplift.pipelines.release import PODS, RELEASE, SINGLE
+from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
 from shiplift.runtime.base.errors import Cancelled, Temporary
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageRuns
@@ -54,7 +54,6 @@ _RETRY_IF = (
     f"[{Temporary.exit_code}, {Cancelled.exit_code}, {128 + signal.SIGTERM}] or "
     f"(asInt(lastRetry.exitCode) == {128 + signal.SIGKILL} and not (lastRetry.message contains 'OOMKilled')))"
 )
-_HANDED_OVER = pods.handed_over(PODS)
 _STAGES = "stages"  # the input of a pod some of whose stages may have a pod of their own
 _RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
@@ -307,7 +306,7 @@ def _measures_elsewhere(pod: Pod) -> bool:
 def _pod(settings: TemplateSettings, pod: Pod, *more: str) -> Container:
     values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in pod.takes}
     release = {name: f"{{{{workflow.parameters.{name}}}}}" for name in ("site", "request")}  # for the ledger
-    met = pod.met or any(stage.gives in _HANDED_OVER for stage in pod.stages)
+    met = pod.met or any(stage.gives in HANDED_OVER for stage in pod.stages)
     attempt = ["--attempt", "{{workflow.uid}}"] if met else []
     return _container(settings, pod, release | values, *attempt, inputs=[*pod.takes, *more])
 

@@ -50,9 +50,7 @@ class Desks:
                 self._close(record)
 
         arguments = {name: self._known[name] for name in self._names(stage)}
-        desk = Desk(
-            stage=stage, arguments=arguments, version=self.version, on_record=on_record, go_on=self._go_on
-        )  # fmt: skip
+        desk = Desk(stage=stage, arguments=arguments, version=self.version, on_record=on_record, go_on=self._go_on)
         return desk
 
     def _names(self, stage: Stage) -> Sequence[str]:
