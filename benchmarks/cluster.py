@@ -43,6 +43,7 @@ from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import (
     DEPLOYMENT,
+    POD,
     SECRET,
     SERVICE,
     TRITON_REVISION,
@@ -79,6 +80,11 @@ class Installation:
     def api(self) -> KubernetesClient:
         """Shiplift's own client."""
         return KubernetesClient(self.namespace)
+
+    @cached_property
+    def serving(self) -> KubernetesClient:
+        """The client of the namespace where models serve."""
+        return KubernetesClient(Values(namespace=self.namespace).serving_namespace)
 
     @cached_property
     def core(self) -> Any:
@@ -144,11 +150,10 @@ class Installation:
         """Removes the models that this benchmark registered, their Workflows and what serves them."""
         for name in self.models:
             self.mlflow.MlflowClient().delete_registered_model(name)  # first, or else the reconciler would restart it
-        serving = KubernetesClient(Values(namespace=self.namespace).serving_namespace)
         for name in self.models:
-            serving.delete(TRITON_SERVICE, dns_name(name))
+            self.serving.delete(TRITON_SERVICE, dns_name(name))
             # A Deployment of a version that was never promoted belongs to no service.
-            for api, kind in ((self.api, WORKFLOW), *((serving, kind) for kind in _SERVING)):
+            for api, kind in ((self.api, WORKFLOW), *((self.serving, kind) for kind in _SERVING)):
                 for body in api.find(kind, _selector(name)):
                     api.delete(kind, body["metadata"]["name"])
         self.models.clear()
@@ -167,13 +172,28 @@ def stamp() -> str:
 # --- registration to served ---------------------------------------------------------------------------------------
 
 
+def releases(installation: Installation, count: int) -> list[dict[str, Any]]:
+    """Releases of `count` models, one after another; each model is gone before the next needs its room."""
+    measured = []
+    for number in range(count):
+        name = f"bench-release-{stamp()}"
+        measured.append(one_release(installation, name, 600 + 50 * number))
+        installation.clean()
+        until(partial(_gone, installation, name), f"{name}'s pods to end", seconds=_RELEASE_S)
+    return measured
+
+
+def _gone(installation: Installation, name: str) -> bool:
+    return not installation.serving.find(POD, _selector(name))
+
+
 def one_release(installation: Installation, name: str, samples: int) -> dict[str, Any]:
     """Registers a model and waits until it is the champion: total seconds, by stage, and the share of Argo."""
     logged = installation.log(name, samples)
     started = time.time()
     version = installation.register(name, logged)
     until(
-        lambda: installation.registry.aliases(name).get(CHAMPION) == version, f"{name}/{version} to be promoted",
+        lambda: promoted(installation, name, version), f"{name}/{version} to be promoted",
         seconds=_RELEASE_S, every_s=0.5,
     )  # fmt: skip
     total = time.time() - started
@@ -185,6 +205,16 @@ def one_release(installation: Installation, name: str, samples: int) -> dict[str
     path = sum(seconds for name, seconds in stages.items() if name != "find_champion")  # which runs beside `prepare`
     share = 1 - path / total
     return {"seconds": round(total, 1), "stages": stages, "argo_share": round(share, 3), "pods": pods_of(body)}
+
+
+def promoted(installation: Installation, name: str, version: int) -> bool:
+    """Whether the version is the champion; ends the benchmark with the reason if its Workflow ended without that."""
+    if installation.registry.aliases(name).get(CHAMPION) == version:
+        return True
+    for body in installation.workflows(name):
+        if not read(body).active and installation.registry.aliases(name).get(CHAMPION) != version:
+            raise SystemExit(f"{name}/{version} was not promoted: {body['status'].get('message', '')}")
+    return False
 
 
 def pods_of(body: Any) -> dict[str, list[float]]:
@@ -341,10 +371,7 @@ def main() -> None:
     }
     parts: dict[str, Callable[[], Any]] = {}
     if arguments.releases:
-        parts["release"] = lambda: [
-            one_release(installation, f"bench-release-{stamp()}", 600 + 50 * number)
-            for number in range(arguments.releases)
-        ]
+        parts["release"] = lambda: releases(installation, arguments.releases)
     if arguments.webhooks:
         parts["webhook_to_workflow"] = lambda: webhooks(installation, arguments.webhooks)
     if arguments.models:

@@ -18,6 +18,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.bench import Bench
 from shiplift.runtime.search.goal import goal_of
+from shiplift.runtime.search.lateness import late_after_ms
 from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.space import Point, space_of
 from shiplift.runtime.search.workbench import Workbench, describe, measure_point, open_workbench
@@ -61,10 +62,11 @@ def tune(
             exhausted = _explore(workbench, search, journal)
             _hold_finals(workbench, search, journal)
             package, best = search.best()
-            tuned_package = _packaged(store, bench, package, best)
+            late_after = late_after_ms(package, best, serving, latency_target.p99_ms)
+            tuned_package = _packaged(store, bench, package, best, late_after)
             history.add(tuned_package.repository.sha256, best)
     return Tuned(
-        target=target.name, package=tuned_package, best=best, trials=search.best_trials(_REPORTED), exhausted=exhausted,
+        target=target.name, package=tuned_package, best=best, late_after_ms=late_after, trials=search.best_trials(_REPORTED), exhausted=exhausted,
         configurations=len({(trial.variant, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
     )  # fmt: skip
@@ -118,9 +120,9 @@ def _best_configurations(history: Journal[Trial]) -> list[tuple[str, ServingConf
     return [(trial.variant, trial.config) for trial in reversed(list(history.records().values()))]
 
 
-def _packaged(store: ArtifactStore, bench: Bench, package: Package, best: Trial) -> Package:
+def _packaged(store: ArtifactStore, bench: Bench, package: Package, best: Trial, late_after: float) -> Package:
     tree = bench.tree(package)
-    reconfigure(tree, serving_name(package.model), best.config)
+    reconfigure(tree, serving_name(package.model), best.config, late_after)
     return package.model_copy(update={"config": best.config, "repository": store.put_tree(tree)})
 
 

@@ -7,6 +7,7 @@ times as long and change no result.
 
 import heapq
 import random
+from bisect import bisect_left
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Any
@@ -169,14 +170,25 @@ class Fleet:
 
     def _execute(self, replica: Replica, now: float) -> None:
         """Starts a batch of whatever waits: dynamic batching without a queue delay."""
-        most = self.profile.max_batch
-        batch, replica.waiting = replica.waiting[:most], replica.waiting[most:]
+        batch = self._batch(replica, now)
         took = self._seconds[len(batch)] * next(self._factors)
         replica.idle -= 1
         replica.busy_s += took
         replica.queued_s += now * len(batch) - sum([self.arrivals[request] for request in batch])
         self._order += 1
         heapq.heappush(self._running, (now + took, self._order, replica, batch))
+
+    def _batch(self, replica: Replica, now: float) -> list[int]:
+        """Takes the next requests from the queue: in turn, or first those that are not late yet (Triton's DELAY)."""
+        waiting, most = replica.waiting, self.profile.max_batch
+        if len(waiting) <= most or not self.profile.late_after_ms:
+            replica.waiting = waiting[most:]
+            return waiting[:most]
+        late = bisect_left(waiting, now - self.profile.late_after_ms / 1000, key=self.arrivals.__getitem__)
+        fresh = min(most, len(waiting) - late)
+        again = most - fresh
+        replica.waiting = [*waiting[again:late], *waiting[late + fresh :]]
+        return [*waiting[late : late + fresh], *waiting[:again]]
 
     def _complete(self) -> None:
         now, _, replica, batch = heapq.heappop(self._running)

@@ -21,7 +21,8 @@ class Profile(Record):
     """One replica. `batch_ms` is the execution time by batch size, interpolated between the sizes measured.
 
     `spread` is sigma of the lognormal factor on each execution. `start_s` is the time from a pod's creation until it is
-    ready; `drain_s` how long it stays after it left the route, at least; both are paid for.
+    ready; `drain_s` how long it stays after it left the route, at least; both are paid for. A request that waited for
+    `late_after_ms` lets others go first (`runtime/search/lateness.py`; 0: requests are answered in turn).
     """
 
     name: str
@@ -33,6 +34,7 @@ class Profile(Record):
     slo_ms: float = Field(gt=0)
     start_s: float = Field(12, ge=0)
     drain_s: float = Field(5, ge=0)
+    late_after_ms: float = Field(0, ge=0)
 
     def seconds(self) -> list[float]:
         """The execution time in s of each batch size, from 0 to `max_batch`."""

@@ -46,7 +46,8 @@ class Tuned(Record):
     """The package with the best configuration found, and the trials measured: all of them, or the best few of many.
 
     `configurations` is how many distinct ones were measured. `raw` holds every trial as gzipped JSON lines.
-    `exhausted`: the search finished before its time ran out.
+    `exhausted`: the search finished before its time ran out. A request that waited for `late_after_ms` lets others go
+    first (0: requests are answered in turn).
     """
 
     target: str
@@ -56,6 +57,7 @@ class Tuned(Record):
     configurations: int = volatile(0)
     raw: Artifact | None = volatile(None)
     exhausted: bool = volatile(default=False)
+    late_after_ms: float = volatile(0.0)
 
 
 class LoadPoint(Record):

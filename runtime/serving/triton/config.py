@@ -118,13 +118,21 @@ def renamed(text: str, name: str) -> str:
     return render(config)
 
 
-def retuned(text: str, config: ServingConfig) -> str:
-    """The same model with another serving configuration: only what tuning varies is changed."""
+def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0) -> str:
+    """The same model with another serving configuration: only what tuning varies is changed.
+
+    A request that has waited for `late_after_ms` lets all others go first; 0: requests are answered in turn. Triton's
+    action is called DELAY: the request moves to a second queue, which is served when the first one is empty.
+    """
     model = parse(text)
     model.max_batch_size = config.max_batch
     _batcher(model).max_queue_delay_microseconds = config.queue_delay_us
     model.instance_group[0].count = config.instances
     _threads(model, config)
+    if late_after_ms:
+        policy = model.dynamic_batching.default_queue_policy
+        policy.timeout_action = pb.ModelQueuePolicy.TimeoutAction.Value("DELAY")
+        policy.default_timeout_microseconds = int(late_after_ms * _US_PER_MS)
     for warmup in model.model_warmup[1:]:
         warmup.batch_size = config.max_batch
         warmup.name = f"{warmup.name.rpartition('-')[0]}-{config.max_batch}"

@@ -93,10 +93,10 @@ def install(package: Path, repository: Path, *, source: str, name: str) -> None:
     partial.replace(to / "config.pbtxt")
 
 
-def reconfigure(package: Path, model: str, config: ServingConfig) -> None:
-    """Gives a fetched package another serving configuration."""
+def reconfigure(package: Path, model: str, config: ServingConfig, late_after_ms: float = 0.0) -> None:
+    """Gives a fetched package another serving configuration (`config.retuned`)."""
     file = package / model / "config.pbtxt"
-    file.write_text(retuned(file.read_text(), config))
+    file.write_text(retuned(file.read_text(), config, late_after_ms))
 
 
 def retire(repository: Path, name: str) -> None:

@@ -1,0 +1,28 @@
+"""When a waiting request is late: from then on it lets those go first that can still be answered in time.
+
+A queue that is served in turn makes everybody late once more arrives than a server can do, and keeps them late until the
+backlog is gone. Served by deadline, only the excess is late (the same idea as adaptive LIFO, "Fail at Scale", ACM Queue
+13(8), 2015; nobody is rejected here). Triton's dynamic batcher can do that by itself.
+"""
+
+from shiplift.runtime.records.measurement import Trial
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.triton.config import least_instances
+from shiplift.runtime.spec.serving import Queue, Serving
+
+_SPREAD = 1.25  # executions vary: a request that waited until the last moment would be late half the time
+
+
+def late_after_ms(package: Package, best: Trial, serving: Serving, limit_ms: float | None) -> float:
+    """How long a request may wait before others go first: the p99 limit less an execution. 0: requests go in turn.
+
+    They also go in turn if the spec has no limit or a queue policy of its own, if an execution takes most of the limit,
+    or if too few instances serve for Triton's policy to work without stalls.
+    """
+    policed = Serving(queue=Queue(timeout_ms=1))
+    if not serving.late_last or limit_ms is None or serving.queue != Queue() or serving.priorities:
+        return 0.0
+    if package.sequences or best.config.instances < least_instances(policed, package.server):
+        return 0.0
+    spare = limit_ms - _SPREAD * best.compute_ms
+    return round(spare, 3) if best.compute_ms > 0 and spare > best.compute_ms else 0.0
