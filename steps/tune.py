@@ -66,7 +66,8 @@ def tune(
             tuned_package = _packaged(store, bench, package, best, late_after)
             history.add(tuned_package.repository.sha256, best)
     return Tuned(
-        target=target.name, package=tuned_package, best=best, late_after_ms=late_after, trials=search.best_trials(_REPORTED), exhausted=exhausted,
+        target=target.name, package=tuned_package, best=best, late_after_ms=late_after,
+        trials=search.best_trials(_REPORTED), exhausted=exhausted,
         configurations=len({(trial.variant, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
     )  # fmt: skip

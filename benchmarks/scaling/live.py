@@ -1,9 +1,9 @@
 """The simulator against the cluster: the same arrivals at a real replica and at a simulated one, at three loads.
 
 One pod serves a graph of matrix products, released like any model: one instance with one thread, so that the other core
-is left to Envoy and the client. Its executions are measured by batch size, from Triton's own statistics, without load.
-Then Poisson arrivals go through the gateway over gRPC, and the simulator gets the times at which they were sent. What
-the client, Envoy and Triton add to each request is measured without load, too, and added to the simulated latencies.
+is left to Envoy and the client. Its executions are measured by batch size, from Triton's own statistics, in closed
+loop. Then Poisson arrivals go through the gateway over gRPC, and the simulator gets the times at which they were sent.
+What client, Envoy and Triton add to a request is measured with one client, and added to the simulated latencies.
 """
 
 import asyncio
@@ -23,18 +23,26 @@ from tritonclient.grpc import aio
 from benchmarks.cluster import Installation, promoted, stamp
 from benchmarks.machine import until
 from benchmarks.scaling.fleet import Fleet, Floats
-from benchmarks.scaling.profile import Profile, spread
+from benchmarks.scaling.profile import Profile
 from benchmarks.scaling.traces import generated
 from shiplift.pipelines.discovery import discover
 from shiplift.runtime.base.errors import NotFound
+from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.serving.discovery import ServedModel
+from shiplift.runtime.serving.kubernetes.diagnosis import is_ready
+from shiplift.runtime.serving.kubernetes.kinds import POD, TRITON_SERVICE
+from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
-LOADS = (0.5, 0.65, 0.8)  # of the highest throughput
-_MAX_BATCH, _WIDTH, _LAYERS = 8, 1024, 160
-_CALIBRATION, _DURATION_S, _ROUNDS = 60, 60, 3
+LOADS = (0.4, 0.6, 0.8)  # of the throughput of full batches
+_MAX_BATCH, _WIDTH, _LAYERS = 8, 1024, 600
+_CALIBRATION_S, _DURATION_S, _ROUNDS = 4.0, 45, 3
+_ALONE, _STARTS = 400, 3
+_CLIENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 17)  # in closed loop, they make batches of all sizes
+_LEAST_EXECUTIONS = 10
 _PROMOTION_S = 600.0
 _SPEC = f"""
-search: {{time_budget_s: 2, max_batch: [{_MAX_BATCH}], queue_delay_us: [0], instances: [1], threads: [1], window_ms: 200}}
+search:
+  {{time_budget_s: 2, max_batch: [{_MAX_BATCH}], queue_delay_us: [0], instances: [1], threads: [1], window_ms: 200}}
 load: {{concurrency: [1, 4], window_ms: 200, attempts: 1, comparison_rounds: 1, open_loop_s: 0}}
 targets: [{{name: local-cpu, engine: onnxruntime, precisions: [fp32]}}]
 """
@@ -99,29 +107,51 @@ def published(installation: Installation, model: str) -> ServedModel | None:
         return None
 
 
-async def calibrate(served: Replica) -> tuple[Profile, float]:
-    """The replica's profile, and what a request takes (ms) beyond its execution."""
+async def calibrate(served: Replica) -> tuple[Profile, Floats]:
+    """The replica's profile, and what requests take (ms) beyond their execution.
+
+    How long an execution of each size takes is measured while the server is never idle: one after a pause takes longer
+    than one that follows another. How much executions vary is measured with one client, request by request.
+    """
     async with served.client() as client:
-        latencies: list[float] = []
         before = await _executions(client, served.model)
-        for rows in (1, 2, 4, _MAX_BATCH):
-            for _ in range(_CALIBRATION):
-                started = time.perf_counter()
-                await client.infer(served.model, request(rows))
-                if rows == 1:
-                    latencies.append(1000 * (time.perf_counter() - started))
+        for clients in _CLIENTS:
+            end = time.perf_counter() + _CALIBRATION_S
+            await asyncio.gather(*(_closed_loop(client, served.model, end) for _ in range(clients)))
         after = await _executions(client, served.model)
+        alone, beyond = await _one_by_one(client, served.model)
     batch_ms = {}
     for size, (count, total_ms) in after.items():
         earlier = before.get(size, (0, 0.0))
-        if count > earlier[0]:
+        if count - earlier[0] >= _LEAST_EXECUTIONS:
             batch_ms[float(size)] = (total_ms - earlier[1]) / (count - earlier[0])
-    p50, p99 = np.percentile(latencies, [50, 99])
     profile = Profile(
-        name="a chain of matrix products", measured="Triton's statistics by batch size, without load",
-        batch_ms=batch_ms, spread=spread(float(p50), float(p99)), max_batch=_MAX_BATCH, slo_ms=1000,
+        name="a chain of matrix products", measured="Triton's statistics by batch size, in closed loop",
+        batch_ms=batch_ms, spread=0, max_batch=_MAX_BATCH, slo_ms=1000,
+        measured_factors=tuple((alone / alone.mean()).round(4).tolist()),
     )  # fmt: skip
-    return profile, float(np.mean(latencies)) - batch_ms[1.0]
+    return profile, beyond
+
+
+async def _one_by_one(client: aio.InferenceServerClient, model: str) -> tuple[Floats, Floats]:
+    """How long each of many executions takes (ms), and the rest of each request's latency (ms)."""
+    executions, rest = [], []
+    _, before = (await _executions(client, model))[1]
+    for _ in range(_ALONE):
+        sent = time.perf_counter()
+        await client.infer(model, request())
+        latency = 1000 * (time.perf_counter() - sent)
+        _, after = (await _executions(client, model))[1]
+        executions.append(after - before)
+        rest.append(latency - (after - before))
+        before = after
+    return np.asarray(executions), np.asarray(rest)
+
+
+async def _closed_loop(client: aio.InferenceServerClient, model: str, end: float) -> None:
+    """Sends one request after another until a time."""
+    while time.perf_counter() < end:
+        await client.infer(model, request())
 
 
 async def _executions(client: aio.InferenceServerClient, model: str) -> dict[int, tuple[int, float]]:
@@ -154,36 +184,64 @@ async def open_loop(served: Replica, arrivals: Floats) -> tuple[Floats, Floats]:
     return np.asarray(sent)[order], np.asarray(latencies)[order]
 
 
-def simulated(profile: Profile, sent: Floats, overhead_ms: float) -> Floats:
+def simulated(profile: Profile, sent: Floats, beyond_ms: Floats) -> Floats:
     """The latencies (ms) of the same arrivals at a simulated replica."""
     fleet = Fleet(simpy.Environment(), profile, sent, 1)
     fleet.advance(float("inf"))
-    return np.asarray(fleet.latencies) * 1000 + overhead_ms
+    beyond: Floats = np.random.default_rng(0).choice(beyond_ms, len(sent))
+    latencies: Floats = 1000 * np.asarray(fleet.latencies) + beyond
+    return latencies
 
 
 async def compare(served: Replica) -> dict[str, Any]:
     """The 99th percentile of the latencies, measured and simulated, at each load: medians of several rounds."""
-    profile, overhead_ms = await calibrate(served)
-    rows = []
+    profile, beyond_ms = await calibrate(served)
+    rows, full_per_s = [], _MAX_BATCH / profile.seconds()[_MAX_BATCH]
     for load in LOADS:
         rounds = []
         for round_ in range(_ROUNDS):
-            rate = load * profile.peak_per_s
+            rate = load * full_per_s
             arrivals = generated(np.full(_DURATION_S * 10, rate), 1, round_)
             sent, latencies = await open_loop(served, arrivals)
-            figures = [np.percentile(each, 99) for each in (latencies, simulated(profile, sent, overhead_ms))]
+            figures = [np.percentile(each, 99) for each in (latencies, simulated(profile, sent, beyond_ms))]
             rounds.append((len(sent), *map(float, figures)))
         measured, model = (float(np.median([each[at] for each in rounds])) for at in (1, 2))
         rows.append({
-            "load": load, "rate_per_s": round(load * profile.peak_per_s, 1),
+            "load": load, "rate_per_s": round(load * full_per_s, 1),
             "requests": sum(each[0] for each in rounds), "measured_p99_ms": round(measured, 1),
             "simulated_p99_ms": round(model, 1), "error_percent": round(100 * (model / measured - 1), 1),
             "rounds": [[round(figure, 1) for figure in each[1:]] for each in rounds],
         })  # fmt: skip
-    return {"profile": profile.model_dump(mode="json"), "overhead_ms": round(overhead_ms, 2), "loads": rows}
+    kept = profile.model_copy(update={"measured_factors": ()})
+    factors = [round(float(each), 3) for each in np.percentile(profile.measured_factors, [1, 50, 99])]
+    return {
+        "profile": kept.model_dump(mode="json"), "factors_p1_p50_p99": factors,
+        "beyond_ms": round(float(beyond_ms.mean()), 2), "loads": rows,
+    }  # fmt: skip
+
+
+def starts(installation: Installation, model: str) -> list[float]:
+    """How long a second pod took from its creation until it was ready (s), watched closely."""
+    taken = []
+    for _ in range(_STARTS):
+        installation.serving.merge(TRITON_SERVICE, model, {"spec": {"replicas": 2}})
+        until(lambda: pods(installation, model) == (2, 1), "a second pod", seconds=_PROMOTION_S, every_s=0.05)
+        created = time.monotonic()
+        until(lambda: pods(installation, model) == (2, 2), "it to be ready", seconds=_PROMOTION_S, every_s=0.05)
+        taken.append(round(time.monotonic() - created, 1))
+        installation.serving.merge(TRITON_SERVICE, model, {"spec": {"replicas": 1}})
+        until(lambda: pods(installation, model) == (1, 1), "one pod", seconds=_PROMOTION_S, every_s=0.5)
+    return taken
+
+
+def pods(installation: Installation, model: str) -> tuple[int, int]:
+    """The number of a model's pods, and how many of them are ready."""
+    bodies = installation.serving.find(POD, f"{LABEL}model={dns_name(model)}")
+    return len(bodies), sum(map(is_ready, bodies))
 
 
 def validate(namespace: str) -> dict[str, Any]:
     """Compares the simulator with the Shiplift installed in KUBECONFIG's cluster."""
-    with replica(Installation(namespace)) as served:
-        return asyncio.run(compare(served))
+    installation = Installation(namespace)
+    with replica(installation) as served:
+        return asyncio.run(compare(served)) | {"start_s": starts(installation, served.model)}

@@ -11,15 +11,20 @@ from dataclasses import dataclass, field
 from benchmarks.scaling.control import MAXIMUM, SYNC_S, Hpa, Policy
 from benchmarks.scaling.fleet import Fleet, Replica, Steps
 from benchmarks.scaling.monitoring import Prometheus
+from shiplift.runtime.serving.scaling.burst import EVERY_S, Burst, Reading, at_least
 from shiplift.runtime.serving.scaling.signal import Sample, Scaling, decide
 
 SCRAPE_S = 5.0
+_FIRST_S = 30.0
 _DOWN_S = 60.0
 _CPU_WINDOW_S = 15.0  # metrics-server's resolution: each value is the mean of the last window
 
 
-def shiplift(scaling: Scaling, sync_s: float = SYNC_S) -> Policy:
-    """Ours, as KEDA runs it: the recording rules of `queries.py` every 5 s, its query at each of the HPA's syncs."""
+def shiplift(scaling: Scaling, sync_s: float = SYNC_S, burst: Burst | None = None) -> Policy:
+    """Ours, as KEDA runs it: the recording rules of `queries.py` every 5 s, its query at each of the HPA's syncs.
+
+    With `burst`, the operator looks at the servers every two seconds and adds what cannot wait for that.
+    """
 
     def start(fleet: Fleet) -> None:
         prometheus = Prometheus(fleet.env, fleet, SCRAPE_S)
@@ -37,9 +42,30 @@ def shiplift(scaling: Scaling, sync_s: float = SYNC_S) -> Policy:
             return (decision.replicas / size, size) if decision.reason != "no metrics" else None
 
         fleet.env.process(prometheus.run(record))
-        fleet.env.process(Hpa(fleet, usage, minimum=scaling.minimum, down_s=0, sync_s=sync_s).run())
+        hpa = Hpa(fleet, usage, minimum=scaling.minimum, down_s=0, sync_s=sync_s)
+        fleet.env.process(hpa.run())
+        if burst:
+            fleet.env.process(_watch(fleet, burst, hpa))
 
     return start
+
+
+def _watch(fleet: Fleet, burst: Burst, hpa: Hpa) -> Steps:
+    """The operator's looks: it reads ready servers' counters, and adds replicas if their queues can't wait."""
+    readings: deque[Reading] = deque(maxlen=4)
+    usual, until = hpa.minimum, 0.0
+    while True:
+        yield fleet.env.timeout(EVERY_S)
+        now, ready = fleet.env.now, fleet.ready
+        fleet.advance(now)
+        ended, waiting = (float(sum(each)) for each in ([r.completed for r in ready], [len(r.waiting) for r in ready]))
+        readings.append(Reading(at=now, ended=ended, waiting=waiting, ready=len(ready)))
+        wanted = at_least(readings, now, fleet.size, burst)
+        if wanted > fleet.size and now > _FIRST_S:
+            hpa.minimum, until = wanted, now + burst.hold_s
+            fleet.scale(wanted)
+        elif now > until:
+            hpa.minimum = usual
 
 
 def keda_pending(target: float) -> Policy:

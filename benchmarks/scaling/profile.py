@@ -20,7 +20,8 @@ DEFAULT = Path(__file__).parent / "resnet50.json"
 class Profile(Record):
     """One replica. `batch_ms` is the execution time by batch size, interpolated between the sizes measured.
 
-    `spread` is sigma of the lognormal factor on each execution. `start_s` is the time from a pod's creation until it is
+    `spread` is sigma of the lognormal factor on each execution; if `measured_factors` were measured, those are drawn
+    instead. `start_s` is the time from a pod's creation until it is
     ready; `drain_s` how long it stays after it left the route, at least; both are paid for. A request that waited for
     `late_after_ms` lets others go first (`runtime/search/lateness.py`; 0: requests are answered in turn).
     """
@@ -35,6 +36,7 @@ class Profile(Record):
     start_s: float = Field(12, ge=0)
     drain_s: float = Field(5, ge=0)
     late_after_ms: float = Field(0, ge=0)
+    measured_factors: tuple[float, ...] = ()
 
     def seconds(self) -> list[float]:
         """The execution time in s of each batch size, from 0 to `max_batch`."""
@@ -47,6 +49,8 @@ class Profile(Record):
 
     def factors(self, seed: int, count: int = 65536) -> "itertools.cycle[float]":
         """Random factors on the execution times, with mean 1."""
+        if self.measured_factors:
+            return itertools.cycle(np.random.default_rng(seed).choice(self.measured_factors, count).tolist())
         if not self.spread:
             return itertools.cycle([1.0])
         drawn = np.random.default_rng(seed).lognormal(-(self.spread**2) / 2, self.spread, count)

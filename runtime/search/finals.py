@@ -59,7 +59,8 @@ class Finals:
         """The winner with its median trial; None: there were no finals, or every remaining finalist failed.
 
         Load is at its peak here, where batches form without waiting; at any lower load each request pays the whole
-        queue delay. So among finalists that are about equal, the one with the shortest delay wins.
+        queue delay. So among finalists that are about equal, the one with the shortest delay wins, and of those one
+        whose executions are short enough for an overload, if there is any.
         """
         remaining = self._remaining()
         best = best_of(remaining, self._goal)
@@ -68,9 +69,9 @@ class Finals:
         least = self._utility(best) - _MIN_DELAY_GAIN
         close = [candidate for candidate in remaining if self._utility(candidate) >= least]
         delay = min(point.config.queue_delay_us for point, _ in close)
-        if delay == best[0].config.queue_delay_us:
-            return best
-        return max((c for c in close if c[0].config.queue_delay_us == delay), key=self._utility)
+        shortest = [candidate for candidate in close if candidate[0].config.queue_delay_us == delay]
+        fit = [candidate for candidate in shortest if self._goal.absorbs_overload(candidate[1])] or shortest
+        return best if best in fit else max(fit, key=self._utility)
 
     def _first_round(self, measured: Iterable[Measured]) -> list[Point]:
         succeeded = [candidate for candidate in measured if math.isfinite(self._utility(candidate))]

@@ -7,6 +7,7 @@ from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.spec.measurement import LatencyTarget, SearchSpace
 
+SPREAD = 1.25  # executions vary: by so much an execution may exceed the mean
 _PENALTY = 20.0  # e-folds: any trial within the budgets beats any outside
 _NOISE = 1.02  # a smaller gain is noise: the simpler, earlier configuration stays
 
@@ -35,6 +36,13 @@ class Goal:
     def share(self, config: ServingConfig) -> float:
         """The share of the machine that a configuration can use."""
         return min(1.0, config.instances * config.threads / self.cores)
+
+    def absorbs_overload(self, trial: Trial) -> bool:
+        """Whether who just missed a full batch is still in time with the next: then an overload's excess alone is late.
+
+        See `lateness.py`.
+        """
+        return self.p99_ms is None or self.p99_ms >= (1 + SPREAD) * trial.compute_ms
 
     def beats(self, trial: Trial, other: Trial | None) -> bool:
         """Whether a trial is better by more than noise; a failed trial beats nothing, any other beats None."""

@@ -1,16 +1,15 @@
 """When a waiting request is late: from then on it lets those go first that can still be answered in time.
 
-A queue that is served in turn makes everybody late once more arrives than a server can do, and keeps them late until the
-backlog is gone. Served by deadline, only the excess is late (the same idea as adaptive LIFO, "Fail at Scale", ACM Queue
-13(8), 2015; nobody is rejected here). Triton's dynamic batcher can do that by itself.
+Served in turn, a queue makes everybody late once more arrives than the server can do, until the backlog is gone. Served
+by deadline, only the excess is late. It is the idea of adaptive LIFO ("Fail at Scale", ACM Queue 13(8), 2015), but
+nothing is rejected, and requests in time stay in order. Triton's dynamic batcher can do that by itself.
 """
 
 from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import Package
+from shiplift.runtime.search.goal import SPREAD, Goal
 from shiplift.runtime.serving.triton.config import least_instances
 from shiplift.runtime.spec.serving import Queue, Serving
-
-_SPREAD = 1.25  # executions vary: a request that waited until the last moment would be late half the time
 
 
 def late_after_ms(package: Package, best: Trial, serving: Serving, limit_ms: float | None) -> float:
@@ -24,5 +23,6 @@ def late_after_ms(package: Package, best: Trial, serving: Serving, limit_ms: flo
         return 0.0
     if package.sequences or best.config.instances < least_instances(policed, package.server):
         return 0.0
-    spare = limit_ms - _SPREAD * best.compute_ms
-    return round(spare, 3) if best.compute_ms > 0 and spare > best.compute_ms else 0.0
+    if not best.compute_ms > 0 or not Goal(p99_ms=limit_ms).absorbs_overload(best):
+        return 0.0
+    return round(limit_ms - SPREAD * best.compute_ms, 3)

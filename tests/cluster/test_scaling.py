@@ -8,12 +8,18 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
+import numpy as np
+import onnx
 import pytest
+import tritonclient.grpc as triton
 import yaml
+from onnx import TensorProto, helper, numpy_helper
 
 from tests.cluster.conftest import Kube, Lab, script_has, until
 from tests.cluster.test_release import SPEC, promoted, scaled, traffic
@@ -21,6 +27,12 @@ from tests.cluster.test_release import SPEC, promoted, scaled, traffic
 MODEL = "scaled"
 _BACK_S = 10
 _CAPACITY = {"peakPerSecond": 30, "withinSloPerSecond": 25, "p99Milliseconds": 25}  # far less than it can do
+SLOW = """
+targets: [{name: local-cpu, engine: onnxruntime, precisions: [fp32]}]
+search: {time_budget_s: 2, max_batch: [1], queue_delay_us: [0], instances: [1], threads: [1], window_ms: 100}
+load: {concurrency: [1, 2], window_ms: 200, attempts: 1, comparison_rounds: 1, open_loop_s: 0}
+rollout: {canary_percent: [], hold_s: 0}
+"""
 pytestmark = pytest.mark.slow
 
 
@@ -201,6 +213,62 @@ def test_with_prometheus_away_it_keeps_its_pods_and_says_so(lab: Lab, model: str
             stays(lambda: replicas(lab) == 2, seconds=60)
     until(lambda: condition(lab, "ScalingActive")["status"] == "True", seconds=180)
     until(lambda: replicas(lab) == 1, seconds=240)
+
+
+def test_a_queue_that_cannot_wait_gets_a_pod_without_the_autoscaler(lab: Lab, prometheus: str) -> None:
+    """No rule of this model is in Prometheus, so KEDA knows nothing: only the operator sees the queue."""
+    name = "sudden"
+    promoted(lab, name, lab.log(name, partial(lab.mlflow.onnx.log_model, graph(), input_example=row()), spec=SLOW))
+    current = str(lab.kube.get("tritonservice", lab.serving, name)["spec"]["revision"])
+    capacity = {"peakPerSecond": 40, "withinSloPerSecond": 30, "p99Milliseconds": 400}
+    patch(lab, "tritonrevision", current, {"capacity": capacity})
+    patch(lab, "tritonservice", name, {"scaling": {"maxReplicas": 2}})
+    until(lambda: lab.kube.exists("scaledobject", lab.serving, current), seconds=60)
+
+    def least() -> int:
+        return int(lab.kube.get("scaledobject", lab.serving, current)["spec"]["minReplicaCount"])
+
+    gateway, stop = traffic(lab, name).gateway, threading.Event()
+    with ThreadPoolExecutor(40) as pool:
+        clients = [pool.submit(ask_until, stop, gateway, f"{name}.{lab.serving}.svc", name) for _ in range(40)]
+        started = time.monotonic()
+        try:
+            until(lambda: replicas(lab, current) == 2, seconds=60)
+            took, raised = time.monotonic() - started, least()
+            deployment = partial(lab.kube.get, "deployment", lab.serving, current)
+            until(lambda: deployment()["status"].get("readyReplicas") == 2, seconds=90)
+        finally:
+            stop.set()
+        print(f"a second pod {took:.1f} s after 40 clients began; {sum(each.result() for each in clients)} requests")
+    assert raised == 2
+    until(lambda: least() == 1, seconds=90)
+
+
+def ask_until(stop: threading.Event, gateway: str, authority: str, model: str) -> int:
+    """Sends one request after another; returns how many. Raises if one fails."""
+    sent, options = 0, [("grpc.default_authority", authority)]
+    with triton.InferenceServerClient(f"{gateway}:8001", channel_args=options) as client:
+        tensor = triton.InferInput("x", list(row().shape), "FP32")
+        tensor.set_data_from_numpy(row())
+        while not stop.is_set():
+            client.infer(model, [tensor], client_timeout=30)
+            sent += 1
+    return sent
+
+
+def row() -> Any:
+    return np.ones((1, 512), np.float32)
+
+
+def graph() -> onnx.ModelProto:
+    """Some 20 ms of plain arithmetic."""
+    layers = 600
+    nodes = [helper.make_node("MatMul", ["x" if at == 0 else f"h{at}", "w"], [f"h{at + 1}"]) for at in range(layers)]
+    nodes.append(helper.make_node("Identity", [f"h{layers}"], ["y"]))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 512]) for name in "xy")
+    weights = numpy_helper.from_array(np.eye(512, dtype=np.float32), "w")
+    body = helper.make_graph(nodes, "chain", [x], [y], [weights])
+    return helper.make_model(body, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
 
 
 @contextmanager

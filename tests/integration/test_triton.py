@@ -28,7 +28,7 @@ from shiplift.runtime.serving.kubernetes import guard
 from shiplift.runtime.serving.triton.client import TritonClient, check_golden
 from shiplift.runtime.serving.triton.config import ModelDescription, least_instances, server_needs
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
-from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
+from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
 from shiplift.runtime.serving.triton.server import Features, Ports, Server, nvidia_command, private_server, variables
 from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving, Warmup
 from tests.integration.conftest import until
@@ -263,6 +263,36 @@ def test_policies_do_not_stall_the_batcher(tmp_path: Path) -> None:
         for _ in range(100):
             infer(server, X)
         assert time.monotonic() - started < 5  # with one stall per request it would take 50 s
+
+
+def test_of_more_requests_than_it_can_answer_a_server_answers_many_in_time(tmp_path: Path) -> None:
+    """In turn, a burst makes all later requests late; with late ones last, those that come after it are not."""
+    order: list[str] = []
+    package = packaged(tmp_path, Serving(warmup=False, queue=Queue(allow_timeout_override=False)), max_batch=4, slow=60)
+    install(package, tmp_path / "models", source="m", name="m")
+    reconfigure(tmp_path / "models", "m", ServingConfig(max_batch=4, queue_delay_us=0, instances=2, threads=1), 100)
+    with (
+        private_server(ENVIRONMENT, tmp_path / "models", Features(), log=tmp_path / "log") as server,
+        TritonClient(server.grpc) as client,
+    ):
+        client.load("m")
+
+        def send(who: str) -> None:
+            assert (infer(server, X[:1]).as_numpy("y") == 2 * X[:1]).all()
+            order.append(who)
+
+        with ThreadPoolExecutor(140) as pool:
+            early = [pool.submit(send, "early") for _ in range(120)]  # more than a second of work
+            until(lambda: order, seconds=30)
+            time.sleep(0.2)  # what still waits is late now
+            sent = len(order)
+            fresh = [pool.submit(send, "fresh") for _ in range(8)]
+            for request in (*fresh, *early):
+                request.result(timeout=60)
+    assert sent < 100, "the burst was answered too fast to leave a queue"
+    overtaken = order[max(at for at, who in enumerate(order) if who == "fresh") :].count("early")
+    assert overtaken > 10, order
+    assert order.count("early") == 120
 
 
 def test_the_rate_limiter_is_honoured_by_a_server_started_with_it(tmp_path: Path) -> None:

@@ -150,7 +150,17 @@ def is_ready(pod: Object) -> bool:
     """Whether a pod takes requests and is not being deleted."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-    return ready and "deletionTimestamp" not in pod["metadata"]
+    return ready and not _ends(pod)
+
+
+def has_started(pod: Object) -> bool:
+    """Whether all containers of a pod run and have passed their startup probe, and it is not being deleted."""
+    containers = (pod.get("status") or {}).get("containerStatuses") or []
+    return all(each.get("started") for each in containers) and bool(containers) and not _ends(pod)
+
+
+def _ends(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
 
 
 def address_of(pod: Object) -> str:

@@ -17,6 +17,7 @@ from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.repair import is_right, key_of
 from shiplift.runtime.serving.operator.resources import ServiceSpec, ServiceStatus
 from shiplift.runtime.serving.operator.rollout import Rollout
+from shiplift.runtime.serving.operator.scaling import bursts
 from shiplift.runtime.serving.operator.sharing.hosting import is_move, moving, with_server
 from shiplift.runtime.serving.operator.stages import next_step
 from shiplift.runtime.serving.operator.step import Step
@@ -57,7 +58,7 @@ def next_action(observed: Observed) -> Decision:
     if spec is None:
         status = unusable(observed)
         return _told(observed, Decision(evidence=observed.evidence), status)
-    observed = phases.begun(observed)
+    observed = bursts.judged(phases.begun(observed), spec)
     step = next_step(Rollout.of(observed, spec))
     activation = phases.after(observed, spec, step)
     if activation is not observed.activation:
@@ -142,7 +143,7 @@ def _repaired(observed: Observed, step: Step, apply: Sequence[Object]) -> list[O
     return [
         body for body in apply
         if not is_right(body, observed) and not is_surge(observed, body)
-        and not _is_shifted(observed, body)
+        and not _is_shifted(observed, body) and not bursts.is_raised(observed, body)
         and (not _of_revision(body) or before.get(observed.revision_of(body["metadata"]["labels"][PACKAGE])))
     ]  # fmt: skip
 

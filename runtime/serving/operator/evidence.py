@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.serving.operator.resources import Reason
+from shiplift.runtime.serving.scaling.burst import Reading
 
 Weights = dict[str, int]  # revision: percent of the traffic
 Key = tuple[str, str]  # an object's kind and name
@@ -110,6 +111,15 @@ class Latency:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Demand:
+    """The last readings of the servers' queues, and the least number of pods in each group because of them, `until`."""
+
+    readings: tuple[Reading, ...] = ()
+    least: int = 0
+    until: float = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Move:
     """A group's way to a server (empty: to its own pods): how its golden requests were answered there.
 
@@ -166,6 +176,7 @@ class Evidence:
     restarts: tuple[float, ...] = ()
     traffic: Traffic = Traffic()
     latency: Latency = Latency()
+    demand: Demand = Demand()
     moves: Mapping[str, Move] = field(default_factory=dict)
     applied: Mapping[Key, Applied] = field(default_factory=dict)
 

@@ -16,6 +16,9 @@ from shiplift.runtime.serving.operator.evidence import (
     Share,
     Weights,
 )
+from shiplift.runtime.serving.scaling.burst import Reading
+
+_READINGS = 4  # of the queues: the rule needs three
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +85,13 @@ class ReadLatency:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadDemand:
+    """How many requests ended, and how many wait, at a revision's pods: fills `Evidence.demand`."""
+
+    revision: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckServer:
     """Golden requests to the pods of where a group is to be served (`to`; empty: its own): fills `Evidence.moves`."""
 
@@ -91,7 +101,9 @@ class CheckServer:
     addresses: tuple[str, ...]
 
 
-Measurement = CheckAnswers | AskFront | ReadCounters | AskPods | AskRoutes | ReadTraffic | ReadLatency | CheckServer
+Measurement = (
+    CheckAnswers | AskFront | ReadCounters | AskPods | AskRoutes | ReadTraffic | ReadLatency | ReadDemand | CheckServer
+)
 
 
 def with_answers(evidence: Evidence, revision: str, wrong: str) -> Evidence:
@@ -156,6 +168,12 @@ def with_traffic(evidence: Evidence, ask: ReadTraffic, counters: Counters, now: 
     idle = same and grown <= ask.own
     seen_at = evidence.traffic.seen_at if idle else now
     return replace(evidence, traffic=replace(evidence.traffic, counters=counters, seen_at=seen_at, read_at=now))
+
+
+def with_demand(evidence: Evidence, reading: Reading) -> Evidence:
+    """After reading the queues of a revision's pods."""
+    readings = (*evidence.demand.readings[-_READINGS + 1 :], reading)
+    return replace(evidence, demand=replace(evidence.demand, readings=readings))
 
 
 def _idle(evidence: Evidence, name: str, counters: Counters, now: float) -> Idle:

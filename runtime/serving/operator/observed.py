@@ -15,10 +15,14 @@ from shiplift.runtime.serving.operator.resources import Activation, ServiceSpec,
 
 @dataclass(frozen=True, kw_only=True)
 class PodSeen:
-    """A pod of a revision; `address` is its IP, `problem` why it does not run. `cordoned`: its node takes no more."""
+    """A pod of a revision; `address` is its IP, `problem` why it does not run.
+
+    `runs`: its containers have started, whether they are ready or not. `cordoned`: its node takes no more.
+    """
 
     name: str
     ready: bool
+    runs: bool = False
     address: str = ""
     problem: Diagnosis | None = None
     cordoned: bool = False

@@ -103,7 +103,7 @@ def _of_group(
     if not home.own:
         return [leads]
     replicas, scaled = written(observed, spec, revisions, name), bounds(observed, spec, revisions, name)
-    least = scaled.least if scaled else spec.least_replicas
+    least = scaled.lasting if scaled else spec.least_replicas
     if replicas and scaled is None:
         replicas += extra_replicas(observed, name, replicas)
     return [

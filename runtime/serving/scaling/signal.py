@@ -55,12 +55,12 @@ class Scaling(Record):
     window_s: int = 10
     mean_s: int = 45
     trends_s: tuple[int, ...] = (30, 60)
-    ready_in_s: int = 27
-    hold_s: int = 60
+    ready_in_s: int = 15
+    hold_s: int = 30
     hold_quantile: float = 0.8
     spread_s: int = 300
     chance: float = 1.0
-    burst: float = 0.6
+    burst: float = 0.4
     drain_s: int = 10
 
     def trend_chance(self, seconds: int) -> float:

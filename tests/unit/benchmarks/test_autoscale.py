@@ -15,6 +15,8 @@ from benchmarks.scaling.load_test import load_report
 from benchmarks.scaling.monitoring import Prometheus
 from benchmarks.scaling.profile import DEFAULT, Profile, load, spread
 from benchmarks.scaling.traces import Trace, catalogue, from_file, generated
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.serving.scaling.burst import burst_of
 from shiplift.runtime.serving.scaling.capacity import capacity
 from shiplift.runtime.serving.scaling.signal import Scaling
 
@@ -68,6 +70,38 @@ def test_batches_take_what_waits_and_no_more_than_the_largest() -> None:
     fleet = Fleet(simpy.Environment(), one, np.array([0.0, 0.001, 0.002, 0.003, 0.004, 0.005]), 1)
     fleet.advance(float("inf"))
     assert np.allclose(fleet.latencies, [0.01, 0.025, 0.024, 0.023, 0.022, 0.031])
+
+
+def test_late_requests_go_last() -> None:
+    """The server takes one request at a time, 10 ms each; after 25 ms a request is late."""
+    arrivals = np.array([0.0, 0.001, 0.002, 0.003, 0.036])
+    in_turn = Fleet(simpy.Environment(), profile(), arrivals, 1)
+    late_last = Fleet(simpy.Environment(), profile(late_after_ms=25), arrivals, 1)
+    for fleet in (in_turn, late_last):
+        fleet.advance(float("inf"))
+    assert np.allclose(in_turn.latencies, [0.01, 0.019, 0.028, 0.037, 0.014])
+    assert np.allclose(late_last.latencies, in_turn.latencies)  # nobody waited for more than 25 ms before a fresh one
+    crowd = Fleet(simpy.Environment(), profile(late_after_ms=25), np.array([0.0, *[0.001] * 6, 0.035]), 1)
+    crowd.advance(float("inf"))
+    assert np.argsort(crowd.latencies)[-2:].tolist() == [5, 6]
+    assert crowd.latencies[7] < 0.02  # it came last, and overtook those that were late
+
+
+def test_measured_factors_take_the_place_of_the_spread() -> None:
+    factors = profile(measured_factors=(0.5, 1.5)).factors(0)
+    assert {next(factors) for _ in range(100)} == {0.5, 1.5}
+
+
+def test_the_operator_adds_replicas_before_the_autoscaler_learns_of_a_step() -> None:
+    step = np.concatenate([np.full(600, 60.0), np.full(600, 300.0)])
+    trace = Trace(name="step", family="steps", arrivals=generated(step, 1, 1), duration_s=120)
+    known = Capacity(peak_per_s=100, within_slo_per_s=80, p99_ms=100)
+    scaling = Scaling(capacity=known, maximum=8)
+    alone, helped = (
+        serve(trace, profile(), policies.shiplift(scaling, burst=burst), start=1)
+        for burst in (None, burst_of(known, 8))
+    )
+    assert helped.missed < 0.8 * alone.missed
 
 
 def test_batch_times_are_interpolated_and_grow_beyond_the_last() -> None:
@@ -266,7 +300,7 @@ def test_goals_are_judged_per_family_and_say_what_limits_them() -> None:
     families = by_family(shared, outcomes)
     assert families["steps"][OURS] == {"missed_percent": 3.0, "relative_cost": 1.1}
     rival = at_equal_cost(lambda _: one(150, 110), 1, 2, 110)
-    judged = {(goal["traces"], goal["goal"]): goal for goal in goals(families, {"KEDA": rival})}
+    judged = {(goal["traces"], goal["goal"]): goal for goal in goals(families, {"KEDA": rival}, 12)}
     missed = judged["steps", "at most 1 % of requests over the SLO"]
     assert (missed["measured"], missed["met"]) == (3.0, False)
     assert "misses 2.5 %" in missed["limit"]

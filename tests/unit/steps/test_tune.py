@@ -241,6 +241,15 @@ def test_a_queue_delay_must_gain_enough(delayed: float, chosen: int) -> None:
     assert tuner.best()[1].config.queue_delay_us == chosen
 
 
+@pytest.mark.parametrize(("rate", "chosen"), [(1030.0, 40.0), (1100.0, 90.0)])
+def test_of_equals_the_one_with_short_executions_wins_since_it_absorbs_an_overload(rate: float, chosen: float) -> None:
+    tuner = search_told(*(trial(throughput_per_s=each) for each in (1000.0, 990.0)), goal=Goal(p99_ms=100))
+    long, short = tuner.finalists()
+    tuner.tell_final(long, trial(config=long.config, throughput_per_s=rate, compute_ms=90))
+    tuner.tell_final(short, trial(config=short.config, throughput_per_s=1000, compute_ms=40))
+    assert tuner.best()[1].compute_ms == chosen
+
+
 def test_a_trial_over_its_limit_and_already_slower_is_pruned() -> None:
     tuner = search_told(trial(throughput_per_s=1000), goal=Goal(p99_ms=10))
     assert tuner.should_prune(trial(throughput_per_s=900, within_slo=False))

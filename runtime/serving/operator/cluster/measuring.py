@@ -23,7 +23,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import GRPC
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
 from shiplift.runtime.serving.operator.cluster.counters import counters_of, requests_between
 from shiplift.runtime.serving.operator.cluster.front_clients import CLIENTS, answer_of, sample_of
-from shiplift.runtime.serving.operator.cluster.latencies import latencies_of
+from shiplift.runtime.serving.operator.cluster.latencies import demand_of, latencies_of
 from shiplift.runtime.serving.operator.cluster.sleeping import asleep_on
 from shiplift.runtime.serving.operator.evidence import Evidence, Protocol, Route, Sample
 from shiplift.runtime.serving.operator.measurements import (
@@ -34,11 +34,13 @@ from shiplift.runtime.serving.operator.measurements import (
     CheckServer,
     Measurement,
     ReadCounters,
+    ReadDemand,
     ReadLatency,
     ReadTraffic,
     with_answers,
     with_beat,
     with_counters,
+    with_demand,
     with_move,
     with_routes,
     with_share,
@@ -69,7 +71,7 @@ class Measurer:
             return self._check(observed, wanted, evidence)
         if isinstance(wanted, AskFront):
             return self._ask_front(observed, wanted, evidence)
-        if isinstance(wanted, ReadCounters | ReadTraffic | ReadLatency):
+        if isinstance(wanted, ReadCounters | ReadTraffic | ReadLatency | ReadDemand):
             return _read(observed, wanted, evidence)
         if isinstance(wanted, CheckServer):
             return self._check_server(observed, wanted, evidence)
@@ -159,8 +161,13 @@ class Measurer:
         return self._golden[digest]
 
 
-def _read(observed: Observed, wanted: ReadCounters | ReadTraffic | ReadLatency, evidence: Evidence) -> Evidence:
+def _read(
+    observed: Observed, wanted: ReadCounters | ReadTraffic | ReadLatency | ReadDemand, evidence: Evidence
+) -> Evidence:
     """After reading what servers count themselves."""
+    if isinstance(wanted, ReadDemand):
+        reading = demand_of(observed, wanted.revision)
+        return with_demand(evidence, reading) if reading else evidence
     if isinstance(wanted, ReadCounters):
         counters = {name: counters_of(observed, name) for name in wanted.revisions}
         return with_counters(evidence, wanted, counters, time.time())

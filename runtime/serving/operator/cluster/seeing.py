@@ -74,7 +74,8 @@ def _server(body: Object, pods: Sequence[Object], cordoned: Collection[str]) -> 
 def _pod(body: Object, cordoned: Collection[str]) -> PodSeen:
     ready = diagnosis.is_ready(body)
     return PodSeen(
-        name=body["metadata"]["name"], ready=ready, address=diagnosis.address_of(body),
+        name=body["metadata"]["name"], ready=ready, runs=diagnosis.has_started(body),
+        address=diagnosis.address_of(body),
         problem=None if ready else diagnosis.of_pod(body),
         cordoned=(body.get("spec") or {}).get("nodeName") in cordoned,
     )  # fmt: skip

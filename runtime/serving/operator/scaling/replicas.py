@@ -3,7 +3,8 @@
 So a service is scaled in sets of one pod of each group, and a set's capacity is the sum of theirs.
 
 Where an autoscaler chooses, the operator says between which numbers, and writes the number itself only where the
-autoscaler can't: for a Deployment that is new, or has fewer pods than it must have. During a rollout both revisions
+autoscaler can't: for a Deployment that is new, or has fewer pods than it must have, also because of a queue that can't
+wait for the autoscaler (`bursts.py`). During a rollout both revisions
 are ready for all of the traffic: the new one begins with what the old one had, and the old one gives none up.
 """
 
@@ -20,10 +21,11 @@ from shiplift.runtime.serving.operator.zero.phases import leaves_autoscaler, sle
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Between how many pods an autoscaler may choose."""
+    """Between how many pods an autoscaler may choose; `lasting` is the least without what queues call for just now."""
 
     least: int
     most: int
+    lasting: int
 
 
 def needed(observed: Observed, spec: ServiceSpec, others: Collection[str]) -> int:
@@ -51,7 +53,8 @@ def bounds(observed: Observed, spec: ServiceSpec, revisions: Collection[str], na
     else:
         least = max(spec.least_replicas, live(observed, name))
     least += extra_replicas(observed, name, least)
-    return Bounds(least=min(least, most), most=most)
+    lasting = min(least, most)
+    return Bounds(least=max(lasting, 0 if others else min(most, _for_now(observed))), most=most, lasting=lasting)
 
 
 def written(observed: Observed, spec: ServiceSpec, revisions: Collection[str], name: str) -> int | None:
@@ -65,6 +68,12 @@ def written(observed: Observed, spec: ServiceSpec, revisions: Collection[str], n
     if ("Deployment", name) not in observed.live:
         return min(max(scaled.least, _desired(observed, name)), scaled.most)
     return scaled.least if now < scaled.least else None
+
+
+def _for_now(observed: Observed) -> int:
+    """How many pods the servers' queues call for; 0 if they call for none."""
+    demand = observed.evidence.demand
+    return demand.least if observed.now < demand.until else 0
 
 
 def live(observed: Observed, name: str) -> int:

@@ -6,6 +6,7 @@ from shiplift.runtime.serving.operator.conditions import Event
 from shiplift.runtime.serving.operator.evidence import Evidence, Key, Patch, Weights
 from shiplift.runtime.serving.operator.measurements import Measurement
 from shiplift.runtime.serving.operator.observed import Observed
+from shiplift.runtime.serving.operator.scaling import bursts
 from shiplift.runtime.serving.operator.upkeep import fronts, heartbeat, latency, retirement
 
 _BUSY_S = 1.0
@@ -30,8 +31,8 @@ def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: fl
     evidence = replace(evidence, beaten_at=observed.now) if pods else evidence
     evidence = fronts.asked(evidence, observed.now) if routes else evidence
     done = Chores(
-        evidence=evidence, again_s=_again_s(observed, evidence, again_s),
-        measure=(*pods, *routes, *latency.due(observed, weights)),
+        evidence=evidence, again_s=min(_again_s(observed, evidence, again_s), bursts.again_s(observed, weights)),
+        measure=(*pods, *routes, *latency.due(observed, weights), *bursts.due(observed, weights)),
         delete=tuple(retirement.to_delete(observed)),
     )  # fmt: skip
     return _replacing(observed, weights, done)

@@ -13,14 +13,19 @@ _FORGOTTEN_S = 1800.0  # after that, a restart no longer makes the pause longer
 
 
 def due(observed: Observed, weights: Weights) -> tuple[AskPods, ...]:
-    """The golden requests to send now: one to each ready pod that has traffic."""
+    """The golden requests to send now: one to each pod with traffic that is ready, or was and still runs.
+
+    A frozen server is not ready either, and its container starts again only after its longest execution.
+    """
     interval = observed.spec.heartbeat.interval_seconds if observed.spec else 0
     if not interval or observed.activation or observed.now - observed.evidence.beaten_at < interval:
         return ()  # a service that goes to sleep is left alone
     asks = []
     for revision, percent in sorted(weights.items()):
         for group in observed.groups(revision) if percent else ():
-            pods = tuple((pod.name, pod.address) for pod in observed.ready_in(group.name) if pod.address)
+            pods = tuple(
+                (pod.name, pod.address) for pod in observed.pods.get(group.name, ()) if _is_asked(observed, pod)
+            )
             if pods:
                 asks.append(AskPods(revision=revision, group=group.name, pods=pods))
     return tuple(asks)
@@ -53,13 +58,18 @@ def recent(restarts: tuple[float, ...], now: float) -> tuple[float, ...]:
 
 
 def _failing(observed: Observed, weights: Weights) -> Iterator[tuple[PodSeen, Beat, bool]]:
-    """Pods with traffic that missed too many heartbeats, and whether each is its revision's only ready one.
+    """Pods with traffic that missed too many heartbeats, and whether no other of its revision is ready.
 
     Those of a shared server are not among them: there, it is the model that leaves.
     """
     for revision, percent in weights.items():
-        ready = observed.ready(revision) if not observed.host(revision) else ()
-        for pod in ready if percent else ():
+        pods = observed.pods_of(revision) if percent and not observed.host(revision) else ()
+        for pod in pods:
             beat = observed.evidence.beats.get(pod.name, Beat())
-            if beat.misses >= LIMIT:
-                yield pod, beat, len(ready) == 1
+            if beat.misses >= LIMIT and _is_asked(observed, pod):
+                yield pod, beat, not any(other.ready for other in pods if other != pod)
+
+
+def _is_asked(observed: Observed, pod: PodSeen) -> bool:
+    was_ready = pod.runs and pod.name in observed.evidence.beats
+    return bool(pod.address) and (pod.ready or was_ready)

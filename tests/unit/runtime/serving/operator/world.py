@@ -21,6 +21,7 @@ from shiplift.runtime.serving.operator.observed import Group, Observed, PodSeen,
 from shiplift.runtime.serving.operator.repair import key_of, remember
 from shiplift.runtime.serving.operator.resources import ServiceSpec, ServiceStatus
 from shiplift.runtime.serving.operator.upkeep.fronts import next_look_s
+from shiplift.runtime.serving.scaling.burst import Reading
 from tests.unit.examples import artifact, package
 
 Object = dict[str, Any]
@@ -67,6 +68,7 @@ class World:
         self.wrong: set[str] = set()
         self.failing: set[str] = set()
         self.silent: set[str] = set()  # pods that answer no heartbeat
+        self.frozen: set[str] = set()  # pods that run and are no longer ready
         self.cordoned: set[str] = set()  # pods whose node takes no more
         self.retired: dict[str, float] = {}
         self.routed: set[str] = set()  # pods that stay in endpoints whatever happens
@@ -79,6 +81,8 @@ class World:
         self.random = random.Random(seed)
         self.checks: list[Any] = []
         self.optional: frozenset[str] = frozenset()
+        self.arriving = 0.0  # requests per second, of which each ready pod ends 100
+        self.queue = Reading(at=self.now, ended=0, waiting=0, ready=0)
         self.desired: dict[str, int] = {}  # what an autoscaler that sees its signal wants
 
     def add_groups(self, version: int, **capacities: float) -> None:
@@ -122,12 +126,12 @@ class World:
     def seen(self, name: str, pod: str) -> PodSeen:
         ready = self.is_ready(name, pod)
         return PodSeen(
-            name=pod, ready=ready, address=f"ip-{pod}", cordoned=pod in self.cordoned,
+            name=pod, ready=ready, runs=ready or pod in self.frozen, address=f"ip-{pod}", cordoned=pod in self.cordoned,
             problem=CRASHING if name in self.broken and not ready else None,
         )  # fmt: skip
 
     def is_ready(self, name: str, pod: str) -> bool:
-        return name not in self.broken and self.now >= self.pods[name][pod]
+        return name not in self.broken and pod not in self.frozen and self.now >= self.pods[name][pod]
 
     def ready(self, name: str) -> list[str]:
         return [pod for pod in self.pods.get(name, {}) if self.is_ready(name, pod)]
@@ -204,6 +208,13 @@ class World:
         self.live.pop(key, None)
 
     def measure(self, measurement: m.Measurement) -> None:
+        if isinstance(measurement, m.ReadDemand):
+            self.serve(len(self.ready(measurement.revision)))
+            self.evidence = m.with_demand(self.evidence, self.queue)
+        else:
+            self._ask(measurement)
+
+    def _ask(self, measurement: m.Measurement) -> None:
         if isinstance(measurement, m.CheckAnswers):
             wrong = f"{measurement.revision} answers wrongly." if measurement.revision in self.wrong else ""
             self.evidence = m.with_answers(self.evidence, measurement.revision, wrong)
@@ -225,6 +236,13 @@ class World:
                 bad, silent = measurement.revision in self.wrong, pod in self.silent
                 message = f"{pod} is broken" if bad or silent else ""
                 self.evidence = m.with_beat(self.evidence, pod, bad, message)
+
+    def serve(self, ready: int) -> None:
+        """Lets requests arrive, wait and end since the last reading."""
+        seconds, before = self.now - self.queue.at, self.queue
+        there = before.waiting + self.arriving * seconds
+        ended = min(there, 100 * ready * seconds)
+        self.queue = Reading(at=self.now, ended=before.ended + ended, waiting=there - ended, ready=ready)
 
     def _read(self, measurement: m.ReadCounters) -> dict[str, Any]:
         for name in self.failing & set(measurement.revisions):

@@ -38,7 +38,7 @@ def test_a_burstier_service_gets_more_headroom() -> None:
 
 
 def test_a_ramp_is_followed_ahead_of_time() -> None:
-    ramp = [200.0] * 40 + [200.0 + 15 * step for step in range(1, 9)]  # 3/s more each second: 320 now, 400 in 27 s
+    ramp = [200.0] * 40 + [200.0 + 25 * step for step in range(1, 9)]  # 5/s more each second: 400 now, 475 in 15 s
     decision = decide(history(ramp), NOW, 3, SCALING)
     assert (decision.replicas, decision.reason) == (5, "trend")
 

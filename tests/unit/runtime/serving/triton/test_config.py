@@ -4,6 +4,7 @@ import pytest
 from google.protobuf import text_format
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tritonclient.grpc import model_config_pb2 as pb
 
 from shiplift.runtime.records.serving import ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
@@ -123,6 +124,15 @@ def test_a_model_on_openvino_is_configured_as_promised(precision: Any, server: S
     assert again.parameters["NUM_STREAMS"].string_value == "3"
     assert again.parameters["INFERENCE_NUM_THREADS"].string_value == "6"
     assert retuned(render(again), config(8, 100, 2, 4)) == text
+
+
+def test_late_requests_let_others_go_first() -> None:
+    text = render(model_config(description(), "bundled"))
+    batching = parse(retuned(text, config(8, 100, 2, 1), late_after_ms=62.5)).dynamic_batching
+    assert batching.default_queue_policy.timeout_action == pb.ModelQueuePolicy.TimeoutAction.Value("DELAY")
+    assert batching.default_queue_policy.default_timeout_microseconds == 62_500
+    assert not batching.default_queue_policy.allow_timeout_override
+    assert not parse(retuned(text, config(8, 100, 2, 1))).dynamic_batching.HasField("default_queue_policy")
 
 
 def test_pytorch_addresses_tensors_by_their_position() -> None:

@@ -30,6 +30,29 @@ def test_a_pod_that_does_not_answer_is_replaced_after_three_beats() -> None:
     assert len(world.ready(name_of(1))) == 2
 
 
+def test_a_pod_that_froze_is_replaced_although_it_is_no_longer_ready() -> None:
+    world = serving(replicas=2)
+    pod = world.ready(name_of(1))[0]
+    world.silent.add(pod)
+    world.frozen.add(pod)
+    began = world.now
+    world.run(60, until=deleted)
+    assert deleted(world) == [f"delete Pod {pod}"]
+    assert world.now - began <= 25
+    world.run(30)
+    assert len(world.ready(name_of(1))) == 2
+
+
+def test_a_pod_whose_container_starts_again_is_left_alone() -> None:
+    world = serving(replicas=2)
+    name = name_of(1)
+    pod = world.ready(name)[0]
+    world.silent.add(pod)
+    world.pods[name][pod] = world.now + 60  # neither ready nor started until then
+    world.run(50)
+    assert not deleted(world)
+
+
 def test_the_last_ready_pod_stays_if_it_is_only_slow_and_no_other_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     world = serving(replicas=1)
     monkeypatch.setattr(world_module, "START_S", 1e9)
