@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from queue import Queue as Queue_
 from typing import Any
 
 import httpx
@@ -265,34 +266,37 @@ def test_policies_do_not_stall_the_batcher(tmp_path: Path) -> None:
         assert time.monotonic() - started < 5  # with one stall per request it would take 50 s
 
 
-def test_of_more_requests_than_it_can_answer_a_server_answers_many_in_time(tmp_path: Path) -> None:
-    """In turn, a burst makes all later requests late; with late ones last, those that come after it are not."""
-    order: list[str] = []
-    package = packaged(tmp_path, Serving(warmup=False, queue=Queue(allow_timeout_override=False)), max_batch=4, slow=60)
+def test_late_requests_let_those_go_first_that_can_still_be_answered_in_time(tmp_path: Path) -> None:
+    """In turn, who comes after a crowd waits for all of it; with late requests last, only for what is executed then."""
+    package = packaged(tmp_path, Serving(warmup=False), max_batch=4, slow=200)
     install(package, tmp_path / "models", source="m", name="m")
-    reconfigure(tmp_path / "models", "m", ServingConfig(max_batch=4, queue_delay_us=0, instances=2, threads=1), 100)
+    reconfigure(tmp_path / "models", "m", ServingConfig(max_batch=4, queue_delay_us=0, instances=2, threads=1), 150)
+    answers: Queue_[str] = Queue_()
     with (
         private_server(ENVIRONMENT, tmp_path / "models", Features(), log=tmp_path / "log") as server,
-        TritonClient(server.grpc) as client,
+        TritonClient(server.grpc) as loader,
+        grpc.InferenceServerClient(server.grpc) as client,
     ):
-        client.load("m")
+        loader.load("m")
+        tensor = grpc.InferInput("x", [1, 4], "FP32")
+        tensor.set_data_from_numpy(X[:1])
 
         def send(who: str) -> None:
-            assert (infer(server, X[:1]).as_numpy("y") == 2 * X[:1]).all()
-            order.append(who)
+            def answered(result: Any, error: Any) -> None:
+                assert error is None, error
+                answers.put(who if (result.as_numpy("y") == 2 * X[:1]).all() else "wrong")
 
-        with ThreadPoolExecutor(140) as pool:
-            early = [pool.submit(send, "early") for _ in range(120)]  # more than a second of work
-            until(lambda: order, seconds=30)
-            time.sleep(0.2)  # what still waits is late now
-            sent = len(order)
-            fresh = [pool.submit(send, "fresh") for _ in range(8)]
-            for request in (*fresh, *early):
-                request.result(timeout=60)
-    assert sent < 100, "the burst was answered too fast to leave a queue"
-    overtaken = order[max(at for at, who in enumerate(order) if who == "fresh") :].count("early")
-    assert overtaken > 10, order
-    assert order.count("early") == 120
+            client.async_infer("m", [tensor], answered)
+
+        for _ in range(600):
+            send("crowd")
+        time.sleep(0.3)  # twice the limit: what waits is late now
+        for _ in range(4):
+            send("fresh")
+        order = [answers.get(timeout=60) for _ in range(604)]
+    assert sorted(order) == ["crowd"] * 600 + ["fresh"] * 4
+    last_fresh = max(at for at, who in enumerate(order) if who == "fresh")
+    assert order[last_fresh:].count("crowd") > 20, last_fresh
 
 
 def test_the_rate_limiter_is_honoured_by_a_server_started_with_it(tmp_path: Path) -> None:
