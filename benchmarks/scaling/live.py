@@ -34,10 +34,10 @@ from shiplift.runtime.serving.kubernetes.kinds import POD, TRITON_SERVICE
 from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 LOADS = (0.4, 0.6, 0.8)  # of the throughput of full batches
-_MAX_BATCH, _WIDTH, _LAYERS = 8, 1024, 600
+_MAX_BATCH, _WIDTH, _LAYERS = 4, 1024, 600
 _CALIBRATION_S, _DURATION_S, _ROUNDS = 4.0, 30, 3
 _ALONE, _STARTS = 400, 3
-_CLIENTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 17)  # in closed loop, they make batches of all sizes
+_CLIENTS = (1, 2, 3, 4, 5, 9)  # in closed loop, they make batches of all sizes
 _LEAST_EXECUTIONS = 10
 _PROMOTION_S = 600.0
 _SPEC = f"""
