@@ -206,7 +206,8 @@ def _own_proc(outcomes: dict[str, str]) -> bool:
 def _state(pid: int) -> list[Any]:
     process = psutil.Process(pid)
     limits = [process.rlimit(limit) for limit in (psutil.RLIMIT_CPU, psutil.RLIMIT_NOFILE)]
-    alive = process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING)
+    # A program that has just been started may still wait for the disk.
+    alive = process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP)
     return [alive, process.nice(), process.cpu_affinity(), process.ionice().value, limits]
 
 
