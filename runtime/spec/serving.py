@@ -104,8 +104,9 @@ class Serving(Section):
     Triton's documentation advises them only for engines with a profile for those sizes.
 
     `late_last`: under overload, a request that can't be answered within `slo.p99_ms` any more waits until those that
-    still can are done, so that the excess alone is late instead of everybody. Tuning sets it where it costs nothing: if
-    the spec has that limit and no `queue` or `priorities`, and at least two instances serve.
+    still can are done, so that the excess alone is late instead of everybody. Tuning sets it if the spec has that limit
+    and no `queue` or `priorities`, and at least two instances serve. It is for models whose executions take tens of
+    milliseconds: with faster ones and many clients, the bundled Triton's batcher can then miss a request for 500 ms.
 
     An execution that takes longer than `request_timeout_s` is stopped and its requests fail, so that an input on which
     the model does not end can't keep an instance busy.
@@ -116,7 +117,7 @@ class Serving(Section):
     preferred_batch_size: BatchSizes = ()
     priorities: Priorities | None = None
     queue: Queue = Queue()
-    late_last: bool = True
+    late_last: bool = False
     response_cache: bool = False
     rate_limiter: RateLimiter | None = None
     host_policy: HostPolicy | None = None
