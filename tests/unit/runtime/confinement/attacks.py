@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -175,6 +176,8 @@ def run(folder: Path) -> dict[str, Any]:
         abstract.bind(f"\0shiplift-{os.getpid()}")
         production = stack.enter_context(subprocess.Popen(["sleep", "600.0815"]))
         stack.callback(production.kill)
+        while psutil.Process(production.pid).status() == psutil.STATUS_DISK_SLEEP:  # it is only just being started
+            time.sleep(0.01)
         state = _state(production.pid)
         names = {
             "PRODUCTION": production.pid, "OURS": os.getpid(), "SECRET": "600.0815",
@@ -206,8 +209,7 @@ def _own_proc(outcomes: dict[str, str]) -> bool:
 def _state(pid: int) -> list[Any]:
     process = psutil.Process(pid)
     limits = [process.rlimit(limit) for limit in (psutil.RLIMIT_CPU, psutil.RLIMIT_NOFILE)]
-    # A program that has just been started may still wait for the disk.
-    alive = process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING, psutil.STATUS_DISK_SLEEP)
+    alive = process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING)
     return [alive, process.nice(), process.cpu_affinity(), process.ionice().value, limits]
 
 

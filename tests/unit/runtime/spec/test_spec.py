@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import SpecInvalid
@@ -333,7 +333,8 @@ _specs = st.fixed_dictionaries(
 @given(_specs)
 def test_a_spec_written_down_and_read_again_is_the_same(body: dict[str, Any]) -> None:
     text = yaml.safe_dump(body, allow_unicode=True)
-    assume(not set("\x85\u2028\u2029") & set(text))  # PyYAML writes these line breaks as they are, and reads others
+    if set("\x85\u2028\u2029") & set(text):  # PyYAML would write these line breaks as they are, and read others
+        text = yaml.safe_dump(body)
     first = parse(text)
     assert parse(yaml.safe_dump(first.model_dump(mode="json"))) == first
     assert document.validate(body) == first
