@@ -62,7 +62,7 @@ def tune(
             exhausted = _explore(workbench, search, journal)
             _hold_finals(workbench, search, journal)
             package, best = search.best()
-            late_after = late_after_ms(package, best, serving, latency_target.p99_ms)
+            late_after = late_after_ms(package, best, serving, goal)
             tuned_package = _packaged(store, bench, package, best, late_after)
             history.add(tuned_package.repository.sha256, best)
     return Tuned(

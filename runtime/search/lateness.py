@@ -8,21 +8,20 @@ nothing is rejected, and requests in time stay in order. Triton's dynamic batche
 from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.search.goal import SPREAD, Goal
-from shiplift.runtime.serving.triton.config import least_instances
+from shiplift.runtime.serving.triton.config import least_policed_instances
 from shiplift.runtime.spec.serving import Queue, Serving
 
 
-def late_after_ms(package: Package, best: Trial, serving: Serving, limit_ms: float | None) -> float:
+def late_after_ms(package: Package, best: Trial, serving: Serving, goal: Goal) -> float:
     """How long a request may wait before others go first: the p99 limit less an execution. 0: requests go in turn.
 
     They also go in turn if the spec has no limit or a queue policy of its own, if an execution takes most of the limit,
     or if too few instances serve for Triton's policy to work without stalls.
     """
-    policed = Serving(queue=Queue(timeout_ms=1))
-    if not serving.late_last or limit_ms is None or serving.queue != Queue() or serving.priorities:
+    if not serving.late_last or goal.p99_ms is None or serving.queue != Queue() or serving.priorities:
         return 0.0
-    if package.sequences or best.config.instances < least_instances(policed, package.server):
+    if package.sequences or best.config.instances < least_policed_instances(package.server):
         return 0.0
-    if not best.compute_ms > 0 or not Goal(p99_ms=limit_ms).absorbs_overload(best):
+    if not best.compute_ms > 0 or not goal.absorbs_overload(best):
         return 0.0
-    return round(limit_ms - SPREAD * best.compute_ms, 3)
+    return round(goal.p99_ms - SPREAD * best.compute_ms, 3)

@@ -198,7 +198,12 @@ def least_instances(serving: Serving, server: ServerKind) -> int:
     instance, not with two). NVIDIA's backends return to idle faster, so there the spec's number stands.
     """
     has_policy = serving.priorities or serving.queue.max_size or serving.queue.timeout_ms
-    return 2 if has_policy and server == "bundled" else 1
+    return least_policed_instances(server) if has_policy else 1
+
+
+def least_policed_instances(server: ServerKind) -> int:
+    """The same, for a model with a queue policy."""
+    return 2 if server == "bundled" else 1
 
 
 def host_policy_name(serving: Serving) -> str:

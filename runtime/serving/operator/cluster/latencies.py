@@ -20,16 +20,10 @@ _COUNTED = ("nv_inference_request_success", "nv_inference_request_failure")
 
 def latencies_of(observed: Observed, revision: str) -> tuple[dict[str, float], float | None]:
     """The requests of each ready pod so far, and the slowest one's 99th percentile in ms; pods may not answer."""
-    model, requests, slowest = serving_name(observed.spec.model if observed.spec else ""), dict[str, float](), None
-    with httpx.Client(timeout=_ANSWER_S, trust_env=False) as client:
-        for pod in observed.ready(revision):
-            try:
-                text = client.get(f"http://{pod.address}:{METRICS}/metrics").raise_for_status().text
-            except httpx.HTTPError:
-                continue
-            requests[pod.name], p99_ms = read(text, model)
-            slowest = max(filter(None, (slowest, p99_ms)), default=None)
-    return requests, slowest
+    model = _model(observed)
+    told = {pod: read(page, model) for _, pod, page in _pages(observed, revision, _ANSWER_S)}
+    slowest = max((p99_ms for _, p99_ms in told.values() if p99_ms), default=None)
+    return {pod: requests for pod, (requests, _) in told.items()}, slowest
 
 
 def demand_of(observed: Observed, revision: str) -> Reading | None:
@@ -37,24 +31,35 @@ def demand_of(observed: Observed, revision: str) -> Reading | None:
 
     `ready` counts sets of one pod of each group, as everywhere in scaling.
     """
-    model = serving_name(observed.spec.model if observed.spec else "")
-    pods = [(name, pod.address) for name in observed.names(revision) for pod in observed.ready_in(name) if pod.address]
-    with httpx.Client(timeout=_SOON_S, trust_env=False, verify=False) as client, ThreadPoolExecutor(_THREADS) as pool:  # noqa: S501 - http
-
-        def ask(address: str) -> tuple[float, float] | None:
-            try:
-                page = client.get(f"http://{address}:{METRICS}/metrics").raise_for_status().text
-            except httpx.HTTPError:
-                return None
-            return queue_of(page, model)
-
-        answers = list(pool.map(ask, (address for _, address in pods)))
-    told = [group for (group, _), answer in zip(pods, answers, strict=True) if answer]
-    ready = min((told.count(group) for group in observed.names(revision)), default=0)
+    model, pages = _model(observed), _pages(observed, revision, _SOON_S)
+    groups = [group for group, _, _ in pages]
+    ready = min((groups.count(group) for group in observed.names(revision)), default=0)
     if not ready:
         return None
-    ended, waiting = (sum(answer[at] for answer in answers if answer) for at in (0, 1))
+    queues = [queue_of(page, model) for _, _, page in pages]
+    ended, waiting = (sum(queue[at] for queue in queues) for at in (0, 1))
     return Reading(at=time.time(), ended=ended, waiting=waiting, ready=ready)
+
+
+def _model(observed: Observed) -> str:
+    return serving_name(observed.spec.model if observed.spec else "")
+
+
+def _pages(observed: Observed, revision: str, timeout_s: float) -> list[tuple[str, str, str]]:
+    """The group, the name and the metrics page of each ready pod that answers in time."""
+    pods = [(group, pod) for group in observed.names(revision) for pod in observed.ready_in(group)]
+    # Without TLS there is nothing to verify, and the certificates of a client take longer to load than a page.
+    with httpx.Client(timeout=timeout_s, trust_env=False, verify=False) as client:  # noqa: S501
+
+        def page_of(address: str) -> str:
+            try:
+                return client.get(f"http://{address}:{METRICS}/metrics").raise_for_status().text
+            except httpx.HTTPError:
+                return ""
+
+        with ThreadPoolExecutor(_THREADS) as pool:
+            pages = list(pool.map(page_of, (pod.address for _, pod in pods)))
+    return [(group, pod.name, page) for (group, pod), page in zip(pods, pages, strict=True) if page]
 
 
 def queue_of(metrics: str, model: str) -> tuple[float, float]:

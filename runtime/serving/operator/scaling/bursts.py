@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from shiplift.runtime.serving.kubernetes.objects.names import Object
 from shiplift.runtime.serving.operator import shares
-from shiplift.runtime.serving.operator.evidence import Evidence, Weights
+from shiplift.runtime.serving.operator.evidence import Weights
 from shiplift.runtime.serving.operator.measurements import ReadDemand
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.repair import is_right
@@ -26,35 +26,29 @@ _MOVED = {  # what the least number of pods is written into
 
 def due(observed: Observed, weights: Weights) -> tuple[ReadDemand, ...]:
     """The reading to make now."""
-    revision = _serving(weights)
-    if observed.spec is None or not revision or _rule(observed, observed.spec, revision) is None:
+    spec, readings = observed.spec, observed.evidence.demand.readings
+    if spec is None or _rule(observed, spec, weights) is None or not observed.ready(spec.revision):
         return ()
-    readings = observed.evidence.demand.readings
     fresh = bool(readings) and observed.now - readings[-1].at < EVERY_S
-    return () if fresh or not observed.ready(revision) else (ReadDemand(revision=revision),)
+    return () if fresh else (ReadDemand(revision=spec.revision),)
 
 
 def again_s(observed: Observed, weights: Weights) -> float:
     """Within how many seconds to look again."""
-    revision = _serving(weights)
-    reads = observed.spec is not None and revision and _rule(observed, observed.spec, revision) is not None
-    return EVERY_S if reads else math.inf
+    return EVERY_S if observed.spec and _rule(observed, observed.spec, weights) else math.inf
 
 
 def judged(observed: Observed, spec: ServiceSpec) -> Observed:
     """What was seen, with the least number of pods that the queues call for."""
-    revision = _serving(shares.current(observed))
-    rule = _rule(observed, spec, revision) if revision else None
+    rule = _rule(observed, spec, shares.current(observed))
     if rule is None:
         return observed
-    demand, now = observed.evidence.demand, max(live(observed, name) for name in observed.names(revision))
+    demand, now = observed.evidence.demand, max(live(observed, name) for name in observed.names(spec.revision))
     wanted = at_least(demand.readings, observed.now, now, rule)
     if wanted <= now:
         return observed
-    evidence: Evidence = replace(
-        observed.evidence, demand=replace(demand, least=wanted, until=observed.now + rule.hold_s)
-    )
-    return replace(observed, evidence=evidence)
+    raised = replace(demand, least=wanted, until=observed.now + rule.hold_s)
+    return replace(observed, evidence=replace(observed.evidence, demand=raised))
 
 
 def is_raised(observed: Observed, body: Object) -> bool:
@@ -68,18 +62,12 @@ def is_raised(observed: Observed, body: Object) -> bool:
     return any(is_right({**body, "spec": spec}, observed) for spec in (without, without | kept))
 
 
-def _serving(weights: Weights) -> str:
-    """The revision with all of the traffic; empty if there is none, or more than one."""
-    revisions = [name for name, percent in weights.items() if percent]
-    return revisions[0] if len(revisions) == 1 else ""
-
-
-def _rule(observed: Observed, spec: ServiceSpec, revision: str) -> Burst | None:
-    """The rule for a service; None: its queues decide nothing."""
+def _rule(observed: Observed, spec: ServiceSpec, weights: Weights) -> Burst | None:
+    """The rule for a service; None: its queues decide nothing, or the wanted revision has not all traffic."""
     most = spec.scaling.max_replicas
-    if most is None or most <= spec.least_replicas or observed.activation or revision != spec.revision:
+    if most is None or most <= spec.least_replicas or observed.activation:
         return None
-    capacity = fleet_capacity(observed.groups(revision))
-    if capacity is None:
+    capacity = fleet_capacity(observed.groups(spec.revision))
+    if capacity is None or [name for name, percent in weights.items() if percent] != [spec.revision]:
         return None
     return burst_of(capacity, most, spec.slo.p99_milliseconds)

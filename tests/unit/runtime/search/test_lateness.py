@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.lateness import late_after_ms
 from shiplift.runtime.spec.serving import Priorities, Queue, Serving
 from tests.unit.examples import config, package, trial
@@ -12,7 +13,7 @@ from tests.unit.examples import config, package, trial
 def late(*, limit_ms: float | None = 100, instances: int = 2, compute_ms: float = 20, **changes: Any) -> float:
     best = trial(config=config(instances=instances), compute_ms=compute_ms)
     kind = {name: changes.pop(name) for name in ("server", "sequences") if name in changes}
-    return late_after_ms(package(**kind), best, Serving(**{"late_last": True} | changes), limit_ms)
+    return late_after_ms(package(**kind), best, Serving(**{"late_last": True} | changes), Goal(p99_ms=limit_ms))
 
 
 def test_a_request_is_late_once_an_execution_no_longer_fits_into_the_limit() -> None:
