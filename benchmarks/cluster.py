@@ -144,7 +144,7 @@ class Installation:
 
     def workflows(self, name: str) -> list[Any]:
         """The Workflows of a model."""
-        return self.api.find(WORKFLOW, _selector(name))
+        return self.api.find(WORKFLOW, selector(name))
 
     def clean(self) -> None:
         """Removes the models that this benchmark registered, their Workflows and what serves them."""
@@ -154,12 +154,12 @@ class Installation:
             self.serving.delete(TRITON_SERVICE, dns_name(name))
             # A Deployment of a version that was never promoted belongs to no service.
             for api, kind in ((self.api, WORKFLOW), *((self.serving, kind) for kind in _SERVING)):
-                for body in api.find(kind, _selector(name)):
+                for body in api.find(kind, selector(name)):
                     api.delete(kind, body["metadata"]["name"])
         self.models.clear()
 
 
-def _selector(name: str) -> str:
+def selector(name: str) -> str:
     """The label selector of a model's objects."""
     return f"{LABEL}model={dns_name(name)}"
 
@@ -184,7 +184,7 @@ def releases(installation: Installation, count: int) -> list[dict[str, Any]]:
 
 
 def _gone(installation: Installation, name: str) -> bool:
-    return not installation.serving.find(POD, _selector(name))
+    return not installation.serving.find(POD, selector(name))
 
 
 def one_release(installation: Installation, name: str, samples: int) -> dict[str, Any]:

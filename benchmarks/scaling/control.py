@@ -33,7 +33,6 @@ class Hpa:
     usage: Usage
     minimum: int = 1
     down_s: float = 300.0
-    sync_s: float = SYNC_S
     recommended: deque[tuple[float, int]] = field(default_factory=deque)
 
     def run(self) -> Steps:
@@ -41,7 +40,7 @@ class Hpa:
         yield self.fleet.env.timeout(_FIRST_S)
         while True:
             self.sync()
-            yield self.fleet.env.timeout(self.sync_s)
+            yield self.fleet.env.timeout(SYNC_S)
 
     def sync(self) -> None:
         """Reads the metric once and scales."""

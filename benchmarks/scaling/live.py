@@ -20,18 +20,16 @@ import tritonclient.grpc as triton
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc import aio
 
-from benchmarks.cluster import Installation, promoted, stamp
+from benchmarks.cluster import Installation, promoted, selector, stamp
 from benchmarks.machine import until
 from benchmarks.scaling.fleet import Fleet, Floats
 from benchmarks.scaling.profile import Profile
 from benchmarks.scaling.traces import generated
 from shiplift.pipelines.discovery import discover
 from shiplift.runtime.base.errors import NotFound
-from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.kubernetes.diagnosis import is_ready
 from shiplift.runtime.serving.kubernetes.kinds import POD, TRITON_SERVICE
-from shiplift.runtime.serving.kubernetes.objects.names import LABEL
 
 LOADS = (0.4, 0.6, 0.8)  # of the throughput of full batches
 _MAX_BATCH, _WIDTH, _LAYERS = 4, 1024, 600
@@ -68,12 +66,12 @@ def request(rows: int = 1) -> list[Any]:
     return [tensor]
 
 
-def graph() -> onnx.ModelProto:
+def chain(width: int, layers: int) -> onnx.ModelProto:
     """A chain of products with one matrix, which stays in the processor's cache: tens of ms of plain arithmetic."""
-    weights = np.eye(_WIDTH, dtype=np.float32) * 0.999
-    nodes = [helper.make_node("MatMul", ["x" if at == 0 else f"h{at}", "w"], [f"h{at + 1}"]) for at in range(_LAYERS)]
-    nodes.append(helper.make_node("Identity", [f"h{_LAYERS}"], ["y"]))
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", _WIDTH]) for name in "xy")
+    weights = np.eye(width, dtype=np.float32) * 0.999
+    nodes = [helper.make_node("MatMul", ["x" if at == 0 else f"h{at}", "w"], [f"h{at + 1}"]) for at in range(layers)]
+    nodes.append(helper.make_node("Identity", [f"h{layers}"], ["y"]))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", width]) for name in "xy")
     body = helper.make_graph(nodes, "chain", [x], [y], [numpy_helper.from_array(weights, "w")])
     return helper.make_model(body, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
 
@@ -88,7 +86,7 @@ def replica(installation: Installation) -> Iterator[Replica]:
         mlflow.log_text(_SPEC, "shiplift/shiplift.yaml")
         signature = mlflow.models.infer_signature(example, example)
         logged = mlflow.onnx.log_model(
-            graph(), name=name, signature=signature, input_example=example, pip_requirements=[]
+            chain(_WIDTH, _LAYERS), name=name, signature=signature, input_example=example, pip_requirements=[]
         )
     try:
         version = installation.register(name, logged)
@@ -236,7 +234,7 @@ def starts(installation: Installation, model: str) -> list[float]:
 
 def pods(installation: Installation, model: str) -> tuple[int, int]:
     """The number of a model's pods, and how many of them are ready."""
-    bodies = installation.serving.find(POD, f"{LABEL}model={dns_name(model)}")
+    bodies = installation.serving.find(POD, selector(model))
     return len(bodies), sum(map(is_ready, bodies))
 
 

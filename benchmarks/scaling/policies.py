@@ -8,19 +8,19 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from benchmarks.scaling.control import MAXIMUM, SYNC_S, Hpa, Policy
+from benchmarks.scaling.control import MAXIMUM, Hpa, Policy
 from benchmarks.scaling.fleet import Fleet, Replica, Steps
 from benchmarks.scaling.monitoring import Prometheus
 from shiplift.runtime.serving.scaling.burst import EVERY_S, Burst, Reading, at_least
 from shiplift.runtime.serving.scaling.signal import Sample, Scaling, decide
 
 SCRAPE_S = 5.0
-_FIRST_S = 30.0
+_FIRST_S = 30.0  # the simulation begins with the replicas that its first 30 s call for
 _DOWN_S = 60.0
 _CPU_WINDOW_S = 15.0  # metrics-server's resolution: each value is the mean of the last window
 
 
-def shiplift(scaling: Scaling, sync_s: float = SYNC_S, burst: Burst | None = None) -> Policy:
+def shiplift(scaling: Scaling, burst: Burst | None = None) -> Policy:
     """Ours, as KEDA runs it: the recording rules of `queries.py` every 5 s, its query at each of the HPA's syncs.
 
     With `burst`, the operator looks at the servers every two seconds and adds what cannot wait for that.
@@ -42,7 +42,7 @@ def shiplift(scaling: Scaling, sync_s: float = SYNC_S, burst: Burst | None = Non
             return (decision.replicas / size, size) if decision.reason != "no metrics" else None
 
         fleet.env.process(prometheus.run(record))
-        hpa = Hpa(fleet, usage, minimum=scaling.minimum, down_s=0, sync_s=sync_s)
+        hpa = Hpa(fleet, usage, minimum=scaling.minimum, down_s=0)
         fleet.env.process(hpa.run())
         if burst:
             fleet.env.process(_watch(fleet, burst, hpa))

@@ -21,9 +21,9 @@ class Profile(Record):
     """One replica. `batch_ms` is the execution time by batch size, interpolated between the sizes measured.
 
     `spread` is sigma of the lognormal factor on each execution; if `measured_factors` were measured, those are drawn
-    instead. `start_s` is the time from a pod's creation until it is
-    ready; `drain_s` how long it stays after it left the route, at least; both are paid for. A request that waited for
-    `late_after_ms` lets others go first (`runtime/search/lateness.py`; 0: requests are answered in turn).
+    instead. `start_s` is the time from a pod's creation until it is ready; `drain_s` how long it stays after it left
+    the route, at least; both are paid for. A request that waited for `late_after_ms` lets others go first
+    (`runtime/search/lateness.py`; 0: requests are answered in turn).
     """
 
     name: str

@@ -15,12 +15,11 @@ from typing import Any
 
 import httpx
 import numpy as np
-import onnx
 import pytest
 import tritonclient.grpc as triton
 import yaml
-from onnx import TensorProto, helper, numpy_helper
 
+from benchmarks.scaling.live import chain
 from tests.cluster.conftest import Kube, Lab, script_has, until
 from tests.cluster.test_release import SPEC, promoted, scaled, traffic
 
@@ -218,7 +217,9 @@ def test_with_prometheus_away_it_keeps_its_pods_and_says_so(lab: Lab, model: str
 def test_a_queue_that_cannot_wait_gets_a_pod_without_the_autoscaler(lab: Lab, prometheus: str) -> None:
     """No rule of this model is in Prometheus, so KEDA knows nothing: only the operator sees the queue."""
     name = "sudden"
-    promoted(lab, name, lab.log(name, partial(lab.mlflow.onnx.log_model, graph(), input_example=row()), spec=SLOW))
+    promoted(
+        lab, name, lab.log(name, partial(lab.mlflow.onnx.log_model, chain(512, 600), input_example=row()), spec=SLOW)
+    )
     current = str(lab.kube.get("tritonservice", lab.serving, name)["spec"]["revision"])
     capacity = {"peakPerSecond": 40, "withinSloPerSecond": 30, "p99Milliseconds": 400}
     patch(lab, "tritonrevision", current, {"capacity": capacity})
@@ -258,17 +259,6 @@ def ask_until(stop: threading.Event, gateway: str, authority: str, model: str) -
 
 def row() -> Any:
     return np.ones((1, 512), np.float32)
-
-
-def graph() -> onnx.ModelProto:
-    """Some 20 ms of plain arithmetic."""
-    layers = 600
-    nodes = [helper.make_node("MatMul", ["x" if at == 0 else f"h{at}", "w"], [f"h{at + 1}"]) for at in range(layers)]
-    nodes.append(helper.make_node("Identity", [f"h{layers}"], ["y"]))
-    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 512]) for name in "xy")
-    weights = numpy_helper.from_array(np.eye(512, dtype=np.float32), "w")
-    body = helper.make_graph(nodes, "chain", [x], [y], [weights])
-    return helper.make_model(body, ir_version=10, opset_imports=[helper.make_opsetid("", 20)])
 
 
 @contextmanager
