@@ -239,7 +239,7 @@ def _burst(server: Server, count: int) -> dict[str, int]:
 
 def test_urgent_requests_overtake(tmp_path: Path) -> None:
     serving = Serving(priorities=Priorities(levels=2, default=2), warmup=False)
-    with served(tmp_path, serving, max_batch=1, slow=30) as (server, _):
+    with served(tmp_path, serving, max_batch=1, slow=200) as (server, _):  # slower than requests arrive, so they queue
         done: list[int] = []
 
         def send(priority: int) -> None:
