@@ -417,6 +417,23 @@ def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, stage: str) -> 
     until(lambda: serving(lab) == {str(champion)}, seconds=60)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("released")
+def test_cancelled_while_its_traffic_moves_it_is_promoted_and_says_so(lab: Lab) -> None:
+    other = 1 if lab.registry.alias(MODEL, CHAMPION) == 2 else 2
+    with traffic(lab) as client:
+        name = json.loads(rerun(lab, f"{MODEL}/{other}", "--allow-older"))["name"]
+        pod_of(lab, name, "promote")
+        told = lab.kube.shiplift("cancel", f"{MODEL}/{other}", "--engine", "argo", "--namespace", lab.namespace)
+        workflow = ended(lab, name)
+        until(lambda: serving(lab) == {str(other)}, seconds=60)
+    assert workflow["spec"]["shutdown"] == "Stop"
+    assert "promoted before it could be cancelled" in told.stderr
+    assert tag(lab, MODEL, other, "outcome") == "promoted"
+    assert lab.registry.alias(MODEL, CHAMPION) == other
+    assert client.failures == []
+
+
 def deployments(lab: Lab) -> set[str]:
     return {deployment["metadata"]["name"] for deployment in lab.kube.get("deployment", lab.serving)}
 

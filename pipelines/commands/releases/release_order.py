@@ -50,11 +50,12 @@ def _interruptible(engine: Engine, name: str) -> Iterator[None]:
             raise
         edge.say("cancelling, and cleaning up ...")
         engine.stop(name)
-        _tell_if_promoted(engine, name)
+        tell_if_promoted(engine, name)
         raise Cancelled(f"release {name} was cancelled", do="Run the same command again to resume it.") from None
 
 
-def _tell_if_promoted(engine: Engine, name: str) -> None:
+def tell_if_promoted(engine: Engine, name: str) -> None:
+    """Says that a cancelled release was promoted all the same, if it was, and exits: its traffic was moving already."""
     try:
         report = engine.result(name)
     except ShipliftError:  # it was cancelled before it began

@@ -70,6 +70,13 @@ class Loop:
             service.due = min(service.due, time.monotonic() + (1.0 if service.errors else 0.0))
             self._changed.notify()
 
+    def wake_all(self) -> None:
+        """Something happened to what all services share."""
+        with self._changed:
+            names = list(self._services)
+        for name in names:
+            self.wake(name)
+
     def healthy(self) -> bool:
         """Whether the services were listed recently."""
         return time.monotonic() - self._listed_at < _HEALTHY_S
@@ -166,8 +173,9 @@ class Loop:
         service.evidence = decision.evidence
         service.evidence = self._actor.act(observed, decision)
         self._metrics.looks.inc()
-        self._metrics.seen.look(observed, service.evidence, decision.status or observed.status)
-        return next_look_s(decision.again_s, service.evidence)
+        told = decision.status or observed.status
+        self._metrics.seen.look(observed, service.evidence, told)
+        return next_look_s(decision.again_s, observed, told, service.evidence)
 
     def _observed(self, name: str, service: _Service, snapshot: Snapshot | None) -> Observed | None:
         return self._observer.observed(snapshot or self._observer.alone(name), name, service.evidence)

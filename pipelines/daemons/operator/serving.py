@@ -8,12 +8,14 @@ what is there at that moment. So nothing is lost with a missed event: every serv
 
 import argparse
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import structlog
 from pydantic import ValidationError
 
+from shiplift.pipelines.daemons.operator.gateway import GatewayWatch
 from shiplift.pipelines.daemons.operator.leadership import RENEW_S, Leadership, identity_of, pod_is_gone
 from shiplift.pipelines.daemons.operator.loop import Loop
 from shiplift.pipelines.daemons.operator.metrics import OperatorMetrics
@@ -71,7 +73,8 @@ def serve(site: Site, stop: threading.Event, cache: PackageCache, *, identity: s
         raise UsageError("the site is a machine", do="The operator is for clusters.")
     api, metrics = KubernetesClient(cluster.serving_namespace), OperatorMetrics()
     activators = Activators(pods_of(cluster.serving_namespace))
-    observer = Observer(api, cluster, activators.of)
+    gateway = GatewayWatch(lambda: observer.gateway_address)
+    observer = Observer(api, cluster, activators.of, gateway.seen)
     own = KubernetesClient(cluster.namespace)
     leadership = Leadership(api, LEASE, identity=identity, is_gone=partial(pod_is_gone, own))
     keeper, publisher = PackageKeeper(cache), Publisher(api, cluster)
@@ -90,8 +93,10 @@ def serve(site: Site, stop: threading.Event, cache: PackageCache, *, identity: s
     server = listen(web(metrics.registry, {"/healthz": lambda: loop.healthy() and watches.alive()}), PORT)
     packages = listen(serve_packages(cache.folder), PACKAGES_PORT)
     leading, keeping = partial(_lead, leadership, metrics, stop), partial(keeper.run, stop)
-    asking = (partial(activators.run, stop, loop.wake),) if cluster.activator else ()
-    for target in (server.serve_forever, packages.serve_forever, leading, keeping, *asking):
+    threads: list[Callable[[], None]] = [partial(activators.run, stop, loop.wake)] if cluster.activator else []
+    threads += [partial(gateway.run, stop, loop.wake_all)] if cluster.gateway else []
+    threads += [server.serve_forever, packages.serve_forever, leading, keeping]
+    for target in threads:
         threading.Thread(target=target, daemon=True).start()
     watches.start()
     try:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from shiplift.pipelines import pods
+from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.layout import dashed
 from shiplift.pipelines.engines.argo.workflows import (
     CONCLUDED,
@@ -58,13 +59,8 @@ def ending_of(workflow: Object, pipeline: Pipeline) -> Ending:
         stages.append(reached.run)
         verdict = _verdict(reached) or verdict
         failure = failure or _failure(reached)
-    notes = workflow["metadata"].get("annotations", {})
-    if reason := notes.get(STOPPED_BECAUSE, ""):
-        failure = Failure.of(ClusterRefused(reason, do="Fix that, then `shiplift rerun` it."))
-    elif workflow.get("spec", {}).get("shutdown") and not _decided(verdict):
-        failure = Failure.of(Cancelled("the release was cancelled", do="`shiplift release` resumes it."))
-    if failure is None and not _decided(verdict) and not _finished(stages, pipeline):
-        failure = _of_workflow(workflow)
+    if not _decided(verdict) and not _finished(stages, pipeline):
+        failure = _of_stopped(workflow) or failure or _of_workflow(workflow)
     return Ending(
         release=workflow["metadata"]["name"],
         started_at=_seconds(workflow["metadata"]["creationTimestamp"]),
@@ -104,7 +100,8 @@ def stages_of(
     for node in _pods(workflow):
         name = str(node.get("templateName"))
         if pod := together.get(name) or alone.get(name):
-            latest[name, _target(node)] = list(_reached(node, pod, told))
+            report = _report(node, told, shield.told(workflow, pod.stages))
+            latest[name, _target(node)] = list(_reached(node, pod, report))
     order = [stage.name for stage in pipeline.flat()]
     reached = [each for stages in latest.values() for each in stages]
     return sorted(reached, key=lambda each: order.index(each.stage.name))
@@ -116,10 +113,15 @@ def _pods(workflow: Object) -> list[Node]:
     return sorted(nodes_, key=lambda node: str(node.get("startedAt") or ""))
 
 
-def _reached(node: Node, pod: Pod, told: Callable[[Node], StageRuns | None]) -> Iterator[Reached]:
-    """The stages that a pod has reached: what it says of them, and the one under way according to Argo."""
+def _report(node: Node, told: Callable[[Node], StageRuns | None], shielded: StageRuns) -> StageRuns:
+    """What a pod says of its stages: in its outputs, elsewhere while it runs, or on its Workflow if that says more."""
     text = outputs(node).get(StageRuns.parameter())
     report = StageRuns.model_validate_json(text) if text else (told(node) if under_way(node) else None) or StageRuns()
+    return shielded if len(shielded.runs) > len(report.runs) else report
+
+
+def _reached(node: Node, pod: Pod, report: StageRuns) -> Iterator[Reached]:
+    """The stages that a pod has reached: what it says of them, and the one under way according to Argo."""
     by_name = {stage.name: stage for stage in pod.all_stages}
     runs = [run for run in report.runs if run.name in by_name]
     for run in runs:
@@ -185,6 +187,15 @@ def _error_of_pod(stage: Stage, node: Node) -> ShipliftError:
         return DeadlineExceeded(what, do="See the pod's log.")
     kind = by_exit_code(int(code)) if code.isdecimal() else ShipliftError
     return kind(what, do="See the pod's log.")
+
+
+def _of_stopped(workflow: Object) -> Failure | None:
+    """Why a Workflow was stopped; None if it was not."""
+    if reason := workflow["metadata"].get("annotations", {}).get(STOPPED_BECAUSE, ""):
+        return Failure.of(ClusterRefused(reason, do="Fix that, then `shiplift rerun` it."))
+    if workflow.get("spec", {}).get("shutdown"):
+        return Failure.of(Cancelled("the release was cancelled", do="`shiplift release` resumes it."))
+    return None
 
 
 def _of_workflow(workflow: Object) -> Failure:

@@ -20,7 +20,7 @@ from shiplift.pipelines.engines.answers import (
     WorkflowStatus,
     champion_drift,
 )
-from shiplift.pipelines.engines.argo import events, logs
+from shiplift.pipelines.engines.argo.following import events, logs
 from shiplift.pipelines.engines.argo.layout import TARGETS
 from shiplift.pipelines.engines.argo.past import Past
 from shiplift.pipelines.engines.argo.releases import ArgoReleases, status_of

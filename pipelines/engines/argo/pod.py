@@ -23,16 +23,17 @@ from pathlib import Path
 from signal import Signals
 from typing import Any, TextIO
 
+from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.ending import concluding_patch, ending_of
+from shiplift.pipelines.engines.argo.following.lines import finished, progressed, started
 from shiplift.pipelines.engines.argo.layout import CONFIG
-from shiplift.pipelines.engines.argo.lines import finished, progressed, started
 from shiplift.pipelines.engines.argo.workflows import as_parameter
 from shiplift.pipelines.engines.attempt import Attempt, Done, ResultCache, failure_of
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.graph import Each, Stage, load
 from shiplift.pipelines.pods import Pod
 from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
-from shiplift.runtime.base.errors import Cancelled, RecordTooLarge, UsageError
+from shiplift.runtime.base.errors import Cancelled, RecordTooLarge, ShipliftError, Temporary, UsageError
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.artifact import Artifact
@@ -60,8 +61,8 @@ _MESSAGE_BYTES = 4000
 class Call:
     """Stages and the arguments that come from outside their pod, from a command line.
 
-    `workflow` is the name of the Workflow that the last stage concludes, `attempt` identifies the one that this pod is
-    part of, for records that are handed over between pods.
+    `workflow` is the name of the Workflow that the last stage concludes, and on which a shielded stage says how it
+    goes. `attempt` identifies the one that this pod is part of, for records that are handed over between pods.
     """
 
     stages: tuple[Stage, ...]
@@ -160,11 +161,14 @@ class _Walk:
         """The name of the item that the stages run for; empty for stages that don't run once per item."""
         return str(getattr(self.known.get(Target.parameter()), "name", ""))
 
+    def so_far(self, under_way: str = "") -> StageRuns:
+        """How the stages went so far, and the one under way."""
+        return StageRuns(runs=tuple(self.runs), under_way=under_way, target=self.target if under_way else "")
+
     def note(self, under_way: str = "") -> None:
         """Writes how the stages went so far: if the pod is lost, the last stage knows how far it came."""
         self.call.out.mkdir(parents=True, exist_ok=True)
-        report = StageRuns(runs=tuple(self.runs), under_way=under_way, target=self.target if under_way else "")
-        (self.call.out / f"{StageRuns.parameter()}.json").write_text(report.model_dump_json())
+        (self.call.out / f"{StageRuns.parameter()}.json").write_text(self.so_far(under_way).model_dump_json())
 
 
 def run(call: Call) -> int:
@@ -174,6 +178,8 @@ def run(call: Call) -> int:
     """
     with interruptible(_cancelled) as check, _cooled():
         walk = _Walk(call=call, known=dict(call.arguments), check=check)
+        if call.workflow and shield.among(call.stages):
+            shield.forget(_api(call), call.workflow)
         return _run_stages(walk, call.stages) or _go_on(walk)
 
 
@@ -233,8 +239,16 @@ def _run_stage(walk: _Walk, stage: Stage) -> int:
     if done.record is not None:
         walk.known |= _parts(done.record)
     walk.note()
+    if _says_so(walk.call, stage):
+        with contextlib.suppress(ShipliftError):  # it has happened all the same
+            shield.tell(_api(walk.call), walk.call.workflow, walk.so_far())
     _tell(walk.call, done)
     return done.exit_code
+
+
+def _says_so(call: Call, stage: Stage) -> bool:
+    """Whether a stage says on its Workflow that it begins and how it went."""
+    return stage.at.shielded and bool(call.workflow)
 
 
 def _warm_next(walk: _Walk, stage: Stage) -> None:
@@ -250,8 +264,35 @@ def _arguments(walk: _Walk, stage: Stage) -> dict[str, Any]:
     """The step's arguments. The last stage's ending, which says how the other stages went, comes from the Workflow."""
     arguments = {name: walk.known[name] for name in stage.takes if name in walk.known}
     if stage is RELEASE.on_exit:
+        _finish_shielded(walk)
         arguments[Ending.parameter()] = ending_of(_workflow(walk.call), RELEASE)
+    if _says_so(walk.call, stage):
+        shield.begin(_api(walk.call), walk.call.workflow, walk.so_far(stage.name))
     return arguments
+
+
+def _finish_shielded(walk: _Walk) -> None:
+    """Runs a shielded stage that was killed when its Workflow was stopped, to its end.
+
+    Raises:
+        Temporary: what it needs does not answer.
+    """
+    call, half_way = walk.call, shield.unfinished(_workflow(walk.call), RELEASE)
+    if half_way is None:
+        return
+    stage, site = half_way.stage, call.arguments.get(Site.parameter())
+    _print(started(stage.name))
+    done = Attempt(
+        stage=stage,
+        arguments=lambda: {
+            name: load(kind, _resolved(json.loads(half_way.texts[name]), site)) for name, kind in stage.takes.items()
+        },
+        listener=partial(_on_progress, walk.check, stage),
+    ).make()
+    _print(finished(done.run), file=sys.stderr if done.exit_code else sys.stdout)
+    if done.failure and done.exit_code == Temporary.exit_code:
+        raise Temporary(done.failure.what, do=done.failure.do)
+    shield.tell(_api(call), call.workflow, StageRuns(runs=(*half_way.before, done.run)))
 
 
 def _workflow(call: Call) -> Object:

@@ -2,7 +2,7 @@
 
 import time
 
-from shiplift.pipelines.engines.argo.events import ended, workflow
+from shiplift.pipelines.engines.argo.following.events import ended, workflow
 from shiplift.pipelines.engines.argo.releases import MANAGED
 from shiplift.pipelines.engines.argo.workflows import nodes, outputs
 from shiplift.pipelines.release import ROLLBACK

@@ -16,6 +16,7 @@ from hera.workflows import DAG, Container, Env, Parameter, Task, WorkflowTemplat
 from hera.workflows import models as m
 
 from shiplift.pipelines import pods
+from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.layout import (
     ARTIFACTS_SECRET,
     CONFIG,
@@ -307,8 +308,9 @@ def _pod(settings: TemplateSettings, pod: Pod, *more: str) -> Container:
     values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in pod.takes}
     release = {name: f"{{{{workflow.parameters.{name}}}}}" for name in ("site", "request")}  # for the ledger
     met = pod.met or any(stage.gives in HANDED_OVER for stage in pod.stages)
-    attempt = ["--attempt", "{{workflow.uid}}"] if met else []
-    return _container(settings, pod, release | values, *attempt, inputs=[*pod.takes, *more])
+    marks = ["--attempt", "{{workflow.uid}}"] if met else []
+    marks += ["--workflow", "{{workflow.name}}"] if shield.among(pod.stages) else []
+    return _container(settings, pod, release | values, *marks, inputs=[*pod.takes, *more])
 
 
 def _last(settings: TemplateSettings, stage: Stage, *, workflow: str) -> Container:

@@ -31,6 +31,7 @@ CONCLUDED = f"{LABEL}concluded"
 COUNTED = f"{LABEL}counted"
 STOPPED_BECAUSE = f"{LABEL}stopped-because"
 STOPPED_AT = f"{LABEL}stopped-at"
+SHIELDED = f"{LABEL}shielded"
 _RESUBMITTED = "workflows.argoproj.io/resubmitted-from-workflow"
 SUCCEEDED, FAILED, ERROR = "Succeeded", "Failed", "Error"  # the phases in which a Workflow or a node has ended
 LATE = "longer than the specified deadline"  # in the message of a pod that Kubernetes ended at its deadline
@@ -173,6 +174,11 @@ def outputs(node: Mapping[str, Any]) -> dict[str, str]:
     """A node's output parameters by name."""
     parameters = (node.get("outputs") or {}).get("parameters") or []
     return {item["name"]: str(item.get("value") or "") for item in parameters}
+
+
+def inputs(node: Mapping[str, Any]) -> dict[str, str]:
+    """A node's input parameters by name."""
+    return {item["name"]: str(item.get("value") or "") for item in (node.get("inputs") or {}).get("parameters") or []}
 
 
 def nodes(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -132,7 +132,7 @@ def _ready(observed: Observed, step: Step, repaired: Sequence[Object]) -> Saying
         return wrong
     if any(map(leads_traffic, repaired)):
         return Saying(holds=False, reason=Reason.REPAIRING, message=_repairing(repaired))
-    if problem := fronts.problem(step.evidence):
+    if problem := fronts.problem(observed, step.evidence):
         return Saying(holds=False, reason=Reason.ROUTE_FAILED, message=f"{problem}. {_CHECK_ROUTES}")
     revision = next(name for name, percent in step.weights.items() if percent)
     missing = telling.without_pods(observed, revision)
@@ -151,7 +151,7 @@ def _reconciling(observed: Observed, step: Step, repaired: Sequence[Object]) -> 
         short = {group: ready for group in groups if (ready := len(observed.ready_in(group))) < least}
         if short:
             return Saying(holds=True, reason=Reason.STARTING, message=_short(short, least, groups))
-        if problem := fronts.problem(step.evidence):
+        if problem := fronts.problem(observed, step.evidence):
             return Saying(holds=True, reason=Reason.ROUTE_FAILED, message=problem)
         return Saying(holds=False, reason=Reason.IDLE)
     return Saying(holds=True, reason=step.reason, message=step.message)

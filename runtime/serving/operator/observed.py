@@ -76,6 +76,14 @@ class Arrivals:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GatewaySeen:
+    """Whether the gateway takes connections, and since when (seconds since the epoch; 0: it always did)."""
+
+    accepts: bool = True
+    changed_at: float = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServerSeen:
     """A shared server: the digests of its packages by group, and the pods that take each group's requests.
 
@@ -95,9 +103,10 @@ class Observed:
     `spec` is None if it is invalid, which `problem` explains. `live` are all objects with the model's label, of the
     kinds that the operator writes; `pods` are those that take requests of its revisions, by group, and `own` those that
     serve nothing else. `servers` are the shared ones that hold a group of it, and `assigned` the one that placement
-    wants for a group (empty: none; no entry: not known yet). `address` is the gateway's, empty if it
-    has none; `policies`: the cluster knows `BackendTrafficPolicy`. `optional` are the kinds of autoscaling and
-    monitoring that it knows. `activation` is decided, not seen. `now` is in seconds since the epoch.
+    wants for a group (empty: none; no entry: not known yet). `address` is the gateway's, empty if it has none, and
+    `gateway` says whether it takes connections; `policies`: the cluster knows `BackendTrafficPolicy`. `optional` are
+    the kinds of autoscaling and monitoring that it knows. `activation` is decided, not seen. `now` is in seconds since
+    the epoch.
     """
 
     name: str
@@ -116,6 +125,7 @@ class Observed:
     assigned: Mapping[str, str] = field(default_factory=dict)
     retired: tuple[RetiredPod, ...] = ()
     address: str = ""
+    gateway: GatewaySeen = GatewaySeen()
     policies: bool = False
     optional: frozenset[str] = frozenset()
     arrivals: Arrivals = Arrivals()

@@ -46,7 +46,7 @@ from shiplift.runtime.serving.operator.cluster.seeing import (
     with_hosts,
 )
 from shiplift.runtime.serving.operator.evidence import Evidence, Key
-from shiplift.runtime.serving.operator.observed import Arrivals, Observed, RevisionSeen, ServerSeen
+from shiplift.runtime.serving.operator.observed import Arrivals, GatewaySeen, Observed, RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.repair import key_of
 from shiplift.runtime.serving.operator.resources import MODEL
 
@@ -79,10 +79,15 @@ class Observer:
     """Looks at the services of one namespace."""
 
     def __init__(
-        self, api: KubernetesClient, cluster: Cluster, arrivals: Callable[[str], Arrivals] = lambda _: Arrivals()
+        self,
+        api: KubernetesClient,
+        cluster: Cluster,
+        arrivals: Callable[[str], Arrivals] = lambda _: Arrivals(),
+        gateway: Callable[[], GatewaySeen] = GatewaySeen,
     ) -> None:
-        """`arrivals`: what the activator says of a service."""
-        self._api, self._arrivals = api, arrivals
+        """`arrivals`: what the activator says of a service; `gateway`: whether the gateway takes connections."""
+        self._api, self._arrivals, self._gateway = api, arrivals, gateway
+        self.gateway_address = ""  # as it was seen last
         self._cluster = cluster
         self._revisions: dict[tuple[str, str], RevisionSeen] = {}  # by name and version of the object
         self._known: dict[Kind, tuple[bool, float]] = {}  # whether the cluster knows a kind, and when it was asked
@@ -152,6 +157,7 @@ class Observer:
             assigned=self.assigned,
             retired=retired_of(pods),
             address=snapshot.address,
+            gateway=self._gateway(),
             policies=snapshot.policies,
             optional=snapshot.optional,
             arrivals=self._arrivals(name),
@@ -205,7 +211,8 @@ class Observer:
             return ""
         body = self._api.get(GATEWAY, gateway.name, gateway.namespace) or {}
         addresses = (body.get("status") or {}).get("addresses") or []
-        return str(addresses[0]["value"]) if addresses else ""
+        self.gateway_address = str(addresses[0]["value"]) if addresses else ""
+        return self.gateway_address
 
     def _serves(self, kind: Kind) -> bool:
         """Whether the cluster knows a kind; one that it did not know is asked for again from time to time."""

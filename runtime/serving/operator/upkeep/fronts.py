@@ -5,6 +5,7 @@ from dataclasses import replace
 from shiplift.runtime.serving.operator.evidence import Evidence, Weights
 from shiplift.runtime.serving.operator.measurements import AskRoutes
 from shiplift.runtime.serving.operator.observed import Observed
+from shiplift.runtime.serving.operator.resources import ConditionType, Reason, ServiceStatus
 
 LIMIT = 2  # misses in a row: the second look follows at once
 AGAIN_S = 0.5
@@ -14,8 +15,8 @@ def due(observed: Observed, weights: Weights) -> tuple[AskRoutes, ...]:
     """The requests through the front to send now."""
     interval = observed.spec.heartbeat.interval_seconds if observed.spec else 0
     missed = any(beat.misses > 0 for beat in observed.evidence.routes.values())
-    pause = min(interval, AGAIN_S) if missed else interval
-    if not interval or observed.now - observed.evidence.routes_at < pause:
+    pause = 0.0 if _is_back(observed, observed.evidence) else min(interval, AGAIN_S) if missed else interval
+    if not interval or not observed.gateway.accepts or observed.now - observed.evidence.routes_at < pause:
         return ()
     revision = max((name for name in weights if weights[name]), key=lambda name: (weights[name], name), default="")
     if not observed.package(revision):
@@ -25,9 +26,14 @@ def due(observed: Observed, weights: Weights) -> tuple[AskRoutes, ...]:
     return (AskRoutes(revision=revision, versions=versions, asleep=asleep),)
 
 
-def problem(evidence: Evidence) -> str:
+def problem(observed: Observed, evidence: Evidence) -> str:
     """What is wrong with the front; empty if nothing is known to be."""
-    wrong = [f"{route}: {beat.message}" for route, beat in evidence.routes.items() if beat.misses >= LIMIT]
+    if not observed.gateway.accepts:
+        return f"the gateway takes no connections at {observed.address}"
+    if _is_back(observed, evidence):
+        return "the gateway takes connections again, and no route has answered yet"
+    limit = 1 if _says_failed(observed.status) else LIMIT  # what has failed is not back half-way
+    wrong = [f"{route}: {beat.message}" for route, beat in evidence.routes.items() if beat.misses >= limit]
     return "; ".join(sorted(wrong))
 
 
@@ -36,10 +42,29 @@ def just_failed(evidence: Evidence) -> bool:
     return any(beat.misses == LIMIT for beat in evidence.routes.values())
 
 
-def next_look_s(again_s: float, evidence: Evidence) -> float:
-    """Within how many seconds to look again, once it is measured: a miss has to be confirmed soon."""
-    missed = any(0 < beat.misses <= LIMIT for beat in evidence.routes.values())
-    return min(again_s, AGAIN_S) if missed else again_s
+def next_look_s(again_s: float, observed: Observed, told: ServiceStatus, evidence: Evidence) -> float:
+    """Within how many seconds to look again, once it is measured; `told` is the status before that.
+
+    A first miss has to be confirmed soon. What ends or restores readiness is told at once.
+    """
+    routes = evidence.routes.values()
+    if _says_failed(told):
+        asked = observed.gateway.accepts and not _is_back(observed, evidence)
+        answered = asked and bool(routes) and not any(beat.misses for beat in routes)
+        return 0.0 if answered else again_s
+    if any(beat.misses >= LIMIT for beat in routes):
+        return 0.0
+    return min(again_s, AGAIN_S) if any(beat.misses for beat in routes) else again_s
+
+
+def _says_failed(status: ServiceStatus) -> bool:
+    ready = status.condition(ConditionType.READY)
+    return ready is not None and ready.reason is Reason.ROUTE_FAILED
+
+
+def _is_back(observed: Observed, evidence: Evidence) -> bool:
+    """Whether no route was asked since the gateway takes connections again."""
+    return bool(observed.address) and observed.gateway.accepts and observed.gateway.changed_at > evidence.routes_at
 
 
 def asked(evidence: Evidence, now: float) -> Evidence:

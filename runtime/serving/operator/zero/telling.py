@@ -21,7 +21,7 @@ class Told(NamedTuple):
 def available(observed: Observed) -> Told | None:
     """Whether requests are answered although there is no pod; None if pods answer them, or should."""
     if observed.activation is Activation.ASLEEP and observed.spec is not None:
-        wrong = phases.obstacle(observed, observed.spec) or fronts.problem(observed.evidence)
+        wrong = phases.obstacle(observed, observed.spec) or fronts.problem(observed, observed.evidence)
         if wrong:
             return Told(False, Reason.NO_ACTIVATOR, f"no pod runs, and {wrong}")
         return Told(True, Reason.SCALED_TO_ZERO, "no pod runs; the next request is held until one is ready")

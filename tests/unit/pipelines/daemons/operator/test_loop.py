@@ -15,6 +15,7 @@ from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, NAMESPACE, POD
 from shiplift.runtime.serving.operator.cluster.observing import Snapshot
 from shiplift.runtime.serving.operator.deciding import Decision
 from shiplift.runtime.serving.operator.evidence import Evidence
+from shiplift.runtime.serving.operator.resources import ServiceStatus
 from tests.unit.api_server import running
 from tests.unit.examples import site
 from tests.unit.runtime.serving.operator.world import cluster
@@ -23,7 +24,7 @@ from tests.unit.runtime.serving.operator.world import cluster
 class Name(str):
     """A service that is seen, by its name alone."""
 
-    status = None
+    status = ServiceStatus()
 
 
 class Services:
@@ -53,7 +54,7 @@ class Services:
         return Name(name) if name in snapshot.services else None
 
     def decide(self, name: Any) -> Decision:
-        status: Any = "changed" if self.writes else None
+        status = ServiceStatus(revision="changed") if self.writes else None
         return Decision(evidence=Evidence(), status=status, again_s=self.again_s)
 
     def act(self, name: Any, decision: Decision) -> Evidence:

@@ -17,7 +17,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, group_nam
 from shiplift.runtime.serving.operator import measurements as m
 from shiplift.runtime.serving.operator.deciding import Decision, next_action
 from shiplift.runtime.serving.operator.evidence import Evidence, Key, Protocol, Route, Sample
-from shiplift.runtime.serving.operator.observed import Group, Observed, PodSeen, RetiredPod, RevisionSeen
+from shiplift.runtime.serving.operator.observed import GatewaySeen, Group, Observed, PodSeen, RetiredPod, RevisionSeen
 from shiplift.runtime.serving.operator.repair import key_of, remember
 from shiplift.runtime.serving.operator.resources import ServiceSpec, ServiceStatus
 from shiplift.runtime.serving.operator.upkeep.fronts import next_look_s
@@ -80,6 +80,7 @@ class World:
         self.last: Decision | None = None
         self.random = random.Random(seed)
         self.checks: list[Any] = []
+        self.gateway = GatewaySeen()
         self.optional: frozenset[str] = frozenset()
         self.arriving = 0.0  # requests per second, of which each ready pod ends 100
         self.queue = Reading(at=self.now, ended=0, waiting=0, ready=0)
@@ -120,7 +121,8 @@ class World:
             spec=self.spec, status=self.status, revisions=self.revisions, live=copy.deepcopy(self.live),
             pods={name: tuple(self.seen(name, pod) for pod in pods) for name, pods in self.pods.items()},
             retired=tuple(RetiredPod(name=name, since=since) for name, since in self.retired.items()),
-            address="10.0.0.1", policies=True, optional=self.optional, evidence=self.evidence, now=self.now,
+            address="10.0.0.1", gateway=self.gateway, policies=True, optional=self.optional,
+            evidence=self.evidence, now=self.now,
         )  # fmt: skip
 
     def seen(self, name: str, pod: str) -> PodSeen:
@@ -139,12 +141,14 @@ class World:
     def turn(self) -> Decision:
         """One look and what follows; killed in between, the operator forgets what it has measured."""
         self.controllers()
-        decision = self.last = next_action(self.look())
+        observed = self.look()
+        decision = self.last = next_action(observed)
         try:
             self.act(decision)
         except Killed:
             self.evidence, self.crash_after = Evidence(), None
-        self.now += min(next_look_s(decision.again_s, self.evidence), 5.0)
+        again_s = next_look_s(decision.again_s, observed, decision.status or observed.status, self.evidence)
+        self.now += max(0.2, min(again_s, 5.0))
         return decision
 
     def operate(self, what: str) -> None:

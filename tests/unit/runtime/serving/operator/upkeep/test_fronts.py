@@ -4,6 +4,7 @@ import pytest
 
 from shiplift.runtime.serving.kubernetes.objects.front import weights_of
 from shiplift.runtime.serving.operator.evidence import Route
+from shiplift.runtime.serving.operator.observed import GatewaySeen
 from shiplift.runtime.serving.operator.resources import ConditionType, Reason
 from tests.unit.runtime.serving.operator.world import ROUTES, World, name_of
 
@@ -67,3 +68,44 @@ def test_without_a_heartbeat_no_route_is_asked() -> None:
     world.answers["HTTP"] = "does not answer"
     world.run(60)
     assert world.status.holds(ConditionType.READY)
+
+
+def test_a_gateway_that_takes_no_connections_ends_readiness_at_the_next_look() -> None:
+    world = serving()
+    asked = world.evidence.routes_at
+    world.gateway = GatewaySeen(accepts=False, changed_at=world.now)
+    world.turn()
+    ready = world.status.condition(ConditionType.READY)
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", Reason.ROUTE_FAILED)
+    assert "takes no connections at 10.0.0.1" in ready.message
+    assert world.status.holds(ConditionType.AVAILABLE)
+    world.run(30)
+    assert world.evidence.routes_at == asked  # nobody would answer
+    assert not any(write.startswith("apply") for write in world.writes)
+
+
+def test_it_is_ready_again_once_a_route_has_answered_through_it() -> None:
+    world = serving()
+    world.gateway = GatewaySeen(accepts=False, changed_at=world.now)
+    world.run(20)
+    world.answers["HTTP"] = "does not answer: it has no routes yet"
+    world.gateway = GatewaySeen(accepts=True, changed_at=world.now)
+    world.run(3)
+    assert not world.status.holds(ConditionType.READY)
+    world.answers.clear()
+    assert seconds_until_ready(world) <= 1.0
+    world.gateway = GatewaySeen(accepts=False, changed_at=world.now)
+    world.turn()
+    world.gateway = GatewaySeen(accepts=True, changed_at=world.now)
+    assert seconds_until_ready(world) <= 0.5
+
+
+def seconds_until_ready(world: World) -> float:
+    began = world.now
+    for _ in range(20):
+        looked_at = world.now
+        world.turn()
+        if world.status.holds(ConditionType.READY):
+            return looked_at - began
+    raise AssertionError("it is never ready")

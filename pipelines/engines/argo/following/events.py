@@ -6,8 +6,9 @@ from contextlib import suppress
 from threading import Thread
 from typing import Any
 
-from shiplift.pipelines.engines.argo import lines, workflows
+from shiplift.pipelines.engines.argo import workflows
 from shiplift.pipelines.engines.argo.ending import Reached, stages_of, under_way
+from shiplift.pipelines.engines.argo.following import lines
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.records.release import Event, StageRuns

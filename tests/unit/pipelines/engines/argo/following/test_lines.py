@@ -2,7 +2,7 @@
 
 import pytest
 
-from shiplift.pipelines.engines.argo.lines import finished, progressed, split, started, started_for, told
+from shiplift.pipelines.engines.argo.following.lines import finished, progressed, split, started, started_for, told
 from shiplift.runtime.records.release import StageRun, StageRuns
 
 STAGES = ("admit", "export")

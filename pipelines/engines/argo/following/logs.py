@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from queue import Empty, Queue
 from threading import Thread
 
-from shiplift.pipelines.engines.argo.lines import split, started_for
+from shiplift.pipelines.engines.argo.following.lines import split, started_for
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object

@@ -1,0 +1,1 @@
+"""Following a release on Argo Workflows: what its pods print, its events, its logs."""
