@@ -61,8 +61,9 @@ test-cluster: setup  ## on a real Kubernetes cluster: KUBECONFIG's, or one that 
 	$(BIN)/pytest tests/cluster -n 2 --dist loadfile -q --durations=20 --timeout=2400 -m '$(CLUSTER_TESTS)' \
 		$(call again,tests/cluster --timeout=2400)
 
-test-cluster-all: CLUSTER_TESTS = cluster
+test-cluster-all: CLUSTER_TESTS = cluster and not alone
 test-cluster-all: test-cluster  ## the same, and the tests that take minutes each
+	$(BIN)/pytest tests/cluster -q --timeout=2400 -m alone
 
 images:  ## the images that every cluster needs; BUILD is the command: docker build, podman build, buildah build
 	$(BUILD) --target server -t localhost/shiplift-server:dev .

@@ -105,7 +105,7 @@ class Serving(Section):
 
     `late_last`: under overload, a request that can't be answered within `slo.p99_ms` any more waits until those that
     still can are done, so that the excess alone is late instead of everybody. Tuning sets it if the spec has that limit
-    and no `queue` or `priorities`, and at least two instances serve. It is for models whose executions take tens of
+    and no `queue` or `priorities`; at least two instances then serve. It is for models whose executions take tens of
     milliseconds: with faster ones and many clients, the bundled Triton's batcher can then miss a request for 500 ms.
 
     An execution that takes longer than `request_timeout_s` is stopped and its requests fail, so that an input on which

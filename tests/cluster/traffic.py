@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import httpx
@@ -86,6 +86,36 @@ class Traffic:
         return max(self.failed_at) - min(self.failed_at) if self.failed_at else 0.0
 
 
+@dataclass(frozen=True, kw_only=True)
+class Disagreement:
+    """For how long production and its status were watched, production was down, and the two disagreed, in seconds."""
+
+    watched_s: float = 0
+    down_s: float = 0
+    ready_but_down_s: float = 0
+    serving_but_not_ready_s: float = 0
+
+    def __add__(self, more: "Disagreement") -> "Disagreement":
+        return Disagreement(**{each.name: getattr(self, each.name) + getattr(more, each.name) for each in fields(self)})
+
+    def __sub__(self, less: "Disagreement") -> "Disagreement":
+        return Disagreement(**{each.name: getattr(self, each.name) - getattr(less, each.name) for each in fields(self)})
+
+    @property
+    def percent(self) -> tuple[float, float]:
+        """The shares of the time in which it was Ready while not serving, and not Ready while serving."""
+        total = max(self.watched_s, 1e-9)
+        return 100 * self.ready_but_down_s / total, 100 * self.serving_but_not_ready_s / total
+
+    def __str__(self) -> str:
+        ready, serving = self.percent
+        return (
+            f"watched for {self.watched_s:.0f} s, down for {self.down_s:.1f} s; Ready while not serving "
+            f"{self.ready_but_down_s:.1f} s ({ready:.2f} %), not Ready while serving "
+            f"{self.serving_but_not_ready_s:.1f} s ({serving:.2f} %)"
+        )
+
+
 @dataclass
 class Prober:
     """Asks production and its status ten times a second, each on its own, and adds up how long they disagreed.
@@ -97,10 +127,7 @@ class Prober:
     served: Callable[[], bool]
     ready: Callable[[], bool]
     grace_s: float = 0.2
-    watched_s: float = 0
-    down_s: float = 0
-    ready_but_down_s: float = 0
-    serving_but_not_ready_s: float = 0
+    seen: Disagreement = Disagreement()
     log: list[str] = field(default_factory=list)
     _now: dict[str, bool] = field(default_factory=dict)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -122,15 +149,6 @@ class Prober:
         for thread in self._threads:
             thread.join(timeout=30)
 
-    def report(self) -> str:
-        """The share of the time that each lie lasted, in percent."""
-        total = max(self.watched_s, 1e-9)
-        return (
-            f"watched for {total:.0f} s, down for {self.down_s:.1f} s; Ready while not serving "
-            f"{self.ready_but_down_s:.1f} s ({100 * self.ready_but_down_s / total:.2f} %), not Ready while serving "
-            f"{self.serving_but_not_ready_s:.1f} s ({100 * self.serving_but_not_ready_s / total:.2f} %)"
-        )
-
     def _ask(self, name: str, ask: Callable[[], bool]) -> None:
         while not self._stop.wait(0.1):
             try:
@@ -138,7 +156,7 @@ class Prober:
             except Exception:
                 answer = False
             if answer != self._now[name]:
-                self.log.append(f"{self.watched_s:7.1f} s: {name} {answer}")
+                self.log.append(f"{self.seen.watched_s:7.1f} s: {name} {answer}")
             self._now[name] = answer
 
     def _compare(self) -> None:
@@ -148,11 +166,11 @@ class Prober:
             took, last = now - last, now
             served, ready = self._now["served"], self._now["ready"]
             since = since + took if served != ready else 0.0
-            self.watched_s += took
-            self.down_s += 0 if served else took
-            if since > self.grace_s:
-                self.ready_but_down_s += took if ready else 0
-                self.serving_but_not_ready_s += took if served else 0
+            lies = took if since > self.grace_s else 0.0
+            self.seen += Disagreement(
+                watched_s=took, down_s=0 if served else took, ready_but_down_s=lies if ready else 0,
+                serving_but_not_ready_s=lies if served else 0,
+            )  # fmt: skip
 
 
 def row(images: Any) -> Any:

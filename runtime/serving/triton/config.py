@@ -197,7 +197,7 @@ def least_instances(serving: Serving, server: ServerKind) -> int:
     while the only instance finishes goes unnoticed for up to 500 ms (dynamic_batch_scheduler.cc; seen in 2.51 with one
     instance, not with two). NVIDIA's backends return to idle faster, so there the spec's number stands.
     """
-    has_policy = serving.priorities or serving.queue.max_size or serving.queue.timeout_ms
+    has_policy = serving.priorities or serving.queue.max_size or serving.queue.timeout_ms or serving.late_last
     return least_policed_instances(server) if has_policy else 1
 
 

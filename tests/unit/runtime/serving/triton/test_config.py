@@ -249,6 +249,7 @@ def test_a_renamed_model_is_the_same_under_another_name(server: ServerKind) -> N
         (Serving(priorities=Priorities(levels=2, default=1)), 2),
         (Serving(queue=Queue(max_size=1)), 2),
         (Serving(queue=Queue(timeout_ms=0.1)), 2),
+        (Serving(late_last=True), 2),
     ],
 )
 def test_the_bundled_server_needs_two_instances_for_a_queue_with_a_policy(serving: Serving, bundled: int) -> None:
