@@ -27,6 +27,7 @@ MODEL = "tough"
 SECOND = "dev-node-2"
 _DISHONEST_PERCENT = 3  # of the time; the aim is 0.1, and 0.6 and 1.1 were seen: a gateway that is away for 2 s is
 # noticed a second later, and so is its return, and the tests last for minutes only
+_ROLLOUT = ("Starting", "Canary", "Holding", "Moving")  # why a service is not Ready that is not settled yet
 _BEAT = {"heartbeat": {"intervalSeconds": 1}}
 watches: list[Prober] = []  # the one of this file
 
@@ -151,9 +152,12 @@ def probed(lab: Lab) -> Iterator[Prober]:
             """Whether the status says that requests are answered; while a revision takes over, it is not Ready."""
             body = api.get(f"http://{address}{path}").json()
             status = body["status"]
-            taking_over = status["revision"] != body["spec"]["revision"] or status["weight"] < 100
-            told = "Available" if taking_over else "Ready"
-            return any(each["type"] == told and each["status"] == "True" for each in status["conditions"])
+            conditions = {each["type"]: each for each in status["conditions"]}
+            taking_over = (
+                status["revision"] != body["spec"]["revision"] or status["weight"] < 100
+                or conditions["Ready"]["reason"] in _ROLLOUT
+            )  # fmt: skip
+            return bool(conditions["Available" if taking_over else "Ready"]["status"] == "True")
 
         try:
             with Prober(lambda: http.post(url, json=body).status_code == 200, is_ready) as prober:

@@ -22,6 +22,7 @@ from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.upkeep.fronts import next_look_s
 
 RELIST_S = 10.0
+_SOON_S = 0.5  # between two lists, at the least
 _SPACING_S = 0.2  # between two looks at a service, however much happens to it
 _LONGEST_PAUSE_S = 30.0
 _HEALTHY_S = 90.0
@@ -60,6 +61,7 @@ class Loop:
         self._snapshot = Snapshot(taken_at=0.0)
         self._changed = threading.Condition()
         self._listed_at = time.monotonic()
+        self._list_soon = threading.Event()
         self._log = structlog.get_logger()
 
     def wake(self, name: str) -> None:
@@ -108,12 +110,19 @@ class Loop:
         for worker in workers:
             worker.start()
         while not stop.is_set():
+            self._list_soon.clear()
             self.relist()
-            stop.wait(RELIST_S)
+            self._pause(stop)
         with self._changed:
             self._changed.notify_all()
         for worker in workers:
             worker.join(timeout=10)
+
+    def _pause(self, stop: threading.Event) -> None:
+        """Waits until the services are to be listed again: sooner if another revision serves, which clients look up."""
+        until = time.monotonic() + RELIST_S
+        while not stop.wait(_SOON_S) and time.monotonic() < until and not self._list_soon.is_set():
+            pass
 
     def _work(self, stop: threading.Event) -> None:
         while not stop.is_set():
@@ -174,6 +183,8 @@ class Loop:
         service.evidence = self._actor.act(observed, decision)
         self._metrics.looks.inc()
         told = decision.status or observed.status
+        if told.revision != observed.status.revision:
+            self._list_soon.set()
         self._metrics.seen.look(observed, service.evidence, told)
         return next_look_s(decision.again_s, observed, told, service.evidence)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shiplift.pipelines.daemons.operator.loop import Loop
+from shiplift.pipelines.daemons.operator.loop import RELIST_S, Loop
 from shiplift.pipelines.daemons.operator.metrics import OperatorMetrics
 from shiplift.pipelines.daemons.operator.serving import read_site
 from shiplift.pipelines.daemons.operator.watches import Watches, services_of, watched
@@ -156,6 +156,14 @@ def test_each_list_is_published_by_the_leader_alone() -> None:
     loop.relist()  # an error ends nothing
     assert len(told) == 1
     assert loop.healthy()
+
+
+def test_another_revision_is_published_at_once_for_who_looks_it_up() -> None:
+    services, published = Services("a"), list[float]()
+    services.writes = True
+    loop = services.loop(publish=lambda _: published.append(time.monotonic()))
+    run(loop, services, until=lambda: len(published) >= 2)
+    assert published[1] - published[0] < RELIST_S / 2
 
 
 def test_a_list_that_fails_ends_nothing() -> None:
