@@ -3,12 +3,15 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 import numpy as np
 import tritonclient.grpc as triton
+from numpy.typing import NDArray
 
 
 @dataclass
@@ -90,16 +93,10 @@ class Traffic:
 class Disagreement:
     """For how long production and its status were watched, production was down, and the two disagreed, in seconds."""
 
-    watched_s: float = 0
-    down_s: float = 0
-    ready_but_down_s: float = 0
-    serving_but_not_ready_s: float = 0
-
-    def __add__(self, more: "Disagreement") -> "Disagreement":
-        return Disagreement(**{each.name: getattr(self, each.name) + getattr(more, each.name) for each in fields(self)})
-
-    def __sub__(self, less: "Disagreement") -> "Disagreement":
-        return Disagreement(**{each.name: getattr(self, each.name) - getattr(less, each.name) for each in fields(self)})
+    watched_s: float
+    down_s: float
+    ready_but_down_s: float
+    serving_but_not_ready_s: float
 
     @property
     def percent(self) -> tuple[float, float]:
@@ -120,26 +117,24 @@ class Disagreement:
 class Prober:
     """Asks production and its status ten times a second, each on its own, and adds up how long they disagreed.
 
-    `served` says whether a request is answered now, `ready` whether the status says so. Only what lasts longer than
-    `grace_s` counts as a disagreement: both are asked at slightly different moments.
+    `served` sends a request and says whether it was answered; the next one is sent on time even if it hangs. Production
+    is down from the first to the last of at least three requests in a row that were not answered. `ready` says whether
+    the status says that they are. Only what lasts longer than `grace_s` counts as a disagreement: both are asked at
+    slightly different moments.
     """
 
     served: Callable[[], bool]
     ready: Callable[[], bool]
     grace_s: float = 0.2
-    seen: Disagreement = Disagreement()
-    log: list[str] = field(default_factory=list)
-    _now: dict[str, bool] = field(default_factory=dict)
+    began: float = field(default_factory=time.monotonic)
+    _requests: dict[float, bool] = field(default_factory=dict)  # when it was sent, and whether it was answered
+    _statuses: list[tuple[float, bool]] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
     def __enter__(self) -> "Prober":
-        self._now = {"served": self.served(), "ready": self.ready()}
-        asks = {"served": self.served, "ready": self.ready}
-        self._threads = [
-            threading.Thread(target=self._ask, args=(name, ask), daemon=True) for name, ask in asks.items()
-        ]
-        self._threads.append(threading.Thread(target=self._compare, daemon=True))
+        self.began = time.monotonic()
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send, self._look)]
         for thread in self._threads:
             thread.start()
         return self
@@ -149,28 +144,82 @@ class Prober:
         for thread in self._threads:
             thread.join(timeout=30)
 
-    def _ask(self, name: str, ask: Callable[[], bool]) -> None:
-        while not self._stop.wait(0.1):
-            try:
-                answer = ask()
-            except Exception:
-                answer = False
-            if answer != self._now[name]:
-                self.log.append(f"{self.seen.watched_s:7.1f} s: {name} {answer}")
-            self._now[name] = answer
+    def seen(self, since: float = 0.0) -> Disagreement:
+        """What was seen from a moment on (of `time.monotonic`), without requests that may still be answered."""
+        times = np.arange(max(since, self.began), time.monotonic() - _PATIENCE_S, _TICK_S)
+        down, ready = _within(times, self._outages()), ~_within(times, self._unready())
+        return Disagreement(
+            watched_s=len(times) * _TICK_S,
+            down_s=float(down.sum()) * _TICK_S,
+            ready_but_down_s=_longer_than(down & ready, self.grace_s),
+            serving_but_not_ready_s=_longer_than(~down & ~ready, self.grace_s),
+        )
 
-    def _compare(self) -> None:
-        last, since = time.monotonic(), 0.0
-        while not self._stop.wait(0.1):
-            now = time.monotonic()
-            took, last = now - last, now
-            served, ready = self._now["served"], self._now["ready"]
-            since = since + took if served != ready else 0.0
-            lies = took if since > self.grace_s else 0.0
-            self.seen += Disagreement(
-                watched_s=took, down_s=0 if served else took, ready_but_down_s=lies if ready else 0,
-                serving_but_not_ready_s=lies if served else 0,
-            )  # fmt: skip
+    def log(self, since: float = 0.0) -> str:
+        """When production was down, and when the status said that it is not ready, from a moment on."""
+        spans = [("down", *span) for span in self._outages()] + [("not ready", *span) for span in self._unready()]
+        return "\n".join(
+            f"  {first - self.began:7.1f} to {last - self.began:7.1f} s: {what}"
+            for what, first, last in sorted(spans, key=lambda span: span[1]) if last >= since
+        )  # fmt: skip
+
+    def _send(self) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            while not self._stop.wait(_EVERY_S):
+                pool.submit(self._ask, time.monotonic())
+
+    def _ask(self, sent_at: float) -> None:
+        self._requests[sent_at] = False
+        try:
+            self._requests[sent_at] = self.served()
+        except Exception:
+            self._requests[sent_at] = False
+
+    def _look(self) -> None:
+        while not self._stop.wait(_EVERY_S):
+            with suppress(Exception):  # what nobody could read was not wrong
+                self._statuses.append((time.monotonic(), self.ready()))
+
+    def _outages(self) -> list[tuple[float, float]]:
+        """The spans in which at least three requests in a row were not answered."""
+        return _spans([(at, not answered) for at, answered in sorted(dict(self._requests).items())], least=3)
+
+    def _unready(self) -> list[tuple[float, float]]:
+        return _spans([(at, not ready) for at, ready in list(self._statuses)], least=1)
+
+
+_EVERY_S = 0.1
+_TICK_S = 0.02
+_PATIENCE_S = 1.5  # longer than a request may take
+_AT_ONCE = 32  # requests that hang
+
+
+def _spans(seen: list[tuple[float, bool]], *, least: int) -> list[tuple[float, float]]:
+    """The spans of time in which something was seen at least so often in a row, each until it was not seen again."""
+    spans: list[tuple[float, float]] = []
+    run: list[float] = []
+    for at, holds in [*seen, (seen[-1][0] if seen else 0.0, False)]:
+        if holds:
+            run.append(at)
+            continue
+        if len(run) >= least:
+            spans.append((run[0], at))
+        run = []
+    return spans
+
+
+def _within(times: NDArray[np.float64], spans: list[tuple[float, float]]) -> NDArray[np.bool_]:
+    inside = np.zeros(len(times), dtype=bool)
+    for first, last in spans:
+        inside |= (times >= first) & (times < last)
+    return inside
+
+
+def _longer_than(holds: NDArray[np.bool_], grace_s: float) -> float:
+    """The seconds for which something holds, without the first `grace_s` of each time."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], holds, [False]]).astype(int)))
+    lengths = (edges[1::2] - edges[::2]) * _TICK_S
+    return float(np.maximum(lengths - grace_s, 0.0).sum())
 
 
 def row(images: Any) -> Any:

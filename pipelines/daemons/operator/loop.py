@@ -7,7 +7,7 @@ that one wait, and no other.
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -19,6 +19,7 @@ from shiplift.runtime.serving.operator.cluster.observing import Observer, Snapsh
 from shiplift.runtime.serving.operator.deciding import Decision, next_action
 from shiplift.runtime.serving.operator.evidence import Evidence
 from shiplift.runtime.serving.operator.observed import Observed
+from shiplift.runtime.serving.operator.resources import ServiceStatus
 from shiplift.runtime.serving.operator.upkeep.fronts import next_look_s
 
 RELIST_S = 10.0
@@ -185,8 +186,20 @@ class Loop:
         told = decision.status or observed.status
         if told.revision != observed.status.revision:
             self._list_soon.set()
+        again_s = next_look_s(decision.again_s, observed, told, service.evidence)
+        told = told if again_s else self._tell(observed, told, service)
         self._metrics.seen.look(observed, service.evidence, told)
-        return next_look_s(decision.again_s, observed, told, service.evidence)
+        return again_s
+
+    def _tell(self, observed: Observed, told: ServiceStatus, service: _Service) -> ServiceStatus:
+        """Writes the status as it is after what was just measured; for all else, the objects are looked at first."""
+        now = replace(observed, status=told, evidence=service.evidence, now=time.time())
+        decision = self._decide(now)
+        if decision.status is None:
+            return told
+        only_told = Decision(evidence=service.evidence, status=decision.status, events=decision.events)
+        service.evidence = self._actor.act(now, only_told)
+        return decision.status
 
     def _observed(self, name: str, service: _Service, snapshot: Snapshot | None) -> Observed | None:
         return self._observer.observed(snapshot or self._observer.alone(name), name, service.evidence)

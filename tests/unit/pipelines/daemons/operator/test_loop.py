@@ -15,10 +15,11 @@ from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, NAMESPACE, POD
 from shiplift.runtime.serving.operator.cluster.observing import Snapshot
 from shiplift.runtime.serving.operator.deciding import Decision
 from shiplift.runtime.serving.operator.evidence import Evidence
-from shiplift.runtime.serving.operator.resources import ServiceStatus
+from shiplift.runtime.serving.operator.observed import GatewaySeen
+from shiplift.runtime.serving.operator.resources import ConditionType, ServiceStatus
 from tests.unit.api_server import running
 from tests.unit.examples import site
-from tests.unit.runtime.serving.operator.world import cluster
+from tests.unit.runtime.serving.operator.world import World, cluster
 
 
 class Name(str):
@@ -232,3 +233,38 @@ def test_an_event_wakes_its_service_and_nothing_is_written(tmp_path: Path, monke
     assert woken == ["digits"]
     assert alive
     assert asked == {"GET"}
+
+
+class OfWorld:
+    """A service that lives in a simulated cluster, as the loop's observer and actor."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def alone(self, name: str) -> Snapshot:
+        return Snapshot(taken_at=time.time(), services={name: {}})
+
+    def observed(self, _snapshot: Snapshot, _name: str, evidence: Evidence) -> Any:
+        self.world.evidence = evidence
+        return self.world.look()
+
+    def act(self, _observed: Any, decision: Decision) -> Evidence:
+        self.world.act(decision)
+        return self.world.evidence
+
+
+def test_what_a_route_answers_is_told_in_the_same_look() -> None:
+    world = World()
+    world.run(60, until=World.settled)
+    every: Any = OfWorld(world)
+    loop = Loop(every, every, OperatorMetrics())
+    loop.turn("digits")
+    world.gateway = GatewaySeen(accepts=False, changed_at=world.now)
+    loop.turn("digits")
+    assert not world.status.holds(ConditionType.READY)
+    world.now += 5
+    world.gateway = GatewaySeen(accepts=True, changed_at=world.now)
+    world.writes.clear()
+    loop.turn("digits")
+    assert world.status.holds(ConditionType.READY)
+    assert set(world.writes) == {"status"}
