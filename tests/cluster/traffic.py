@@ -117,18 +117,18 @@ class Disagreement:
 class Prober:
     """Asks production and its status ten times a second, each on its own, and adds up how long they disagreed.
 
-    `served` sends a request and says whether it was answered; the next one is sent on time even if it hangs. Production
-    is down from the first to the last of at least three requests in a row that were not answered. `ready` says whether
-    the status says that they are. Only what lasts longer than `grace_s` counts as a disagreement: both are asked at
-    slightly different moments.
+    `served` sends a request and says whether it was answered; the next one is sent on time even if it hangs.
+    Production is down from the first to the last of at least three requests in a row that were not answered.
+    `ready` gives what the status says against that, empty if it says that they are answered. Only what lasts longer
+    than `grace_s` counts as a disagreement: both are asked at slightly different moments.
     """
 
     served: Callable[[], bool]
-    ready: Callable[[], bool]
+    ready: Callable[[], str]
     grace_s: float = 0.2
     began: float = field(default_factory=time.monotonic)
     _requests: dict[float, bool] = field(default_factory=dict)  # when it was sent, and whether it was answered
-    _statuses: list[tuple[float, bool]] = field(default_factory=list)
+    _statuses: list[tuple[float, str]] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
@@ -157,7 +157,9 @@ class Prober:
 
     def log(self, since: float = 0.0) -> str:
         """When production was down, and when the status said that it is not ready, from a moment on."""
-        spans = [("down", *span) for span in self._outages()] + [("not ready", *span) for span in self._unready()]
+        why = dict(self._statuses.copy())
+        spans = [("down", *span) for span in self._outages()]
+        spans += [(f"not ready: {why[first]}", first, last) for first, last in self._unready()]
         return "\n".join(
             f"  {first - self.began:7.1f} to {last - self.began:7.1f} s: {what}"
             for what, first, last in sorted(spans, key=lambda span: span[1]) if last >= since
@@ -185,7 +187,7 @@ class Prober:
         return _spans([(at, not answered) for at, answered in sorted(dict(self._requests).items())], least=3)
 
     def _unready(self) -> list[tuple[float, float]]:
-        return _spans([(at, not ready) for at, ready in list(self._statuses)], least=1)
+        return _spans([(at, bool(problem)) for at, problem in list(self._statuses)], least=1)
 
 
 _EVERY_S = 0.1

@@ -171,6 +171,9 @@ def _available(observed: Observed, weights: Weights) -> Saying:
         return Saying(**told._asdict())
     if any(observed.ready(name) for name in serving):
         return Saying(holds=True, reason=Reason.SERVING, message=f"{' and '.join(serving)} has ready pods")
+    if any(group in observed.ending for name in serving for group in observed.names(name)):
+        message = f"the last pod of {' and '.join(serving)} is ending, and answers until another one is ready"
+        return Saying(holds=True, reason=Reason.SERVING, message=message)
     why = why_not_ready(observed, serving[0])
     reason = f": {why.sentence}. {why.do}" if why else ""
     return Saying(holds=False, reason=Reason.NO_PODS, message=f"no pod of {' or '.join(serving)} is ready{reason}")

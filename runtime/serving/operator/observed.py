@@ -101,12 +101,12 @@ class Observed:
     """One look at a service.
 
     `spec` is None if it is invalid, which `problem` explains. `live` are all objects with the model's label, of the
-    kinds that the operator writes; `pods` are those that take requests of its revisions, by group, and `own` those that
-    serve nothing else. `servers` are the shared ones that hold a group of it, and `assigned` the one that placement
-    wants for a group (empty: none; no entry: not known yet). `address` is the gateway's, empty if it has none, and
-    `gateway` says whether it takes connections; `policies`: the cluster knows `BackendTrafficPolicy`. `optional` are
-    the kinds of autoscaling and monitoring that it knows. `activation` is decided, not seen. `now` is in seconds since
-    the epoch.
+    kinds that the operator writes; `pods` are those that take requests of its revisions, by group, and `own` those
+    that serve nothing else. `servers` are the shared ones that hold a group of it, and `assigned` the one that
+    placement wants for a group (empty: none; no entry: not known yet). `ending` are the groups with a pod that is
+    ending and still answers. `address` is the gateway's, empty if it has none, and `gateway` says whether it takes
+    connections; `policies`: the cluster knows `BackendTrafficPolicy`. `optional` are the kinds of autoscaling and
+    monitoring that it knows. `activation` is decided, not seen. `now` is in seconds since the epoch.
     """
 
     name: str
@@ -124,6 +124,7 @@ class Observed:
     servers: Mapping[str, ServerSeen] = field(default_factory=dict)
     assigned: Mapping[str, str] = field(default_factory=dict)
     retired: tuple[RetiredPod, ...] = ()
+    ending: frozenset[str] = frozenset()
     address: str = ""
     gateway: GatewaySeen = GatewaySeen()
     policies: bool = False

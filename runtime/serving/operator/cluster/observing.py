@@ -36,6 +36,7 @@ from shiplift.runtime.serving.kubernetes.kinds import (
 )
 from shiplift.runtime.serving.kubernetes.objects.names import BENCH, SERVER, Object, revision_of_group
 from shiplift.runtime.serving.operator.cluster.seeing import (
+    ending_of,
     pods_of,
     retired_of,
     revision_of,
@@ -156,6 +157,7 @@ class Observer:
             servers=snapshot.servers,
             assigned=self.assigned,
             retired=retired_of(pods),
+            ending=ending_of(pods),
             address=snapshot.address,
             gateway=self._gateway(),
             policies=snapshot.policies,

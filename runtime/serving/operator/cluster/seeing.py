@@ -36,6 +36,15 @@ def pods_of(bodies: Iterable[Object], cordoned: Collection[str]) -> dict[str, tu
     return {name: tuple(sorted(seen, key=lambda pod: pod.name)) for name, seen in pods.items()}
 
 
+def ending_of(bodies: Iterable[Object]) -> frozenset[str]:
+    """The groups with a pod that is ending and still answers: it gets the requests as long as no other one is ready."""
+    return frozenset(
+        body["metadata"]["labels"][PACKAGE] for body in bodies
+        if "deletionTimestamp" in body["metadata"] and body["metadata"]["labels"].get(PACKAGE)
+        and diagnosis.is_ready(body)
+    )  # fmt: skip
+
+
 def servers_of(
     deployments: Iterable[Object], pods: Iterable[Object], cordoned: Collection[str]
 ) -> dict[str, ServerSeen]:  # fmt: skip

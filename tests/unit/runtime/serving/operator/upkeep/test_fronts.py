@@ -109,3 +109,17 @@ def seconds_until_ready(world: World) -> float:
         if world.status.holds(ConditionType.READY):
             return looked_at - began
     raise AssertionError("it is never ready")
+
+
+def test_the_last_pod_answers_while_it_ends() -> None:
+    world = serving()
+    world.broken.add(name_of(1))
+    world.ending = frozenset({name_of(1)})
+    world.turn()
+    assert world.status.holds(ConditionType.AVAILABLE)
+    assert world.status.holds(ConditionType.READY)
+    assert world.status.holds(ConditionType.RECONCILING)
+    world.ending = frozenset()
+    world.turn()
+    assert not world.status.holds(ConditionType.AVAILABLE)
+    assert not world.status.holds(ConditionType.READY)
