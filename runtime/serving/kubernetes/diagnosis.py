@@ -148,9 +148,13 @@ def patience_s(why: Diagnosis | None, limit_s: float, *, restarts: bool = True) 
 
 def is_ready(pod: Object) -> bool:
     """Whether a pod takes requests and is not being deleted."""
+    return passes_probes(pod) and not _ends(pod)
+
+
+def passes_probes(pod: Object) -> bool:
+    """Whether a pod is ready, which it may be while it is being deleted."""
     conditions = (pod.get("status") or {}).get("conditions") or []
-    ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
-    return ready and not _ends(pod)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def has_started(pod: Object) -> bool:

@@ -69,7 +69,8 @@ def next_action(observed: Observed) -> Decision:
     apply = [body for body in bodies if body in again or not is_right(body, observed)]
     evidence = step.evidence.moved() if _moves_traffic(observed, spec, step, apply) else step.evidence
     moves = moving(observed, evidence)
-    upkeep = chores(observed, step.weights, moves.evidence, 0.5 if apply else min(moves.again_s, step.again_s))
+    again_s = 0.5 if apply else min(moves.again_s, step.again_s)
+    upkeep = chores(observed, step.weights, moves.evidence, again_s, busy=bool(apply) and not again)
     status = with_server(observed, status_of(observed, step, repaired=_repaired(observed, step, apply)))
     surplus = _to_delete(observed, spec, step, bodies)
     decision = Decision(

@@ -157,7 +157,7 @@ class Observer:
             servers=snapshot.servers,
             assigned=self.assigned,
             retired=retired_of(pods),
-            ending=ending_of(pods),
+            ending=ending_of(pods, time.time()),
             address=snapshot.address,
             gateway=self._gateway(),
             policies=snapshot.policies,

@@ -12,6 +12,7 @@ from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes import diagnosis
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object, group_name, hosted_label
+from shiplift.runtime.serving.kubernetes.objects.serving import DRAIN_S
 from shiplift.runtime.serving.kubernetes.objects.shared import MEMBERS
 from shiplift.runtime.serving.operator.observed import Group, Observed, PodSeen, RetiredPod, RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.resources import (
@@ -36,13 +37,21 @@ def pods_of(bodies: Iterable[Object], cordoned: Collection[str]) -> dict[str, tu
     return {name: tuple(sorted(seen, key=lambda pod: pod.name)) for name, seen in pods.items()}
 
 
-def ending_of(bodies: Iterable[Object]) -> frozenset[str]:
+def ending_of(bodies: Iterable[Object], now: float) -> frozenset[str]:
     """The groups with a pod that is ending and still answers: it gets the requests as long as no other one is ready."""
     return frozenset(
         body["metadata"]["labels"][PACKAGE] for body in bodies
-        if "deletionTimestamp" in body["metadata"] and body["metadata"]["labels"].get(PACKAGE)
-        and diagnosis.is_ready(body)
+        if body["metadata"]["labels"].get(PACKAGE) and _answers_while_ending(body, now)
     )  # fmt: skip
+
+
+def _answers_while_ending(body: Object, now: float) -> bool:
+    """Whether a pod that is being deleted waits before its server is told to end, and so still answers."""
+    meta = body["metadata"]
+    if "deletionTimestamp" not in meta or not diagnosis.passes_probes(body):
+        return False
+    killed_at = datetime.fromisoformat(meta["deletionTimestamp"]).timestamp()
+    return bool(now < killed_at - meta["deletionGracePeriodSeconds"] + DRAIN_S)
 
 
 def servers_of(

@@ -24,10 +24,13 @@ class Chores:
     events: tuple[Event, ...] = ()
 
 
-def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: float) -> Chores:
-    """What upkeep asks of a service with these traffic shares."""
+def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: float, *, busy: bool = False) -> Chores:
+    """What upkeep asks of a service with these traffic shares.
+
+    `busy`: its objects are being changed. Then they are looked at again before anybody is asked, which takes a while.
+    """
     evidence = _tidied(observed, evidence)
-    pods, routes = heartbeat.due(observed, weights), fronts.due(observed, weights)
+    pods, routes = ((), ()) if busy else (heartbeat.due(observed, weights), fronts.due(observed, weights))
     evidence = replace(evidence, beaten_at=observed.now) if pods else evidence
     evidence = fronts.asked(evidence, observed.now) if routes else evidence
     done = Chores(

@@ -1,0 +1,41 @@
+"""Pods, as the API server describes them."""
+
+from typing import Any
+
+import pytest
+
+from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE
+from shiplift.runtime.serving.kubernetes.objects.serving import DRAIN_S
+from shiplift.runtime.serving.operator.cluster.seeing import ending_of, pods_of
+
+_DELETED_AT = 1767225600.0  # 2026-01-01T00:00:00Z
+
+
+def pod(*, ready: bool = True, ends: bool = True) -> dict[str, Any]:
+    """A pod whose deletion was asked for at `_DELETED_AT`, with 45 s to end in."""
+    ending = {"deletionTimestamp": "2026-01-01T00:00:45Z", "deletionGracePeriodSeconds": 45}
+    return {
+        "metadata": {"name": "a", "labels": {PACKAGE: "digits-1"}, **(ending if ends else {})},
+        "status": {"conditions": [{"type": "Ready", "status": str(ready)}], "podIP": "10.0.0.1"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "after_s", "answers"),
+    [
+        (pod(), 0, True),
+        (pod(), DRAIN_S - 1, True),
+        (pod(), DRAIN_S, False),  # its server is told to end
+        (pod(ready=False), 0, False),
+        (pod(ends=False), 0, False),
+    ],
+)
+def test_a_pod_that_is_deleted_answers_until_its_server_is_told_to_end(
+    body: dict[str, Any], after_s: float, answers: bool
+) -> None:
+    assert ending_of([body], _DELETED_AT + after_s) == (frozenset({"digits-1"}) if answers else frozenset())
+
+
+def test_it_is_none_of_the_pods_that_take_requests() -> None:
+    assert pods_of([pod()], ()) == {}
+    assert [seen.ready for seen in pods_of([pod(ends=False)], ())["digits-1"]] == [True]
