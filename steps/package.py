@@ -185,6 +185,7 @@ class _Builder:
             repository=self.store.put_tree(tree),
             signature=signature,
             score=candidate.score,
+            resamples=candidate.resamples,
             samples=candidate.samples,
             slices=candidate.slices,
             sequences=bool(states),
@@ -274,11 +275,11 @@ class _Judge:
     def checks(self, candidate: Candidate) -> tuple[Check, ...]:
         """A candidate's score against its limit and against the champion's."""
         scores = Scored(
-            version=self.version, target=self.target, score=candidate.score, samples=candidate.samples,
-            metric=self.candidates.metric, validation=self.candidates.validation,
+            version=self.version, target=self.target, score=candidate.score, resamples=candidate.resamples,
+            samples=candidate.samples, metric=self.candidates.metric, validation=self.candidates.validation,
         )  # fmt: skip
-        absolute = score_check(scores.score, scores.samples, scores.metric, self.quality, self.data)
-        return tuple(filter(None, (absolute, regression_check(self.champion, scores, self.worse))))
+        absolute = score_check(scores, self.quality, self.data)
+        return tuple(filter(None, (absolute, regression_check(self.champion, scores, self.worse, self.quality))))
 
     def passes(self, candidate: Candidate) -> bool:
         """Whether a candidate's score lets it be promoted."""

@@ -98,7 +98,8 @@ class Builder:
         measured = timing.measure(runs, self._example(), self.work)
         ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
         candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
-        return Ladder(metric=validation.metric, candidates=candidates, notes=(*notes, *more))
+        lean = tuple(each.model_copy(update={"resamples": ()}) if each.dropped else each for each in candidates)
+        return Ladder(metric=validation.metric, candidates=lean, notes=(*notes, *more))
 
     # --- what it is measured on ---
 
@@ -259,5 +260,5 @@ class Builder:
 
 
 def _scores(evaluation: Evaluation) -> dict[str, Any]:
-    fields: dict[str, Any] = evaluation.model_dump(include={"score", "score_error", "samples", "relative_error"})
+    fields: dict[str, Any] = evaluation.model_dump(include={"score", "score_error", "resamples", "samples", "relative_error"})
     return fields | {"slices": evaluation.slices, "dropped": evaluation.problem}

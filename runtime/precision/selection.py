@@ -72,6 +72,6 @@ def _objection(
 
 def _evaluation(candidate: Candidate) -> Evaluation:
     return Evaluation(
-        score=candidate.score, samples=candidate.samples, slices=candidate.slices,
+        score=candidate.score, resamples=candidate.resamples, samples=candidate.samples, slices=candidate.slices,
         relative_error=candidate.relative_error,
     )  # fmt: skip

@@ -59,6 +59,7 @@ class Package(Variant):
     repository: Artifact
     signature: Signature
     score: float | None = None
+    resamples: tuple[float, ...] = ()
     samples: int = 0
     metric: Metric | None = None
     validation: str = ""

@@ -4,8 +4,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shiplift.runtime.records.precision import Metric
-from shiplift.runtime.spec.fields import NotNegative, Positive, RelativePath, Section, finite
+from shiplift.runtime.records.precision import Metric, PassBy
+from shiplift.runtime.spec.fields import Confidence, NotNegative, Positive, RelativePath, Section, finite
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
 NEWEST_OPSET = 23  # the newest to export with
@@ -69,7 +69,10 @@ class Quantization(Section):
     Each of `methods` is tried to calibrate INT8; the one closest to fp32 is used. If it loses too much, layers are left
     in float, the most sensitive first, until it is within the budget: at most `max_float_share` of them. A slice is a
     class, or a value of one of `data.slices`; slices with fewer than `min_slice_samples` samples are ignored.
-    `max_error` is the largest L2 error of the outputs, relative to fp32's. `memory_mb` and `timeout_s` limit the
+    A loss within the budget passes, one whose whole interval (of `confidence_percent`) is beyond it fails, and between
+    the two the samples decide nothing: the precision is dropped, and says how many more would. With `pass_by: interval`
+    the whole interval has to be within the budget. `max_error` is the largest L2 error of the outputs, relative to
+    fp32's. `memory_mb` and `timeout_s` limit the
     sandboxed processes that build and score the precisions, and those that answer golden requests.
     """
 
@@ -78,6 +81,8 @@ class Quantization(Section):
     per_channel: bool = True
     max_score_drop: NotNegative = 0.01
     max_slice_drop: NotNegative = 0.05
+    confidence_percent: Confidence = 95
+    pass_by: PassBy = "score"
     min_slice_samples: int = Field(30, ge=1)
     max_float_share: float = Field(0.5, ge=0, le=1)
     max_error: NotNegative = 1.0
@@ -96,10 +101,17 @@ class Parity(Section):
 
 
 class Quality(Section):
-    """The quality the model must have. `min_score` is the lowest (for mae: the highest) task metric allowed."""
+    """The quality the model must have. `min_score` is the lowest (of a loss or an error: the highest) metric allowed.
+
+    A score has an interval of `confidence_percent`. A score within the limit passes, one whose whole interval is beyond
+    it fails, and between the two the samples decide nothing, which says how many more would. With `pass_by: interval`
+    a pass needs the whole interval within the limit. Both hold for `slo.regression.score` and for rules on scores too.
+    """
 
     parity: Parity = Parity()
     min_score: float | None = None
+    confidence_percent: Confidence = 95
+    pass_by: PassBy = "score"
 
     @field_validator("min_score")
     @classmethod

@@ -11,7 +11,7 @@ from shiplift.runtime.gates import policy, quality
 from shiplift.runtime.gates.quality import parity_check, score_check
 from shiplift.runtime.records.precision import Slice
 from shiplift.runtime.records.serving import Champion, Package
-from shiplift.runtime.records.verdict import Check, Evidence, Outcome
+from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, Parity, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
@@ -64,7 +64,8 @@ def test_the_worst_failing_inputs_are_named() -> None:
 
 
 def score(value: float | None, samples: int = 500, limit: float | None = 0.9, metric: Any = "accuracy") -> Check | None:
-    return score_check(value, samples, metric, Quality(min_score=limit), DATA.model_copy(update={"metric": metric}))
+    scored = Scored(version=2, target="local-cpu", score=value, samples=samples, metric=metric)
+    return score_check(scored, Quality(min_score=limit), DATA.model_copy(update={"metric": metric}))
 
 
 def test_no_limit_is_no_check() -> None:
@@ -95,7 +96,7 @@ def test_a_score_is_judged_in_the_direction_of_its_metric(
 
 
 def test_a_score_without_data_says_where_to_log_them() -> None:
-    check = score_check(None, 0, None, Quality(min_score=0.9), DATA)
+    check = score_check(Scored(version=2, target="local-cpu"), Quality(min_score=0.9), DATA)
     assert check is not None
     assert check.verdict is INCONCLUSIVE
     assert DATA.validation in check.reason
@@ -179,7 +180,8 @@ def against(
 ) -> dict[str, Check]:
     mine = quality.scored(package(**score_))
     theirs = (before or champion()).package
-    return named(policy.champion_checks(given_, quality.scored(theirs) if theirs else None, mine, slo or Slo()))
+    limits = dataclasses.replace(LIMITS, slo=slo or Slo())
+    return named(policy.champion_checks(given_, quality.scored(theirs) if theirs else None, mine, limits))
 
 
 def test_without_a_champion_there_is_nothing_to_compare() -> None:
