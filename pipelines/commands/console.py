@@ -152,7 +152,9 @@ def style(word: str) -> str:
 
 def gates(checks: tuple[Check, ...]) -> Table:
     """The table of a verdict's checks."""
-    table = Table("check", "verdict", "measured", "interval", "limit", "unit", box=None, padding=(0, 3, 0, 0), header_style="dim")
+    table = Table(
+        "check", "verdict", "measured", "interval", "limit", "unit", box=None, padding=(0, 3, 0, 0), header_style="dim"
+    )
     for check in checks:
         verdict = Text(str(check.verdict), style=style(str(check.verdict)))
         if check.severity == "warn":

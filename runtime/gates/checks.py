@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from shiplift.runtime.records.precision import PassBy
+from shiplift.runtime.records.precision import JudgeBy
 from shiplift.runtime.records.verdict import Check, Outcome
 
 Severity = Literal["block", "warn"]
@@ -18,7 +18,7 @@ Severity = Literal["block", "warn"]
 class Reading:
     """A measured number with its bounds, in words, and what would narrow the bounds.
 
-    `pass_by`: what has to be within a limit for a pass, the number alone or both bounds.
+    `judge_by`: what has to be within a limit for a pass, the number alone or both bounds.
     """
 
     value: float | None
@@ -26,7 +26,7 @@ class Reading:
     high: float
     text: str
     remedy: str = ""
-    pass_by: PassBy = "interval"
+    judge_by: JudgeBy = "interval"
 
     @classmethod
     def exact(cls, value: float, text: str) -> "Reading":
@@ -60,7 +60,7 @@ def judged(reading: Reading, limit: float, *, upper: bool) -> Outcome:
         return Outcome.INCONCLUSIVE
     sign = 1 if upper else -1
     worst, best = (reading.high, reading.low) if upper else (reading.low, reading.high)
-    counted = reading.value if reading.pass_by == "score" else worst
+    counted = reading.value if reading.judge_by == "score" else worst
     if sign * counted <= sign * limit:
         return Outcome.PASS
     return Outcome.FAIL if sign * best > sign * limit else Outcome.INCONCLUSIVE
@@ -76,7 +76,7 @@ def check(
     severity: Severity = "block", *, bounds: tuple[float | None, float | None] = (None, None),
 ) -> Check:  # fmt: skip
     """A check record; infinite and NaN measurements become None, and so do bounds that are the measurement itself."""
-    low, high = (None if bound == measured else _finite(bound) for bound in bounds)
+    low, high = (None, None) if bounds == (measured, measured) else map(_finite, bounds)
     return Check(
         name=name, measured=_finite(measured), limit=limit, low=low, high=high, unit=unit, verdict=verdict,
         reason=reason, severity=severity,

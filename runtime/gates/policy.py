@@ -12,7 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from shiplift.runtime.gates.checks import Reading, check, check_limit
 from shiplift.runtime.gates.comparison import speed_checks, worse_reading
-from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, score_reading, score_worse, scored
+from shiplift.runtime.gates.quality import (
+    parity_check,
+    regression_check,
+    score_check,
+    score_reading,
+    score_worse,
+    scored,
+)
 from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport
 from shiplift.runtime.records.model import Exported

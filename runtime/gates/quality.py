@@ -69,7 +69,7 @@ def score_reading(estimate: Estimate, limit: float, text: str, quality: Quality)
     """A score, or how much worse it is, as the gates read it."""
     return Reading(
         value=estimate.value, low=estimate.low, high=estimate.high, text=text, remedy=estimate.remedy(limit),
-        pass_by=quality.pass_by,
+        judge_by=quality.judge_by,
     )  # fmt: skip
 
 

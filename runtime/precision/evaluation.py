@@ -124,7 +124,7 @@ def over_budget(base: Evaluation, candidate: Evaluation, metric: Metric | None, 
 
 def _score_over_budget(base: Evaluation, candidate: Evaluation, metric: Metric, limits: Quantization) -> str:
     drop = worse_of(base, candidate, metric, limits.confidence_percent / 100)
-    if drop.within(limits.max_score_drop, limits.pass_by):
+    if drop.within(limits.max_score_drop, limits.judge_by):
         return ""
     reason = (
         f"{metric} {candidate.score:.4f} is {drop.text} worse than fp32's {base.score:.4f}, "

@@ -260,5 +260,7 @@ class Builder:
 
 
 def _scores(evaluation: Evaluation) -> dict[str, Any]:
-    fields: dict[str, Any] = evaluation.model_dump(include={"score", "score_error", "resamples", "samples", "relative_error"})
+    fields: dict[str, Any] = evaluation.model_dump(
+        include={"score", "score_error", "resamples", "samples", "relative_error"}
+    )
     return fields | {"slices": evaluation.slices, "dropped": evaluation.problem}

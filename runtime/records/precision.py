@@ -14,13 +14,13 @@ Metric = Literal[
     "accuracy", "f1", "exact_match", "roc_auc", "log_loss", "mae", "rmse", "r2", "mape", "cosine", "recall_at_10",
     "ndcg_at_10", "mean_iou", "map", "wer", "cer",
 ]  # fmt: skip
-PassBy = Literal["score", "interval"]  # what has to be within a limit: the score alone, or its whole interval
+JudgeBy = Literal["score", "interval"]  # what has to be within a limit: the score alone, or its whole interval
 
 
 class Scale(Record):
     """The range of a task metric and its unit, and whether a larger score is better (1) or a smaller one (-1).
 
-    `counted`: a sample is right or wrong and nothing between, so that samples without an error still leave room for one.
+    `counted`: a sample is right or wrong, so that samples without an error still leave room for one.
     """
 
     better: Literal[1, -1]

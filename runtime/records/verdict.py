@@ -57,7 +57,8 @@ class Outcome(StrEnum):
 class Check(Record):
     """One gate: what was measured, against which limit. `reason` explains the outcome to the model's author.
 
-    `low` and `high` bound what was measured, where it has an error. A check of severity `warn` is reported but does not decide.
+    `low` and `high` bound what was measured, where it has an error. A check of severity `warn` is reported but does not
+    decide.
     """
 
     name: str

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from shiplift.runtime.records.precision import Metric, PassBy
+from shiplift.runtime.records.precision import JudgeBy, Metric
 from shiplift.runtime.spec.fields import Confidence, NotNegative, Positive, RelativePath, Section, finite
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
@@ -70,10 +70,10 @@ class Quantization(Section):
     in float, the most sensitive first, until it is within the budget: at most `max_float_share` of them. A slice is a
     class, or a value of one of `data.slices`; slices with fewer than `min_slice_samples` samples are ignored.
     A loss within the budget passes, one whose whole interval (of `confidence_percent`) is beyond it fails, and between
-    the two the samples decide nothing: the precision is dropped, and says how many more would. With `pass_by: interval`
-    the whole interval has to be within the budget. `max_error` is the largest L2 error of the outputs, relative to
-    fp32's. `memory_mb` and `timeout_s` limit the
-    sandboxed processes that build and score the precisions, and those that answer golden requests.
+    the two the samples decide nothing: the precision is dropped, and says how many more would. With
+    `judge_by: interval` the whole interval has to be within the budget. `max_error` is the largest L2 error of the
+    outputs, relative to fp32's. `memory_mb` and `timeout_s` limit the sandboxed processes that build and score the
+    precisions, and those that answer golden requests.
     """
 
     methods: tuple[Method, ...] = Field(("minmax", "percentile", "entropy"), min_length=1)
@@ -82,7 +82,7 @@ class Quantization(Section):
     max_score_drop: NotNegative = 0.01
     max_slice_drop: NotNegative = 0.05
     confidence_percent: Confidence = 95
-    pass_by: PassBy = "score"
+    judge_by: JudgeBy = "score"
     min_slice_samples: int = Field(30, ge=1)
     max_float_share: float = Field(0.5, ge=0, le=1)
     max_error: NotNegative = 1.0
@@ -104,14 +104,14 @@ class Quality(Section):
     """The quality the model must have. `min_score` is the lowest (of a loss or an error: the highest) metric allowed.
 
     A score has an interval of `confidence_percent`. A score within the limit passes, one whose whole interval is beyond
-    it fails, and between the two the samples decide nothing, which says how many more would. With `pass_by: interval`
+    it fails, and between the two the samples decide nothing, which says how many more would. With `judge_by: interval`
     a pass needs the whole interval within the limit. Both hold for `slo.regression.score` and for rules on scores too.
     """
 
     parity: Parity = Parity()
     min_score: float | None = None
     confidence_percent: Confidence = 95
-    pass_by: PassBy = "score"
+    judge_by: JudgeBy = "score"
 
     @field_validator("min_score")
     @classmethod

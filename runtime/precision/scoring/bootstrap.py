@@ -10,7 +10,6 @@ and Wolf, "Subsampling", 1999): the time and memory that they take is bounded.
 
 import math
 from collections.abc import Callable, Sequence
-
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ RESAMPLES = 200  # enough for a standard error; the interval is never narrower t
 _SEED = 0
 _FEW_ROWS, _MOST_VALUES = 1000, 100_000  # of a resample: as many rows as have so many values, but never too few
 _FEWEST = 20  # resamples with a score; with fewer there is no interval
-_DIGITS = 6
+_DIGITS, _TINY = 6, 1e-12
 _MOST_SAMPLES = 10_000_000  # that anybody would be asked to add
 
 
@@ -58,10 +57,11 @@ def interval(
     """The lowest and highest value that resamples of a set of so many `samples` leave open.
 
     It is the wider of the percentiles' and Student's interval, since percentiles of few samples are too narrow
-    (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015). Where every resample agrees on a score of right
-    and wrong samples, it still has the `room` that so many samples without a single exception leave (Clopper and
-    Pearson, 1934): `room` is the range of the score, 0 for scores of another kind. Without resamples it is the estimate
-    alone, and infinite if too few of them have a score.
+    (Hesterberg, "What Teachers Should Know About the Bootstrap", 2015). `room` is the range of a score whose samples
+    are right or wrong, 0 for others. The exceptions among such samples may be few, so one more counts as possible
+    (Agresti and Min, "Simple improved confidence intervals for comparing matched proportions", 2005); where there are
+    none, as many as so many samples without one leave possible (Clopper and Pearson, 1934). Without resamples the
+    interval is the estimate alone, and it is infinite if too few of them have a score.
     """
     if not resamples:
         return estimate, estimate
@@ -71,7 +71,9 @@ def interval(
         return -math.inf, math.inf
     tail = (1 - confidence) / 2
     spread = float(scores.std(ddof=1)) * math.sqrt(samples / (samples - 1))
-    half = student(confidence, samples - 1) * spread if spread else room * (1 - tail ** (1 / samples))
+    half = student(confidence, samples - 1) * math.hypot(spread, room / samples)
+    if spread < _TINY:
+        half = max(half, room * (1 - tail ** (1 / samples)))
     low, high = np.quantile(scores, [tail, 1 - tail])
     return min(estimate - half, float(low)), max(estimate + half, float(high))
 

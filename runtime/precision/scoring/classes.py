@@ -131,14 +131,18 @@ def f1_of(label: Any) -> TaskMetric:
 
 
 def _roc_auc(likely: NDArray[Any], expected: NDArray[Any]) -> float:
-    """One class against the rest, mean of the classes there are: a resample may lack one."""
-    present = np.unique(expected)
-    if len(present) < 2 or not np.isfinite(likely).all():
+    """One class against the rest, mean of the classes there are: a resample may lack one.
+
+    The area is Mann and Whitney's statistic, which ranks all classes at once; scikit-learn takes 2 ms for each.
+    """
+    counts = np.bincount(expected, minlength=likely.shape[1])
+    if (counts > 0).sum() < 2 or not np.isfinite(likely).all():
         return float("nan")
-    metrics = library("sklearn.metrics")
-    if likely.shape[1] == 2:
-        return float(metrics.roc_auc_score(expected, likely[:, 1]))
-    return float(np.mean([metrics.roc_auc_score(expected == c, likely[:, c]) for c in present]))
+    columns = np.flatnonzero(counts) if likely.shape[1] > 2 else np.array([1])
+    ranks = library("scipy.stats").rankdata(likely, axis=0)
+    sums = np.bincount(expected, weights=ranks[np.arange(len(expected)), expected], minlength=likely.shape[1])
+    own, others = counts[columns], len(expected) - counts[columns]
+    return float(np.mean((sums[columns] - own * (own + 1) / 2) / (own * others)))
 
 
 def _losses(outputs: Arrays, labels: NDArray[Any]) -> Rows:

@@ -66,7 +66,9 @@ def _of_image(corners: NDArray[Any], classes: NDArray[Any]) -> list[tuple[int, N
 
 def _listed(corners: NDArray[Any], classes: NDArray[Any]) -> list[tuple[int, NDArray[Any], int]]:
     return [
-        (image, box, kind) for image in range(len(corners)) for _, box, kind in _of_image(corners[image], classes[image])
+        (image, box, kind)
+        for image in range(len(corners))
+        for _, box, kind in _of_image(corners[image], classes[image])
     ]
 
 

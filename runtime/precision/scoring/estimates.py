@@ -4,14 +4,14 @@ The rule, for a version as for a precision: a score within its limit passes; one
 is beyond, and otherwise the samples decide nothing. So a refusal is proven, and whatever passes, passes on its best
 estimate, as a benchmark's numbers are read everywhere. Asking the whole interval of every pass would be another
 promise: with 64 samples and a limit of one point, no two models that differ in a single answer could replace each
-other. Who wants that promise has `pass_by: interval`.
+other. Who wants that promise has `judge_by: interval`.
 """
 
 from dataclasses import dataclass
 from typing import Protocol
 
 from shiplift.runtime.precision.scoring.bootstrap import interval, paired, samples_to_decide, student
-from shiplift.runtime.records.precision import SCALES, Metric, PassBy, Slice
+from shiplift.runtime.records.precision import SCALES, JudgeBy, Metric, Slice
 
 _DIGITS = 9  # of a difference of scores: 0.96 - 0.95 is a little more than 0.01
 
@@ -46,9 +46,9 @@ class Estimate:
         """The value with its interval."""
         return f"{self.value:.4f}" + (f" ({self.low:.4f} to {self.high:.4f})" if self.low < self.high else "")
 
-    def within(self, limit: float, pass_by: PassBy) -> bool:
+    def within(self, limit: float, judge_by: JudgeBy) -> bool:
         """Whether it passes an upper limit; NaN never does."""
-        return self.value <= limit and (pass_by == "score" or self.high <= limit)
+        return self.value <= limit and (judge_by == "score" or self.high <= limit)
 
     def beyond(self, limit: float) -> bool:
         """Whether it certainly exceeds an upper limit; so does NaN."""

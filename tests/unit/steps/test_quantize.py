@@ -39,13 +39,14 @@ from shiplift.runtime.precision.quantization import (
 from shiplift.runtime.records.model import Datasets, Exported
 from shiplift.runtime.records.precision import Candidate, Candidates, Evaluation, Slice
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.lessons import lessons
 from shiplift.runtime.targets.operators import bundled_onnxruntime, require_operators, support_of
 from shiplift.steps.quantize import quantize
-from tests.unit.examples import artifact, endless, exported, perceptron, save, site
+from tests.unit.examples import artifact, endless, exported, perceptron, save, site, tensor
 
 BOTH = Target(engine="onnxruntime", precisions=("fp32", "int8"))
 INT8_ONLY = Target(engine="onnxruntime", precisions=("int8",))
@@ -95,6 +96,81 @@ def test_each_part_of_the_data_has_a_score_of_its_own(tmp_path: Path) -> None:
         scored(Data(slices=("few",)))
 
 
+def detector(to: Path) -> Path:
+    """Answers each input's own numbers as its only box, of class 0."""
+    shape = numpy_helper.from_array(np.array([0, 1, 4], np.int64), "shape")
+    zero = numpy_helper.from_array(np.zeros(1, np.float32), "zero")
+    nodes = [
+        helper.make_node("Reshape", ["input", "shape"], ["boxes"]),
+        helper.make_node("ReduceMax", ["input"], ["top"], keepdims=1, axes=[1]),
+        helper.make_node("Sigmoid", ["top"], ["scores"]),
+        helper.make_node("Mul", ["scores", "zero"], ["none"]),
+        helper.make_node("Cast", ["none"], ["labels"], to=TensorProto.INT64),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, ["n", 1, 4]),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 1]),
+        helper.make_tensor_value_info("labels", TensorProto.INT64, ["n", 1]),
+    ]
+    taken = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["n", 4])
+    return save(helper.make_graph(nodes, "detector", [taken], outputs, [shape, zero]), to, opset=17)
+
+
+def speaker(to: Path) -> Path:
+    """Answers a text to each input number."""
+    node = helper.make_node(
+        "LabelEncoder", ["input"], ["text"], domain="ai.onnx.ml", keys_int64s=[0, 1],
+        values_strings=["nothing was said", "somebody said this"],
+    )  # fmt: skip
+    taken = helper.make_tensor_value_info("input", TensorProto.INT64, ["n", 1])
+    answer = helper.make_tensor_value_info("text", TensorProto.STRING, ["n", 1])
+    graph = helper.make_graph([node], "speaker", [taken], [answer])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    to.parent.mkdir(parents=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), to)
+    return to
+
+
+BOXES = np.array([[10, 10, 20, 20], [0, 0, 5, 5], [30, 30, 40, 50], [1, 1, 9, 9]], np.float32)
+SPOKEN = np.array([[0], [1], [0], [1]])
+
+
+@pytest.mark.parametrize(
+    ("metric", "model", "signature", "inputs", "labels", "score"),
+    [
+        (
+            "map", detector, Signature(
+                inputs=(tensor("input", -1, 4),),
+                outputs=(tensor("boxes", -1, 1, 4), tensor("scores", -1, 1), tensor("labels", -1, 1, datatype="INT64")),
+            ), BOXES, np.concatenate([BOXES, np.zeros((4, 1), np.float32)], axis=1)[:, None], 1.0,
+        ),
+        (
+            "wer", speaker, Signature(
+                inputs=(tensor("input", -1, 1, datatype="INT64"),), outputs=(tensor("text", -1, 1, datatype="BYTES"),)
+            ), SPOKEN, np.array(["nothing was said", "somebody said that", "nothing said", "somebody said this"]),
+            2 / 11,
+        ),
+    ],
+    ids=["map", "wer"],
+)  # fmt: skip
+def test_boxes_and_texts_are_scored_in_the_sandbox(
+    tmp_path: Path, metric: Any, model: Any, signature: Signature, inputs: Any, labels: Any, score: float
+) -> None:
+    store = ArtifactStore(site(tmp_path).artifacts_uri)
+    file = model(tmp_path / "model" / "model.onnx")
+    source = exported(
+        model=store.put_tree(file.parent), reference=store.put_bytes(dump_npz({"input/input": inputs})),
+        signature=signature,
+    )  # fmt: skip
+    logged = store.put_bytes(dump_npz({"input": inputs, "label": labels}))
+    datasets = Datasets(validation=logged, validation_name="validation.npz")
+    target = Target(engine="onnxruntime", precisions=("fp32",))
+    result = quantize(site(tmp_path), target, source, datasets, Data(metric=metric), Quantization())
+    (fp32,) = result.candidates
+    assert fp32.score == pytest.approx(score)
+    assert len(fp32.resamples) == 200
+
+
 def test_a_faster_candidate_that_is_as_good_comes_first() -> None:
     assert judged(candidate("fp32", 2.0), candidate("int8", 1.0)) == [("int8", ""), ("fp32", "")]
 
@@ -125,6 +201,28 @@ def test_a_candidate_may_cost_no_more_of_the_metric_than_the_budget(
     why = dict(ranked)["int8"]
     assert (why == "") is kept
     assert kept or "the budget is 0.01" in why
+
+
+@pytest.mark.parametrize(
+    ("drop", "error", "judge_by", "kept", "why"),
+    [
+        (0.005, 0.02, "score", True, ""),
+        (0.005, 0.02, "interval", False, "500 samples can't decide it, about"),
+        (0.02, 0.02, "score", False, "500 samples can't decide it, about"),
+        (0.03, 0.002, "score", False, "the budget is 0.01"),
+        (0.0, 0.001, "interval", True, ""),
+    ],
+)
+def test_a_loss_that_the_samples_can_not_decide_says_how_many_would(
+    drop: float, error: float, judge_by: Any, kept: bool, why: str
+) -> None:
+    common, own = np.random.default_rng(0).normal(size=(2, 200))  # samples are hard or easy for both precisions
+    base = Evaluation(score=0.95, samples=500, resamples=tuple(0.95 + 0.03 * common))
+    lower = Evaluation(score=0.95 - drop, samples=500, resamples=tuple(0.95 - drop + 0.03 * common + error * own))
+    reason = over_budget(base, lower, "accuracy", Quantization(judge_by=judge_by))
+    assert (reason == "") is kept
+    assert why in reason
+    assert ("decide" in reason) == ("decide" in why)
 
 
 @pytest.mark.parametrize(("before", "now"), [(None, 0.9), (0.9, None), (None, None)])

@@ -1,4 +1,5 @@
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.base.errors import DataInvalid, MissingTool
 from shiplift.runtime.precision.scoring import metrics
 from shiplift.runtime.precision.scoring.classes import f1_of, predicted
 from shiplift.runtime.records.precision import SCALES
@@ -187,6 +188,33 @@ def test_recall_is_that_of_scikit_learn_s_neighbours() -> None:
     assert metrics.score("recall_at_10", {"embedding": actual}, expected)[0] == pytest.approx(np.mean(shared))
 
 
+def test_ndcg_counts_where_the_nearest_neighbours_went() -> None:
+    rng = np.random.default_rng(0)
+    expected = rng.normal(size=(600, 16))
+    assert metrics.score("ndcg_at_10", {"embedding": 3 * expected}, expected)[0] == pytest.approx(1)
+    noisy = expected + rng.normal(size=(600, 16))
+    value, error, _ = metrics.score("ndcg_at_10", {"embedding": noisy}, expected)
+    assert 0.05 < value < 0.9
+    assert 0 < error < 0.05
+    a_bit = metrics.score("ndcg_at_10", {"embedding": expected + rng.normal(0, 0.05, (600, 16))}, expected)
+    assert value < a_bit.value < 1
+
+
+def test_ndcg_is_scikit_learn_s_over_all_neighbours() -> None:
+    rng = np.random.default_rng(1)
+    expected, actual = rng.normal(size=(2, 30, 8))
+
+    def similar(vectors: NDArray[Any]) -> NDArray[Any]:
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.where(np.eye(30, dtype=bool), -2, unit @ unit.T)
+
+    worth = np.zeros((30, 30))
+    for row, order in enumerate(np.argsort(-similar(expected), axis=1)):
+        worth[row, order[:10]] = np.arange(10, 0, -1)
+    theirs = sklearn.ndcg_score(worth, similar(actual), k=10)
+    assert metrics.score("ndcg_at_10", {"embedding": actual}, expected)[0] == pytest.approx(theirs)
+
+
 @pytest.mark.parametrize(
     ("outputs", "classes"),
     [
@@ -229,7 +257,7 @@ def test_labels_that_cannot_be_compared_are_refused_not_counted_as_wrong(
     assert message in error.value.what
 
 
-@pytest.mark.parametrize("metric", ["mae", "cosine", "rmse", "r2", "mape", "recall_at_10"])
+@pytest.mark.parametrize("metric", ["mae", "cosine", "rmse", "r2", "mape", "recall_at_10", "ndcg_at_10"])
 @pytest.mark.parametrize("labels", [np.zeros((3, 2)), np.full((3, 3), "a"), np.zeros(0)])
 def test_expected_outputs_of_another_shape_or_kind_are_refused(metric: Any, labels: Any) -> None:
     with pytest.raises(DataInvalid, match=rf"metric {metric} takes .*the labels (float64|text) \["):
@@ -238,3 +266,10 @@ def test_expected_outputs_of_another_shape_or_kind_are_refused(metric: Any, labe
 
 def test_zero_vectors_have_no_direction_and_no_nan() -> None:
     assert metrics.score("cosine", {"out": np.zeros((2, 3))}, np.ones((2, 3)))[0] == 0
+
+
+def test_a_library_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rapidfuzz.distance.Levenshtein", None)
+    with pytest.raises(MissingTool, match="rapidfuzz") as error:
+        metrics.score("wer", {"text": np.array(["a"], dtype=object)}, np.array(["a"]))
+    assert "shiplift[metrics]" in error.value.do
