@@ -24,6 +24,7 @@ _BATCH = 4  # with one thread a larger batch is hardly faster, and needs memory 
 _BATCH_BYTES = 1 << 20  # of inputs
 _MAX_SLICES = 100  # of all columns together: they are part of records
 _MAX_VALUE_LENGTH = 40
+_OF_A_SLICE = 50  # resamples: its error needs no more, and there may be many slices
 _CLASSES = "label"  # the name of the slices by class
 
 
@@ -96,9 +97,9 @@ def _slices_by(name: str, values: NDArray[Any], metric: Metric, rows: Rows, *, l
     for value in unique:
         at = np.flatnonzero(values == value)
         if name == _CLASSES and metric == "f1":
-            score = metrics.score_of(f1_of(value), rows)
+            score = metrics.score_of(f1_of(value), rows, _OF_A_SLICE)
         else:
-            score = metrics.score_of(metrics.METRICS[metric], tuple(array[at] for array in rows))
+            score = metrics.score_of(metrics.METRICS[metric], tuple(array[at] for array in rows), _OF_A_SLICE)
         if not math.isnan(score.value):  # such as ROC AUC where all samples are of one class
             yield Slice(name=f"{name}={value}", score=score.value, error=score.error, samples=len(at))
 

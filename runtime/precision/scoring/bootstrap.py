@@ -24,14 +24,16 @@ _DIGITS, _TINY = 6, 1e-12
 _MOST_SAMPLES = 10_000_000  # that anybody would be asked to add
 
 
-def resampled(score: Callable[..., float], rows: Rows, whole: float, most_rows: int) -> NDArray[np.float64]:
-    """The scores of RESAMPLES resamples; NaN where a resample has none."""
+def resampled(
+    score: Callable[..., float], rows: Rows, whole: float, most_rows: int, resamples: int = RESAMPLES
+) -> NDArray[np.float64]:
+    """The scores of so many resamples; NaN where a resample has none. `whole` is the score of all rows."""
     count = len(rows[0])
     width = sum(array.size for array in rows) // count
     size = min(count, most_rows, max(_FEW_ROWS, _MOST_VALUES // max(1, width)))
     rng = np.random.default_rng(_SEED)
-    scores = np.empty(RESAMPLES)
-    for at in range(RESAMPLES):
+    scores = np.empty(resamples)
+    for at in range(resamples):
         picks = rng.integers(0, count, size=size)
         scores[at] = score(*(array[picks] for array in rows))
     if size < count and np.isfinite(scores).any():

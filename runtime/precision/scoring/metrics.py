@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision.scoring import classes, detection, embeddings, regressions, segmentation, sequences
-from shiplift.runtime.precision.scoring.bootstrap import Rows, resampled, rounded
+from shiplift.runtime.precision.scoring.bootstrap import RESAMPLES, Rows, resampled, rounded
 from shiplift.runtime.precision.scoring.task_metric import Mismatch, TaskMetric, mismatch
 from shiplift.runtime.records.precision import Metric
 
@@ -61,14 +61,14 @@ def score(metric: Metric, outputs: Arrays, labels: NDArray[Any]) -> Score:
     return score_of(METRICS[metric], rows_of(metric, outputs, labels))
 
 
-def score_of(metric: TaskMetric, rows: Rows) -> Score:
+def score_of(metric: TaskMetric, rows: Rows, resamples: int = RESAMPLES) -> Score:
     """The score of rows. The error of a mean is in closed form, that of others the spread of their resamples."""
     evaluate = metric.score or _mean
     value = evaluate(*rows)
     if math.isnan(value):
         return Score(value, float("nan"), ())
-    resamples = resampled(evaluate, rows, value, metric.most_rows)
-    return Score(value, _mean_error(rows[0]) if metric.score is None else _spread(resamples), rounded(resamples))
+    scores = resampled(evaluate, rows, value, metric.most_rows, resamples)
+    return Score(value, _mean_error(rows[0]) if metric.score is None else _spread(scores), rounded(scores))
 
 
 def _mean(values: NDArray[np.float64]) -> float:
