@@ -25,7 +25,7 @@ from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Exported, ModelVersion
-from shiplift.runtime.records.precision import SCALES, Candidate, Candidates, Engine, Precision
+from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, scale_of
 from shiplift.runtime.records.serving import Champion, Package, ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -293,7 +293,7 @@ class _Judge:
                 yield f"{candidate.described} can't pass: {'; '.join(reasons)}"
 
     def _best(self) -> Candidate:
-        sign = SCALES[self.candidates.metric].better if self.candidates.metric else 1
+        sign = scale_of(self.candidates.metric).better if self.candidates.metric else 1
 
         def goodness(candidate: Candidate) -> float:
             score = candidate.score

@@ -8,10 +8,10 @@ import math
 from shiplift.runtime.gates.checks import Reading, check, fail_if, judged
 from shiplift.runtime.precision.scoring.estimates import Estimate, score_of, worse_of
 from shiplift.runtime.records.model import ParityCase
-from shiplift.runtime.records.precision import SCALES, Metric
+from shiplift.runtime.records.precision import TaskMetricName, scale_of
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.verdict import Check, Outcome, Scored
-from shiplift.runtime.spec.model import Data, Parity, Quality
+from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 
 
 def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
@@ -49,7 +49,7 @@ def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | Non
     if challenger.samples < data.min_samples:
         reason = f"{challenger.samples} validation samples are too few, at least {data.min_samples} are needed"
         return _undecided(metric, score, limit, reason)
-    estimate, better = score_of(challenger, metric, quality.confidence_percent / 100), SCALES[metric].better
+    estimate, better = score_of(challenger, metric, quality.confidence_percent / 100), scale_of(metric).better
     reading = score_reading(estimate, limit, f"{metric} {estimate.text}", quality)
     verdict = judged(reading, limit, upper=better < 0)
     beyond = f"is {'under' if better > 0 else 'over'} the budget of {limit:g} ({challenger.samples} samples)"
@@ -58,11 +58,11 @@ def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | Non
         Outcome.FAIL: f"{reading.text} {beyond}",
         Outcome.INCONCLUSIVE: f"{reading.text} against the budget of {limit:g}: {reading.remedy}",
     }
-    return check(metric, score, limit, metric, verdict, reasons[verdict], bounds=(reading.low, reading.high))
+    return check(str(metric), score, limit, str(metric), verdict, reasons[verdict], bounds=(reading.low, reading.high))
 
 
-def _undecided(metric: Metric, score: float | None, limit: float, reason: str) -> Check:
-    return check(metric, score, limit, metric, Outcome.INCONCLUSIVE, reason)
+def _undecided(metric: TaskMetricName | OwnMetric, score: float | None, limit: float, reason: str) -> Check:
+    return check(str(metric), score, limit, str(metric), Outcome.INCONCLUSIVE, reason)
 
 
 def score_reading(estimate: Estimate, limit: float, text: str, quality: Quality) -> Reading:

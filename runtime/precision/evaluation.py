@@ -6,6 +6,7 @@ The same rule judges a rung while it is built (are enough layers in float?) and 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.precision.scoring import metrics
+from shiplift.runtime.precision.scoring import author_metric, metrics
 from shiplift.runtime.precision.scoring.bootstrap import Rows
 from shiplift.runtime.precision.scoring.classes import f1_of
 from shiplift.runtime.precision.scoring.estimates import worse_of
-from shiplift.runtime.records.precision import SCALES, Evaluation, Metric, Slice
+from shiplift.runtime.records.precision import AuthorMetric, Evaluation, Metric, Slice, TaskMetricName, scale_of
 from shiplift.runtime.spec.model import Quantization
 
 _BATCH = 4  # with one thread a larger batch is hardly faster, and needs memory for its activations
@@ -33,14 +34,16 @@ class Validation:
     """A validation set: inputs by name, with labels and slicing columns if there are any.
 
     `reference` holds fp32's answers to `asked`, a few samples: the only comparison where nothing can be scored.
+    `metric_file` is the author's own metric.
     """
 
-    metric: Metric | None
+    metric: TaskMetricName | None
     asked: Arrays
     reference: Arrays
     inputs: Arrays | None = None
     labels: NDArray[Any] | None = None
     columns: Arrays = field(default_factory=dict)
+    metric_file: str = ""
 
     def evaluate(self, running: Any) -> Evaluation:
         """Runs a session on the whole set.
@@ -56,11 +59,21 @@ class Validation:
             return Evaluation(relative_error=error, problem=problem)
         if self.labels is None or self.metric is None:
             return Evaluation(relative_error=error)
-        rows = metrics.rows_of(self.metric, outputs, self.labels)
-        score = metrics.score_of(metrics.METRICS[self.metric], rows)
+        if isinstance(self.metric, AuthorMetric):
+            score, resamples = author_metric.scored(Path(self.metric_file), outputs, self.labels)
+            spread = float(np.nanstd(resamples)) if resamples else None
+            return Evaluation(
+                score=score, score_error=spread, resamples=resamples, samples=len(self.labels), relative_error=error
+            )
+        return self._scored(self.metric, outputs, error)
+
+    def _scored(self, metric: Metric, outputs: Arrays, error: float | None) -> Evaluation:
+        labels: NDArray[Any] = self.labels  # type: ignore[assignment]
+        rows = metrics.rows_of(metric, outputs, labels)
+        score = metrics.score_of(metrics.METRICS[metric], rows)
         return Evaluation(
-            score=score.value, score_error=score.error, resamples=score.resamples, samples=len(self.labels),
-            relative_error=error, slices=self._slices(self.metric, rows),
+            score=score.value, score_error=score.error, resamples=score.resamples, samples=len(labels),
+            relative_error=error, slices=self._slices(metric, rows),
         )  # fmt: skip
 
     def _against_reference(self, running: Any) -> tuple[float | None, str]:
@@ -112,7 +125,7 @@ def answers(running: Any, samples: Arrays) -> Arrays:
     return onnx_models.answer(running, samples, step=1 if onnx_models.takes_one_sample(running) else step)
 
 
-def over_budget(base: Evaluation, candidate: Evaluation, metric: Metric | None, limits: Quantization) -> str:
+def over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName | None, limits: Quantization) -> str:
     """Why a precision loses more accuracy than allowed against fp32; empty if it does not."""
     if candidate.problem:
         return candidate.problem
@@ -123,7 +136,7 @@ def over_budget(base: Evaluation, candidate: Evaluation, metric: Metric | None, 
     return _score_over_budget(base, candidate, metric, limits) or _slice_over_budget(base, candidate, metric, limits)
 
 
-def _score_over_budget(base: Evaluation, candidate: Evaluation, metric: Metric, limits: Quantization) -> str:
+def _score_over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName, limits: Quantization) -> str:
     drop = worse_of(base, candidate, metric, limits.confidence_percent / 100)
     if drop.within(limits.max_score_drop, limits.judge_by):
         return ""
@@ -134,9 +147,9 @@ def _score_over_budget(base: Evaluation, candidate: Evaluation, metric: Metric, 
     return reason if drop.beyond(limits.max_score_drop) else f"{reason}: {drop.remedy(limits.max_score_drop)}"
 
 
-def _slice_over_budget(base: Evaluation, candidate: Evaluation, metric: Metric, limits: Quantization) -> str:
+def _slice_over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName, limits: Quantization) -> str:
     before = {s.name: s.score for s in base.slices if s.samples >= limits.min_slice_samples}
-    drops = [((before[s.name] - s.score) * SCALES[metric].better, s) for s in candidate.slices if s.name in before]
+    drops = [((before[s.name] - s.score) * scale_of(metric).better, s) for s in candidate.slices if s.name in before]
     if not drops:
         return ""
     drop, worst = max(drops, key=lambda pair: pair[0])

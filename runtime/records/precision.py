@@ -30,6 +30,26 @@ class Scale(Record):
     counted: bool = False
 
 
+MetricFile = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,99}\.py$")]
+
+
+class AuthorMetric(Record):
+    """A metric of the model's author: a Python file, logged beside the spec, with `def score(labels, predictions)`.
+
+    `better` says which scores are. `sha256` is the file's digest: scores of different files can't be compared.
+    """
+
+    python: MetricFile
+    better: Literal["larger", "smaller"] = "larger"
+    sha256: str = ""
+
+    def __str__(self) -> str:
+        return self.python
+
+
+TaskMetricName = Metric | AuthorMetric
+
+
 def _share(unit: str, *, counted: bool = False) -> Scale:
     return Scale(better=1, lowest=0, highest=1, unit=unit, counted=counted)
 
@@ -56,6 +76,14 @@ SCALES: dict[Metric, Scale] = {
     "wer": _loss("edits per word"),
     "cer": _loss("edits per character"),
 }
+
+
+def scale_of(metric: TaskMetricName) -> Scale:
+    """A metric's scale; an author's metric may be any number."""
+    if not isinstance(metric, AuthorMetric):
+        return SCALES[metric]
+    better: Literal[1, -1] = 1 if metric.better == "larger" else -1
+    return Scale(better=better, lowest=-math.inf, highest=math.inf, unit=f"by {metric.python}")
 
 
 ENGINE_NAMES: dict[Engine, str] = {
@@ -140,7 +168,7 @@ class Candidates(Record):
     """Every precision built for a target, on each of its engines; those still considered come best first."""
 
     target: str
-    metric: Metric | None
+    metric: TaskMetricName | None
     validation: str = ""
     candidates: tuple[Candidate, ...]
     notes: tuple[str, ...] = ()
@@ -167,6 +195,6 @@ class Built(Candidate):
 class Ladder(Record):
     """What the sandbox built for a target: every precision, in the order of `Candidates`."""
 
-    metric: Metric | None
+    metric: TaskMetricName | None
     candidates: tuple[Built, ...]
     notes: tuple[str, ...] = ()

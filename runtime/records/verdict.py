@@ -9,7 +9,7 @@ from shiplift.runtime.base.errors import Inconclusive, Refused
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ParityCase
-from shiplift.runtime.records.precision import Metric, Slice
+from shiplift.runtime.records.precision import Slice, TaskMetricName
 from shiplift.runtime.records.serving import Package
 
 
@@ -85,7 +85,7 @@ class Scored(Record):
     score: float | None = None
     resamples: tuple[float, ...] = ()
     samples: int = 0
-    metric: Metric | None = None
+    metric: TaskMetricName | None = None
     validation: str = ""
     slices: tuple[Slice, ...] = ()
 

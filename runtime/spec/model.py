@@ -1,10 +1,10 @@
 """The spec's sections on the model itself: admission, conversion, data, quantization, quality."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from shiplift.runtime.records.precision import JudgeBy, Metric
+from shiplift.runtime.records.precision import JudgeBy, Metric, MetricFile
 from shiplift.runtime.spec.fields import Confidence, NotNegative, Positive, RelativePath, Section, finite
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
@@ -13,9 +13,13 @@ Method = Literal["minmax", "entropy", "percentile"]
 
 
 class Admission(Section):
-    """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`."""
+    """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`.
+
+    So is Python of the model's author, such as a metric: with `python: sandbox` it runs in the sandbox.
+    """
 
     pickle: Literal["refuse", "sandbox"] = "refuse"
+    python: Literal["refuse", "sandbox"] = "refuse"
     max_size_mb: Positive = 8192
 
 
@@ -46,19 +50,44 @@ class Conversion(Section):
         return self
 
 
+class OwnMetric(Section):
+    """The author's own metric: a file logged beside the spec (`shiplift/FILE`) with `def score(labels, predictions)`.
+
+    It returns a number, of which `better` says whether a larger or a smaller one is. Its arguments are the labels and
+    the output as NumPy arrays, or a dictionary of the outputs if there are several. It runs in the sandbox, so it needs
+    `admission: {python: sandbox}`. Slices have no score by it.
+    """
+
+    python: MetricFile
+    better: Literal["larger", "smaller"] = "larger"
+
+    def __str__(self) -> str:
+        return self.python
+
+
+def _form(value: Any) -> str:
+    return "in full" if isinstance(value, dict | OwnMetric) else "by name"
+
+
+MetricOrOwn = Annotated[
+    Annotated[OwnMetric, Tag("in full")] | Annotated[Metric, Tag("by name")], Discriminator(_form)
+]  # fmt: skip
+
+
 class Data(Section):
     """The data logged with the version's run or model, and how predictions are scored on them.
 
     `validation` and `calibration` are artifact paths (NPZ, CSV or Parquet); `label` is the array or column with the
-    expected answers. `slices` names more arrays or columns of the validation data; scores are split by their values.
-    Without `calibration`, int8 is calibrated on some of the validation inputs.
+    expected answers. `metric` is one of those known, or the author's own. `slices` names more arrays or columns of the
+    validation data; scores are split by their values. Without `calibration`, int8 is calibrated on some of the
+    validation inputs.
     """
 
     validation: RelativePath = "shiplift/validation.npz"
     calibration: RelativePath = "shiplift/calibration.npz"
     label: str = "label"
     slices: tuple[str, ...] = ()
-    metric: Metric = "accuracy"
+    metric: MetricOrOwn = "accuracy"
     min_samples: int = Field(100, ge=1)
     calibration_samples: int = Field(256, ge=2)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from shiplift.runtime.precision.scoring.bootstrap import interval, paired, samples_to_decide, student
-from shiplift.runtime.records.precision import SCALES, JudgeBy, Metric, Slice
+from shiplift.runtime.records.precision import JudgeBy, Slice, TaskMetricName, scale_of
 
 _DIGITS = 9  # of a difference of scores: 0.96 - 0.95 is a little more than 0.01
 
@@ -63,9 +63,9 @@ class Estimate:
         return f"{self.samples} samples can't decide it, about {more} more would"
 
 
-def score_of(scored: Scored, metric: Metric, confidence: float) -> Estimate:
+def score_of(scored: Scored, metric: TaskMetricName, confidence: float) -> Estimate:
     """A score with its interval, which stays in the metric's range; NaN without a score."""
-    scale = SCALES[metric]
+    scale = scale_of(metric)
     room = scale.highest - scale.lowest if scale.counted else 0.0
     value = float("nan") if scored.score is None else scored.score
     low, high = interval(value, scored.resamples, scored.samples, confidence=confidence, room=room)
@@ -74,17 +74,17 @@ def score_of(scored: Scored, metric: Metric, confidence: float) -> Estimate:
     )  # fmt: skip
 
 
-def slice_of(part: Slice, metric: Metric, confidence: float) -> Estimate:
+def slice_of(part: Slice, metric: TaskMetricName, confidence: float) -> Estimate:
     """A slice's score with Student's interval."""
     half = student(confidence, part.samples - 1) * part.error if part.samples > 1 else float("inf")
-    scale = SCALES[metric]
+    scale = scale_of(metric)
     low, high = max(part.score - half, scale.lowest), min(part.score + half, scale.highest)
     return Estimate(value=part.score, low=low, high=high, samples=part.samples)
 
 
-def worse_of(base: Scored, other: Scored, metric: Metric, confidence: float) -> Estimate:
+def worse_of(base: Scored, other: Scored, metric: TaskMetricName, confidence: float) -> Estimate:
     """How much worse `other` is than `base`, paired over the samples of the set that both were scored on."""
-    scale = SCALES[metric]
+    scale = scale_of(metric)
     if base.score is None or other.score is None:
         raise ValueError("both need a score")
     value = round((base.score - other.score) * scale.better, _DIGITS)

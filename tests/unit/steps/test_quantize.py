@@ -37,10 +37,10 @@ from shiplift.runtime.precision.quantization import (
     to_half,
 )
 from shiplift.runtime.records.model import Datasets, Exported
-from shiplift.runtime.records.precision import Candidate, Candidates, Evaluation, Slice
+from shiplift.runtime.records.precision import AuthorMetric, Candidate, Candidates, Evaluation, Slice
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.lessons import lessons
@@ -169,6 +169,47 @@ def test_boxes_and_texts_are_scored_in_the_sandbox(
     (fp32,) = result.candidates
     assert fp32.score == pytest.approx(score)
     assert len(fp32.resamples) == 200
+
+
+OWN = Data(metric=OwnMetric(python="score.py"))
+HITS = "def score(labels, predictions):\n    return float((predictions.argmax(axis=1) == labels).mean())"
+
+
+def own_metric(bench: "Bench", code: str) -> Datasets:
+    metric = ArtifactStore(bench.site.artifacts_uri).put_bytes(code.encode())
+    return bench.datasets().model_copy(update={"metric": metric})
+
+
+def test_every_precision_is_scored_by_the_author_s_own_metric(bench: "Bench", tmp_path: Path) -> None:
+    def scored(code: str) -> Candidates:
+        return quantize(bench.site, BOTH, bench.exported, own_metric(bench, code), OWN, Quantization(max_score_drop=1))
+
+    result = scored(HITS)
+    assert isinstance(result.metric, AuthorMetric)
+    fp32, int8 = sorted(result.candidates, key=lambda each: each.precision)
+    assert (fp32.score, len(fp32.resamples)) == (1.0, 200)
+    assert int8.score is not None
+    assert 0.8 < int8.score <= 1
+    other = scored(HITS + "  # as good")
+    assert other.metric != result.metric  # scores by different files can't be compared
+    assert not list(Path(bench.site.home).rglob("sensitivities*"))
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "open('{secret}').read()",
+        "open('{secret}', 'w').write('x')",
+        "__import__('socket').create_connection(('127.0.0.1', 1))",
+    ],
+)
+def test_a_metric_reaches_neither_files_nor_the_network(bench: "Bench", tmp_path: Path, attempt: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("token")
+    code = f"def score(labels, predictions):\n    {attempt.format(secret=secret)}\n    return 1.0"
+    with pytest.raises(DataInvalid, match=r"metric score\.py raised (Permission|FileNotFound|OS)\w*Error in line 2"):
+        quantize(bench.site, BOTH, bench.exported, own_metric(bench, code), OWN, Quantization())
+    assert secret.read_text() == "token"
 
 
 def test_a_faster_candidate_that_is_as_good_comes_first() -> None:
