@@ -16,10 +16,9 @@ from typing import Literal
 import numpy as np
 import psutil
 
-import shiplift
 from shiplift.runtime.base.errors import MissingTool, QuantizeFailed, ShipliftError
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.host.processes import inherited, own_memory_mb, start_child
+from shiplift.runtime.host.processes import inherited, own_memory_mb, own_module, start_child
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays, as_input, dump_npz, load_npz
 from shiplift.runtime.precision import modelopt, nncf_graphs, quantization, sensitivity
@@ -156,9 +155,8 @@ class _Child:
     def start(cls, job: Job) -> "_Child":
         folder = Path(job.folder)
         (folder / "job.json").write_text(job.model_dump_json())
-        root = str(Path(shiplift.__file__).parent.parent)
-        environment = {**inherited(), "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        command = [sys.executable, "-m", "shiplift.runtime.precision.rungs", str(folder / "job.json")]
+        environment = {**inherited(), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        command = own_module("shiplift.runtime.precision.rungs", folder / "job.json")
         log = folder / "log"
         # In the sandbox's session, so that it and modelopt, its child, are killed with the sandbox.
         child = start_child(command, environment=environment, log=log, folder=folder, own_session=False)

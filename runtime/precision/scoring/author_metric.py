@@ -19,18 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-import shiplift
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.base.files import read_regular
 from shiplift.runtime.base.text import printable
-from shiplift.runtime.host.processes import inherited, start_child
+from shiplift.runtime.host.processes import inherited, own_module, start_child
 from shiplift.runtime.model.tensors import Arrays, dump_npz, load_npz
 from shiplift.runtime.precision.scoring.bootstrap import RESAMPLES, resampled, rounded
 
 LIMIT_S = 60.0  # for the score and its resamples
 _RESAMPLING_S = 20.0  # a metric that would take longer has no interval
 _MOST_ROWS = 10_000
-_MAX_ANSWER_BYTES = 1 << 16
+_MAX_ANSWER_BYTES, _MAX_LOG_BYTES = 1 << 16, 1 << 20
 _Scores = tuple[float, tuple[float, ...]]
 _ADVICE = "Correct the file, and log it again."
 
@@ -53,9 +52,8 @@ def scored(file: Path, outputs: Arrays, labels: NDArray[Any]) -> _Scores:
 def _run(file: Path, outputs: Arrays, labels: NDArray[Any], folder: Path) -> dict[str, Any]:
     arrays = {f"output/{name}": array for name, array in outputs.items()} | {"labels": labels}
     (folder / "arrays.npz").write_bytes(dump_npz(arrays))
-    root = str(Path(shiplift.__file__).parent.parent)
-    command = [sys.executable, "-m", "shiplift.runtime.precision.scoring.author_metric", str(file), str(folder)]
-    environment = {**inherited(), "PYTHONPATH": root, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+    command = own_module("shiplift.runtime.precision.scoring.author_metric", file, folder)
+    environment = {**inherited(), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     child = start_child(command, environment=environment, log=folder / "log", folder=folder, own_session=False)
     try:
         child.wait(LIMIT_S)
@@ -66,20 +64,30 @@ def _run(file: Path, outputs: Arrays, labels: NDArray[Any], folder: Path) -> dic
     finally:
         child.kill()
         child.wait()
-    return _answer(file, folder / "answer.json", child.returncode)
+    return _answer(file, folder, child.returncode)
 
 
-def _answer(file: Path, written: Path, code: int) -> dict[str, Any]:
+def _answer(file: Path, folder: Path, code: int) -> dict[str, Any]:
     """What the child wrote: its author's code may have written anything, or nothing."""
     try:
-        answer = json.loads(read_regular(written, _MAX_ANSWER_BYTES))
+        answer = json.loads(read_regular(folder / "answer.json", _MAX_ANSWER_BYTES))
         if isinstance(answer.get("error"), str):
             return {"error": answer["error"]}
         resamples = [float(value) for value in answer["resamples"]]
         return {"score": float(answer["score"]), "resamples": resamples}
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         how = "was killed: it took too much memory" if code == -9 else f"ended with exit code {code}"
-        raise DataInvalid(f"metric {file.name} {how} instead of a score", do=_ADVICE) from error
+        said = printable(_last_line(folder / "log"), limit=300)
+        what = f"metric {file.name} {how} instead of a score{f': {said}' if said else ''}"
+        raise DataInvalid(what, do=_ADVICE) from error
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = read_regular(log, _MAX_LOG_BYTES).decode(errors="replace").strip().splitlines()
+    except (OSError, ValueError):
+        return ""
+    return lines[-1] if lines else ""
 
 
 # --- in the child ---

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from shiplift.runtime.gates import policy, quality
 from shiplift.runtime.gates.quality import parity_check, score_check
-from shiplift.runtime.records.precision import Slice
+from shiplift.runtime.records.precision import AuthorMetric, Slice
 from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored
 from shiplift.runtime.spec.measurement import Regression, Slo
-from shiplift.runtime.spec.model import Data, Parity, Quality
+from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
 from tests.unit.examples import case, champion, comparison, deployment, exported, load_report, package, point
 
@@ -167,6 +167,20 @@ def test_rules_on_scores_have_intervals_too() -> None:
     checks = list(policy.rule_checks(evidence, dataclasses.replace(LIMITS, policy=Policy(rules=rules))))
     assert [check.verdict for check in checks] == [INCONCLUSIVE, FAIL, INCONCLUSIVE, PASS]
     assert all(check.low is not None for check in checks)
+
+
+def test_an_author_s_metric_is_judged_in_its_direction_and_against_the_same_file_alone() -> None:
+    metric = AuthorMetric(python="cost.py", better="smaller", sha256="1" * 64)
+    mine: dict[str, Any] = {"metric": metric, "score": 3.0, "resamples": spread_around(3.0, 0.1)}
+    data = DATA.model_copy(update={"metric": OwnMetric(python="cost.py", better="smaller")})
+    for limit, verdict in ((4.0, PASS), (2.0, FAIL), (2.95, INCONCLUSIVE)):
+        check = score_check(quality.scored(package(**mine)), Quality(min_score=limit), data)
+        assert check is not None
+        assert (check.name, check.verdict, explained(check)) == ("cost.py", verdict, True)
+    before = champion(metric=metric, score=2.0, resamples=spread_around(2.0, 0.1))
+    assert against(before=before, **mine)["cost.py against the champion"].verdict is FAIL
+    edited = champion(metric=metric.model_copy(update={"sha256": "2" * 64}), score=2.0)
+    assert "cost.py against the champion" not in against(before=edited, **mine)
 
 
 def test_what_was_scored_before_there_were_intervals_is_judged_by_its_score() -> None:

@@ -92,7 +92,7 @@ def score(labels, predictions):
 
 def test_a_metric_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(author_metric, "LIMIT_S", 2.0)
-    with pytest.raises(DataInvalid, match="metric score.py took over 2 s for 50 samples"):
+    with pytest.raises(DataInvalid, match=r"metric score\.py took over 2 s for 50 samples"):
         author_metric.scored(write(tmp_path, "def score(labels, predictions):\n    while True: pass"), OUTPUTS, LABELS)
 
 
