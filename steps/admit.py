@@ -24,6 +24,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, ReleaseSpec, parse
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, ScoreTarget
+from shiplift.runtime.spec.model import OwnMetric
 from shiplift.runtime.spec.serving import told_states, with_states
 from shiplift.runtime.spec.target import Wanted
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -35,6 +36,7 @@ INSPECT = Entry("shiplift.runtime.admission.entry:inspect", SCAN)
 _LIMITS = Limits(memory_mb=4096, timeout_s=600, task="reading and scanning the model's files", settings="")
 _EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow names them
 _MAX_EXAMPLE_BYTES = 512 << 20  # as arrays
+_MAX_METRIC_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,11 +119,28 @@ def _datasets(registry: VersionFiles, run_id: str, spec: ReleaseSpec, model: Pat
         file = _logged(registry, run_id, path, model, model.parent / "logged")
         stored[name] = store.put_file(file) if file else None
     return Datasets(
+        metric=_metric(registry, run_id, spec, model, store),
         validation=stored["validation"],
         validation_name=spec.data.validation if stored["validation"] else "",
         calibration=stored["calibration"],
         calibration_name=spec.data.calibration if stored["calibration"] else "",
     )
+
+
+def _metric(
+    registry: VersionFiles, run_id: str, spec: ReleaseSpec, model: Path, store: ArtifactStore
+) -> Artifact | None:
+    """The file of the author's own metric, if the spec names one."""
+    if not isinstance(spec.data.metric, OwnMetric):
+        return None
+    path = f"{FOLDER}/{spec.data.metric.python}"
+    file = _logged(registry, run_id, path, model, model.parent / "logged")
+    if file is None:
+        raise SpecInvalid(f"data.metric names {path}, which was not logged", do="Log the file beside the spec.")
+    try:
+        return store.put_bytes(read_regular(file, _MAX_METRIC_BYTES))
+    except Irregular as error:
+        raise SpecInvalid(f"data.metric's {path} can't be read: {error}", do="Log a plain, small file.") from error
 
 
 def _recorded(

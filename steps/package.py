@@ -25,7 +25,7 @@ from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Exported, ModelVersion
-from shiplift.runtime.records.precision import SCALES, Candidate, Candidates, Engine, Precision
+from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, scale_of
 from shiplift.runtime.records.serving import Champion, Package, ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -185,6 +185,7 @@ class _Builder:
             repository=self.store.put_tree(tree),
             signature=signature,
             score=candidate.score,
+            resamples=candidate.resamples,
             samples=candidate.samples,
             slices=candidate.slices,
             sequences=bool(states),
@@ -274,11 +275,11 @@ class _Judge:
     def checks(self, candidate: Candidate) -> tuple[Check, ...]:
         """A candidate's score against its limit and against the champion's."""
         scores = Scored(
-            version=self.version, target=self.target, score=candidate.score, samples=candidate.samples,
-            metric=self.candidates.metric, validation=self.candidates.validation,
+            version=self.version, target=self.target, score=candidate.score, resamples=candidate.resamples,
+            samples=candidate.samples, metric=self.candidates.metric, validation=self.candidates.validation,
         )  # fmt: skip
-        absolute = score_check(scores.score, scores.samples, scores.metric, self.quality, self.data)
-        return tuple(filter(None, (absolute, regression_check(self.champion, scores, self.worse))))
+        absolute = score_check(scores, self.quality, self.data)
+        return tuple(filter(None, (absolute, regression_check(self.champion, scores, self.worse, self.quality))))
 
     def passes(self, candidate: Candidate) -> bool:
         """Whether a candidate's score lets it be promoted."""
@@ -292,7 +293,7 @@ class _Judge:
                 yield f"{candidate.described} can't pass: {'; '.join(reasons)}"
 
     def _best(self) -> Candidate:
-        sign = SCALES[self.candidates.metric].better if self.candidates.metric else 1
+        sign = scale_of(self.candidates.metric).better if self.candidates.metric else 1
 
         def goodness(candidate: Candidate) -> float:
             score = candidate.score

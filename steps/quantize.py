@@ -11,7 +11,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.base.progress import measuring, progress
-from shiplift.runtime.confinement.policy import QUANTIZE, Entry
+from shiplift.runtime.confinement.policy import QUANTIZE, QUANTIZE_WITH_METRIC, Entry
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.precision import tensorrt_plans
@@ -20,13 +20,14 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Datasets, Exported, TextFront
 from shiplift.runtime.records.precision import AS_EXPORTED, Built, Candidate, Candidates, Ladder
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.lessons import lessons
 from shiplift.runtime.targets import machine
 
 BUILD = Entry("shiplift.runtime.targets.precisions:build_precisions", QUANTIZE)
+BUILD_WITH_METRIC = Entry("shiplift.runtime.targets.precisions:build_precisions", QUANTIZE_WITH_METRIC)
 _TASK = "building and scoring the precisions"
 
 
@@ -48,8 +49,13 @@ def quantize(
     store, limits = ArtifactStore(site.artifacts_uri), limits_of(quantization, _TASK, site.policy)
     modelopt = site.modelopt if target.gpu and Path(site.modelopt).is_file() else ""  # only the image for GPUs has it
     read = [Path(modelopt).parent.parent] if modelopt else []
-    with workplace(BUILD, Path(site.home), site.sandbox, read=read) as place, _learning(site, target, exported, place):
+    entry = BUILD_WITH_METRIC if datasets.metric else BUILD
+    with (
+        workplace(entry, Path(site.home), site.sandbox, read=read) as place,
+        _learning(site, target, exported, place, trusted=datasets.metric is None),
+    ):
         order = _order(store, place, exported, datasets) | {
+            "metric": _metric(store, place, data, datasets),
             "target": target.model_dump(mode="json"),
             "data": data.model_dump(mode="json"),
             "settings": quantization.model_dump(mode="json"),
@@ -75,9 +81,17 @@ def quantize(
 
 
 @contextmanager
-def _learning(site: Site, target: Target, exported: Exported, place: Workplace) -> Iterator[None]:
-    """Gives the sandbox what earlier releases learnt, and stores what this one adds, unless it fails."""
+def _learning(
+    site: Site, target: Target, exported: Exported, place: Workplace, *, trusted: bool
+) -> Iterator[None]:  # fmt: skip
+    """Gives the sandbox what earlier releases learnt, and stores what this one adds, unless it fails.
+
+    Where it is not `trusted`, because the author's code runs in it, it learns and teaches nothing.
+    """
     with ExitStack() as stack:
+        if not trusted:
+            yield
+            return
         stack.enter_context(lessons(site, f"layers of {exported.graph}", place.sandbox.work / "layers"))
         if target.engine == "tensorrt":
             stack.enter_context(lessons(site, tensorrt_plans.lesson_of(target), place.sandbox.work / "timings"))
@@ -100,6 +114,13 @@ def _order(store: ArtifactStore, place: Workplace, exported: Exported, datasets:
         "calibration": logged("calibration", datasets.calibration, datasets.calibration_name),
         "text": _text(store, place, exported.text) if exported.text else None,
     }
+
+
+def _metric(store: ArtifactStore, place: Workplace, data: Data, datasets: Datasets) -> str:
+    """The file of the author's own metric, named as it was logged; empty if there is none."""
+    if datasets.metric is None or not isinstance(data.metric, OwnMetric):
+        return ""
+    return str(store.fetch(datasets.metric, place.folder / data.metric.python))
 
 
 def _text(store: ArtifactStore, place: Workplace, text: TextFront) -> dict[str, Any]:

@@ -152,12 +152,15 @@ def style(word: str) -> str:
 
 def gates(checks: tuple[Check, ...]) -> Table:
     """The table of a verdict's checks."""
-    table = Table("check", "verdict", "measured", "limit", "unit", box=None, padding=(0, 3, 0, 0), header_style="dim")
+    table = Table(
+        "check", "verdict", "measured", "interval", "limit", "unit", box=None, padding=(0, 3, 0, 0), header_style="dim"
+    )
     for check in checks:
         verdict = Text(str(check.verdict), style=style(str(check.verdict)))
         if check.severity == "warn":
             verdict.append(" (warning)", style="dim")
-        table.add_row(check.name, verdict, number(check.measured), number(check.limit), check.unit)
+        interval = f"{number(check.low)} to {number(check.high)}" if check.interval else ""
+        table.add_row(check.name, verdict, number(check.measured), interval, number(check.limit), check.unit)
     return table
 
 

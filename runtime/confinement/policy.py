@@ -70,6 +70,7 @@ PARSE = Policy(name="parse", programs=False, tasks=256, open_files=256, work_mb=
 SCAN = Policy(name="scan", work_mb=4096)
 CONVERT = Policy(name="convert", hostile_code=True)
 QUANTIZE = Policy(name="quantize", gpu=True)
+QUANTIZE_WITH_METRIC = Policy(name="quantize with the author's metric", hostile_code=True, gpu=True)
 EVALUATE = Policy(name="evaluate", gpu=True)
 PYTHON_SERVICE = Policy(
     name="python service", hostile_code=True, network=True, tasks=4096, open_files=16384, shared_memory_mb=1024

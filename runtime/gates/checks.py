@@ -1,12 +1,14 @@
 """A check: a measured number, with its bounds, against a limit.
 
-A check is inconclusive if its number is missing, unstable, or closer to the limit than its own error.
+A check is inconclusive if its number is missing, unstable, or closer to the limit than its own error. Of a score, only
+numbers beyond the limit are: see `precision.scoring.estimates` for that rule and its reason.
 """
 
 import math
 from dataclasses import dataclass
 from typing import Literal
 
+from shiplift.runtime.records.precision import JudgeBy
 from shiplift.runtime.records.verdict import Check, Outcome
 
 Severity = Literal["block", "warn"]
@@ -14,13 +16,17 @@ Severity = Literal["block", "warn"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
-    """A measured number with its bounds, in words, and what would narrow the bounds."""
+    """A measured number with its bounds, in words, and what would narrow the bounds.
+
+    `judge_by`: what has to be within a limit for a pass, the number alone or both bounds.
+    """
 
     value: float | None
     low: float
     high: float
     text: str
     remedy: str = ""
+    judge_by: JudgeBy = "interval"
 
     @classmethod
     def exact(cls, value: float, text: str) -> "Reading":
@@ -36,25 +42,28 @@ class Reading:
 def check_limit(
     name: str, reading: Reading, limit: float | None, unit: str, *, upper: bool = True, severity: Severity = "block"
 ) -> Check:
-    """Passes if both bounds are within the limit, fails if both are outside; else inconclusive."""
-
-    def concluded(outcome: Outcome, reason: str) -> Check:
-        return check(name, reading.value, limit, unit, outcome, reason, severity)
-
-    if limit is None:
-        return concluded(Outcome.PASS, "")
+    """Passes if the number, or both bounds, are within the limit, fails if both are outside; else inconclusive."""
+    outcome = Outcome.PASS if limit is None else judged(reading, limit, upper=upper)
+    reason = ""
     if reading.value is None or math.isnan(reading.value):
-        return concluded(
-            Outcome.INCONCLUSIVE, reading.text if reading.value is None else f"{name} could not be measured"
-        )
-    within = (reading.high <= limit) if upper else (reading.low >= limit)
-    outside = (reading.low > limit) if upper else (reading.high < limit)
-    if within:
-        return concluded(Outcome.PASS, "")
-    reason = f"{reading.text}, the limit is {limit:g}"
-    return (
-        concluded(Outcome.FAIL, reason) if outside else concluded(Outcome.INCONCLUSIVE, f"{reason}: {reading.remedy}")
-    )
+        reason = reading.text if reading.value is None else f"{name} could not be measured"
+    elif limit is not None:
+        reason = f"{reading.text}, the limit is {limit:g}"
+        reason += f": {reading.remedy}" if outcome is Outcome.INCONCLUSIVE else ""
+    reason = "" if outcome is Outcome.PASS else reason
+    return check(name, reading.value, limit, unit, outcome, reason, severity, bounds=(reading.low, reading.high))
+
+
+def judged(reading: Reading, limit: float, *, upper: bool) -> Outcome:
+    """The outcome of a number against a limit."""
+    if reading.value is None or math.isnan(reading.value):
+        return Outcome.INCONCLUSIVE
+    sign = 1 if upper else -1
+    worst, best = (reading.high, reading.low) if upper else (reading.low, reading.high)
+    counted = reading.value if reading.judge_by == "score" else worst
+    if sign * counted <= sign * limit:
+        return Outcome.PASS
+    return Outcome.FAIL if sign * best > sign * limit else Outcome.INCONCLUSIVE
 
 
 def fail_if(failed: bool) -> Outcome:
@@ -64,8 +73,15 @@ def fail_if(failed: bool) -> Outcome:
 
 def check(
     name: str, measured: float | None, limit: float | None, unit: str, verdict: Outcome, reason: str,
-    severity: Severity = "block",
+    severity: Severity = "block", *, bounds: tuple[float | None, float | None] = (None, None),
 ) -> Check:  # fmt: skip
-    """A check record; infinite and NaN measurements become None."""
-    finite = measured if measured is not None and math.isfinite(measured) else None  # JSON has no infinity
-    return Check(name=name, measured=finite, limit=limit, unit=unit, verdict=verdict, reason=reason, severity=severity)
+    """A check record; infinite and NaN measurements become None, and so do bounds that are the measurement itself."""
+    low, high = (None, None) if bounds == (measured, measured) else map(_finite, bounds)
+    return Check(
+        name=name, measured=_finite(measured), limit=limit, low=low, high=high, unit=unit, verdict=verdict,
+        reason=reason, severity=severity,
+    )  # fmt: skip
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None  # JSON has no infinity

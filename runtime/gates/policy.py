@@ -12,7 +12,15 @@ from dataclasses import dataclass, field, replace
 
 from shiplift.runtime.gates.checks import Reading, check, check_limit
 from shiplift.runtime.gates.comparison import speed_checks, worse_reading
-from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, score_worse, scored
+from shiplift.runtime.gates.quality import (
+    parity_check,
+    regression_check,
+    score_check,
+    score_reading,
+    score_worse,
+    scored,
+)
+from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
 from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport
 from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.serving import Champion, Deployment, which_targets_serve
@@ -38,11 +46,11 @@ def judge(evidence: Evidence, limits: Limits) -> tuple[Check, ...]:
     """All checks of the evidence against the limits; a pure function."""
     challenger, champion, load = evidence.challenger, evidence.champion, evidence.load_report
     checks = [parity_check(evidence.parity, limits.quality)]
-    score = score_check(challenger.score, challenger.samples, challenger.metric, limits.quality, limits.data)
+    score = score_check(challenger, limits.quality, limits.data)
     checks += [score] if score else []
     if load is not None:
         checks += load_checks(load, limits.slo)
-        checks += champion_checks(load.comparison, champion, challenger, limits.slo, load.uncompared)
+        checks += champion_checks(load.comparison, champion, challenger, limits, load.uncompared)
     checks += rule_checks(evidence, limits)
     checks += _checks_beside(evidence, limits)
     checks += targets_check(evidence)
@@ -101,7 +109,7 @@ def _checks_of(challenger: Scored, evidence: Evidence, limits: Limits) -> Iterat
     reports = {report.target: report for report in (evidence.load_report.others if evidence.load_report else ())}
     report = reports.get(challenger.target)
     own = Evidence(parity=evidence.parity, challenger=challenger, load_report=report)
-    score = score_check(challenger.score, challenger.samples, challenger.metric, limits.quality, limits.data)
+    score = score_check(challenger, limits.quality, limits.data)
     yield from [score] if score else []
     yield from load_checks(report, limits.slo) if report else []
     absolute = [rule for rule in limits.policy.rules if rule.target or "_worse" not in rule.metric]
@@ -129,9 +137,9 @@ def read(rule: Rule, evidence: Evidence, limits: Limits) -> Reading:
         worst = max((getattr(case, field) for case in evidence.parity), key=_badness, default=math.nan)
         return Reading.exact(worst, f"{field} {worst:.3g}")
     if rule.metric == "score":
-        return _score_reading(rule, evidence.challenger, limits.data)
+        return _score_reading(rule, evidence.challenger, limits)
     if rule.metric == "score_worse":
-        return _score_worse_reading(evidence.challenger, evidence.champion)
+        return _score_worse_reading(rule, evidence, limits.quality)
     if evidence.load_report is None:
         return Reading.missing("the release ended before it was measured under load")
     return _load_reading(rule, evidence.load_report, limits)
@@ -141,29 +149,35 @@ def _badness(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _score_reading(rule: Rule, challenger: Scored, data: Data) -> Reading:
-    if challenger.score is None:
+def _score_reading(rule: Rule, challenger: Scored, limits: Limits) -> Reading:
+    data, quality, metric = limits.data, limits.quality, challenger.metric
+    if challenger.score is None or metric is None:
         return Reading.missing(
             f"there are no data to measure it on: log validation data with labels at {data.validation}"
         )
+    confidence = quality.confidence_percent / 100
     if not rule.slice:
-        value, samples, subject = challenger.score, challenger.samples, f"{challenger.metric}"
+        estimate, subject = score_of(challenger, metric, confidence), f"{metric}"
     else:
         part = next((part for part in challenger.slices if part.name == rule.slice), None)
         if part is None:
             known = ", ".join(part.name for part in challenger.slices) or "none: name a column in `data.slices`"
             return Reading.missing(f"the validation data have no slice {rule.slice!r}; there are {known}")
-        value, samples, subject = part.score, part.samples, f"score of {part.name}"
-    if samples < data.min_samples:
-        return Reading.missing(f"{samples} validation samples are too few, at least {data.min_samples} are needed")
-    return Reading.exact(value, f"{subject} {value:.4f} ({samples} samples)")
+        estimate, subject = slice_of(part, metric, confidence), f"score of {part.name}"
+    if estimate.samples < data.min_samples:
+        return Reading.missing(
+            f"{estimate.samples} validation samples are too few, at least {data.min_samples} are needed"
+        )
+    return score_reading(estimate, rule.limit, f"{subject} {estimate.text} ({estimate.samples} samples)", quality)
 
 
-def _score_worse_reading(challenger: Scored, champion: Scored | None) -> Reading:
-    worse = score_worse(challenger, champion)
+def _score_worse_reading(rule: Rule, evidence: Evidence, quality: Quality) -> Reading:
+    challenger = evidence.challenger
+    worse = score_worse(challenger, evidence.champion, quality)
     if worse is None:
         return Reading.missing("there is no champion scored on the same samples")
-    return Reading.exact(worse, f"{challenger.metric} is {worse:.4f} worse than the champion's")
+    text = f"{challenger.metric} is {worse.text} worse than the champion's"
+    return score_reading(worse, rule.limit, text, quality)
 
 
 def _load_reading(rule: Rule, report: LoadReport, limits: Limits) -> Reading:
@@ -249,15 +263,15 @@ def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
 
 
 def champion_checks(
-    comparison: Comparison | None, champion: Scored | None, challenger: Scored, slo: Slo, uncompared: str = ""
+    comparison: Comparison | None, champion: Scored | None, challenger: Scored, limits: Limits, uncompared: str = ""
 ) -> Iterator[Check]:
     """The challenger against the champion: its score on the same samples, and its speed measured in alternation."""
     if champion is None:
         return
-    if worse := regression_check(champion, challenger, slo.regression.score):
+    if worse := regression_check(champion, challenger, limits.slo.regression.score, limits.quality):
         yield worse
     if comparison is None:
         reason = uncompared or "the champion was not measured with it"
         yield check("champion", None, None, "", Outcome.INCONCLUSIVE, reason)
         return
-    yield from speed_checks(comparison, slo.regression)
+    yield from speed_checks(comparison, limits.slo.regression)

@@ -5,14 +5,13 @@ The metric is judged against its limit, and against the champion's on the same s
 
 import math
 
-from shiplift.runtime.gates.checks import check, fail_if
+from shiplift.runtime.gates.checks import Reading, check, fail_if, judged
+from shiplift.runtime.precision.scoring.estimates import Estimate, score_of, worse_of
 from shiplift.runtime.records.model import ParityCase
-from shiplift.runtime.records.precision import SCALES, Metric
+from shiplift.runtime.records.precision import TaskMetricName, scale_of
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.verdict import Check, Outcome, Scored
-from shiplift.runtime.spec.model import Data, Parity, Quality
-
-_DIGITS = 9  # of a difference of scores: 0.96 - 0.95 is a little more than 0.01
+from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 
 
 def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
@@ -34,31 +33,44 @@ def _parity_reason(case: ParityCase, limit: Parity) -> str:
     )
 
 
-def score_check(score: float | None, samples: int, metric: Metric | None, quality: Quality, data: Data) -> Check | None:
+def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | None:
     """The task metric against its limit; None if the spec sets none."""
-    limit = quality.min_score
+    limit, score, metric = quality.min_score, challenger.score, challenger.metric
     if limit is None:
         return None
     if score is None or metric is None:
-        return check(
-            data.metric, None, limit, data.metric, Outcome.INCONCLUSIVE,
+        return _undecided(
+            data.metric, None, limit,
             f"there are no data to measure it on: log validation data with labels at {data.validation}",
         )  # fmt: skip
     if math.isnan(score):
-        return check(
-            metric, score, limit, metric, Outcome.INCONCLUSIVE,
-            f"{metric} is not a number: outputs or labels of the validation set are not finite",
-        )  # fmt: skip
-    if samples < data.min_samples:
-        return check(
-            metric, score, limit, metric, Outcome.INCONCLUSIVE,
-            f"{samples} validation samples are too few, at least {data.min_samples} are needed",
-        )  # fmt: skip
-    better = SCALES[metric].better
-    failed = (limit - score) * better > 0
-    side = "under" if better > 0 else "over"
-    reason = f"{metric} {score:.4f} is {side} the budget of {limit:g} ({samples} samples)"
-    return check(metric, score, limit, metric, fail_if(failed), reason if failed else "")
+        reason = f"{metric} is not a number: outputs or labels of the validation set are not finite"
+        return _undecided(metric, score, limit, reason)
+    if challenger.samples < data.min_samples:
+        reason = f"{challenger.samples} validation samples are too few, at least {data.min_samples} are needed"
+        return _undecided(metric, score, limit, reason)
+    estimate, better = score_of(challenger, metric, quality.confidence_percent / 100), scale_of(metric).better
+    reading = score_reading(estimate, limit, f"{metric} {estimate.text}", quality)
+    verdict = judged(reading, limit, upper=better < 0)
+    beyond = f"is {'under' if better > 0 else 'over'} the budget of {limit:g} ({challenger.samples} samples)"
+    reasons = {
+        Outcome.PASS: "",
+        Outcome.FAIL: f"{reading.text} {beyond}",
+        Outcome.INCONCLUSIVE: f"{reading.text} against the budget of {limit:g}: {reading.remedy}",
+    }
+    return check(str(metric), score, limit, str(metric), verdict, reasons[verdict], bounds=(reading.low, reading.high))
+
+
+def _undecided(metric: TaskMetricName | OwnMetric, score: float | None, limit: float, reason: str) -> Check:
+    return check(str(metric), score, limit, str(metric), Outcome.INCONCLUSIVE, reason)
+
+
+def score_reading(estimate: Estimate, limit: float, text: str, quality: Quality) -> Reading:
+    """A score, or how much worse it is, as the gates read it."""
+    return Reading(
+        value=estimate.value, low=estimate.low, high=estimate.high, text=text, remedy=estimate.remedy(limit),
+        judge_by=quality.judge_by,
+    )  # fmt: skip
 
 
 def scored(package: Package) -> Scored:
@@ -66,24 +78,32 @@ def scored(package: Package) -> Scored:
     return Scored(**package.model_dump(include=set(Scored.model_fields)))
 
 
-def score_worse(challenger: Scored, champion: Scored | None) -> float | None:
-    """How much worse the challenger's score is; None if the two have different metrics or validation sets."""
+def score_worse(challenger: Scored, champion: Scored | None, quality: Quality) -> Estimate | None:
+    """How much worse the challenger's score is, paired over the samples of both.
+
+    None if the two have different metrics or validation sets.
+    """
     if champion is None or champion.score is None or challenger.score is None or challenger.metric is None:
         return None
     if champion.metric != challenger.metric or champion.validation != challenger.validation:
         return None
-    return (champion.score - challenger.score) * SCALES[challenger.metric].better
+    return worse_of(champion, challenger, challenger.metric, quality.confidence_percent / 100)
 
 
-def regression_check(champion: Scored | None, challenger: Scored, limit: float) -> Check | None:
+def regression_check(champion: Scored | None, challenger: Scored, limit: float, quality: Quality) -> Check | None:
     """The challenger's score against the champion's; None if the two can't be compared."""
-    worse = score_worse(challenger, champion)
+    worse = score_worse(challenger, champion, quality)
     if worse is None or champion is None:
         return None
     metric = challenger.metric
-    reason = (
-        f"{metric} {challenger.score:.4f} is {worse:.4f} worse than version {champion.version}'s {champion.score:.4f}"
+    text = (
+        f"{metric} {challenger.score:.4f} is {worse.text} worse than version {champion.version}'s {champion.score:.4f}"
     )
-    verdict = Outcome.INCONCLUSIVE if math.isnan(worse) else fail_if(round(worse, _DIGITS) > limit)
-    reason = "" if verdict is Outcome.PASS else reason
-    return check(f"{metric} against the champion", worse, limit, f"{metric} worse", verdict, reason)
+    reading = score_reading(worse, limit, text, quality)
+    verdict = judged(reading, limit, upper=True)
+    undecided = verdict is Outcome.INCONCLUSIVE and not math.isnan(worse.value)
+    reason = f"{text}, the limit is {limit:g}: {reading.remedy}" if undecided else text
+    return check(
+        f"{metric} against the champion", worse.value, limit, f"{metric} worse", verdict,
+        "" if verdict is Outcome.PASS else reason, bounds=(reading.low, reading.high),
+    )  # fmt: skip

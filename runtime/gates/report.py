@@ -19,7 +19,7 @@ from shiplift.runtime.base.text import printable
 from shiplift.runtime.gates.comparison import interval_of
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport, Trial, Tuned
 from shiplift.runtime.records.model import Exported
-from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, Slice
+from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, Slice, scale_of
 from shiplift.runtime.records.release import ReleaseReport, StageRun
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.spec.admitted import Admitted
@@ -77,6 +77,7 @@ def render(report: ReleaseReport, story: Story) -> str:
         timeline=_timeline(report),
         ranking=_ranking(story.tuned),
         sliced=sliced,
+        scale=scale_of(story.candidates.metric) if story.candidates and story.candidates.metric else None,
         slices=_slices(sliced),
         changes=config_changes(story.champion_config, story.config),
     )

@@ -7,12 +7,14 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
+import shiplift
 from shiplift.runtime.base.errors import PortTaken
 from shiplift.runtime.records.serving import Process
 
@@ -20,6 +22,15 @@ _PR_SET_PDEATHSIG = 1
 _NOTICE_S = 5
 _CGROUP = Path("/sys/fs/cgroup")
 _libc = ctypes.CDLL(None)
+_RUN_MODULE = """
+import importlib.util, runpy, sys
+folder, name = sys.argv[1:3]
+spec = importlib.util.spec_from_file_location("shiplift", folder + "/__init__.py", submodule_search_locations=[folder])
+sys.modules["shiplift"] = package = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+sys.argv[:3] = [name]
+runpy.run_module(name, run_name="__main__", alter_sys=True)
+"""
 
 
 def alive(process: Process) -> bool:
@@ -44,6 +55,15 @@ def start_child(
     Without its `own_session` it also gets the signals that are sent to this process's group.
     """
     return _start(command, environment, log, folder, die_with_parent, own_session=own_session)
+
+
+def own_module(module: str, *arguments: str | Path) -> list[str]:
+    """The command that runs one of our modules in a child, also of a confined process.
+
+    There, Python can't list the folder that a checkout lies in, and finds no package in it: it is told where ours is.
+    """
+    package = str(Path(shiplift.__file__).parent)
+    return [sys.executable, "-c", _RUN_MODULE, package, module, *map(str, arguments)]
 
 
 def start_daemon(

@@ -3,8 +3,10 @@
 The same rule judges a rung while it is built (are enough layers in float?) and at the end (is it kept?).
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +14,18 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
-from shiplift.runtime.precision.scoring import metrics
-from shiplift.runtime.records.precision import SCALES, Evaluation, Metric, Slice
+from shiplift.runtime.precision.scoring import author_metric, metrics
+from shiplift.runtime.precision.scoring.bootstrap import Rows
+from shiplift.runtime.precision.scoring.classes import f1_of
+from shiplift.runtime.precision.scoring.estimates import worse_of
+from shiplift.runtime.records.precision import AuthorMetric, Evaluation, Metric, Slice, TaskMetricName, scale_of
 from shiplift.runtime.spec.model import Quantization
 
 _BATCH = 4  # with one thread a larger batch is hardly faster, and needs memory for its activations
 _BATCH_BYTES = 1 << 20  # of inputs
 _MAX_SLICES = 100  # of all columns together: they are part of records
 _MAX_VALUE_LENGTH = 40
+_OF_A_SLICE = 50  # resamples: its error needs no more, and there may be many slices
 _CLASSES = "label"  # the name of the slices by class
 
 
@@ -28,14 +34,16 @@ class Validation:
     """A validation set: inputs by name, with labels and slicing columns if there are any.
 
     `reference` holds fp32's answers to `asked`, a few samples: the only comparison where nothing can be scored.
+    `metric_file` is the author's own metric.
     """
 
-    metric: Metric | None
+    metric: TaskMetricName | None
     asked: Arrays
     reference: Arrays
     inputs: Arrays | None = None
     labels: NDArray[Any] | None = None
     columns: Arrays = field(default_factory=dict)
+    metric_file: str = ""
 
     def evaluate(self, running: Any) -> Evaluation:
         """Runs a session on the whole set.
@@ -51,10 +59,21 @@ class Validation:
             return Evaluation(relative_error=error, problem=problem)
         if self.labels is None or self.metric is None:
             return Evaluation(relative_error=error)
-        score, spread = metrics.score(self.metric, outputs, self.labels)
+        if isinstance(self.metric, AuthorMetric):
+            score, resamples = author_metric.scored(Path(self.metric_file), outputs, self.labels)
+            spread = float(np.nanstd(resamples)) if resamples else None
+            return Evaluation(
+                score=score, score_error=spread, resamples=resamples, samples=len(self.labels), relative_error=error
+            )
+        return self._scored(self.metric, outputs, error)
+
+    def _scored(self, metric: Metric, outputs: Arrays, error: float | None) -> Evaluation:
+        labels: NDArray[Any] = self.labels  # type: ignore[assignment]
+        rows = metrics.rows_of(metric, outputs, labels)
+        score = metrics.score_of(metrics.METRICS[metric], rows)
         return Evaluation(
-            score=score, score_error=spread, samples=len(self.labels), relative_error=error,
-            slices=self._slices(outputs),
+            score=score.value, score_error=score.error, resamples=score.resamples, samples=len(labels),
+            relative_error=error, slices=self._slices(metric, rows),
         )  # fmt: skip
 
     def _against_reference(self, running: Any) -> tuple[float | None, str]:
@@ -69,37 +88,33 @@ class Validation:
             return None, ""
         return max(_relative_error(exact, rough) for exact, rough in floats), ""
 
-    def _slices(self, outputs: Arrays) -> tuple[Slice, ...]:
+    def _slices(self, metric: Metric, rows: Rows) -> tuple[Slice, ...]:
         """Scores by the spec's metric, per value of each column, and per class if the labels are classes.
 
         Columns with too many values, or with long texts, are skipped.
         """
-        if self.labels is None or self.metric is None:
-            return ()
         columns = {name: column.reshape(-1) for name, column in self.columns.items()}
-        if self.metric in ("accuracy", "f1"):
+        if metric in ("accuracy", "f1") and self.labels is not None:
             columns[_CLASSES] = self.labels.reshape(-1)
         slices: list[Slice] = []
         for name, values in columns.items():
-            slices += self._slices_by(name, values, outputs, limit=_MAX_SLICES - len(slices))
+            slices += _slices_by(name, values, metric, rows, limit=_MAX_SLICES - len(slices))
         return tuple(slices)
 
-    def _slices_by(self, name: str, values: NDArray[Any], outputs: Arrays, *, limit: int) -> Iterator[Slice]:
-        labels: NDArray[Any] = self.labels  # type: ignore[assignment]
-        metric: Metric = self.metric  # type: ignore[assignment]
-        values = values.astype(str) if values.dtype.kind == "O" else values
-        unique = np.unique(values)
-        if len(unique) > limit or any(len(str(value)) > _MAX_VALUE_LENGTH for value in unique):
-            return
-        for value in unique:
-            at = np.flatnonzero(values == value)
-            if not metrics.defined(metric, labels[at]):
-                continue
-            if name == _CLASSES and metric == "f1":
-                score, error = metrics.class_f1(outputs, labels, value)
-            else:
-                score, error = metrics.score(metric, {key: array[at] for key, array in outputs.items()}, labels[at])
-            yield Slice(name=f"{name}={value}", score=score, error=error, samples=len(at))
+
+def _slices_by(name: str, values: NDArray[Any], metric: Metric, rows: Rows, *, limit: int) -> Iterator[Slice]:
+    values = values.astype(str) if values.dtype.kind == "O" else values
+    unique = np.unique(values)
+    if len(unique) > limit or any(len(str(value)) > _MAX_VALUE_LENGTH for value in unique):
+        return
+    for value in unique:
+        at = np.flatnonzero(values == value)
+        if name == _CLASSES and metric == "f1":
+            score = metrics.score_of(f1_of(value), rows, _OF_A_SLICE)
+        else:
+            score = metrics.score_of(metrics.METRICS[metric], tuple(array[at] for array in rows), _OF_A_SLICE)
+        if not math.isnan(score.value):  # such as ROC AUC where all samples are of one class
+            yield Slice(name=f"{name}={value}", score=score.value, error=score.error, samples=len(at))
 
 
 def answers(running: Any, samples: Arrays) -> Arrays:
@@ -110,7 +125,7 @@ def answers(running: Any, samples: Arrays) -> Arrays:
     return onnx_models.answer(running, samples, step=1 if onnx_models.takes_one_sample(running) else step)
 
 
-def over_budget(base: Evaluation, candidate: Evaluation, metric: Metric | None, limits: Quantization) -> str:
+def over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName | None, limits: Quantization) -> str:
     """Why a precision loses more accuracy than allowed against fp32; empty if it does not."""
     if candidate.problem:
         return candidate.problem
@@ -118,18 +133,23 @@ def over_budget(base: Evaluation, candidate: Evaluation, metric: Metric | None, 
         return f"its outputs are off by {candidate.relative_error:.3g} of fp32's, the limit is {limits.max_error:g}"
     if metric is None or candidate.score is None or base.score is None:
         return "its accuracy is unknown: there are no labels to score it with"
-    drop = (base.score - candidate.score) * SCALES[metric].better
-    if not drop <= limits.max_score_drop:  # also refuses NaN
-        return (
-            f"{metric} {candidate.score:.4f} is {drop:.4f} worse than fp32's {base.score:.4f}, "
-            f"the budget is {limits.max_score_drop:g}"
-        )
-    return _slice_over_budget(base, candidate, metric, limits)
+    return _score_over_budget(base, candidate, metric, limits) or _slice_over_budget(base, candidate, metric, limits)
 
 
-def _slice_over_budget(base: Evaluation, candidate: Evaluation, metric: Metric, limits: Quantization) -> str:
+def _score_over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName, limits: Quantization) -> str:
+    drop = worse_of(base, candidate, metric, limits.confidence_percent / 100)
+    if drop.within(limits.max_score_drop, limits.judge_by):
+        return ""
+    reason = (
+        f"{metric} {candidate.score:.4f} is {drop.text} worse than fp32's {base.score:.4f}, "
+        f"the budget is {limits.max_score_drop:g}"
+    )
+    return reason if drop.beyond(limits.max_score_drop) else f"{reason}: {drop.remedy(limits.max_score_drop)}"
+
+
+def _slice_over_budget(base: Evaluation, candidate: Evaluation, metric: TaskMetricName, limits: Quantization) -> str:
     before = {s.name: s.score for s in base.slices if s.samples >= limits.min_slice_samples}
-    drops = [((before[s.name] - s.score) * SCALES[metric].better, s) for s in candidate.slices if s.name in before]
+    drops = [((before[s.name] - s.score) * scale_of(metric).better, s) for s in candidate.slices if s.name in before]
     if not drops:
         return ""
     drop, worst = max(drops, key=lambda pair: pair[0])

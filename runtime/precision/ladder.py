@@ -5,6 +5,7 @@ above it; the record says why a rung was dropped. Rungs are built independently.
 process. All of this runs the model on the author's data, so it runs in a sandbox and nowhere else.
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,18 @@ from shiplift.runtime.model.text.samples import tokenized
 from shiplift.runtime.precision import nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
 from shiplift.runtime.precision.evaluation import Validation, answers
 from shiplift.runtime.precision.selection import judged
-from shiplift.runtime.records.precision import AS_EXPORTED, Built, Engine, Evaluation, Ladder, Precision
+from shiplift.runtime.records.precision import (
+    AS_EXPORTED,
+    AuthorMetric,
+    Built,
+    Engine,
+    Evaluation,
+    Ladder,
+    Precision,
+    TaskMetricName,
+)
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
 from shiplift.runtime.spec.target import Target
 
 LAYERS, TIMINGS = "layers", "timings"  # folders with what earlier releases learnt, and where this one adds to it
@@ -56,9 +66,9 @@ class Builder:
     """What a ladder is built from.
 
     `model` is the fp32 model's file, below `work`, and `reference` the NPZ with its example inputs. Everything is
-    written below `work`, whose folders LAYERS and TIMINGS hold what earlier releases learnt. `modelopt` is the Python
-    with NVIDIA's tool, if any, `built_on` this machine's compute capability, and `memory_mb` is what all processes
-    together may use.
+    written below `work`, whose folders LAYERS and TIMINGS hold what earlier releases learnt. `metric_file` is the
+    author's own metric, if the spec names one, `modelopt` the Python with NVIDIA's tool, if any, `built_on` this
+    machine's compute capability, and `memory_mb` is what all processes together may use.
     """
 
     model: Path
@@ -73,6 +83,7 @@ class Builder:
     validation: Dataset | None = None
     calibration: Dataset | None = None
     text: Text | None = None
+    metric_file: str = ""
     modelopt: str = ""
     built_on: str = ""
 
@@ -98,7 +109,8 @@ class Builder:
         measured = timing.measure(runs, self._example(), self.work)
         ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
         candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
-        return Ladder(metric=validation.metric, candidates=candidates, notes=(*notes, *more))
+        lean = tuple(each.model_copy(update={"resamples": ()}) if each.dropped else each for each in candidates)
+        return Ladder(metric=validation.metric, candidates=lean, notes=(*notes, *more))
 
     # --- what it is measured on ---
 
@@ -109,10 +121,19 @@ class Builder:
         picked = quantization.pick(calibration, self.data.calibration_samples) if calibration is not None else None
         asked = quantization.pick(inputs, _ASKED) if inputs is not None else self._example()
         validation = Validation(
-            metric=self.data.metric if labels is not None else None, asked=asked, reference=answers(running, asked),
+            metric=self._metric() if labels is not None else None, metric_file=self.metric_file, asked=asked,
+            reference=answers(running, asked),
             inputs=inputs, labels=labels, columns=columns,
         )  # fmt: skip
         return validation, picked, [*notes, *more]
+
+    def _metric(self) -> TaskMetricName:
+        """The spec's metric; an author's one with the digest of its file."""
+        metric = self.data.metric
+        if not isinstance(metric, OwnMetric):
+            return metric
+        digest = hashlib.sha256(Path(self.metric_file).read_bytes()).hexdigest()
+        return AuthorMetric(**metric.model_dump(), sha256=digest)
 
     def _validation(self) -> tuple[Arrays | None, Any, Arrays, list[str]]:
         """The inputs, labels and slicing columns of the validation data, and notes."""
@@ -166,7 +187,7 @@ class Builder:
                 rungs.Job(
                     kind=kind, model=str(self.model), folder=str(folder), arrays=str(arrays), signature=self.signature,
                     sensitivities=str(self.work / LAYERS), metric=validation.metric, base=evaluation,
-                    target=self.target, settings=self.settings, modelopt=self.modelopt,
+                    metric_file=self.metric_file, target=self.target, settings=self.settings, modelopt=self.modelopt,
                 )
             )  # fmt: skip
         return jobs, notes
@@ -259,5 +280,7 @@ class Builder:
 
 
 def _scores(evaluation: Evaluation) -> dict[str, Any]:
-    fields: dict[str, Any] = evaluation.model_dump(include={"score", "score_error", "samples", "relative_error"})
+    fields: dict[str, Any] = evaluation.model_dump(
+        include={"score", "score_error", "resamples", "samples", "relative_error"}
+    )
     return fields | {"slices": evaluation.slices, "dropped": evaluation.problem}

@@ -44,7 +44,7 @@ def _scored(precision: Precision, candidate: Built, source: Run, validation: Val
     except ShipliftError as error:
         return _without(precision, error.what), None
     kept = {"precision": precision, "engine": "openvino", "method": _METHODS.get(precision, candidate.method)}
-    scores = evaluation.model_dump(include={"score", "score_error", "samples", "relative_error"})
+    scores = evaluation.model_dump(include={"score", "score_error", "resamples", "samples", "relative_error"})
     update = kept | scores | {"slices": evaluation.slices, "dropped": evaluation.problem}
     return candidate.model_copy(update=update), None if evaluation.problem else run
 

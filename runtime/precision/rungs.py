@@ -16,16 +16,15 @@ from typing import Literal
 import numpy as np
 import psutil
 
-import shiplift
 from shiplift.runtime.base.errors import MissingTool, QuantizeFailed, ShipliftError
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.host.processes import inherited, own_memory_mb, start_child
+from shiplift.runtime.host.processes import inherited, own_memory_mb, own_module, start_child
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays, as_input, dump_npz, load_npz
 from shiplift.runtime.precision import modelopt, nncf_graphs, quantization, sensitivity
 from shiplift.runtime.precision.evaluation import Validation, over_budget
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.precision import Evaluation, Metric, Precision
+from shiplift.runtime.records.precision import Evaluation, Precision, TaskMetricName
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Method, Quantization
 from shiplift.runtime.spec.target import Target
@@ -42,7 +41,8 @@ class Job(Record):
     """What a rung is built from.
 
     `arrays` is an NPZ with `calibration/NAME`, `validation/NAME`, `asked/NAME`, `reference/NAME`, `column/NAME` and
-    `label`. `sensitivities` is the folder of layer rankings. `modelopt` is the Python with NVIDIA's tool, if any.
+    `label`. `sensitivities` is the folder of layer rankings. `modelopt` is the Python with NVIDIA's tool, if any,
+    and `metric_file` the author's own metric.
     """
 
     kind: Kind
@@ -51,7 +51,8 @@ class Job(Record):
     arrays: str
     sensitivities: str
     signature: Signature
-    metric: Metric | None
+    metric: TaskMetricName | None
+    metric_file: str = ""
     base: Evaluation
     target: Target
     settings: Quantization
@@ -154,9 +155,8 @@ class _Child:
     def start(cls, job: Job) -> "_Child":
         folder = Path(job.folder)
         (folder / "job.json").write_text(job.model_dump_json())
-        root = str(Path(shiplift.__file__).parent.parent)
-        environment = {**inherited(), "PYTHONPATH": root, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
-        command = [sys.executable, "-m", "shiplift.runtime.precision.rungs", str(folder / "job.json")]
+        environment = {**inherited(), "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        command = own_module("shiplift.runtime.precision.rungs", folder / "job.json")
         log = folder / "log"
         # In the sandbox's session, so that it and modelopt, its child, are killed with the sandbox.
         child = start_child(command, environment=environment, log=log, folder=folder, own_session=False)
@@ -206,7 +206,8 @@ class _Arrays:
             return {key: as_input(array, specs[key]) if key in specs else array for key, array in members.items()}
 
         validation = Validation(
-            metric=job.metric, asked=group("asked"), reference=group("reference"), columns=group("column"),
+            metric=job.metric, metric_file=job.metric_file, asked=group("asked"), reference=group("reference"),
+            columns=group("column"),
             inputs=group("validation") or None, labels=flat.get("label"),
         )  # fmt: skip
         return cls(calibration=group("calibration"), validation=validation)

@@ -6,14 +6,16 @@ Engines are not compared: which is faster depends on the batch size and the load
 from typing import TypeVar
 
 from shiplift.runtime.precision.evaluation import over_budget
-from shiplift.runtime.records.precision import Candidate, Evaluation, Metric
+from shiplift.runtime.records.precision import Candidate, Evaluation, TaskMetricName
 from shiplift.runtime.spec.model import Quantization
 from shiplift.runtime.spec.target import Target
 
 C = TypeVar("C", bound=Candidate)
 
 
-def judged(candidates: tuple[C, ...], target: Target, metric: Metric | None, settings: Quantization) -> tuple[C, ...]:
+def judged(
+    candidates: tuple[C, ...], target: Target, metric: TaskMetricName | None, settings: Quantization
+) -> tuple[C, ...]:
     """The kept candidates, fastest first, then the dropped ones with their reasons.
 
     Each lower rung must be within the budget, and faster than the one above it on the same engine. The first candidate
@@ -58,7 +60,8 @@ def _fastest_per_variant(fastest_first: list[C]) -> tuple[list[C], list[C]]:
 
 
 def _objection(
-    candidate: Candidate, base: Candidate, above: Candidate | None, metric: Metric | None, settings: Quantization
+    candidate: Candidate, base: Candidate, above: Candidate | None, metric: TaskMetricName | None,
+    settings: Quantization,
 ) -> str:  # fmt: skip
     if reason := over_budget(_evaluation(base), _evaluation(candidate), metric, settings):
         return reason
@@ -72,6 +75,6 @@ def _objection(
 
 def _evaluation(candidate: Candidate) -> Evaluation:
     return Evaluation(
-        score=candidate.score, samples=candidate.samples, slices=candidate.slices,
+        score=candidate.score, resamples=candidate.resamples, samples=candidate.samples, slices=candidate.slices,
         relative_error=candidate.relative_error,
     )  # fmt: skip

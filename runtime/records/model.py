@@ -39,12 +39,16 @@ class Contract(Record):
 
 
 class Datasets(Record):
-    """The datasets, exactly as logged (NPZ, CSV or Parquet); None where nothing was logged."""
+    """The datasets, exactly as logged (NPZ, CSV or Parquet); None where nothing was logged.
+
+    `metric` is the file of the author's own metric, if the spec names one.
+    """
 
     validation: Artifact | None = None
     validation_name: str = ""
     calibration: Artifact | None = None
     calibration_name: str = ""
+    metric: Artifact | None = None
 
 
 class RecordedRequests(Record):

@@ -11,25 +11,79 @@ from shiplift.runtime.records.base import Record, volatile
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 Engine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
 Metric = Literal[
-    "accuracy", "f1", "roc_auc", "log_loss", "mae", "rmse", "r2", "mape", "cosine", "recall_at_10"
+    "accuracy", "f1", "exact_match", "roc_auc", "log_loss", "mae", "rmse", "r2", "mape", "cosine", "recall_at_10",
+    "ndcg_at_10", "mean_iou", "map", "wer", "cer",
 ]  # fmt: skip
+JudgeBy = Literal["score", "interval"]  # what has to be within a limit: the score alone, or its whole interval
 
 
 class Scale(Record):
-    """The range of a task metric, and whether a larger score is better (1) or a smaller one (-1)."""
+    """The range of a task metric and its unit, and whether a larger score is better (1) or a smaller one (-1).
+
+    `counted`: a sample is right or wrong, so that samples without an error still leave room for one.
+    """
 
     better: Literal[1, -1]
     lowest: float
     highest: float
+    unit: str
+    counted: bool = False
 
 
-_SHARE = Scale(better=1, lowest=0, highest=1)
-_LOSS = Scale(better=-1, lowest=0, highest=math.inf)
+MetricFile = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,99}\.py$")]
+
+
+class AuthorMetric(Record):
+    """A metric of the model's author: a Python file, logged beside the spec, with `def score(labels, predictions)`.
+
+    `better` says which scores are. `sha256` is the file's digest: scores of different files can't be compared.
+    """
+
+    python: MetricFile
+    better: Literal["larger", "smaller"] = "larger"
+    sha256: str = ""
+
+    def __str__(self) -> str:
+        return self.python
+
+
+TaskMetricName = Metric | AuthorMetric
+
+
+def _share(unit: str, *, counted: bool = False) -> Scale:
+    return Scale(better=1, lowest=0, highest=1, unit=unit, counted=counted)
+
+
+def _loss(unit: str) -> Scale:
+    return Scale(better=-1, lowest=0, highest=math.inf, unit=unit)
+
+
 SCALES: dict[Metric, Scale] = {
-    "accuracy": _SHARE, "f1": _SHARE, "roc_auc": _SHARE, "recall_at_10": _SHARE,
-    "cosine": Scale(better=1, lowest=-1, highest=1), "r2": Scale(better=1, lowest=-math.inf, highest=1),
-    "log_loss": _LOSS, "mae": _LOSS, "rmse": _LOSS, "mape": _LOSS,
-}  # fmt: skip
+    "accuracy": _share("of the samples", counted=True),
+    "f1": _share("mean F1 of the classes", counted=True),
+    "exact_match": _share("of the samples", counted=True),
+    "roc_auc": _share("area under the curve"),
+    "log_loss": _loss("nats per sample"),
+    "mae": _loss("the label's unit"),
+    "rmse": _loss("the label's unit"),
+    "r2": Scale(better=1, lowest=-math.inf, highest=1, unit="of the variance"),
+    "mape": _loss("of the label: 0.1 is 10 %"),
+    "cosine": Scale(better=1, lowest=-1, highest=1, unit="cosine"),
+    "recall_at_10": _share("of the ten nearest neighbours"),
+    "ndcg_at_10": _share("of the best order's gain"),
+    "mean_iou": _share("of the union, mean of the classes"),
+    "map": _share("mean average precision"),
+    "wer": _loss("edits per word"),
+    "cer": _loss("edits per character"),
+}
+
+
+def scale_of(metric: TaskMetricName) -> Scale:
+    """A metric's scale; an author's metric may be any number."""
+    if not isinstance(metric, AuthorMetric):
+        return SCALES[metric]
+    better: Literal[1, -1] = 1 if metric.better == "larger" else -1
+    return Scale(better=better, lowest=-math.inf, highest=math.inf, unit=f"by {metric.python}")
 
 
 ENGINE_NAMES: dict[Engine, str] = {
@@ -67,12 +121,14 @@ class Slice(Record):
 class Evaluation(Record):
     """How a model does on the validation set: the task metric overall and per slice (None: nothing to score).
 
-    `relative_error` is the L2 norm of the difference between its outputs and fp32's, over the norm of fp32's, on a few
-    samples. `problem` says why its outputs can't be scored.
+    `resamples` are the scores of bootstrap resamples of the set: the same for all that are scored on it, so their
+    differences are paired. `relative_error` is the L2 norm of the difference between its outputs and fp32's, over the
+    norm of fp32's, on a few samples. `problem` says why its outputs can't be scored.
     """
 
     score: float | None = None
     score_error: float | None = None
+    resamples: tuple[float, ...] = ()
     samples: int = 0
     slices: tuple[Slice, ...] = ()
     relative_error: float | None = None
@@ -83,7 +139,8 @@ class Candidate(Variant):
     """One precision of the model on one engine; `dropped` says why it is no longer considered (empty: it is).
 
     `method` says how it was built, `float_layers` which layers stayed in float. Without a `model` it could not be
-    built. `score` is the task metric on the validation set (None: no data), `score_error` its standard error.
+    built. `score` is the task metric on the validation set (None: no data), `score_error` its standard error, and
+    `resamples` are the scores of bootstrap resamples (empty for what was dropped).
     `latency_ms` is the median time for a batch of `latency_batch` samples, in process, on one thread; `memory_mb` is
     what its session uses; `build_seconds` and `build_peak_mb` are what building it took, beyond Python, libraries and
     samples.
@@ -94,6 +151,7 @@ class Candidate(Variant):
     model: Artifact | None
     score: float | None = None
     score_error: float | None = None
+    resamples: tuple[float, ...] = ()
     samples: int = 0
     slices: tuple[Slice, ...] = ()
     relative_error: float | None = None
@@ -110,7 +168,7 @@ class Candidates(Record):
     """Every precision built for a target, on each of its engines; those still considered come best first."""
 
     target: str
-    metric: Metric | None
+    metric: TaskMetricName | None
     validation: str = ""
     candidates: tuple[Candidate, ...]
     notes: tuple[str, ...] = ()
@@ -137,6 +195,6 @@ class Built(Candidate):
 class Ladder(Record):
     """What the sandbox built for a target: every precision, in the order of `Candidates`."""
 
-    metric: Metric | None
+    metric: TaskMetricName | None
     candidates: tuple[Built, ...]
     notes: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from pydantic import Field
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.records.precision import Metric, Slice, Variant
+from shiplift.runtime.records.precision import Slice, TaskMetricName, Variant
 from shiplift.runtime.records.tensor import Signature
 
 ServerKind = Literal["bundled", "nvidia"]
@@ -59,8 +59,9 @@ class Package(Variant):
     repository: Artifact
     signature: Signature
     score: float | None = None
+    resamples: tuple[float, ...] = ()
     samples: int = 0
-    metric: Metric | None = None
+    metric: TaskMetricName | None = None
     validation: str = ""
     slices: tuple[Slice, ...] = ()
     sequences: bool = False

@@ -103,11 +103,13 @@ class SandboxSettings(Record):
 class SitePolicy(Record):
     """What every release on a site may ask for, whatever its spec says: whoever runs the site decides it.
 
-    `pickle` are the modes of `admission.pickle`. `max_size_mb` bounds a version's files, `memory_mb` and `timeout_s`
-    the sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory, `targets` a spec's targets.
+    `pickle` and `python` are the modes of `admission.pickle` and `admission.python`. `max_size_mb` bounds a version's
+    files, `memory_mb` and `timeout_s` the sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory,
+    `targets` a spec's targets.
     """
 
     pickle: tuple[Literal["refuse", "sandbox"], ...] = ("refuse", "sandbox")
+    python: tuple[Literal["refuse", "sandbox"], ...] = ("refuse", "sandbox")
     max_size_mb: int = Field(16384, ge=1, strict=True)
     memory_mb: int = Field(16384, ge=512, strict=True)
     timeout_s: int = Field(3600, ge=5, strict=True)

@@ -9,7 +9,7 @@ from shiplift.runtime.base.errors import Inconclusive, Refused
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ParityCase
-from shiplift.runtime.records.precision import Metric, Slice
+from shiplift.runtime.records.precision import Slice, TaskMetricName
 from shiplift.runtime.records.serving import Package
 
 
@@ -57,26 +57,35 @@ class Outcome(StrEnum):
 class Check(Record):
     """One gate: what was measured, against which limit. `reason` explains the outcome to the model's author.
 
-    A check of severity `warn` is reported but does not decide.
+    `low` and `high` bound what was measured, where it has an error. A check of severity `warn` is reported but does not
+    decide.
     """
 
     name: str
     measured: float | None
     limit: float | None
+    low: float | None = None
+    high: float | None = None
     unit: str
     verdict: Outcome
     reason: str = ""
     severity: Literal["block", "warn"] = "block"
 
+    @property
+    def interval(self) -> bool:
+        """Whether what was measured has an error."""
+        return self.low is not None or self.high is not None
+
 
 class Scored(Record):
-    """How a version's outputs scored: the task metric, overall and per slice, and on which samples."""
+    """How a version's outputs scored: the task metric, overall, per resample and per slice, and on which samples."""
 
     version: int
     target: str
     score: float | None = None
+    resamples: tuple[float, ...] = ()
     samples: int = 0
-    metric: Metric | None = None
+    metric: TaskMetricName | None = None
     validation: str = ""
     slices: tuple[Slice, ...] = ()
 

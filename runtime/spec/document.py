@@ -17,7 +17,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.precision import SCALES
 from shiplift.runtime.spec.fields import Section
 from shiplift.runtime.spec.measurement import Load, SearchSpace, Slo
-from shiplift.runtime.spec.model import Admission, Conversion, Data, Quality, Quantization
+from shiplift.runtime.spec.model import Admission, Conversion, Data, OwnMetric, Quality, Quantization
 from shiplift.runtime.spec.rules import Policy
 from shiplift.runtime.spec.serving import Rollout, Serving
 from shiplift.runtime.spec.target import Target, Targets
@@ -43,13 +43,21 @@ class ReleaseSpec(Section):
     rollout: Rollout = Rollout()
 
     @model_validator(mode="after")
-    def _possible(self) -> Self:
-        lowest = self.quality.min_score
-        metric, scale = self.data.metric, SCALES[self.data.metric]
+    def _scores(self) -> Self:
+        metric = self.data.metric
+        if isinstance(metric, OwnMetric):
+            if self.admission.python != "sandbox":
+                raise ValueError(f"data.metric {metric} is Python code: set `admission.python: sandbox` to run it")
+            return self  # it may have any value
+        lowest, scale = self.quality.min_score, SCALES[metric]
         if lowest is not None and scale.better > 0 and lowest > scale.highest:
             raise ValueError(f"quality.min_score {lowest} can't be reached: {metric} is at most {scale.highest:g}")
         if lowest is not None and scale.better < 0 and lowest < scale.lowest:
             raise ValueError(f"quality.min_score {lowest} can't be reached: {metric} is at least {scale.lowest:g}")
+        return self
+
+    @model_validator(mode="after")
+    def _serves(self) -> Self:
         native = [t.name for t in self.targets if isinstance(t, Target) and t.engine == "pytorch"]
         if native and not self.export.torchscript:
             raise ValueError(f"target {native[0]} has `engine: pytorch`: set `export.torchscript: true`")

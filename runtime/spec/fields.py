@@ -63,6 +63,7 @@ def finite(value: float) -> float:
 Positive = Annotated[float, Field(gt=0), AfterValidator(finite)]
 NotNegative = Annotated[float, Field(ge=0), AfterValidator(finite)]
 Percent = Annotated[float, Field(ge=0, le=1000), AfterValidator(finite)]
+Confidence = Annotated[float, Field(ge=50, lt=100)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
 

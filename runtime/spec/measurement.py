@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from shiplift.runtime.spec.fields import NotNegative, Percent, Positive, RelativePath, Section
+from shiplift.runtime.spec.fields import Confidence, NotNegative, Percent, Positive, RelativePath, Section
 
 
 class ComparisonTarget(Section):
@@ -12,7 +12,7 @@ class ComparisonTarget(Section):
 
     p99_percent: Percent = 50
     throughput_percent: Percent = 25
-    confidence_percent: float = Field(95, ge=50, lt=100)
+    confidence_percent: Confidence = 95
 
 
 class Regression(ComparisonTarget):

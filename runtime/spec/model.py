@@ -1,11 +1,11 @@
 """The spec's sections on the model itself: admission, conversion, data, quantization, quality."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from shiplift.runtime.records.precision import Metric
-from shiplift.runtime.spec.fields import NotNegative, Positive, RelativePath, Section, finite
+from shiplift.runtime.records.precision import JudgeBy, Metric, MetricFile
+from shiplift.runtime.spec.fields import Confidence, NotNegative, Positive, RelativePath, Section, finite
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
 NEWEST_OPSET = 23  # the newest to export with
@@ -13,9 +13,13 @@ Method = Literal["minmax", "entropy", "percentile"]
 
 
 class Admission(Section):
-    """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`."""
+    """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`.
+
+    So is Python of the model's author, such as a metric: with `python: sandbox` it runs in the sandbox.
+    """
 
     pickle: Literal["refuse", "sandbox"] = "refuse"
+    python: Literal["refuse", "sandbox"] = "refuse"
     max_size_mb: Positive = 8192
 
 
@@ -46,19 +50,44 @@ class Conversion(Section):
         return self
 
 
+class OwnMetric(Section):
+    """The author's own metric: a file logged beside the spec (`shiplift/FILE`) with `def score(labels, predictions)`.
+
+    It returns a number, of which `better` says whether a larger or a smaller one is. Its arguments are the labels and
+    the output as NumPy arrays, or a dictionary of the outputs if there are several. It runs in the sandbox, so it needs
+    `admission: {python: sandbox}`. Slices have no score by it.
+    """
+
+    python: MetricFile
+    better: Literal["larger", "smaller"] = "larger"
+
+    def __str__(self) -> str:
+        return self.python
+
+
+def _form(value: Any) -> str:
+    return "in full" if isinstance(value, dict | OwnMetric) else "by name"
+
+
+MetricOrOwn = Annotated[
+    Annotated[OwnMetric, Tag("in full")] | Annotated[Metric, Tag("by name")], Discriminator(_form)
+]  # fmt: skip
+
+
 class Data(Section):
     """The data logged with the version's run or model, and how predictions are scored on them.
 
     `validation` and `calibration` are artifact paths (NPZ, CSV or Parquet); `label` is the array or column with the
-    expected answers. `slices` names more arrays or columns of the validation data; scores are split by their values.
-    Without `calibration`, int8 is calibrated on some of the validation inputs.
+    expected answers. `metric` is one of those known, or the author's own. `slices` names more arrays or columns of the
+    validation data; scores are split by their values. Without `calibration`, int8 is calibrated on some of the
+    validation inputs.
     """
 
     validation: RelativePath = "shiplift/validation.npz"
     calibration: RelativePath = "shiplift/calibration.npz"
     label: str = "label"
     slices: tuple[str, ...] = ()
-    metric: Metric = "accuracy"
+    metric: MetricOrOwn = "accuracy"
     min_samples: int = Field(100, ge=1)
     calibration_samples: int = Field(256, ge=2)
 
@@ -69,8 +98,11 @@ class Quantization(Section):
     Each of `methods` is tried to calibrate INT8; the one closest to fp32 is used. If it loses too much, layers are left
     in float, the most sensitive first, until it is within the budget: at most `max_float_share` of them. A slice is a
     class, or a value of one of `data.slices`; slices with fewer than `min_slice_samples` samples are ignored.
-    `max_error` is the largest L2 error of the outputs, relative to fp32's. `memory_mb` and `timeout_s` limit the
-    sandboxed processes that build and score the precisions, and those that answer golden requests.
+    A loss within the budget passes, one whose whole interval (of `confidence_percent`) is beyond it fails, and between
+    the two the samples decide nothing: the precision is dropped, and says how many more would. With
+    `judge_by: interval` the whole interval has to be within the budget. `max_error` is the largest L2 error of the
+    outputs, relative to fp32's. `memory_mb` and `timeout_s` limit the sandboxed processes that build and score the
+    precisions, and those that answer golden requests.
     """
 
     methods: tuple[Method, ...] = Field(("minmax", "percentile", "entropy"), min_length=1)
@@ -78,6 +110,8 @@ class Quantization(Section):
     per_channel: bool = True
     max_score_drop: NotNegative = 0.01
     max_slice_drop: NotNegative = 0.05
+    confidence_percent: Confidence = 95
+    judge_by: JudgeBy = "score"
     min_slice_samples: int = Field(30, ge=1)
     max_float_share: float = Field(0.5, ge=0, le=1)
     max_error: NotNegative = 1.0
@@ -96,10 +130,17 @@ class Parity(Section):
 
 
 class Quality(Section):
-    """The quality the model must have. `min_score` is the lowest (for mae: the highest) task metric allowed."""
+    """The quality the model must have. `min_score` is the lowest (of a loss or an error: the highest) metric allowed.
+
+    A score has an interval of `confidence_percent`. A score within the limit passes, one whose whole interval is beyond
+    it fails, and between the two the samples decide nothing, which says how many more would. With `judge_by: interval`
+    a pass needs the whole interval within the limit. Both hold for `slo.regression.score` and for rules on scores too.
+    """
 
     parity: Parity = Parity()
     min_score: float | None = None
+    confidence_percent: Confidence = 95
+    judge_by: JudgeBy = "score"
 
     @field_validator("min_score")
     @classmethod

@@ -16,13 +16,14 @@ PRELOAD = ("onnxruntime.quantization", "onnxruntime.transformers.float16")
 def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
     *, model: str, reference: str, work: str, validation: list[str] | None, calibration: list[str] | None,
     signature: dict[str, Any], target: dict[str, Any], data: dict[str, Any], settings: dict[str, Any], memory_mb: int,
-    modelopt: str, built_on: str, unpacked_mb: int, samples: int, text: dict[str, Any] | None,
+    modelopt: str, built_on: str, unpacked_mb: int, samples: int, text: dict[str, Any] | None, metric: str,
 ) -> dict[str, Any]:  # fmt: skip
     """Builds the ladder of a target; returns a `Ladder` as JSON. A sandbox entry.
 
     `validation` and `calibration` are a file and its logged name, which
     may unpack to `unpacked_mb` MiB and hold `samples`. `text` is there for a model that takes text: the `signature`
-    that clients see, and the folder `front`. For the rest see `Builder`.
+    that clients see, and the folder `front`. `metric` is the file of the author's own metric, or empty. For the rest
+    see `Builder`.
 
     Raises:
         ExportFailed: fp32 does not load, or needs a newer ONNX Runtime than the target has.
@@ -35,7 +36,8 @@ def build_precisions(  # noqa: PLR0913 - an entry takes JSON by name
         model=Path(model), reference=Path(reference), work=Path(work), signature=Signature.model_validate(signature),
         target=wanted, data=Data.model_validate(data), settings=Quantization.model_validate(settings),
         memory_mb=memory_mb, validation=_dataset(validation), calibration=_dataset(calibration), modelopt=modelopt,
-        built_on=built_on, text=_text(text), limits=DataLimits(unpacked_bytes=unpacked_mb << 20, samples=samples),
+        built_on=built_on, metric_file=metric, text=_text(text),
+        limits=DataLimits(unpacked_bytes=unpacked_mb << 20, samples=samples),
     )  # fmt: skip
     return builder.build().model_dump(mode="json")
 

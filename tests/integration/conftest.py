@@ -2,9 +2,10 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -84,10 +85,16 @@ class Lab:
     # --- logging models, as authors do ---
 
     def log(
-        self, name: str, log_model: Callable[..., Any], *, spec: str = FAST, data: dict[str, NDArray[Any]] | None = None
-    ) -> int:
-        """Calls `log_model(registered_model_name=...)` in a run with a spec and data; returns the version number."""
+        self, name: str, log_model: Callable[..., Any], *, spec: str = FAST,
+        data: dict[str, NDArray[Any]] | None = None, texts: Mapping[str, str] = MappingProxyType({}),
+    ) -> int:  # fmt: skip
+        """Calls `log_model(registered_model_name=...)` in a run with a spec, data and texts by path.
+
+        Returns the version number.
+        """
         with self.mlflow.start_run():
+            for path, text in texts.items():
+                self.mlflow.log_text(text, path)
             if spec:
                 self.mlflow.log_text(spec, "shiplift/shiplift.yaml")
             if data is not None:
@@ -106,7 +113,10 @@ class Lab:
             self.fitted[samples] = LogisticRegression(max_iter=200).fit(images[:samples], labels[:samples])
         return self.fitted[samples]
 
-    def log_classifier(self, name: str, *, samples: int = 1200, spec: str = FAST, **changes: Any) -> int:
+    def log_classifier(
+        self, name: str, *, samples: int = 1200, spec: str = FAST, texts: Mapping[str, str] = MappingProxyType({}),
+        **changes: Any,
+    ) -> int:  # fmt: skip
         """Logs and registers the classifier with a signature, an input example and a validation set."""
         from mlflow.models import infer_signature
 
@@ -117,7 +127,8 @@ class Lab:
         def log_model(**options: Any) -> Any:
             return self.mlflow.sklearn.log_model(model, **contract, **options)
 
-        return self.log(name, log_model, spec=spec, data={"input": images[1200:], "label": labels[1200:]})
+        data = {"input": images[1200:], "label": labels[1200:]}
+        return self.log(name, log_model, spec=spec, data=data, texts=texts)
 
     # --- releases ---
 

@@ -166,6 +166,33 @@ def test_a_version_less_accurate_than_the_champion_costs_no_search(lab: Lab) -> 
     assert f"worse than version {first}'s" in report.reason
 
 
+OWN_METRIC = """
+import numpy as np
+
+def score(labels, predictions):
+    classes = predictions["label"] if isinstance(predictions, dict) else predictions
+    return float(np.mean(np.abs(classes.reshape(-1) - labels)))
+"""
+
+
+def test_a_version_is_judged_by_its_author_s_own_metric(lab: Lab) -> None:
+    spec = FAST + "admission: {python: sandbox}\ndata: {metric: {python: distance.py, better: smaller}}\n"
+    own = {"shiplift/distance.py": OWN_METRIC}
+    good = lab.log_classifier("own-metric", spec=spec + "quality: {min_score: 1}", texts=own)
+    report = lab.wait("own-metric", good)
+    assert report.exit_code == 0, report.reason
+    (check,) = [check for check in report.checks if check.name == "distance.py"]
+    assert check.measured is not None
+    assert check.low is not None
+    assert check.high is not None
+    assert check.low < check.measured < check.high < 1
+    assert f"{check.low:.4g}" in Path(report.report).read_text()
+    bad = lab.log_classifier("own-metric", samples=25, spec=spec + "quality: {min_score: 0.1}", texts=own)
+    report = lab.wait("own-metric", bad)
+    assert (report.verdict, report.exit_code) == (Outcome.FAIL, 20)
+    assert "is over the budget of 0.1" in report.reason
+
+
 def test_a_worse_version_is_refused_with_its_reason_and_the_champion_stays(lab: Lab) -> None:
     spec = FAST + "quality: {min_score: 0.85}"
     first = lab.log_classifier("worse", spec=spec)

@@ -120,6 +120,7 @@ def _early(report: ReleaseReport, history: History) -> Evidence | None:
         version=report.version,
         target=candidates.target,
         score=best.score,
+        resamples=best.resamples,
         samples=best.samples,
         metric=candidates.metric,
         validation=candidates.validation,

@@ -15,8 +15,9 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Machine, SitePolicy
 from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.spec.serving import RateLimiter, Serving
+from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
-from shiplift.steps.admit import INSPECT, _check_site, _check_size, _inspect, _logged, _resolve_spec
+from shiplift.steps.admit import INSPECT, _check_site, _check_size, _datasets, _inspect, _logged, _resolve_spec
 from tests.unit.examples import save, site
 
 
@@ -93,6 +94,29 @@ def test_data_beside_the_model_are_found_before_the_run_is_asked(tmp_path: Path,
     assert file.read_text() == "beside"
 
 
+OWN = "admission: {python: sandbox}\ndata: {metric: {python: score.py}}"
+
+
+def test_an_author_s_metric_is_stored_as_it_was_logged(tmp_path: Path) -> None:
+    log(tmp_path, "shiplift/score.py", "def score(labels, predictions): return 1")
+    registry: Any = Run()
+    store = ArtifactStore(site(tmp_path).artifacts_uri)
+    datasets = _datasets(registry, "run", parse(OWN), tmp_path / "model", store)
+    assert datasets.metric is not None
+    assert store.read(datasets.metric) == b"def score(labels, predictions): return 1"
+    assert _datasets(registry, "run", parse(""), tmp_path / "model", store).metric is None
+
+
+def test_an_author_s_metric_that_is_missing_too_large_or_no_file_is_refused(tmp_path: Path) -> None:
+    registry: Any = Run()
+    store = ArtifactStore(site(tmp_path).artifacts_uri)
+    with pytest.raises(SpecInvalid, match=r"data\.metric names shiplift/score\.py, which was not logged"):
+        _datasets(registry, "run", parse(OWN), tmp_path / "model", store)
+    log(tmp_path, "shiplift/score.py", "x" * ((1 << 20) + 1))
+    with pytest.raises(SpecInvalid, match=r"score\.py has 1048577 bytes, the limit is 1048576"):
+        _datasets(registry, "run", parse(OWN), tmp_path / "model", store)
+
+
 def test_files_over_the_limit_are_refused_with_both_sizes(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"x" * (3 << 20))
     _check_size(tmp_path, 3)
@@ -163,6 +187,7 @@ def test_an_example_that_is_no_json_is_refused(tmp_path: Path) -> None:
     ("spec", "message"),
     [
         ("admission: {pickle: sandbox}", r"admission.pickle is 'sandbox', `policy.pickle` allows refuse"),
+        ("admission: {python: sandbox}", r"admission.python is 'sandbox', `policy.python` allows refuse"),
         (
             "admission: {max_size_mb: 50000}",
             r"admission.max_size_mb is 50000, the limit is 100 \(`policy.max_size_mb`\)",
@@ -176,7 +201,13 @@ def test_an_example_that_is_no_json_is_refused(tmp_path: Path) -> None:
 )
 def test_a_spec_beyond_the_site_s_policy_is_refused_with_its_limit(tmp_path: Path, spec: str, message: str) -> None:
     policy = SitePolicy(
-        pickle=("refuse",), max_size_mb=100, memory_mb=4096, timeout_s=600, samples=1_000_000, targets=2
+        pickle=("refuse",),
+        python=("refuse",),
+        max_size_mb=100,
+        memory_mb=4096,
+        timeout_s=600,
+        samples=1_000_000,
+        targets=2,
     )
     small = "admission: {max_size_mb: 100}\n"
     own = spec if spec.startswith("admission") else small + spec

@@ -28,6 +28,7 @@ from shiplift.runtime.precision.evaluation import over_budget
 from shiplift.runtime.precision.quantization import (
     has_attention,
     layers,
+    model_bytes,
     pick,
     prepare,
     quantize_dynamic,
@@ -37,15 +38,16 @@ from shiplift.runtime.precision.quantization import (
     to_half,
 )
 from shiplift.runtime.records.model import Datasets, Exported
-from shiplift.runtime.records.precision import Candidate, Candidates, Evaluation, Slice
+from shiplift.runtime.records.precision import AuthorMetric, Candidate, Candidates, Evaluation, Slice
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.lessons import lessons
 from shiplift.runtime.targets.operators import bundled_onnxruntime, require_operators, support_of
 from shiplift.steps.quantize import quantize
-from tests.unit.examples import artifact, endless, exported, perceptron, save, site
+from tests.unit.examples import artifact, endless, exported, perceptron, save, site, tensor
 
 BOTH = Target(engine="onnxruntime", precisions=("fp32", "int8"))
 INT8_ONLY = Target(engine="onnxruntime", precisions=("int8",))
@@ -95,6 +97,121 @@ def test_each_part_of_the_data_has_a_score_of_its_own(tmp_path: Path) -> None:
         scored(Data(slices=("few",)))
 
 
+def detector(to: Path) -> Path:
+    """Answers each input's own numbers as its only box, of class 0."""
+    shape = numpy_helper.from_array(np.array([0, 1, 4], np.int64), "shape")
+    zero = numpy_helper.from_array(np.zeros(1, np.float32), "zero")
+    nodes = [
+        helper.make_node("Reshape", ["input", "shape"], ["boxes"]),
+        helper.make_node("ReduceMax", ["input"], ["top"], keepdims=1, axes=[1]),
+        helper.make_node("Sigmoid", ["top"], ["scores"]),
+        helper.make_node("Mul", ["scores", "zero"], ["none"]),
+        helper.make_node("Cast", ["none"], ["labels"], to=TensorProto.INT64),
+    ]
+    outputs = [
+        helper.make_tensor_value_info("boxes", TensorProto.FLOAT, ["n", 1, 4]),
+        helper.make_tensor_value_info("scores", TensorProto.FLOAT, ["n", 1]),
+        helper.make_tensor_value_info("labels", TensorProto.INT64, ["n", 1]),
+    ]
+    taken = helper.make_tensor_value_info("input", TensorProto.FLOAT, ["n", 4])
+    return save(helper.make_graph(nodes, "detector", [taken], outputs, [shape, zero]), to, opset=17)
+
+
+def speaker(to: Path) -> Path:
+    """Answers a text to each input number."""
+    node = helper.make_node(
+        "LabelEncoder", ["input"], ["text"], domain="ai.onnx.ml", keys_int64s=[0, 1],
+        values_strings=["nothing was said", "somebody said this"],
+    )  # fmt: skip
+    taken = helper.make_tensor_value_info("input", TensorProto.INT64, ["n", 1])
+    answer = helper.make_tensor_value_info("text", TensorProto.STRING, ["n", 1])
+    graph = helper.make_graph([node], "speaker", [taken], [answer])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    to.parent.mkdir(parents=True)
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), to)
+    return to
+
+
+BOXES = np.array([[10, 10, 20, 20], [0, 0, 5, 5], [30, 30, 40, 50], [1, 1, 9, 9]], np.float32)
+SPOKEN = np.array([[0], [1], [0], [1]])
+
+
+@pytest.mark.parametrize(
+    ("metric", "model", "signature", "inputs", "labels", "score"),
+    [
+        (
+            "map", detector, Signature(
+                inputs=(tensor("input", -1, 4),),
+                outputs=(tensor("boxes", -1, 1, 4), tensor("scores", -1, 1), tensor("labels", -1, 1, datatype="INT64")),
+            ), BOXES, np.concatenate([BOXES, np.zeros((4, 1), np.float32)], axis=1)[:, None], 1.0,
+        ),
+        (
+            "wer", speaker, Signature(
+                inputs=(tensor("input", -1, 1, datatype="INT64"),), outputs=(tensor("text", -1, 1, datatype="BYTES"),)
+            ), SPOKEN, np.array(["nothing was said", "somebody said that", "nothing said", "somebody said this"]),
+            2 / 11,
+        ),
+    ],
+    ids=["map", "wer"],
+)  # fmt: skip
+def test_boxes_and_texts_are_scored_in_the_sandbox(
+    tmp_path: Path, metric: Any, model: Any, signature: Signature, inputs: Any, labels: Any, score: float
+) -> None:
+    store = ArtifactStore(site(tmp_path).artifacts_uri)
+    file = model(tmp_path / "model" / "model.onnx")
+    source = exported(
+        model=store.put_tree(file.parent), reference=store.put_bytes(dump_npz({"input/input": inputs})),
+        signature=signature,
+    )  # fmt: skip
+    logged = store.put_bytes(dump_npz({"input": inputs, "label": labels}))
+    datasets = Datasets(validation=logged, validation_name="validation.npz")
+    target = Target(engine="onnxruntime", precisions=("fp32",))
+    result = quantize(site(tmp_path), target, source, datasets, Data(metric=metric), Quantization())
+    (fp32,) = result.candidates
+    assert fp32.score == pytest.approx(score)
+    assert len(fp32.resamples) == 200
+
+
+OWN = Data(metric=OwnMetric(python="score.py"))
+HITS = "def score(labels, predictions):\n    return float((predictions.argmax(axis=1) == labels).mean())"
+
+
+def own_metric(bench: "Bench", code: str) -> Datasets:
+    metric = ArtifactStore(bench.site.artifacts_uri).put_bytes(code.encode())
+    return bench.datasets().model_copy(update={"metric": metric})
+
+
+def test_every_precision_is_scored_by_the_author_s_own_metric(bench: "Bench", tmp_path: Path) -> None:
+    def scored(code: str) -> Candidates:
+        return quantize(bench.site, BOTH, bench.exported, own_metric(bench, code), OWN, Quantization(max_score_drop=1))
+
+    result = scored(HITS)
+    assert isinstance(result.metric, AuthorMetric)
+    fp32, int8 = sorted(result.candidates, key=lambda each: each.precision)
+    assert (fp32.score, len(fp32.resamples)) == (1.0, 200)
+    assert int8.score is not None
+    assert 0.8 < int8.score <= 1
+    other = scored(HITS + "  # as good")
+    assert other.metric != result.metric  # scores by different files can't be compared
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "open('{secret}').read()",
+        "open('{secret}', 'w').write('x')",
+        "__import__('socket').create_connection(('127.0.0.1', 1))",
+    ],
+)
+def test_a_metric_reaches_neither_files_nor_the_network(bench: "Bench", tmp_path: Path, attempt: str) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("token")
+    code = f"def score(labels, predictions):\n    {attempt.format(secret=secret)}\n    return 1.0"
+    with pytest.raises(DataInvalid, match=r"metric score\.py raised (Permission|FileNotFound|OS)\w*Error in line 2"):
+        quantize(bench.site, BOTH, bench.exported, own_metric(bench, code), OWN, Quantization())
+    assert secret.read_text() == "token"
+
+
 def test_a_faster_candidate_that_is_as_good_comes_first() -> None:
     assert judged(candidate("fp32", 2.0), candidate("int8", 1.0)) == [("int8", ""), ("fp32", "")]
 
@@ -125,6 +242,28 @@ def test_a_candidate_may_cost_no_more_of_the_metric_than_the_budget(
     why = dict(ranked)["int8"]
     assert (why == "") is kept
     assert kept or "the budget is 0.01" in why
+
+
+@pytest.mark.parametrize(
+    ("drop", "error", "judge_by", "kept", "why"),
+    [
+        (0.005, 0.02, "score", True, ""),
+        (0.005, 0.02, "interval", False, "500 samples can't decide it, about"),
+        (0.02, 0.02, "score", False, "500 samples can't decide it, about"),
+        (0.03, 0.002, "score", False, "the budget is 0.01"),
+        (0.0, 0.001, "interval", True, ""),
+    ],
+)
+def test_a_loss_that_the_samples_can_not_decide_says_how_many_would(
+    drop: float, error: float, judge_by: Any, kept: bool, why: str
+) -> None:
+    common, own = np.random.default_rng(0).normal(size=(2, 200))  # samples are hard or easy for both precisions
+    base = Evaluation(score=0.95, samples=500, resamples=tuple(0.95 + 0.03 * common))
+    lower = Evaluation(score=0.95 - drop, samples=500, resamples=tuple(0.95 - drop + 0.03 * common + error * own))
+    reason = over_budget(base, lower, "accuracy", Quantization(judge_by=judge_by))
+    assert (reason == "") is kept
+    assert why in reason
+    assert ("decide" in reason) == ("decide" in why)
 
 
 @pytest.mark.parametrize(("before", "now"), [(None, 0.9), (0.9, None), (None, None)])
@@ -241,6 +380,16 @@ def test_every_precision_is_built_scored_and_timed(bench: Bench) -> None:
     assert [(part.name, part.score) for part in by["fp32"].slices] == [(f"label={at}", 1.0) for at in range(3)]
     assert sum(part.samples for part in by["int8"].slices) == 400
     assert all(entry.memory_mb > 0 for entry in by.values())
+
+
+def test_a_large_model_is_built_in_processes_of_its_own_inside_the_sandbox(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, hidden=610_000)
+    assert model_bytes(bench.file) > 16 << 20
+    few = bench.datasets(input=bench.inputs[:30], label=bench.labels[:30])
+    target = Target(engine="onnxruntime", precisions=("fp32", "fp16"))
+    (fp16,) = [each for each in bench.quantize(few, target).candidates if each.precision == "fp16"]
+    assert fp16.score is not None
+    assert fp16.build_peak_mb > 0
 
 
 def test_int8_is_calibrated_on_its_own_data_where_they_were_logged(bench: Bench) -> None:

@@ -3,17 +3,18 @@ import math
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.gates import policy, quality
 from shiplift.runtime.gates.quality import parity_check, score_check
-from shiplift.runtime.records.precision import Slice
+from shiplift.runtime.records.precision import AuthorMetric, Slice
 from shiplift.runtime.records.serving import Champion, Package
-from shiplift.runtime.records.verdict import Check, Evidence, Outcome
+from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored
 from shiplift.runtime.spec.measurement import Regression, Slo
-from shiplift.runtime.spec.model import Data, Parity, Quality
+from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
 from tests.unit.examples import case, champion, comparison, deployment, exported, load_report, package, point
 
@@ -64,7 +65,8 @@ def test_the_worst_failing_inputs_are_named() -> None:
 
 
 def score(value: float | None, samples: int = 500, limit: float | None = 0.9, metric: Any = "accuracy") -> Check | None:
-    return score_check(value, samples, metric, Quality(min_score=limit), DATA.model_copy(update={"metric": metric}))
+    scored = Scored(version=2, target="local-cpu", score=value, samples=samples, metric=metric)
+    return score_check(scored, Quality(min_score=limit), DATA.model_copy(update={"metric": metric}))
 
 
 def test_no_limit_is_no_check() -> None:
@@ -95,7 +97,7 @@ def test_a_score_is_judged_in_the_direction_of_its_metric(
 
 
 def test_a_score_without_data_says_where_to_log_them() -> None:
-    check = score_check(None, 0, None, Quality(min_score=0.9), DATA)
+    check = score_check(Scored(version=2, target="local-cpu"), Quality(min_score=0.9), DATA)
     assert check is not None
     assert check.verdict is INCONCLUSIVE
     assert DATA.validation in check.reason
@@ -106,6 +108,85 @@ def test_too_few_samples_decide_nothing_however_good(samples: int, verdict: Outc
     check = score(1.0, samples)
     assert check is not None
     assert check.verdict is verdict
+
+
+# --- intervals of scores ---
+
+
+def spread_around(value: float, error: float) -> tuple[float, ...]:
+    """Resamples of a score with such a standard error."""
+    return tuple((value + error * np.random.default_rng(0).normal(size=200)).tolist())
+
+
+@pytest.mark.parametrize(
+    ("value", "judge_by", "verdict"),
+    [
+        (0.91, "score", PASS), (0.91, "interval", INCONCLUSIVE), (0.89, "score", INCONCLUSIVE),
+        (0.89, "interval", INCONCLUSIVE), (0.95, "interval", PASS), (0.85, "score", FAIL), (0.85, "interval", FAIL),
+    ],
+)  # fmt: skip
+def test_a_score_fails_if_its_whole_interval_does_and_passes_as_the_spec_says(
+    value: float, judge_by: Any, verdict: Outcome
+) -> None:
+    resamples = spread_around(value, 0.01)
+    scored = Scored(version=2, target="t", score=value, resamples=resamples, samples=500, metric="accuracy")
+    check = score_check(scored, Quality(min_score=0.9, judge_by=judge_by), DATA)
+    assert check is not None
+    assert (check.verdict, explained(check)) == (verdict, True)
+    assert check.low is not None
+    assert check.high is not None
+    assert check.low < value < check.high
+    if verdict is INCONCLUSIVE:
+        assert re.search(r"against the budget of 0.9: 500 samples can't decide it, about \d+ more would", check.reason)
+
+
+def test_a_champion_scored_on_the_same_samples_is_compared_sample_by_sample() -> None:
+    common = np.random.default_rng(1).normal(size=200) * 0.02  # the same samples are hard for both
+    own = np.random.default_rng(2).normal(size=200) * 0.002
+    before = champion(score=0.93, resamples=tuple(0.93 + common))
+    harmed: dict[str, Any] = {"score": 0.91, "resamples": tuple(0.91 + common + own)}
+    name = "accuracy against the champion"
+    assert against(before=before, **harmed)[name].verdict is FAIL
+    apart: dict[str, Any] = {"score": 0.91, "resamples": spread_around(0.91, 0.02)}
+    check = against(before=before, **apart)[name]
+    assert check.verdict is INCONCLUSIVE
+    assert "more would" in check.reason
+    alike: dict[str, Any] = {"score": 0.925, "resamples": spread_around(0.925, 0.02)}
+    assert against(before=before, **alike)[name].verdict is PASS
+
+
+def test_rules_on_scores_have_intervals_too() -> None:
+    part = Slice(name="label=3", score=0.88, error=0.02, samples=200)
+    mine = quality.scored(package(score=0.89, resamples=spread_around(0.89, 0.01), slices=(part,)))
+    evidence = Evidence(parity=(case(),), challenger=mine)
+    rules = (
+        Rule(metric="score", comparison=">=", limit=0.9), Rule(metric="score", comparison=">=", limit=0.95),
+        Rule(metric="score", comparison=">=", limit=0.9, slice="label=3"),
+        Rule(metric="score", comparison=">=", limit=0.85, slice="label=3"),
+    )  # fmt: skip
+    checks = list(policy.rule_checks(evidence, dataclasses.replace(LIMITS, policy=Policy(rules=rules))))
+    assert [check.verdict for check in checks] == [INCONCLUSIVE, FAIL, INCONCLUSIVE, PASS]
+    assert all(check.low is not None for check in checks)
+
+
+def test_an_author_s_metric_is_judged_in_its_direction_and_against_the_same_file_alone() -> None:
+    metric = AuthorMetric(python="cost.py", better="smaller", sha256="1" * 64)
+    mine: dict[str, Any] = {"metric": metric, "score": 3.0, "resamples": spread_around(3.0, 0.1)}
+    data = DATA.model_copy(update={"metric": OwnMetric(python="cost.py", better="smaller")})
+    for limit, verdict in ((4.0, PASS), (2.0, FAIL), (2.95, INCONCLUSIVE)):
+        check = score_check(quality.scored(package(**mine)), Quality(min_score=limit), data)
+        assert check is not None
+        assert (check.name, check.verdict, explained(check)) == ("cost.py", verdict, True)
+    before = champion(metric=metric, score=2.0, resamples=spread_around(2.0, 0.1))
+    assert against(before=before, **mine)["cost.py against the champion"].verdict is FAIL
+    edited = champion(metric=metric.model_copy(update={"sha256": "2" * 64}), score=2.0)
+    assert "cost.py against the champion" not in against(before=edited, **mine)
+
+
+def test_what_was_scored_before_there_were_intervals_is_judged_by_its_score() -> None:
+    check = score(0.8999)
+    assert check is not None
+    assert (check.verdict, check.low, check.high) == (FAIL, None, None)
 
 
 # --- load ---
@@ -179,7 +260,8 @@ def against(
 ) -> dict[str, Check]:
     mine = quality.scored(package(**score_))
     theirs = (before or champion()).package
-    return named(policy.champion_checks(given_, quality.scored(theirs) if theirs else None, mine, slo or Slo()))
+    limits = dataclasses.replace(LIMITS, slo=slo or Slo())
+    return named(policy.champion_checks(given_, quality.scored(theirs) if theirs else None, mine, limits))
 
 
 def test_without_a_champion_there_is_nothing_to_compare() -> None:

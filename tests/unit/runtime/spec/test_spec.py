@@ -49,6 +49,13 @@ def test_the_schema_for_editors_is_the_one_promised(golden: Golden) -> None:
     golden("shiplift.schema.json", json.dumps(document.schema(), indent=2) + "\n")
 
 
+def test_a_metric_of_one_s_own_has_to_be_allowed_and_may_have_any_value() -> None:
+    own = "data: {metric: {python: score.py, better: smaller}}\nquality: {min_score: 700}"
+    with pytest.raises(SpecInvalid, match=r"data\.metric score\.py is Python code: set `admission\.python: sandbox`"):
+        parse(own)
+    assert str(parse(f"admission: {{python: sandbox}}\n{own}").data.metric) == "score.py"
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
@@ -62,6 +69,10 @@ def test_the_schema_for_editors_is_the_one_promised(golden: Golden) -> None:
         ("targets: [{server: other}]", "targets.0.server"),
         ("targets: [{name: a}, {name: a}]", "targets"),
         ("admission: {pickle: allow}", "admission.pickle"),
+        ("data: {metric: {python: ../score.py}}", "data.metric.python"),
+        ("data: {metric: {python: score.sh}}", "data.metric.python"),
+        ("data: {metric: {python: score.py, better: up}}", "data.metric.better"),
+        ("data: {metric: bleu}", "data.metric"),
         ("admission: {max_size_mb: 0}", "admission.max_size_mb"),
         ("admission: {max_size_mb: .inf}", "admission.max_size_mb"),
         ("export: {opset: 16}", "export.opset"),

@@ -1,4 +1,5 @@
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,17 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
-from shiplift.runtime.base.errors import DataInvalid
+from shiplift.runtime.base.errors import DataInvalid, MissingTool
 from shiplift.runtime.precision.scoring import metrics
-from shiplift.runtime.precision.scoring.classes import predicted
+from shiplift.runtime.precision.scoring.classes import f1_of, predicted
 from shiplift.runtime.records.precision import SCALES
 
 sklearn = pytest.importorskip("sklearn.metrics")
+
+
+def class_f1(outputs: Any, labels: Any, label: Any) -> metrics.Score:
+    return metrics.score_of(f1_of(label), metrics.rows_of("f1", outputs, labels))
+
 
 _pairs = st.integers(2, 60).flatmap(
     lambda n: st.tuples(
@@ -28,7 +34,7 @@ _values = st.tuples(_matrices, _matrices)
 @given(_pairs)
 def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
-    value, error = metrics.score("accuracy", {"label": got}, expected)
+    value, error, _ = metrics.score("accuracy", {"label": got}, expected)
     assert value == pytest.approx(sklearn.accuracy_score(expected, got))
     assert error == pytest.approx(math.sqrt(value * (1 - value) / (len(got) - 1)))
 
@@ -37,7 +43,7 @@ def test_accuracy_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> 
 @given(_pairs)
 def test_f1_is_scikit_learn_s_macro_average(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     got, expected = pair
-    value, error = metrics.score("f1", {"label": got}, expected)
+    value, error, _ = metrics.score("f1", {"label": got}, expected)
     assert value == pytest.approx(sklearn.f1_score(expected, got, average="macro", zero_division=0))
     assert 0 <= error < 1
 
@@ -49,7 +55,7 @@ def test_the_f1_of_a_class_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[A
     classes = np.unique(expected)
     theirs = sklearn.f1_score(expected, got, labels=classes, average=None, zero_division=0)
     for label, score in zip(classes, theirs, strict=True):
-        value, error = metrics.class_f1({"label": got}, expected, label)
+        value, error, _ = class_f1({"label": got}, expected, label)
         assert value == pytest.approx(score)
         assert 0 <= error < 1
 
@@ -57,7 +63,7 @@ def test_the_f1_of_a_class_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[A
 def test_the_f1_of_a_class_with_a_name_has_a_bootstrap_error() -> None:
     expected = np.repeat(["cat", "dog"], 100).astype(object)
     got = np.where(np.arange(200) % 10 == 0, "dog", expected)
-    value, error = metrics.class_f1({"label": got}, expected, "cat")
+    value, error, _ = class_f1({"label": got}, expected, "cat")
     assert value == pytest.approx(90 * 2 / 190)
     assert 0.01 < error < 0.04
 
@@ -65,7 +71,7 @@ def test_the_f1_of_a_class_with_a_name_has_a_bootstrap_error() -> None:
 @settings(deadline=None, max_examples=30)
 @given(_values)
 def test_mae_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
-    value, _ = metrics.score("mae", {"out": pair[0]}, pair[1])
+    value, *_ = metrics.score("mae", {"out": pair[0]}, pair[1])
     assert value == pytest.approx(sklearn.mean_absolute_error(pair[1], pair[0]))
 
 
@@ -74,7 +80,7 @@ def test_mae_is_scikit_learn_s(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
 def test_cosine_is_scikit_learn_s_pairwise_similarity(pair: tuple[NDArray[Any], NDArray[Any]]) -> None:
     from sklearn.metrics.pairwise import cosine_similarity
 
-    value, _ = metrics.score("cosine", {"out": pair[0]}, pair[1])
+    value, *_ = metrics.score("cosine", {"out": pair[0]}, pair[1])
     assert value == pytest.approx(np.diag(cosine_similarity(*pair)).mean(), abs=1e-6)
 
 
@@ -91,12 +97,12 @@ def test_an_error_shrinks_with_the_samples() -> None:
 
 
 def test_a_single_sample_has_no_certainty() -> None:
-    assert metrics.score("accuracy", {"label": np.array([1])}, np.array([1])) == (1.0, math.inf)
+    assert metrics.score("accuracy", {"label": np.array([1])}, np.array([1]))[:2] == (1.0, math.inf)
 
 
 def test_a_smaller_error_or_loss_is_better_and_a_larger_anything_else() -> None:
     smaller = {metric for metric, scale in SCALES.items() if scale.better < 0}
-    assert smaller == {"mae", "rmse", "mape", "log_loss"}
+    assert smaller == {"mae", "rmse", "mape", "log_loss", "wer", "cer"}
 
 
 @settings(deadline=None, max_examples=10)
@@ -106,12 +112,12 @@ def test_roc_auc_and_log_loss_are_scikit_learn_s(classes: int, samples: int, see
     labels = np.concatenate([np.arange(classes), rng.integers(0, classes, samples)])
     logits = rng.normal(size=(len(labels), classes)).astype(np.float32)
     likely = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    auc, error = metrics.score("roc_auc", {"logits": logits}, labels)
+    auc, error, _ = metrics.score("roc_auc", {"logits": logits}, labels)
     scores = likely[:, 1] if classes == 2 else likely
     assert auc == pytest.approx(sklearn.roc_auc_score(labels, scores, multi_class="ovr"), abs=1e-6)
     assert 0 < error < 1
     for outputs in ({"logits": logits}, {"label": labels, "probabilities": likely}):
-        loss, _ = metrics.score("log_loss", outputs, labels)
+        loss, *_ = metrics.score("log_loss", outputs, labels)
         assert loss == pytest.approx(sklearn.log_loss(labels, likely, labels=range(classes)), rel=1e-4)
 
 
@@ -131,14 +137,11 @@ def test_names_of_classes_are_numbered_alphabetically_if_there_is_one_for_each_s
         metrics.score("roc_auc", scores, np.array(["cat", "dog", "emu"]))
     with pytest.raises(DataInvalid, match="classes from 0 to 2"):
         metrics.score("log_loss", scores, np.array([0, 1, 2]))
-    with pytest.raises(DataInvalid, match="needs an output of scores"):
+    with pytest.raises(DataInvalid, match="no output has scores"):
         metrics.score("log_loss", {"label": np.array([0, 1, 1])}, np.array([0, 1, 1]))
 
 
 def test_roc_auc_is_undefined_where_all_samples_are_of_one_class() -> None:
-    assert not metrics.defined("roc_auc", np.array([1, 1]))
-    assert metrics.defined("roc_auc", np.array(["a", "b"], dtype=object))
-    assert metrics.defined("accuracy", np.array([1, 1]))
     assert math.isnan(metrics.score("roc_auc", {"scores": np.eye(2, dtype=np.float32)}, np.array([1, 1]))[0])
 
 
@@ -166,7 +169,7 @@ def test_recall_counts_the_nearest_neighbours_that_are_kept() -> None:
     rng = np.random.default_rng(0)
     expected = rng.normal(size=(700, 16))
     assert metrics.score("recall_at_10", {"embedding": 3 * expected}, expected)[0] == 1  # lengths don't count
-    value, error = metrics.score("recall_at_10", {"embedding": expected + rng.normal(size=(700, 16))}, expected)
+    value, error, _ = metrics.score("recall_at_10", {"embedding": expected + rng.normal(size=(700, 16))}, expected)
     assert 0.05 < value < 0.9
     assert 0 < error < 0.05
 
@@ -183,6 +186,33 @@ def test_recall_is_that_of_scikit_learn_s_neighbours() -> None:
 
     shared = [len(a & b) / 10 for a, b in zip(neighbours(actual), neighbours(expected), strict=True)]
     assert metrics.score("recall_at_10", {"embedding": actual}, expected)[0] == pytest.approx(np.mean(shared))
+
+
+def test_ndcg_counts_where_the_nearest_neighbours_went() -> None:
+    rng = np.random.default_rng(0)
+    expected = rng.normal(size=(600, 16))
+    assert metrics.score("ndcg_at_10", {"embedding": 3 * expected}, expected)[0] == pytest.approx(1)
+    noisy = expected + rng.normal(size=(600, 16))
+    value, error, _ = metrics.score("ndcg_at_10", {"embedding": noisy}, expected)
+    assert 0.05 < value < 0.9
+    assert 0 < error < 0.05
+    a_bit = metrics.score("ndcg_at_10", {"embedding": expected + rng.normal(0, 0.05, (600, 16))}, expected)
+    assert value < a_bit.value < 1
+
+
+def test_ndcg_is_scikit_learn_s_over_all_neighbours() -> None:
+    rng = np.random.default_rng(1)
+    expected, actual = rng.normal(size=(2, 30, 8))
+
+    def similar(vectors: NDArray[Any]) -> NDArray[Any]:
+        unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.where(np.eye(30, dtype=bool), -2, unit @ unit.T)
+
+    worth = np.zeros((30, 30))
+    for row, order in enumerate(np.argsort(-similar(expected), axis=1)):
+        worth[row, order[:10]] = np.arange(10, 0, -1)
+    theirs = sklearn.ndcg_score(worth, similar(actual), k=10)
+    assert metrics.score("ndcg_at_10", {"embedding": actual}, expected)[0] == pytest.approx(theirs)
 
 
 @pytest.mark.parametrize(
@@ -214,9 +244,9 @@ def test_class_numbers_may_be_logged_as_floats_and_in_a_column() -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (np.eye(3), "labels of shape (3, 3)"),
+        (np.eye(3), "the labels float64 [3, 3]"),
         (np.array(["a", "b", "c"]), "text"),
-        (np.arange(5), "labels of shape (5,)"),
+        (np.arange(5), "the labels int64 [5]"),
     ],
 )
 def test_labels_that_cannot_be_compared_are_refused_not_counted_as_wrong(
@@ -227,12 +257,19 @@ def test_labels_that_cannot_be_compared_are_refused_not_counted_as_wrong(
     assert message in error.value.what
 
 
-@pytest.mark.parametrize("metric", ["mae", "cosine", "rmse", "r2", "mape", "recall_at_10"])
+@pytest.mark.parametrize("metric", ["mae", "cosine", "rmse", "r2", "mape", "recall_at_10", "ndcg_at_10"])
 @pytest.mark.parametrize("labels", [np.zeros((3, 2)), np.full((3, 3), "a"), np.zeros(0)])
 def test_expected_outputs_of_another_shape_or_kind_are_refused(metric: Any, labels: Any) -> None:
-    with pytest.raises(DataInvalid, match=f"metric {metric} needs labels"):
+    with pytest.raises(DataInvalid, match=rf"metric {metric} takes .*the labels (float64|text) \["):
         metrics.score(metric, {"out": np.eye(3, dtype=np.float32)}, labels)
 
 
 def test_zero_vectors_have_no_direction_and_no_nan() -> None:
     assert metrics.score("cosine", {"out": np.zeros((2, 3))}, np.ones((2, 3)))[0] == 0
+
+
+def test_a_library_that_is_not_installed_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rapidfuzz.distance.Levenshtein", None)
+    with pytest.raises(MissingTool, match="rapidfuzz") as error:
+        metrics.score("wer", {"text": np.array(["a"], dtype=object)}, np.array(["a"]))
+    assert "shiplift[metrics]" in error.value.do
