@@ -41,6 +41,7 @@ def check(
         reasons=reasons,
         order=order,
         edges=tuple(types.edges),
+        tensors=types.given,
         members=tuple(Member(name=name, package=package) for name, package in packages.items()),
         problems=tuple(sorted(problems, key=lambda problem: (problem.line, problem.path))),
         digest="" if problems else _digest(spec, packages, sources),

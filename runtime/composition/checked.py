@@ -2,9 +2,12 @@
 
 from typing import Literal
 
+from pydantic import Field
+
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Datatype
+from shiplift.runtime.spec.pipeline import TensorType
 
 Way = Literal["ensemble", "bls"]
 
@@ -52,8 +55,9 @@ class Edge(Record):
 class CheckedPipeline(Record):
     """A pipeline after its check. With `problems` it can't run; what else is here is what could still be found out.
 
-    `order` has the steps, each after those whose tensors it takes. `reasons` say why it needs BLS; a static graph has
-    none, and is an ensemble. `digest` names the bundle: the definition, the code, and every member's package.
+    `order` has the steps, each after those whose tensors it takes; `tensors` are what they give when they run.
+    `reasons` say why it needs BLS; a static graph has none, and is an ensemble. `digest` names the bundle: the
+    definition, the code, and every member's package.
     """
 
     name: str
@@ -61,6 +65,7 @@ class CheckedPipeline(Record):
     reasons: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
     edges: tuple[Edge, ...] = ()
+    tensors: dict[str, TensorType] = Field(default_factory=dict)
     members: tuple[Member, ...] = ()
     problems: tuple[Problem, ...] = ()
     digest: str = ""

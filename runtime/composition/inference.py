@@ -20,6 +20,7 @@ class Types:
     packages: Mapping[str, Package]
     givers: Mapping[str, str]
     known: dict[str, TensorType] = field(default_factory=dict)
+    given: dict[str, TensorType] = field(default_factory=dict)  # by the steps themselves, when they run
     edges: list[Edge] = field(default_factory=list)
     complaints: list[Complaint] = field(default_factory=list)
 
@@ -116,6 +117,7 @@ class Types:
 
     def _give(self, name: str, step: Step, gives: Mapping[str, TensorType]) -> None:
         """Notes the types of what a step gives, whether it runs or not."""
+        self.given.update(gives)
         for tensor, kind in gives.items():
             other = step.otherwise.get(tensor)
             if not step.may_not_run:

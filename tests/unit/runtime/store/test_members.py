@@ -62,7 +62,7 @@ def found(
     return promoted.find(PipelineMember(**{"model": "digits"} | wanted))
 
 
-PINNED = {"follow": "pinned"}
+PINNED: dict[str, Any] = {"follow": "pinned"}
 
 
 def test_the_champion_is_what_production_serves() -> None:
