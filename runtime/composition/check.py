@@ -120,6 +120,22 @@ def _reasons(spec: PipelineSpec) -> Iterator[str]:
         parts = [part for part, has in _dynamic(step).items() if has]
         if parts:
             yield f"{name} has {', '.join(parts)}"
+    yield from _beyond_ensembles(spec)
+
+
+def _beyond_ensembles(spec: PipelineSpec) -> Iterator[str]:
+    """Why Triton can't run a static graph as an ensemble, whichever of its outputs a client asks for.
+
+    It leaves out the steps that only the other outputs need, and goes wrong in two cases (EnsembleContext in
+    ensemble_scheduler.cc, as of 2.51 and later): it leaves out the step of an output that is not asked for even if
+    another step takes that output, and it counts an input that nobody needs as an output of the first step.
+    """
+    taken = {end.tensor for end in wiring.takers(spec) if end.step != wiring.CLIENT}
+    for name in spec.outputs:
+        if name in taken:
+            yield f"the output {name} is also taken by a step, which Triton's ensembles get wrong"
+    if len(spec.inputs) > 1 and len(spec.outputs) > 1:
+        yield "it has several inputs and several outputs, of which Triton's ensembles can't answer some alone"
 
 
 def _dynamic(step: Step) -> dict[str, bool]:

@@ -48,7 +48,7 @@ def ensemble(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
     witnessed = config.ensemble_scheduling.step.add(
         model_name=witness_name(spec.name, checked.digest), model_version=VERSION
     )
-    witnessed.input_map[_WITNESS_INPUT] = _smallest(spec, checked)[0]
+    witnessed.input_map[_WITNESS_INPUT] = _smallest(spec)[0]
     witnessed.output_map[BUNDLE] = BUNDLE
     return config
 
@@ -56,7 +56,7 @@ def ensemble(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
 def witness(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
     """The model that gives the bundle's digest, whatever it takes: an ensemble's step must take something."""
     config = pb.ModelConfig(name=witness_name(spec.name, checked.digest), backend="python")
-    _tensor(config.input.add(), _WITNESS_INPUT, _smallest(spec, checked)[1])
+    _tensor(config.input.add(), _WITNESS_INPUT, _smallest(spec)[1])
     _tensor(config.output.add(), BUNDLE, _BUNDLE_TYPE)
     config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
     config.parameters["bundle"].string_value = checked.digest
@@ -107,10 +107,9 @@ def _tensor(entry: Any, name: str, kind: TensorType) -> None:
     entry.dims.extend(kind.shape)
 
 
-def _smallest(spec: PipelineSpec, checked: CheckedPipeline) -> tuple[str, TensorType]:
-    """The tensor with the fewest elements, of the inputs if there is a choice: it is copied to the witness."""
-    tensors = {**spec.inputs, **checked.tensors}
-    return min(tensors.items(), key=lambda item: math.prod(_ANY if dim == -1 else dim for dim in item[1].shape))
+def _smallest(spec: PipelineSpec) -> tuple[str, TensorType]:
+    """The input with the fewest elements: it is copied to the witness."""
+    return min(spec.inputs.items(), key=lambda item: math.prod(_ANY if dim == -1 else dim for dim in item[1].shape))
 
 
 def _planned(name: str, step: Step, package: Package | None, checked: CheckedPipeline) -> dict[str, Any]:

@@ -38,6 +38,20 @@ def test_the_examples_are_sound(text: str, way: str, order: tuple[str, ...]) -> 
     assert len(result.digest) == 12
 
 
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("outputs: {label: {", "outputs: {embedding: {datatype: FP32, shape: [-1, 8]}, label: {"),
+         "the output embedding is also taken by a step, which Triton's ensembles get wrong"),
+        (("name: ranked", "name: ranked\ntimeout_s: 3"), "the pipeline has a time limit"),
+        (("member: encode", "timeout_s: 3\n    member: encode"), "embed has a time limit"),
+    ],
+)  # fmt: skip
+def test_what_triton_s_ensembles_can_t_do_runs_in_bls(change: tuple[str, str], reason: str) -> None:
+    result = checked(replaced(STATIC, *change))
+    assert (result.problems, result.way, result.reasons) == ((), "bls", (reason,))
+
+
 def test_edges_have_the_shape_that_both_ends_know() -> None:
     shapes = {(edge.tensor, edge.giver, edge.taker): edge.shape for edge in checked(OCR).edges}
     assert shapes == {

@@ -52,6 +52,10 @@ def test_two_members_at_one_version_are_one_model_and_at_two_versions_two() -> N
     assert set(members_by_name(both)) == {"encoder-2--0123456789ab", "encoder-9--0123456789ab"}
 
 
-def test_the_witness_takes_the_smallest_tensor_there_is() -> None:
+def test_the_witness_takes_the_smallest_input() -> None:
+    text = STATIC.replace("inputs: {x: {", "inputs: {big: {datatype: FP32, shape: [-1, -1]}, x: {")
     spec, checked = sound(STATIC)
-    assert graph.ensemble(spec, checked).ensemble_scheduling.step[-1].input_map["any"] == "label"
+    several = parse(text).spec
+    assert graph.ensemble(several, checked).ensemble_scheduling.step[-1].input_map["any"] == "x"
+    assert list(graph.witness(several, checked).input[0].dims) == [-1, 4]
+    assert spec.inputs.keys() == {"x"}
