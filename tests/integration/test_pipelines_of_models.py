@@ -1,6 +1,7 @@
 """Pipelines of models on the real bundled Triton: what is checked and built here answers as its members do by hand."""
 
 import itertools
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -366,6 +367,28 @@ def test_python_that_can_t_be_loaded_leaves_nothing_half_loaded(shelf: Shelf, so
         pytest.fail("it was loaded")
 
 
+def test_python_is_confined_and_gets_arrays_of_its_own(shelf: Shelf) -> None:
+    """It reads no files but the server's, writes none, connects to nobody; and may change its inputs."""
+    body = f"""import os, socket
+import numpy as np
+def tried(act):
+    try:
+        act()
+    except OSError:
+        return False
+    return True
+def cut(count):
+    count[0] += 1
+    acts = [lambda: open({str(Path(__file__))!r}), lambda: open(__file__, "a"),
+            lambda: socket.create_connection(("127.0.0.1", PORT), timeout=1)]
+    return {{"rows": np.full((count[0], 4), sum(map(tried, acts)), dtype=np.float32)}}
+"""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sources = {"cut.py": body.replace("PORT", str(listener.getsockname()[1])), "vote.py": VOTE}
+        with served(shelf, LOOP, {"two": shelf.put("two", times(2))}, sources) as pipeline:
+            np.testing.assert_array_equal(pipeline.ask(count=np.array([1]))["y"], np.zeros((2, 4)))
+
+
 # --- failures --------------------------------------------------------------------------------------------------
 
 FALLIBLE = """
@@ -403,7 +426,7 @@ def test_a_member_s_failure_is_answered_as_declared(shelf: Shelf, how: str, expe
         good, bad = np.array([[1], [3]]), np.array([[1], [9]])
         np.testing.assert_array_equal(pipeline.ask(at=good)["y"], [[1], [3]])
         if expected is None:
-            with pytest.raises(InferenceServerException, match=r"pipeline fallible: step look: .*table"):
+            with pytest.raises(InferenceServerException, match=r"pipeline fallible: step look: .*out of data bounds"):
                 pipeline.ask(at=bad)
         else:
             np.testing.assert_array_equal(pipeline.ask(at=bad)["y"], np.reshape(expected, (-1, 1)))

@@ -6,14 +6,16 @@ not answer in time is left alone, until the limit of its own execution ends it, 
 copied into bundles as `model.py`, so it can't import anything from Shiplift.
 """
 
+import functools
 import json
 import math
 import os
+import queue
 import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 
 sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep) if path]
 
@@ -102,8 +104,9 @@ class Run:
 
     def __init__(self, model, values, steps):
         self.model, self.values, self.pending = model, values, list(steps)
-        self.under_way = {}  # calls by step, each a list of futures in the order of the rows
-        self.ends = {}  # when each of these steps must have ended
+        self.under_way = {}  # by name: the step, its calls in the order of the rows, and when it must have ended
+        self.left = {}  # how many calls of each have not ended
+        self.ended = queue.SimpleQueue()  # the names of steps of which a call has ended, and the call
         self.deadline = time.monotonic() + model.plan["timeout_s"]
 
     def finish(self):
@@ -116,7 +119,7 @@ class Run:
             while self._start() or self.under_way:
                 self._wait()
         finally:
-            for step, calls in self.under_way.values():
+            for step, calls, _ in self.under_way.values():
                 self._abandon(step, calls)
 
     def _start(self):
@@ -140,8 +143,13 @@ class Run:
             self.values |= no_rows(step)
             return
         name = step["name"]
-        self.under_way[name] = (step, calls)
-        self.ends[name] = min(self.deadline, time.monotonic() + (step["timeout_s"] or math.inf))
+        self.under_way[name] = step, calls, min(self.deadline, time.monotonic() + (step["timeout_s"] or math.inf))
+        self.left[name] = len(calls)
+        for call in calls:
+            call.add_done_callback(functools.partial(self._note, name))
+
+    def _note(self, name, call):
+        self.ended.put((name, call))
 
     def _calls(self, step):
         inputs = {key: self.values[tensor] for key, tensor in step["inputs"].items()}
@@ -150,34 +158,39 @@ class Run:
         return [self.model.threads.submit(ask, step, rows) for rows in parts(step, inputs)]
 
     def _wait(self):
-        """Waits until a call has ended, or a deadline has come."""
-        if not self.under_way:
+        """Waits until a call has ended, or a step must have."""
+        ends = min((end for _, _, end in self.under_way.values()), default=self.deadline)
+        try:
+            name, call = self.ended.get(timeout=max(0, ends - time.monotonic()))
+        except queue.Empty:
+            self._expire()
             return
-        futures = [call for _, calls in self.under_way.values() for call in calls if not call.done()]
-        now = time.monotonic()
-        wait(futures, timeout=max(0, min(self.ends.values()) - now), return_when=FIRST_COMPLETED)
-        for name, (step, calls) in list(self.under_way.items()):
-            failed = next((call for call in calls if call.done() and call.exception()), None)
-            if failed or all(call.done() for call in calls) or time.monotonic() >= self.ends[name]:
-                del self.under_way[name], self.ends[name]
-                self._end(step, calls, failed)
-
-    def _end(self, step, calls, failed):
-        if failed is None and all(call.done() for call in calls):
+        if name not in self.under_way:  # it has failed already
+            return
+        self.left[name] -= 1
+        if call.exception():
+            self._stop(name, call.exception())
+        elif not self.left[name]:
+            step, calls, _ = self.under_way.pop(name)
             try:
                 self.values |= joined(step, [call.result() for call in calls])
             except Failed as error:
                 self._failed(step, error)
-            return
+
+    def _expire(self):
+        """Ends the steps whose time is up."""
+        now = time.monotonic()
+        for name, (step, _, end) in list(self.under_way.items()):
+            if now >= self.deadline:
+                limit = f"{self.model.plan['timeout_s']:g} s, the limit of a request"
+                raise Failed(f"step {name}: it has not ended after {limit}")
+            if now >= end:
+                self._stop(name, Failed(f"it has not ended after {step['timeout_s']:g} s, its limit"))
+
+    def _stop(self, name, error):
+        step, calls, _ = self.under_way.pop(name)
         self._abandon(step, calls)
-        if failed is not None:
-            self._failed(step, failed.exception())
-        elif time.monotonic() >= self.deadline:
-            raise Failed(
-                f"step {step['name']} has not ended after {self.model.plan['timeout_s']:g} s, the limit of a request"
-            )
-        else:
-            self._failed(step, Failed(f"it has not ended after {step['timeout_s']:g} s, its limit"))
+        self._failed(step, error)
 
     def _abandon(self, step, calls):
         left = [call for call in calls if not call.cancel() and not call.done()]

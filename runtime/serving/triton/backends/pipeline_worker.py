@@ -63,9 +63,12 @@ def receive(stream):
 def _exactly(stream, size):
     if not 0 <= size <= MOST_BYTES:
         raise Ended(f"a message of {size} bytes, the limit is {MOST_BYTES}")
-    body = stream.read(size)
-    if len(body) < size:
-        raise Ended("the process has ended")
+    body, at = bytearray(size), 0
+    while at < size:
+        read = stream.readinto(memoryview(body)[at:])
+        if not read:
+            raise Ended("the process has ended")
+        at += read
     return body
 
 
@@ -82,7 +85,7 @@ def _unpacked(kind, body):
     texts, at = [], 0
     while at < len(body):
         (size,) = _LENGTH.unpack_from(body, at)
-        texts.append(body[at + _LENGTH.size : at + _LENGTH.size + size])
+        texts.append(bytes(body[at + _LENGTH.size : at + _LENGTH.size + size]))
         at += _LENGTH.size + size
     array = np.empty(len(texts), dtype=object)
     array[:] = texts
