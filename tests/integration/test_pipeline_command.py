@@ -29,7 +29,7 @@ steps:
 
 
 def shiplift(lab: Lab, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [Path(sys.executable).with_name("shiplift"), "--home", lab.home, "pipeline", *words]
+    command = [str(Path(sys.executable).with_name("shiplift")), "--home", str(lab.home), "pipeline", *words]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SHIPLIFT_")}
     return subprocess.run(
         command,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import SpecInvalid
@@ -103,6 +103,7 @@ _JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(st.sampled_from([STATIC, CASCADE, OCR]), st.data())
 def test_whatever_is_written_somewhere_is_accepted_or_refused_as_a_spec(text: str, data: st.DataObject) -> None:
     body = yaml.safe_load(text)

@@ -77,7 +77,9 @@ def test_a_source_that_is_no_plain_small_file_is_a_mistake(tmp_path: Path, make:
 
 def test_nothing_is_built_of_mistakes_without_a_folder_or_of_unverified_members(tmp_path: Path) -> None:
     with pytest.raises(SpecInvalid, match="there is no member"):
-        pipeline_build.build(ENGINE, composed(tmp_path, STATIC.replace("member: encode", "member: no")), tmp_path / "b")
+        pipeline_build.build(
+            ENGINE, composed(tmp_path, STATIC.replace("member: encode", "member: nobody")), tmp_path / "b"
+        )
     with pytest.raises(UsageError, match="--out"):
         pipeline_build.build(ENGINE, composed(tmp_path, STATIC), None)
     with pytest.raises(UsageError, match="Build where the stack runs"):
