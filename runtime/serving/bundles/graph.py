@@ -73,7 +73,7 @@ def bls(spec: PipelineSpec) -> pb.ModelConfig:
 
 
 def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
-    """What `backends/pipeline_model.py` does for a request, as JSON."""
+    """What `backends/pipelines/pipeline_model.py` does for a request, as JSON."""
     packages = {member.name: member.package for member in checked.members}
     return {
         "pipeline": spec.name,

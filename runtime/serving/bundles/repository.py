@@ -18,7 +18,7 @@ from shiplift.runtime.serving.triton.repository import install
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
 
-_BACKENDS = Path(__file__).parent.parent / "triton" / "backends"
+_BACKENDS = Path(__file__).parent.parent / "triton" / "backends" / "pipelines"
 PIPELINE_MODEL = _BACKENDS / "pipeline_model.py"
 PIPELINE_WORKER = _BACKENDS / "pipeline_worker.py"
 WITNESS_MODEL = _BACKENDS / "witness_model.py"
