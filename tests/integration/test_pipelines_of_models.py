@@ -1,8 +1,11 @@
 """Pipelines of models on the real bundled Triton: what is checked and built here answers as its members do by hand."""
 
 import itertools
+import shutil
 import socket
+import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +29,7 @@ from shiplift.runtime.serving.bundles.names import members_by_name
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.config import ModelDescription
-from shiplift.runtime.serving.triton.repository import write_package
+from shiplift.runtime.serving.triton.repository import install, write_package
 from shiplift.runtime.serving.triton.server import Features, Server, private_server
 from shiplift.runtime.spec.pipeline import parse
 from shiplift.runtime.spec.serving import Serving
@@ -206,6 +209,51 @@ def test_two_bundles_load_beside_each_other_and_share_no_model(shelf: Shelf, tmp
         np.testing.assert_array_equal(pipeline.ask(x=ROWS)["six"], 6 * ROWS)
 
 
+@pytest.mark.parametrize("way", ["ensemble", "bls"])
+def test_a_switch_of_bundles_under_load_mixes_no_answers(shelf: Shelf, tmp_path: Path, way: str) -> None:
+    """The served name is moved to and fro; each answer is as a whole that of the bundle that it names."""
+    text = CHAIN if way == "ensemble" else CHAIN.replace("name: chain", "name: chain\ntimeout_s: 20")
+    old = {"two": shelf.put("two", times(2)), "three": shelf.put("three", times(3)), "top": shelf.put("top", largest())}
+    new = {**old, "two": shelf.put("two", times(20), version=2), "three": shelf.put("three", times(5), version=2)}
+    with served(shelf, text, old) as pipeline:
+        checked, graphs = sound(text, new, {}), shelf.folder / "graphs"
+        models = write_bundle(tmp_path / "next", parse(text).spec, checked, {}, shelf.store)
+        for folder in (tmp_path / "next").iterdir():
+            if folder.name != "chain":
+                folder.rename(pipeline.server.repository / folder.name)
+        for name in models:
+            if name != "chain":
+                pipeline.client.load(name)
+        for name, bundle in (("old", pipeline.server.repository), ("new", tmp_path / "next")):
+            shutil.copytree(bundle / "chain", graphs / name / "chain")
+        factors = {pipeline.checked.digest: (6, 2), checked.digest: (100, 20)}
+        switched = threading.Event()
+
+        def ask_until_switched(_: int) -> Counter[str]:
+            seen: Counter[str] = Counter()
+            while not switched.is_set():
+                answer = pipeline.ask(x=ROWS)
+                digest = answer["bundle"][0].decode()
+                six, top = factors[digest]
+                np.testing.assert_array_equal(answer["six"], six * ROWS)
+                np.testing.assert_array_equal(answer["top"][:, 0], top * ROWS.max(axis=1))
+                seen[digest] += 1
+            return seen
+
+        with ThreadPoolExecutor(4) as pool:
+            clients = [pool.submit(ask_until_switched, number) for number in range(4)]
+            try:
+                for turn in ("new", "old", "new", "old", "new"):
+                    install(graphs / turn, pipeline.server.repository, source="chain", name="chain")
+                    pipeline.client.load("chain")
+                    want = checked.digest if turn == "new" else pipeline.checked.digest
+                    assert pipeline.ask(x=ROWS)["bundle"].tolist() == [want.encode()]
+            finally:
+                switched.set()
+            seen = sum((client.result() for client in clients), Counter())
+        assert set(seen) == set(factors)
+
+
 def test_a_bundle_is_whole_or_not_there(shelf: Shelf, tmp_path: Path) -> None:
     packages = {"two": shelf.put("two", times(2)), "three": shelf.put("three", times(3)),
                 "top": shelf.put("top", largest())}  # fmt: skip
@@ -367,6 +415,14 @@ def test_python_that_can_t_be_loaded_leaves_nothing_half_loaded(shelf: Shelf, so
         pytest.fail("it was loaded")
 
 
+def test_ten_thousand_rows_are_many_requests_and_one_answer(shelf: Shelf) -> None:
+    text = LOOP.replace("max: 9", "max: 10000")
+    packages = {"two": shelf.put("two", times(2), max_batch=64)}
+    with served(shelf, text, packages, {"cut.py": CUT, "vote.py": VOTE}) as pipeline:
+        np.testing.assert_array_equal(pipeline.ask(count=np.array([10_000]))["y"], 2 * rows(10_000))
+        assert pipeline.executions("two")[0] == 157
+
+
 def test_python_is_confined_and_gets_arrays_of_its_own(shelf: Shelf) -> None:
     """It reads no files but the server's, writes none, connects to nobody; and may change its inputs."""
     body = f"""import os, socket
@@ -433,25 +489,33 @@ def test_a_member_s_failure_is_answered_as_declared(shelf: Shelf, how: str, expe
         np.testing.assert_array_equal(pipeline.ask(at=good)["y"], [[1], [3]])
 
 
-@pytest.mark.parametrize("how", ["fail", "skip"])
-def test_a_member_that_does_not_end_in_time_keeps_nobody_waiting(shelf: Shelf, how: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("timeout_s: 0.5", r"step wait: it has not ended after 0\.5 s, its limit"),
+        ("on_error: skip", r"step wait: it has not ended after 1 s, the limit of a request"),
+        ("timeout_s: 0.5, on_error: skip", ""),
+    ],
+)
+def test_a_member_that_does_not_end_in_time_keeps_nobody_waiting(shelf: Shelf, how: str, message: str) -> None:
     """It loops for batches of four, until the limit of its own executions; meanwhile others are answered."""
     text = f"""
 name: slow
+timeout_s: 1
 instances: 1
 inputs: {{x: {{datatype: FP32, shape: [-1, 4]}}}}
 outputs: {{y: {{datatype: FP32, shape: [-1, 4]}}, z: {{datatype: FP32, shape: [-1, 4]}}}}
 members: {{endless: {{model: endless}}, two: {{model: two}}}}
 steps:
-  wait: {{member: endless, inputs: {{input: x}}, outputs: {{output: y}}, timeout_s: 0.5, on_error: {how}}}
+  wait: {{member: endless, inputs: {{input: x}}, outputs: {{output: y}}, {how}}}
   quick: {{member: two, inputs: {{x: x}}, outputs: {{y: z}}}}
 """
     looping = onnx.load(endless(shelf.folder / "endless.onnx"))
     packages = {"endless": shelf.put("endless", looping, limit_s=3, max_batch=8), "two": shelf.put("two", times(2))}
     with served(shelf, text, packages) as pipeline:
         started = time.monotonic()
-        if how == "fail":
-            with pytest.raises(InferenceServerException, match=r"step wait: it has not ended after 0\.5 s, its limit"):
+        if message:
+            with pytest.raises(InferenceServerException, match=message):
                 pipeline.ask(x=rows(4))
         else:
             answer = pipeline.ask(x=rows(4))

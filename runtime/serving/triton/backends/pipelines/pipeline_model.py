@@ -180,10 +180,10 @@ class Run:
     def _expire(self):
         """Ends the steps whose time is up."""
         now = time.monotonic()
+        if now >= self.deadline:
+            limit = f"{self.model.plan['timeout_s']:g} s, the limit of a request"
+            raise Failed(f"step {', '.join(self.under_way)}: it has not ended after {limit}")
         for name, (step, _, end) in list(self.under_way.items()):
-            if now >= self.deadline:
-                limit = f"{self.model.plan['timeout_s']:g} s, the limit of a request"
-                raise Failed(f"step {name}: it has not ended after {limit}")
             if now >= end:
                 self._stop(name, Failed(f"it has not ended after {step['timeout_s']:g} s, its limit"))
 
