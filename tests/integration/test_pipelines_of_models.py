@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +209,35 @@ def test_two_bundles_load_beside_each_other_and_share_no_model(shelf: Shelf, tmp
         np.testing.assert_array_equal(pipeline.ask(x=ROWS)["six"], 6 * ROWS)
 
 
+@dataclass
+class Clients:
+    """Clients that ask a pipeline until they are stopped, and check each answer against the bundle that it names."""
+
+    pipeline: Served
+    factors: Mapping[str, tuple[float, float]]  # of `six` and of `top`, by the bundle's digest
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def ask(self, _: int) -> Counter[str]:
+        """How many answers each bundle gave."""
+        seen: Counter[str] = Counter()
+        while not self.stopped.is_set():
+            answer = self.pipeline.ask(x=ROWS)
+            digest = answer["bundle"][0].decode()
+            six, top = self.factors[digest]
+            np.testing.assert_array_equal(answer["six"], six * ROWS)
+            np.testing.assert_array_equal(answer["top"][:, 0], top * ROWS.max(axis=1))
+            seen[digest] += 1
+        return seen
+
+
+def beside(pipeline: Served, bundle: Path, models: Mapping[str, str]) -> None:
+    """Loads the members of another bundle of the same pipeline."""
+    for name in models:
+        if name != pipeline.checked.name:
+            (bundle / name).rename(pipeline.server.repository / name)
+            pipeline.client.load(name)
+
+
 @pytest.mark.parametrize("way", ["ensemble", "bls"])
 def test_a_switch_of_bundles_under_load_mixes_no_answers(shelf: Shelf, tmp_path: Path, way: str) -> None:
     """The served name is moved to and fro; each answer is as a whole that of the bundle that it names."""
@@ -216,42 +245,23 @@ def test_a_switch_of_bundles_under_load_mixes_no_answers(shelf: Shelf, tmp_path:
     old = {"two": shelf.put("two", times(2)), "three": shelf.put("three", times(3)), "top": shelf.put("top", largest())}
     new = {**old, "two": shelf.put("two", times(20), version=2), "three": shelf.put("three", times(5), version=2)}
     with served(shelf, text, old) as pipeline:
-        checked, graphs = sound(text, new, {}), shelf.folder / "graphs"
-        models = write_bundle(tmp_path / "next", parse(text).spec, checked, {}, shelf.store)
-        for folder in (tmp_path / "next").iterdir():
-            if folder.name != "chain":
-                folder.rename(pipeline.server.repository / folder.name)
-        for name in models:
-            if name != "chain":
-                pipeline.client.load(name)
-        for name, bundle in (("old", pipeline.server.repository), ("new", tmp_path / "next")):
-            shutil.copytree(bundle / "chain", graphs / name / "chain")
-        factors = {pipeline.checked.digest: (6, 2), checked.digest: (100, 20)}
-        switched = threading.Event()
-
-        def ask_until_switched(_: int) -> Counter[str]:
-            seen: Counter[str] = Counter()
-            while not switched.is_set():
-                answer = pipeline.ask(x=ROWS)
-                digest = answer["bundle"][0].decode()
-                six, top = factors[digest]
-                np.testing.assert_array_equal(answer["six"], six * ROWS)
-                np.testing.assert_array_equal(answer["top"][:, 0], top * ROWS.max(axis=1))
-                seen[digest] += 1
-            return seen
-
+        after = sound(text, new, {})
+        models = write_bundle(tmp_path / "next", parse(text).spec, after, {}, shelf.store)
+        shutil.copytree(pipeline.server.repository / "chain", tmp_path / "before" / "chain")
+        beside(pipeline, tmp_path / "next", models)
+        digests = {"next": after.digest, "before": pipeline.checked.digest}
+        clients = Clients(pipeline, {digests["before"]: (6, 2), digests["next"]: (100, 20)})
         with ThreadPoolExecutor(4) as pool:
-            clients = [pool.submit(ask_until_switched, number) for number in range(4)]
+            asking = [pool.submit(clients.ask, number) for number in range(4)]
             try:
-                for turn in ("new", "old", "new", "old", "new"):
-                    install(graphs / turn, pipeline.server.repository, source="chain", name="chain")
+                for turn in ("next", "before", "next", "before", "next"):
+                    install(tmp_path / turn, pipeline.server.repository, source="chain", name="chain")
                     pipeline.client.load("chain")
-                    want = checked.digest if turn == "new" else pipeline.checked.digest
-                    assert pipeline.ask(x=ROWS)["bundle"].tolist() == [want.encode()]
+                    assert pipeline.ask(x=ROWS)["bundle"].tolist() == [digests[turn].encode()]
             finally:
-                switched.set()
-            seen = sum((client.result() for client in clients), Counter())
-        assert set(seen) == set(factors)
+                clients.stopped.set()
+            seen = sum((each.result() for each in asking), Counter())
+        assert set(seen) == set(digests.values())
 
 
 def test_a_bundle_is_whole_or_not_there(shelf: Shelf, tmp_path: Path) -> None:
