@@ -22,7 +22,8 @@ class Problem(Record):
 
     def __str__(self) -> str:
         where = f"line {self.line}, {self.path}" if self.line else self.path
-        return f"{where}: {self.what}. {self.do}"
+        stop = "" if self.what.endswith((".", "?")) else "."
+        return f"{where}: {self.what}{stop} {self.do}"
 
 
 class Unusable(Record):

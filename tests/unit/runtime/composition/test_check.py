@@ -127,6 +127,12 @@ def test_mistakes_come_at_once_in_the_order_of_the_file() -> None:
     ]  # fmt: skip
 
 
+def test_a_problem_is_a_sentence_with_its_place() -> None:
+    member, step = map(str, checked(replaced(STATIC, "member: encode", "member: encod")).problems)
+    assert member == "line 6, members.encode: no step runs the member 'encode'. Leave it out, or use it in a step."
+    assert step.endswith("did you mean 'encode'? List it in `members`.")
+
+
 def test_an_unusable_member_is_one_problem_and_no_cascade() -> None:
     result = checked(STATIC, encode=Unusable(what="version 2 of 'encoder' is refused", do="Name another."))
     assert whats(result) == ["members.encode: version 2 of 'encoder' is refused"]

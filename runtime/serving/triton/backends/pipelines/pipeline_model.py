@@ -106,7 +106,8 @@ class Run:
         self.model, self.values, self.pending = model, values, list(steps)
         self.under_way = {}  # by name: the step, its calls in the order of the rows, and when it must have ended
         self.left = {}  # how many calls of each have not ended
-        self.ended = queue.SimpleQueue()  # the names of steps of which a call has ended, and the call
+        self.given_up = set()  # the names of those that nobody waits for any more
+        self.told = queue.SimpleQueue()  # the names of steps of which a call has ended, and the call; None: has begun
         self.deadline = time.monotonic() + model.plan["timeout_s"]
 
     def finish(self):
@@ -143,29 +144,44 @@ class Run:
             self.values |= no_rows(step)
             return
         name = step["name"]
-        self.under_way[name] = step, calls, min(self.deadline, time.monotonic() + (step["timeout_s"] or math.inf))
+        self.under_way[name] = step, calls, self.deadline if "python" in step else self._end(step)
         self.left[name] = len(calls)
         for call in calls:
             call.add_done_callback(functools.partial(self._note, name))
 
-    def _note(self, name, call):
-        self.ended.put((name, call))
+    def _end(self, step):
+        """When a step that begins now must have ended."""
+        return min(self.deadline, time.monotonic() + (step["timeout_s"] or math.inf))
+
+    def _note(self, name, call=None):
+        self.told.put((name, call))
+
+    def _turn(self, name):
+        """A Python step can begin now, unless its time was up before."""
+        if name in self.given_up:
+            raise Failed("nobody waits for it any more")
+        self._note(name)
 
     def _calls(self, step):
         inputs = {key: self.values[tensor] for key, tensor in step["inputs"].items()}
-        if "python" in step:
-            return [self.model.worker.call((step["python"], step["function"]), inputs)]
+        if "python" in step:  # its time begins when its process is there and free
+            begun = functools.partial(self._turn, step["name"])
+            return [self.model.worker.call((step["python"], step["function"]), inputs, begun)]
         return [self.model.threads.submit(ask, step, rows) for rows in parts(step, inputs)]
 
     def _wait(self):
         """Waits until a call has ended, or a step must have."""
         ends = min((end for _, _, end in self.under_way.values()), default=self.deadline)
         try:
-            name, call = self.ended.get(timeout=max(0, ends - time.monotonic()))
+            name, call = self.told.get(timeout=max(0, ends - time.monotonic()))
         except queue.Empty:
             self._expire()
             return
         if name not in self.under_way:  # it has failed already
+            return
+        if call is None:
+            step, calls, _ = self.under_way[name]
+            self.under_way[name] = step, calls, self._end(step)
             return
         self.left[name] -= 1
         if call.exception():
@@ -193,6 +209,7 @@ class Run:
         self._failed(step, error)
 
     def _abandon(self, step, calls):
+        self.given_up.add(step["name"])
         left = [call for call in calls if not call.cancel() and not call.done()]
         if left and "python" in step:
             self.model.worker.stop()
@@ -331,23 +348,25 @@ class Worker:
         self._process = None
         self._thread.submit(self._ensure).result()
 
-    def call(self, function, inputs):
-        """A future of what a function returns."""
-        return self._thread.submit(self._call, self._functions.index(function), inputs)
+    def call(self, function, inputs, begun):
+        """A future of what a function returns; `begun` is called when its turn has come."""
+        return self._thread.submit(self._call, self._functions.index(function), inputs, begun)
 
     def stop(self):
         """Kills the process, whatever it does; the call it is at fails."""
         if process := self._process:
             process.kill()
 
-    def _call(self, at, inputs):
+    def _call(self, at, inputs, begun):
         process = self._ensure()
+        begun()
         try:
             wire.send(process.stdin, {"function": at}, inputs)
             header, arrays = wire.receive(process.stdout)
         except Exception as error:  # a header of its own making, too: what an author's process says is not believed
             process.kill()
             code = process.wait()
+            self._thread.submit(self._ensure)  # for the next one
             raise Failed(f"its process ended with {code} ({type(error).__name__})") from error
         if "error" in header:
             raise Failed(str(header["error"])[:1000])
