@@ -202,9 +202,13 @@ class Step(Section):
 
 
 class PythonAdmission(Section):
-    """Whether the author's Python runs: refused, or inside the confined server with `python: sandbox`."""
+    """Whether the author's Python runs: refused, or inside the confined server with `python: sandbox`.
+
+    Each of the pipeline's `instances` has a process for it, which may allocate `memory_mb`.
+    """
 
     python: Literal["refuse", "sandbox"] = "refuse"
+    memory_mb: int = Field(1024, ge=256, le=1 << 20)
 
 
 class PipelineSpec(Section):

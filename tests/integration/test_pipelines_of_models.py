@@ -386,6 +386,7 @@ def test_a_loop_asks_once_per_full_batch_for_as_many_rows_as_there_are(shelf: Sh
         ),
         ("def cut(count): return {'other': count}", r"it returned \['other'\], the pipeline says \['rows'\]"),
         ("def cut(count): return count", "it returned ndarray, not a dict"),
+        ("def cut(count): return {'rows': [bytes(1 << 20) for _ in range(2000)]}", "step cut: MemoryError"),
         ("import os\ndef cut(count): os._exit(3)", "step cut: its process ended with 3"),
         ("import os\ndef cut(count): os.write(1, b'x' * 100); os._exit(0)", "step cut: its process ended"),
     ],

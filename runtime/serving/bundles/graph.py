@@ -79,6 +79,7 @@ def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
         "pipeline": spec.name,
         "bundle": checked.digest,
         "timeout_s": spec.timeout_s or REQUEST_TIMEOUT_S,
+        "python_memory_mb": spec.admission.memory_mb,
         "inputs": list(spec.inputs),
         "outputs": {name: _type(kind) for name, kind in spec.outputs.items()},
         "steps": [

@@ -40,7 +40,7 @@ class TritonPythonModel:
         self.bundle = pb_utils.Tensor(BUNDLE, np.array([self.plan["bundle"].encode()], dtype=object))
         self.threads = ThreadPoolExecutor(THREADS)
         functions = [(step["python"], step["function"]) for step in self.plan["steps"] if "python" in step]
-        self.worker = Worker(folder, functions) if functions else None
+        self.worker = Worker(folder, functions, self.plan["python_memory_mb"]) if functions else None
         self.needed = {}
 
     def finalize(self):
@@ -342,8 +342,8 @@ def numpy_type(datatype):
 class Worker:
     """The process that runs the author's functions, one at a time; it is started again after it was killed."""
 
-    def __init__(self, folder, functions):
-        self._folder, self._functions = folder, functions
+    def __init__(self, folder, functions, memory_mb):
+        self._folder, self._functions, self._memory_mb = folder, functions, memory_mb
         self._thread = ThreadPoolExecutor(1)
         self._process = None
         self._thread.submit(self._ensure).result()
@@ -380,7 +380,10 @@ class Worker:
     def _started(self):
         command = [python(), os.path.join(self._folder, "pipeline_worker.py"), os.path.join(self._folder, "python")]
         process = subprocess.Popen(
-            [*command, json.dumps(self._functions)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=-1
+            [*command, str(self._memory_mb), json.dumps(self._functions)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=-1,
         )
         watched = ThreadPoolExecutor(1).submit(wire.receive, process.stdout)
         try:

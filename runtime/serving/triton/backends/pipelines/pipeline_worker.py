@@ -1,14 +1,15 @@
 """Runs the Python functions of a pipeline's author: a process of its own, which can be killed when one does not end.
 
-`pipeline_model.py` starts it with the folder of the author's files, and the files and functions to load as JSON. They
-talk over its standard input and output: a message is a JSON header with its length before it, then the tensors' bytes.
-It is copied into bundles, so it can't import anything from Shiplift.
+`pipeline_model.py` starts it with the folder of the author's files, the MiB that it may allocate, and the files and
+functions to load as JSON. They talk over its standard input and output: a message is a JSON header with its length
+before it, then the tensors' bytes. It is copied into bundles, so it can't import anything from Shiplift.
 """
 
 import ctypes
 import importlib.util
 import json
 import os
+import resource
 import struct
 import sys
 
@@ -119,8 +120,9 @@ def _die_with_parent():
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL: what does not end must not outlive its model
 
 
-def main(folder, wanted):
+def main(folder, memory_mb, wanted):
     _die_with_parent()
+    resource.setrlimit(resource.RLIMIT_DATA, (memory_mb << 20, memory_mb << 20))
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what an author prints goes to the server's log
     sys.path.insert(0, folder)
@@ -142,4 +144,4 @@ def main(folder, wanted):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], json.loads(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))
