@@ -128,7 +128,7 @@ def sound(text: str, packages: Mapping[str, Package], sources: Mapping[str, str]
     return checked
 
 
-def load(client: TritonClient, checked: CheckedPipeline, models: Mapping[str, str]) -> None:
+def load(client: TritonClient, models: Mapping[str, str]) -> None:
     """Loads a bundle as whoever releases it will: members first, which is their order in the bundle."""
     for name in models:
         client.load(name)
@@ -146,7 +146,7 @@ def served(
         private_server(ENVIRONMENT, repository, Features(cache_mb=0), log=shelf.folder / "log") as server,
         TritonClient(server.grpc) as client,
     ):
-        load(client, checked, models)
+        load(client, models)
         yield Served(server, client, checked)
 
 
@@ -201,7 +201,7 @@ def test_two_bundles_load_beside_each_other_and_share_no_model(shelf: Shelf, tmp
         assert not set(models) & set(members_by_name(pipeline.checked))
         for folder in (tmp_path / "next").iterdir():
             folder.rename(pipeline.server.repository / folder.name)
-        load(pipeline.client, checked, models)
+        load(pipeline.client, models)
         np.testing.assert_array_equal(pipeline.ask(name="chain-next", x=ROWS)["six"], 60 * ROWS)
         np.testing.assert_array_equal(pipeline.ask(x=ROWS)["six"], 6 * ROWS)
         for name in reversed(models):
