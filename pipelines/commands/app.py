@@ -14,7 +14,7 @@ import typer
 
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.cluster import install, render, uninstall, values
-from shiplift.pipelines.commands.releases import cancel, gate, infer, release, report, rerun, rollback
+from shiplift.pipelines.commands.releases import cancel, gate, infer, pipeline, release, report, rerun, rollback
 from shiplift.pipelines.commands.stack import doctor, down, logs, status, up
 from shiplift.pipelines.commands.start import demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
@@ -29,6 +29,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "rollback": rollback.rollback,
     "report": report.report,
     "gate": gate.gate,
+    "pipeline": pipeline.pipeline,
     "logs": logs.logs,
     "infer": infer.infer,
     "install": install.install,

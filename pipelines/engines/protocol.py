@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Protocol
 
 from shiplift.pipelines.engines.answers import Accepted, Answer, Catalogue, Status
+from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.release import Event, ReleaseReport
-from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.serving.discovery import ServedModel
+from shiplift.runtime.spec.pipeline import PipelineSpec
+from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History
 
 
@@ -86,6 +89,12 @@ class PastReleases(Protocol):
 
     def champions(self) -> dict[str, int] | None:
         """The champion of each model (0: none); None if the registry does not answer."""
+
+    def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
+        """A pipeline's members as they were promoted, by its own names for them, or why they can't be members."""
+
+    def store(self) -> ArtifactStore:
+        """Where the packages of past releases are stored."""
 
 
 class Serving(Protocol):

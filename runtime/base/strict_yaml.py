@@ -84,6 +84,29 @@ def load(text: str, limit_bytes: int, *, by_owner: bool = False) -> Any:
         raise NotStrict(f"is not YAML: {' '.join(str(error).split())[:600]}") from error
 
 
+def lines(text: str, limit_bytes: int) -> dict[str, int]:
+    """The line, from 1, of each key and list item of a document that `load` accepts, by its path, such as `a.b.0`.
+
+    Raises:
+        NotStrict: as `load` does.
+    """
+    load(text, limit_bytes)
+    numbers: dict[str, int] = {}
+    pending = [("", yaml.compose(text, yaml.SafeLoader))]
+    while pending:
+        path, node = pending.pop()
+        items: list[tuple[str, Any, Any]] = []
+        if isinstance(node, yaml.MappingNode):
+            items = [(str(key.value), key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            items = [(str(at), value, value) for at, value in enumerate(node.value)]
+        for name, at, value in items:
+            inner = f"{path}.{name}" if path else name
+            numbers[inner] = at.start_mark.line + 1
+            pending.append((inner, value))
+    return numbers
+
+
 def _check_number(node: yaml.Node | None) -> None:
     number = isinstance(node, yaml.ScalarNode) and node.tag.rpartition(":")[2] in ("int", "float", "timestamp")
     if number and len(node.value) > MAX_NUMBER_CHARS:  # type: ignore[union-attr]

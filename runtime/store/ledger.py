@@ -158,6 +158,14 @@ class UncheckedLedger:
         except ValidationError:  # of another stage, or written by another version of Shiplift
             return None
 
+    def promotion(self) -> Promotion | None:
+        """What the version was last promoted with, whoever wrote it; None if it never was."""
+        envelope = self._texts.read_text(self._run_id, PROMOTION) if self._run_id else None
+        try:
+            return Promotion.model_validate_json(str(json.loads(envelope or "{}")["record"]))
+        except (ValueError, KeyError, TypeError, RecursionError):  # ValidationError is a ValueError
+            return None
+
     def _text(self, key: str, stage: str) -> str | None:
         envelope = self._texts.read_text(self._run_id, _path(stage, key)) if self._run_id else None
         try:

@@ -29,10 +29,11 @@ from shiplift.pipelines.engines.argo.services import service_status
 from shiplift.pipelines.engines.argo.workflows import Run
 from shiplift.runtime.base.errors import ClusterRefused, NotFound, ShipliftError
 from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, Published, ServedModel
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
@@ -42,8 +43,13 @@ from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.serving.operator.declared import Declared
 from shiplift.runtime.serving.service_proxy import client_of, transport_to
 from shiplift.runtime.spec.document import parse
+from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History
+from shiplift.runtime.store.ledger import UncheckedLedger
+from shiplift.runtime.store.members import Promoted
+from shiplift.runtime.store.published import run_of
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import TAG, check_name, model_and_version
 from shiplift.runtime.targets import catalogue, discovery, machine
@@ -169,6 +175,20 @@ class ArgoEngine:
         """The champion of each model (0: none): what production serves."""
         served = declared.versions(self._services())
         return self._past.champions() | {model: version for model, version in served.items() if version}
+
+    def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
+        """A pipeline's members as they were promoted, unverified, as `history`."""
+        served = declared.versions(self._services())
+        promoted = Promoted(
+            registry=self.registry,
+            champion=lambda model: served.get(model, 0),
+            promotion=lambda info: UncheckedLedger(self.registry, run_of(info)).promotion(),
+        )
+        return {name: promoted.find(member) for name, member in pipeline.members.items()}
+
+    def store(self) -> ArtifactStore:
+        """Where the packages of past releases are stored; its address may not be reachable from here."""
+        return ArtifactStore(self.site.artifacts_uri)
 
     @property
     def _past(self) -> Past:

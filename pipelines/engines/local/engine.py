@@ -13,19 +13,22 @@ from shiplift.pipelines.engines.local import logs, past, stack, status
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, ShipliftError, StackDown, Temporary
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.gates.report import Story
 from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Promotion
+from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.triton.served import served_version
 from shiplift.runtime.spec.document import parse
+from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.history import History, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.members import Promoted
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry, version_exists
 from shiplift.runtime.store.registry.terms import CHAMPION, check_name, model_and_version
 from shiplift.runtime.targets import catalogue, discovery, machine
@@ -168,8 +171,7 @@ class LocalEngine:
     def story(self, report: ReleaseReport) -> Story:
         """The records of a release, prepared for its report page."""
         history = self.history(report)
-        store = ArtifactStore(self.site.artifacts_uri)
-        return story_of(history, config=server_config_or_reason(store, history.package))
+        return story_of(history, config=server_config_or_reason(self.store(), history.package))
 
     def champions(self) -> dict[str, int] | None:
         """The champion of each model, which is what production serves (0: none); None without the registry's answer."""
@@ -179,6 +181,21 @@ class LocalEngine:
             return {model: served_version(self.home, model) or aliases.get(CHAMPION, 0) for model, _, aliases in models}
         except ShipliftError:
             return None
+
+    def members(self, pipeline: PipelineSpec) -> dict[str, Package | Unusable]:
+        """A pipeline's members as they were promoted; their records are genuine, and their files are stored."""
+        site = stack.site(self.home, stack.require(self.home))
+        promoted = Promoted(
+            registry=RestRegistry(site.registry_uri, timeout_s=PATIENT_S),
+            champion=lambda model: served_version(self.home, model),
+            promotion=lambda info: Ledger(site, Request(model=info.name, version=info.version)).promotion(),
+            store=self.store(),
+        )
+        return {name: promoted.find(member) for name, member in pipeline.members.items()}
+
+    def store(self) -> ArtifactStore:
+        """Where the packages of past releases are stored."""
+        return ArtifactStore(self.site.artifacts_uri)
 
     # --- serving ---
 

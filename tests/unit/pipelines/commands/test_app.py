@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from shiplift.pipelines.commands.app import app, main
 from shiplift.runtime.spec import document
 from tests.unit.examples import Golden
+from tests.unit.pipelines_of_models import STATIC
 
 COMMAND = Path(sys.executable).with_name("shiplift")
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -50,6 +51,7 @@ def test_the_commands_are_these() -> None:
     assert set(COMMANDS) == {
         "up", "down", "status", "release", "rerun", "cancel", "rollback", "report", "gate", "logs", "infer", "init",
         "schema", "targets", "doctor", "demo", "install", "render", "uninstall", "values",
+        "pipeline",
     }  # fmt: skip
 
 
@@ -180,6 +182,23 @@ def test_the_schema_printed_is_the_schema_promised(shiplift: Shiplift, golden: G
     done = shiplift("schema")
     assert done.returncode == 0
     golden("shiplift.schema.json", done.stdout)
+
+
+def test_the_schema_of_a_pipeline_is_the_schema_promised(shiplift: Shiplift, golden: Golden) -> None:
+    done = shiplift("schema", "pipeline")
+    assert done.returncode == 0
+    golden("pipeline.schema.json", done.stdout)
+
+
+def test_a_pipeline_needs_a_stack_that_knows_its_members(shiplift: Shiplift, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(STATIC)
+    done = shiplift("pipeline", "check", file, home=tmp_path / "home")
+    assert (done.returncode, done.stdout) == (69, "")
+    file.write_text("name: [")
+    done = shiplift("pipeline", "check", file, home=tmp_path / "home")
+    assert done.returncode == 65
+    assert "the pipeline is not YAML" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["triton", "digits/3", "nothing"])

@@ -11,7 +11,7 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Endpoint, Package, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.ledger import Ledger, artifacts_of
+from shiplift.runtime.store.ledger import PROMOTION, Ledger, UncheckedLedger, artifacts_of
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import VersionInfo
 from tests.unit.examples import exported, package, site
@@ -201,3 +201,19 @@ def test_a_version_that_is_gone_was_deleted_during_its_release(tmp_path: Path, r
     runs.version = gone  # type: ignore[method-assign, assignment]
     explained = str(records.explain(error))
     assert explained.startswith("version 3 of 'digits' was deleted while its release was under way. Register it again")
+
+
+@pytest.mark.parametrize("body", [None, "", "[]", "{}", '{"record": "{}"}', '{"record": 3}', "["])
+def test_without_the_key_a_promotion_is_read_as_it_is_and_anything_else_is_none(
+    tmp_path: Path, runs: Runs, record: Package, body: str | None
+) -> None:
+    promotion = Promotion(
+        model="digits", version=3, alias="champion", endpoint=Endpoint(http="", grpc=""), package=record
+    )  # fmt: skip
+    ledger(tmp_path, runs).put_promotion(promotion)
+    ((run, path),) = runs.texts
+    assert path == PROMOTION
+    assert UncheckedLedger(runs, run).promotion() == promotion
+    assert UncheckedLedger(runs, "").promotion() is None
+    runs.texts = {(run, path): body} if body is not None else {}
+    assert UncheckedLedger(runs, run).promotion() is None

@@ -19,13 +19,16 @@ from shiplift.runtime.base.errors import Cancelled, ClusterRefused, NotFound, Sp
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.request import Request
-from shiplift.runtime.records.serving import Endpoint
+from shiplift.runtime.records.serving import Endpoint, Promotion
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, Published, inside_of
+from shiplift.runtime.spec.pipeline import parse
 from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.registry.terms import TAG, VersionInfo
 from tests.unit.api_server import ApiServer, running
-from tests.unit.examples import signature, site
+from tests.unit.examples import package, signature, site
+from tests.unit.pipelines_of_models import STATIC
 
 NODE = {"type": "Pod", "id": "n1", "templateName": "admit", "startedAt": "2026-01-01T00:00:00Z"}
 
@@ -227,6 +230,31 @@ def test_a_registry_that_is_not_there_or_not_up_is_no_missing_version(
     server.faults += [0] * 4
     with pytest.raises(Temporary, match="the cluster does not answer"):
         engine.report("digits", 1)
+
+
+class Kept:
+    """A registry with one promoted version of each model."""
+
+    def aliases(self, name: str) -> dict[str, int]:
+        return {"champion": 2}
+
+    def version(self, name: str, version: int) -> VersionInfo:
+        tags = {f"{TAG}outcome": "promoted"}
+        return VersionInfo(name=name, version=version, source="", run_id=name, created_at=0, tags=tags)
+
+    def read_text(self, run_id: str, path: str) -> str:
+        endpoint = Endpoint(http="http://127.0.0.1:1", grpc="127.0.0.1:2")
+        kept = Promotion(model=run_id, version=2, alias="champion", endpoint=endpoint, package=package(model=run_id))
+        return json.dumps({"record": kept.model_dump_json(), "signature": "of a key that is not here"})
+
+
+def test_members_of_a_pipeline_are_found_without_the_key_that_verifies_them(engine: ArgoEngine) -> None:
+    vars(engine)["registry"] = Kept()
+    spec = parse(STATIC).spec
+    encode = spec.members["encode"]
+    found = engine.members(spec.model_copy(update={"members": {"encode": encode}}))
+    assert found == {"encode": package(model="encoder")}
+    assert not engine.verified
 
 
 def test_a_model_that_nothing_serves_is_not_asked(engine: ArgoEngine, server: ApiServer, tmp_path: Path) -> None:

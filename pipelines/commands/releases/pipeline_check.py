@@ -1,0 +1,112 @@
+"""Checking a pipeline: its file and sources are read, its members looked up, and the result shown."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+from rich.tree import Tree
+
+from shiplift.pipelines.commands import console, edge
+from shiplift.pipelines.engines.protocol import PastReleases
+from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.base.files import Irregular, read_regular
+from shiplift.runtime.composition.check import check
+from shiplift.runtime.composition.checked import CheckedPipeline, Unusable
+from shiplift.runtime.composition.drawing import edge_type, mermaid, remarks, runs
+from shiplift.runtime.spec.pipeline import PipelineSpec, Written, parse
+
+MAX_SOURCE_BYTES = 1 << 20
+_WAYS = {"ensemble": "an ensemble: the graph is static", "bls": "BLS, in Triton's Python backend"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composed:
+    """A pipeline as it was written and checked, and its Python files by their paths beside it."""
+
+    written: Written
+    checked: CheckedPipeline
+    sources: dict[str, bytes | Unusable]
+
+
+def compose(engine: PastReleases, file: Path, text: str) -> Composed:
+    """Reads a pipeline's text, looks up its members, and checks it.
+
+    Raises:
+        SpecInvalid: it is not YAML, or has wrong fields.
+        StackDown, Temporary: who knows the members does not answer.
+    """
+    written = parse(text)
+    sources = _sources(file.parent, written.spec)
+    checked = check(written, engine.members(written.spec), sources)
+    return Composed(written=written, checked=checked, sources=sources)
+
+
+def flowchart(composed: Composed) -> str:
+    """The pipeline as a Mermaid flowchart."""
+    return mermaid(composed.written.spec, composed.checked)
+
+
+def show(composed: Composed) -> None:
+    """Draws the graph, its edges, and how it would run."""
+    spec, checked = composed.written.spec, composed.checked
+    console.stdout.print(_tree(spec, checked))
+    table = Table("tensor", "from", "to", "type", box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for each in checked.edges:
+        table.add_row(each.tensor, each.giver or "(request)", each.taker or "(answer)", escape(edge_type(each)))
+    console.stdout.print(table)
+    console.echo(f"runs as {_WAYS[checked.way]}{_because(checked)}")
+    if checked.digest:
+        console.echo(f"bundle {checked.digest}")
+
+
+def end(composed: Composed, *, told: bool) -> None:
+    """Lists what is wrong, unless the result has `told` it, and exits accordingly."""
+    problems = composed.checked.problems
+    if problems and not told:
+        for problem in problems:
+            edge.say(str(problem))
+    if problems:
+        raise typer.Exit(SpecInvalid.exit_code)
+
+
+def require_sound(composed: Composed) -> None:
+    """Whether a pipeline can be built.
+
+    Raises:
+        SpecInvalid: its check found mistakes; the message lists them.
+    """
+    if problems := composed.checked.problems:
+        raise SpecInvalid("\n".join(map(str, problems)), do="Fix them all: nothing was written.")
+
+
+def _because(checked: CheckedPipeline) -> str:
+    return f": {'; '.join(checked.reasons)}" if checked.reasons else ""
+
+
+def _tree(spec: PipelineSpec, checked: CheckedPipeline) -> Tree:
+    """The steps in the order they run, each with what it runs, takes and gives."""
+    members = {member.name: member for member in checked.members}
+    tree = Tree(f"{escape(spec.name)}  ({', '.join(spec.inputs)}) -> ({', '.join(spec.outputs)})")
+    for name in checked.order or spec.steps:
+        step = spec.steps[name]
+        gives = f"({', '.join(step.inputs.values())}) -> ({', '.join(step.gives)})"
+        branch = tree.add(escape(f"{name}: {runs(step, members)}  {gives}"))
+        for remark in remarks(step):
+            branch.add(escape(remark), style="dim")
+    return tree
+
+
+def _sources(folder: Path, spec: PipelineSpec) -> dict[str, bytes | Unusable]:
+    """The Python files of a pipeline, or why they can't be read; none of it is run or parsed here."""
+    return {step.python: _source(folder / step.python) for step in spec.steps.values() if step.python}
+
+
+def _source(file: Path) -> bytes | Unusable:
+    try:
+        return read_regular(file, MAX_SOURCE_BYTES)
+    except Irregular as error:
+        return Unusable(what=f"the file can't be read: {error}", do="Put a plain file beside the pipeline.")
+    except OSError as error:
+        return Unusable(what=f"{file.name} can't be read: {error.strerror}", do="Put it beside the pipeline.")

@@ -1,0 +1,72 @@
+"""A checked pipeline of models: its members as they were promoted, its edges, and how it runs."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.tensor import Datatype
+from shiplift.runtime.spec.pipeline import TensorType
+
+Way = Literal["ensemble", "bls"]
+
+
+class Problem(Record):
+    """What is wrong in a pipeline: where (a path in the file and its line, 0 if unknown), what, and what to do."""
+
+    path: str
+    line: int = 0
+    what: str
+    do: str
+
+    def __str__(self) -> str:
+        where = f"line {self.line}, {self.path}" if self.line else self.path
+        stop = "" if self.what.endswith((".", "?")) else "."
+        return f"{where}: {self.what}{stop} {self.do}"
+
+
+class Unusable(Record):
+    """Why a version can't be a member, and what to do."""
+
+    what: str
+    do: str
+
+
+class Member(Record):
+    """A member as it was promoted; `name` is the pipeline's for it."""
+
+    name: str
+    package: Package
+
+
+class Edge(Record):
+    """A tensor on its way: from a step to a step; an empty name is the client.
+
+    `shape` is as much as both ends know of it.
+    """
+
+    tensor: str
+    giver: str
+    taker: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+
+
+class CheckedPipeline(Record):
+    """A pipeline after its check. With `problems` it can't run; what else is here is what could still be found out.
+
+    `order` has the steps, each after those whose tensors it takes; `tensors` are what they give when they run.
+    `reasons` say why it needs BLS; a static graph has none, and is an ensemble. `digest` names the bundle: the
+    definition, the code, and every member's package.
+    """
+
+    name: str
+    way: Way
+    reasons: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    tensors: dict[str, TensorType] = Field(default_factory=dict)
+    members: tuple[Member, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    digest: str = ""

@@ -1,0 +1,151 @@
+"""A pipeline's configuration in Triton: an ensemble, or a model of the Python backend that calls the members (BLS).
+
+Both take and give whole tensors, without a batch dimension of Triton's: members batch the rows of many requests
+themselves, and a pipeline's tensors need not have the same number of rows.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.composition.types import rows_of
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.bundles.names import member_name, witness_name
+from shiplift.runtime.serving.triton.config import datatype_value
+from shiplift.runtime.spec.pipeline import (
+    BUNDLE,
+    REQUEST_TIMEOUT_S,
+    Condition,
+    Constant,
+    PipelineSpec,
+    Step,
+    TensorType,
+)
+
+VERSION = 1
+_ANY = 1000  # how large a dynamic dimension counts in the choice of a small tensor
+_WITNESS_INPUT = "any"
+
+
+def ensemble(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
+    """The pipeline as an ensemble; its output `bundle` comes from the witness, which runs only if it is asked for."""
+    config = _graph(spec)
+    config.platform = "ensemble"
+    packages = {member.name: member.package for member in checked.members}
+    for name in checked.order:
+        step, package = spec.steps[name], packages[spec.steps[name].member]
+        entry = config.ensemble_scheduling.step.add(
+            model_name=member_name(package, checked.digest), model_version=package.version
+        )
+        for key, tensor in step.inputs.items():
+            entry.input_map[key] = tensor
+        for key, output in step.outputs.items():
+            entry.output_map[key] = str(output)
+    witnessed = config.ensemble_scheduling.step.add(
+        model_name=witness_name(spec.name, checked.digest), model_version=VERSION
+    )
+    witnessed.input_map[_WITNESS_INPUT] = _smallest(spec)[0]
+    witnessed.output_map[BUNDLE] = BUNDLE
+    return config
+
+
+def witness(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
+    """The model that gives the bundle's digest, whatever it takes: an ensemble's step must take something."""
+    config = pb.ModelConfig(name=witness_name(spec.name, checked.digest), backend="python")
+    _tensor(config.input.add(), _WITNESS_INPUT, _smallest(spec)[1])
+    _tensor(config.output.add(), BUNDLE, _BUNDLE_TYPE)
+    config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
+    config.parameters["bundle"].string_value = checked.digest
+    return config
+
+
+def bls(spec: PipelineSpec) -> pb.ModelConfig:
+    """The pipeline as a model of the Python backend, which reads `plan` beside it."""
+    config = _graph(spec)
+    config.backend = "python"
+    config.instance_group.add(count=spec.instances, kind=pb.ModelInstanceGroup.KIND_CPU)
+    config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
+    return config
+
+
+def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
+    """What `backends/pipelines/pipeline_model.py` does for a request, as JSON."""
+    packages = {member.name: member.package for member in checked.members}
+    return {
+        "pipeline": spec.name,
+        "bundle": checked.digest,
+        "timeout_s": spec.timeout_s or REQUEST_TIMEOUT_S,
+        "python_memory_mb": spec.admission.memory_mb,
+        "inputs": list(spec.inputs),
+        "outputs": {name: _type(kind) for name, kind in spec.outputs.items()},
+        "steps": [
+            _planned(name, spec.steps[name], packages.get(spec.steps[name].member), checked) for name in checked.order
+        ],
+    }
+
+
+_BUNDLE_TYPE = TensorType(datatype="BYTES", shape=(1,))
+
+
+def _graph(spec: PipelineSpec) -> pb.ModelConfig:
+    """The part that both have in common: the tensors that clients see."""
+    config = pb.ModelConfig(name=serving_name(spec.name))
+    config.version_policy.specific.versions.append(VERSION)
+    for name, kind in spec.inputs.items():
+        _tensor(config.input.add(), name, kind)
+    for name, kind in {**spec.outputs, BUNDLE: _BUNDLE_TYPE}.items():
+        _tensor(config.output.add(), name, kind)
+    return config
+
+
+def _tensor(entry: Any, name: str, kind: TensorType) -> None:
+    entry.name = name
+    entry.data_type = datatype_value(kind.datatype)
+    entry.dims.extend(kind.shape)
+
+
+def _smallest(spec: PipelineSpec) -> tuple[str, TensorType]:
+    """The input with the fewest elements: it is copied to the witness."""
+    return min(spec.inputs.items(), key=lambda item: math.prod(_ANY if dim == -1 else dim for dim in item[1].shape))
+
+
+def _planned(name: str, step: Step, package: Package | None, checked: CheckedPipeline) -> dict[str, Any]:
+    gives = {key: output if isinstance(output, str) else key for key, output in step.outputs.items()}
+    runs = (
+        {"model": member_name(package, checked.digest), "version": package.version, "rows": rows_of(package)}
+        if package
+        else {"python": step.python, "function": step.called}
+    )
+    return {
+        "name": name,
+        **runs,
+        "inputs": dict(step.inputs),
+        "outputs": gives,
+        "types": {tensor: _type(checked.tensors[tensor]) for tensor in gives.values()},
+        "when": _condition(step.when),
+        "for_each": step.for_each.model_dump() if step.for_each else None,
+        "on_error": step.on_error,
+        "otherwise": dict(step.otherwise),
+        "defaults": {tensor: _constant(value) for tensor, value in step.defaults.items()},
+        "timeout_s": step.timeout_s,
+    }
+
+
+def _type(kind: TensorType) -> dict[str, Any]:
+    return {"datatype": kind.datatype, "shape": list(kind.shape)}
+
+
+def _condition(when: Condition | None) -> Mapping[str, Any] | None:
+    """A condition with its one comparison by name."""
+    if when is None:
+        return None
+    comparison = next(name for name in ("below", "at_least", "equals") if getattr(when, name) is not None)
+    return {"tensor": when.tensor, "is": comparison, "limit": getattr(when, comparison), "of": when.of}
+
+
+def _constant(constant: Constant) -> Mapping[str, Any]:
+    return {"value": constant.value, "shape": list(constant.shape) if constant.shape is not None else None}

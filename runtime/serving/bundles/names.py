@@ -1,0 +1,24 @@
+"""The names of a bundle's models in a server: with its digest, so that two bundles never share a model.
+
+A member is then loaded beside those of the bundle that serves, and never reloaded in place, which would unload what
+uses it. No registered model has such a name: `serving_name` never contains `--`.
+"""
+
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.records.serving import Package
+
+
+def member_name(package: Package, digest: str) -> str:
+    """The name of a member; two members at the same version of a model are one."""
+    return f"{serving_name(package.model)}-{package.version}--{digest}"
+
+
+def members_by_name(checked: CheckedPipeline) -> dict[str, Package]:
+    """The bundle's packages by their names in the server."""
+    return {member_name(member.package, checked.digest): member.package for member in checked.members}
+
+
+def witness_name(pipeline: str, digest: str) -> str:
+    """The name of the small model that says which bundle answered, where the graph itself can't."""
+    return f"{serving_name(pipeline)}-bundle--{digest}"

@@ -1,0 +1,85 @@
+"""A bundle on disk: a Triton repository with the members of a pipeline and its graph, complete or not there at all."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from shiplift.runtime.base.errors import UsageError
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.serving.bundles import graph
+from shiplift.runtime.serving.bundles.names import members_by_name
+from shiplift.runtime.serving.triton.config import render
+from shiplift.runtime.serving.triton.repository import install
+from shiplift.runtime.spec.pipeline import PipelineSpec
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+_BACKENDS = Path(__file__).parent.parent / "triton" / "backends" / "pipelines"
+PIPELINE_MODEL = _BACKENDS / "pipeline_model.py"
+PIPELINE_WORKER = _BACKENDS / "pipeline_worker.py"
+WITNESS_MODEL = _BACKENDS / "witness_model.py"
+PLAN = "pipeline.json"
+_PYTHON = "python"  # the folder of the author's files, beside the plan
+
+
+def write_bundle(
+    to: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], store: ArtifactStore
+) -> dict[str, str]:
+    """Writes the repository into the new or empty folder `to`; returns what each of its models is.
+
+    Members come first, since the graph can't be loaded without them.
+
+    Raises:
+        UsageError: the folder is not empty.
+        ArtifactCorrupt: a member's package is missing or altered.
+        StorageFull: no space is left.
+    """
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UsageError(f"{to} is there already, and not an empty folder", do="Name a new folder with --out.")
+    to.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{to.name}-", dir=to.parent) as scratch:
+        repository = Path(scratch) / "repository"
+        repository.mkdir()
+        models = {}
+        for name, package in members_by_name(checked).items():
+            tree = store.fetch(package.repository, Path(scratch) / name)
+            install(tree, repository, source=serving_name(package.model), name=name)
+            models[name] = f"{package.model} {package.version}, {package.described}"
+        models |= _write_graph(repository, spec, checked, sources)
+        if to.exists():
+            to.rmdir()
+        repository.rename(to)
+    return models
+
+
+def _write_graph(
+    repository: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes]
+) -> dict[str, str]:
+    name = serving_name(spec.name)
+    plan = json.dumps(graph.plan(spec, checked), indent=1, sort_keys=True) + "\n"
+    if checked.way == "ensemble":
+        witness = graph.witness(spec, checked)
+        shutil.copyfile(WITNESS_MODEL, _write(repository, witness) / "model.py")
+        (_write(repository, graph.ensemble(spec, checked)) / PLAN).write_text(plan)
+        return {witness.name: "says which bundle answers", name: "the pipeline, as an ensemble"}
+    version = _write(repository, graph.bls(spec))
+    shutil.copyfile(PIPELINE_MODEL, version / "model.py")
+    shutil.copyfile(PIPELINE_WORKER, version / PIPELINE_WORKER.name)
+    (version / PLAN).write_text(plan)
+    for path, source in sources.items():
+        file = version / _PYTHON / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(source)
+    return {name: "the pipeline, in BLS"}
+
+
+def _write(repository: Path, config: pb.ModelConfig) -> Path:
+    """Writes a model's configuration; returns the folder of its version."""
+    version = repository / str(config.name) / str(graph.VERSION)
+    version.mkdir(parents=True)
+    (version.parent / "config.pbtxt").write_text(render(config))
+    return version

@@ -1,0 +1,406 @@
+"""Runs a pipeline of models inside Triton's Python backend (BLS), as `pipeline.json` beside it says.
+
+Steps start as soon as their tensors are there. Members are called from threads, and answer from wherever they run;
+the author's Python runs in a process of its own (`pipeline_worker.py`). Every wait has a deadline: a member that does
+not answer in time is left alone, until the limit of its own execution ends it, and a Python function is killed. It is
+copied into bundles as `model.py`, so it can't import anything from Shiplift.
+"""
+
+import functools
+import json
+import math
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep) if path]
+
+import numpy as np
+import pipeline_worker as wire
+import triton_python_backend_utils as pb_utils
+
+THREADS = 32  # calls of members at once
+START_S = 60  # for the author's modules to be imported
+BUNDLE = "bundle"
+
+
+class Failed(Exception):
+    """A step failed, or a request can't be answered: what the client is told."""
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = os.path.join(args["model_repository"], args["model_version"])
+        with open(os.path.join(folder, "pipeline.json")) as file:
+            self.plan = json.load(file)
+        self.bundle = pb_utils.Tensor(BUNDLE, np.array([self.plan["bundle"].encode()], dtype=object))
+        self.threads = ThreadPoolExecutor(THREADS)
+        functions = [(step["python"], step["function"]) for step in self.plan["steps"] if "python" in step]
+        self.worker = Worker(folder, functions, self.plan["python_memory_mb"]) if functions else None
+        self.needed = {}
+
+    def finalize(self):
+        if self.worker:
+            self.worker.stop()
+        self.threads.shutdown(wait=False, cancel_futures=True)
+
+    def execute(self, requests):
+        return [self._response(request) for request in requests]
+
+    def _response(self, request):
+        wanted = set(request.requested_output_names())
+        try:
+            outputs = self._outputs(request, wanted - {BUNDLE})
+        except Failed as error:
+            return pb_utils.InferenceResponse([], pb_utils.TritonError(f"pipeline {self.plan['pipeline']}: {error}"))
+        tensors = [pb_utils.Tensor(name, array) for name, array in outputs.items()]
+        return pb_utils.InferenceResponse([*tensors, *([self.bundle] if BUNDLE in wanted else [])])
+
+    def _outputs(self, request, wanted):
+        values = {name: pb_utils.get_input_tensor_by_name(request, name).as_numpy() for name in self.plan["inputs"]}
+        run = Run(self, values, self._steps(frozenset(wanted)))
+        run.finish()
+        return {
+            name: self._promised(name, kind, run.values)
+            for name, kind in self.plan["outputs"].items()
+            if name in wanted
+        }
+
+    def _promised(self, name, kind, values):
+        """An output of the shape that clients were promised."""
+        array = values[name]
+        if not fits(array.shape, kind["shape"]):
+            raise Failed(f"the output {name} has the shape {list(array.shape)}, which is not {kind['shape']}")
+        return array
+
+    def _steps(self, wanted):
+        """The steps that the wanted outputs need, in their order."""
+        if wanted not in self.needed:
+            tensors, steps = set(wanted), []
+            for step in reversed(self.plan["steps"]):
+                if tensors & set(step["outputs"].values()):
+                    steps.append(step)
+                    tensors |= takes(step)
+            self.needed[wanted] = steps[::-1]
+        return self.needed[wanted]
+
+
+def takes(step):
+    """The tensors that must be there before a step can start."""
+    looked_at = {step["when"]["tensor"]} if step["when"] else set()
+    return {*step["inputs"].values(), *step["otherwise"].values(), *looked_at}
+
+
+def fits(shape, wanted):
+    return len(shape) == len(wanted) and all(want in (-1, size) for size, want in zip(shape, wanted))
+
+
+class Run:
+    """One request on its way through the steps; `values` are the tensors so far."""
+
+    def __init__(self, model, values, steps):
+        self.model, self.values, self.pending = model, values, list(steps)
+        self.under_way = {}  # by name: the step, its calls in the order of the rows, and when it must have ended
+        self.left = {}  # how many calls of each have not ended
+        self.given_up = set()  # the names of those that nobody waits for any more
+        self.told = queue.SimpleQueue()  # the names of steps of which a call has ended, and the call; None: has begun
+        self.deadline = time.monotonic() + model.plan["timeout_s"]
+
+    def finish(self):
+        """Runs every step.
+
+        Raises:
+            Failed: one failed, and its `on_error` does not say what to do instead; or time is up.
+        """
+        try:
+            while self._start() or self.under_way:
+                self._wait()
+        finally:
+            for step, calls, _ in self.under_way.values():
+                self._abandon(step, calls)
+
+    def _start(self):
+        """Starts what can start; steps that don't run may let others start. Returns whether any is left."""
+        while ready := [step for step in self.pending if takes(step) <= self.values.keys()]:
+            for step in ready:
+                self.pending.remove(step)
+                self._begin(step)
+        return bool(self.pending)
+
+    def _begin(self, step):
+        try:
+            if step["when"] and not holds(step["when"], self.values[step["when"]["tensor"]]):
+                self._without(step)
+                return
+            calls = self._calls(step)
+        except Failed as error:
+            self._failed(step, error)
+            return
+        if not calls:
+            self.values |= no_rows(step)
+            return
+        name = step["name"]
+        self.under_way[name] = step, calls, self.deadline if "python" in step else self._end(step)
+        self.left[name] = len(calls)
+        for call in calls:
+            call.add_done_callback(functools.partial(self._note, name))
+
+    def _end(self, step):
+        """When a step that begins now must have ended."""
+        return min(self.deadline, time.monotonic() + (step["timeout_s"] or math.inf))
+
+    def _note(self, name, call=None):
+        self.told.put((name, call))
+
+    def _turn(self, name):
+        """A Python step can begin now, unless its time was up before."""
+        if name in self.given_up:
+            raise Failed("nobody waits for it any more")
+        self._note(name)
+
+    def _calls(self, step):
+        inputs = {key: self.values[tensor] for key, tensor in step["inputs"].items()}
+        if "python" in step:  # its time begins when its process is there and free
+            begun = functools.partial(self._turn, step["name"])
+            return [self.model.worker.call((step["python"], step["function"]), inputs, begun)]
+        return [self.model.threads.submit(ask, step, rows) for rows in parts(step, inputs)]
+
+    def _wait(self):
+        """Waits until a call has ended, or a step must have."""
+        ends = min((end for _, _, end in self.under_way.values()), default=self.deadline)
+        try:
+            name, call = self.told.get(timeout=max(0, ends - time.monotonic()))
+        except queue.Empty:
+            self._expire()
+            return
+        if name not in self.under_way:  # it has failed already
+            return
+        if call is None:
+            step, calls, _ = self.under_way[name]
+            self.under_way[name] = step, calls, self._end(step)
+            return
+        self.left[name] -= 1
+        if call.exception():
+            self._stop(name, call.exception())
+        elif not self.left[name]:
+            step, calls, _ = self.under_way.pop(name)
+            try:
+                self.values |= joined(step, [call.result() for call in calls])
+            except Failed as error:
+                self._failed(step, error)
+
+    def _expire(self):
+        """Ends the steps whose time is up."""
+        now = time.monotonic()
+        if now >= self.deadline:
+            limit = f"{self.model.plan['timeout_s']:g} s, the limit of a request"
+            raise Failed(f"step {', '.join(self.under_way)}: it has not ended after {limit}")
+        for name, (step, _, end) in list(self.under_way.items()):
+            if now >= end:
+                self._stop(name, Failed(f"it has not ended after {step['timeout_s']:g} s, its limit"))
+
+    def _stop(self, name, error):
+        step, calls, _ = self.under_way.pop(name)
+        self._abandon(step, calls)
+        self._failed(step, error)
+
+    def _abandon(self, step, calls):
+        self.given_up.add(step["name"])
+        left = [call for call in calls if not call.cancel() and not call.done()]
+        if left and "python" in step:
+            self.model.worker.stop()
+
+    def _failed(self, step, error):
+        if step["on_error"] == "fail":
+            raise Failed(f"step {step['name']}: {error}") from error
+        print(f"shiplift: {self.model.plan['pipeline']}: step {step['name']}: {error}", file=sys.stderr, flush=True)
+        if step["on_error"] == "skip":
+            self._without(step)
+        else:
+            self.values |= constants(step, self.values)
+
+    def _without(self, step):
+        """The tensors of a step that does not run: those that stand in for them, or no rows."""
+        stand_ins = {tensor: self.values[other] for tensor, other in step["otherwise"].items()}
+        self.values |= no_rows(step) | stand_ins
+
+
+# --- members -----------------------------------------------------------------------------------------------
+
+
+def parts(step, inputs):
+    """The inputs of each call of a member: all rows at once, or in a loop as many as the member takes."""
+    loop = step["for_each"]
+    iterated = [key for key, tensor in step["inputs"].items() if not loop or tensor in loop["over"]]
+    counts = {step["inputs"][key]: len(inputs[key]) for key in iterated}
+    if len(set(counts.values())) > 1:
+        raise Failed(f"its inputs differ in their number of rows: {counts}")
+    rows = next(iter(counts.values()))
+    if loop and rows > loop["max"]:
+        raise Failed(f"{', '.join(counts)} has {rows} rows, the limit is {loop['max']} (`for_each.max`)")
+    for key, array in inputs.items():
+        if key not in iterated and len(array) != 1:
+            raise Failed(f"{step['inputs'][key]} has {len(array)} rows, and is no part of the loop: it needs one")
+    if not rows:
+        return []
+    if not loop:
+        return [inputs]
+    starts = range(0, rows, step["rows"])
+    return [
+        {key: array[start : start + step["rows"]] if key in iterated
+         else np.repeat(array, min(step["rows"], rows - start), axis=0) for key, array in inputs.items()}
+        for start in starts
+    ]  # fmt: skip
+
+
+def ask(step, inputs):
+    """A member's answer to one request."""
+    request = pb_utils.InferenceRequest(
+        model_name=step["model"],
+        model_version=step["version"],
+        requested_output_names=list(step["outputs"]),
+        inputs=[pb_utils.Tensor(key, np.ascontiguousarray(array)) for key, array in inputs.items()],
+    )
+    response = request.exec()
+    if response.has_error():
+        raise Failed(response.error().message())
+    return {
+        tensor: pb_utils.get_output_tensor_by_name(response, key).as_numpy() for key, tensor in step["outputs"].items()
+    }
+
+
+def joined(step, answers):
+    """The tensors of a step from the answers to its calls, one after another."""
+    if "python" in step:
+        return returned(step, answers[0])
+    if len(answers) == 1:
+        return answers[0]
+    try:
+        return {tensor: np.concatenate([answer[tensor] for answer in answers]) for tensor in answers[0]}
+    except ValueError as error:
+        raise Failed(f"its answers for different rows differ in their shapes: {error}") from error
+
+
+def returned(step, answer):
+    """What a Python function returned, if that is what the pipeline says."""
+    if answer.keys() != step["types"].keys():
+        raise Failed(f"it returned {sorted(answer)}, the pipeline says {sorted(step['types'])}")
+    for tensor, kind in step["types"].items():
+        actual = wire.datatype(answer[tensor])
+        if actual != kind["datatype"] or not fits(answer[tensor].shape, kind["shape"]):
+            shape = list(answer[tensor].shape)
+            raise Failed(
+                f"it returned {tensor} as {actual}{shape}, the pipeline says {kind['datatype']}{kind['shape']}"
+            )
+    return answer
+
+
+# --- conditions and stand-ins ------------------------------------------------------------------------------
+
+
+def holds(when, array):
+    """Whether a condition lets its step run."""
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise Failed(f"its condition can't be decided: {when['tensor']} has NaN")
+    limit = when["limit"].encode() if isinstance(when["limit"], str) else when["limit"]
+    compare = {"below": np.less, "at_least": np.greater_equal, "equals": np.equal}[when["is"]]
+    return bool(getattr(np, when["of"])(compare(array, limit)))
+
+
+def no_rows(step):
+    return {
+        tensor: np.zeros([0, *(max(size, 0) for size in kind["shape"][1:])], dtype=numpy_type(kind["datatype"]))
+        for tensor, kind in step["types"].items()
+    }
+
+
+def constants(step, values):
+    """The declared values of a step that failed."""
+    rows = 1 if "python" in step else len(values[next(iter(step["inputs"].values()))])
+    filled = {}
+    for tensor, constant in step["defaults"].items():
+        kind, value = step["types"][tensor], constant["value"]
+        own = [rows if kind["shape"][0] == -1 else kind["shape"][0], *kind["shape"][1:]]
+        value = value.encode() if isinstance(value, str) else value
+        filled[tensor] = np.full(
+            own if constant["shape"] is None else constant["shape"], value, dtype=numpy_type(kind["datatype"])
+        )
+    return filled
+
+
+def numpy_type(datatype):
+    return object if datatype == "BYTES" else pb_utils.triton_string_to_numpy(f"TYPE_{datatype}")
+
+
+# --- the author's Python -----------------------------------------------------------------------------------
+
+
+class Worker:
+    """The process that runs the author's functions, one at a time; it is started again after it was killed."""
+
+    def __init__(self, folder, functions, memory_mb):
+        self._folder, self._functions, self._memory_mb = folder, functions, memory_mb
+        self._thread = ThreadPoolExecutor(1)
+        self._process = None
+        self._thread.submit(self._ensure).result()
+
+    def call(self, function, inputs, begun):
+        """A future of what a function returns; `begun` is called when its turn has come."""
+        return self._thread.submit(self._call, self._functions.index(function), inputs, begun)
+
+    def stop(self):
+        """Kills the process, whatever it does; the call it is at fails."""
+        if process := self._process:
+            process.kill()
+
+    def _call(self, at, inputs, begun):
+        process = self._ensure()
+        begun()
+        try:
+            wire.send(process.stdin, {"function": at}, inputs)
+            header, arrays = wire.receive(process.stdout)
+        except Exception as error:  # a header of its own making, too: what an author's process says is not believed
+            process.kill()
+            code = process.wait()
+            self._thread.submit(self._ensure)  # for the next one
+            raise Failed(f"its process ended with {code} ({type(error).__name__})") from error
+        if "error" in header:
+            raise Failed(str(header["error"])[:1000])
+        return arrays
+
+    def _ensure(self):
+        if self._process is None or self._process.poll() is not None:
+            self._process = self._started()
+        return self._process
+
+    def _started(self):
+        command = [python(), os.path.join(self._folder, "pipeline_worker.py"), os.path.join(self._folder, "python")]
+        process = subprocess.Popen(
+            [*command, str(self._memory_mb), json.dumps(self._functions)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=-1,
+        )
+        watched = ThreadPoolExecutor(1).submit(wire.receive, process.stdout)
+        try:
+            header, _ = watched.result(timeout=START_S)
+        except Exception as error:
+            process.kill()
+            raise Failed(
+                f"the Python steps can't be loaded within {START_S} s: {type(error).__name__} {error}"
+            ) from error
+        if "error" in header:
+            process.kill()
+            raise pb_utils.TritonModelException(f"the Python steps can't be loaded: {str(header['error'])[:1000]}")
+        return process
+
+
+def python():
+    """The interpreter of the server's environment, whose packages the author's code may import."""
+    site = os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep)[0]
+    own = os.path.normpath(os.path.join(site, "..", "..", "..", "bin", "python"))
+    return own if site and os.path.exists(own) else shutil.which("python3") or sys.executable

@@ -1,0 +1,536 @@
+"""Pipelines of models on the real bundled Triton: what is checked and built here answers as its members do by hand."""
+
+import itertools
+import shutil
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException
+
+from shiplift.runtime.base.errors import ArtifactCorrupt, ServerFailed, UsageError
+from shiplift.runtime.composition.check import check
+from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.model.onnx_models import signature_of
+from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.serving.bundles.names import members_by_name
+from shiplift.runtime.serving.bundles.repository import write_bundle
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.config import ModelDescription
+from shiplift.runtime.serving.triton.repository import install, write_package
+from shiplift.runtime.serving.triton.server import Features, Server, private_server
+from shiplift.runtime.spec.pipeline import parse
+from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.store.artifacts import ArtifactStore
+from tests.integration.backends import ENVIRONMENT, NAMES, lookup, model
+from tests.unit.examples import endless
+
+pytestmark = pytest.mark.integration
+ROWS = np.arange(8, dtype=np.float32).reshape(2, 4)
+
+
+# --- members ---------------------------------------------------------------------------------------------------
+
+
+def times(factor: float) -> Any:
+    """y = factor x, for rows of four."""
+    constant = numpy_helper.from_array(np.array(factor, np.float32), "factor")
+    return model(
+        [helper.make_node("Mul", ["x", "factor"], ["y"])], [("x", "FP32", ["n", 4])], [("y", "FP32", ["n", 4])],
+        (constant,),
+    )  # fmt: skip
+
+
+def largest() -> Any:
+    """The largest number of each row of four, one per sample."""
+    axes = numpy_helper.from_array(np.array([1], np.int64), "axes")
+    node = helper.make_node("ReduceMax", ["x", "axes"], ["top"], keepdims=0)
+    return model([node], [("x", "FP32", ["n", 4])], [("top", "FP32", ["n"])], (axes,))
+
+
+@dataclass
+class Shelf:
+    """Packages that were stored as a release stores them."""
+
+    folder: Path
+
+    @property
+    def store(self) -> ArtifactStore:
+        return ArtifactStore((self.folder / "artifacts").as_uri())
+
+    def put(self, name: str, onnx_model: Any, *, version: int = 1, max_batch: int = 4, limit_s: float = 30) -> Package:
+        work = self.folder / f"{name}-{version}"
+        (work / "onnx").mkdir(parents=True)
+        (work / "package").mkdir()
+        (work / "onnx" / "model.onnx").write_bytes(onnx_model.SerializeToString())
+        config = ServingConfig(max_batch=max_batch, queue_delay_us=0, instances=1, threads=1)
+        described = ModelDescription(
+            name=name, version=version, signature=signature_of(onnx_model), config=config,
+            serving=Serving(warmup=False, request_timeout_s=limit_s),
+        )  # fmt: skip
+        tree = write_package(work / "package", described, work / "onnx", "bundled", example={}, golden={})
+        return Package(
+            target="local-cpu", server="bundled", model=name, version=version, precision="fp32", config=config,
+            repository=self.store.put_tree(tree), signature=described.signature,
+        )  # fmt: skip
+
+
+# --- serving ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Served:
+    """A pipeline that is served, and what its clients do with it."""
+
+    server: Server
+    client: TritonClient
+    checked: CheckedPipeline
+
+    def ask(self, only: list[str] | None = None, name: str = "", **arrays: Any) -> dict[str, Any]:
+        return request(self.server, name or self.checked.name, arrays, only)
+
+    def member(self, name: str) -> str:
+        """A member's name in the server, by the pipeline's."""
+        wanted = next(member.package for member in self.checked.members if member.name == name)
+        return next(served for served, package in members_by_name(self.checked).items() if package == wanted)
+
+    def executions(self, member: str) -> tuple[int, int]:
+        """How many requests a member answered, and how many rows they had."""
+        counts = grpc.InferenceServerClient(self.server.grpc).get_inference_statistics(self.member(member))
+        return counts.model_stats[0].inference_stats.success.count, counts.model_stats[0].inference_count
+
+
+def request(server: Server, name: str, arrays: Mapping[str, Any], only: list[str] | None = None) -> dict[str, Any]:
+    inputs = []
+    for key, array in arrays.items():
+        inputs.append(grpc.InferInput(key, list(array.shape), NAMES[array.dtype]))
+        inputs[-1].set_data_from_numpy(array)
+    outputs = [grpc.InferRequestedOutput(name) for name in only] if only else None
+    result = grpc.InferenceServerClient(server.grpc).infer(name, inputs, outputs=outputs, client_timeout=60)
+    return {output.name: result.as_numpy(output.name) for output in result.get_response().outputs}
+
+
+def sound(text: str, packages: Mapping[str, Package], sources: Mapping[str, str]) -> CheckedPipeline:
+    checked = check(parse(text), packages, {path: source.encode() for path, source in sources.items()})
+    assert checked.problems == ()
+    return checked
+
+
+def load(client: TritonClient, models: Mapping[str, str]) -> None:
+    """Loads a bundle as whoever releases it will: members first, which is their order in the bundle."""
+    for name in models:
+        client.load(name)
+
+
+@contextmanager
+def served(
+    shelf: Shelf, text: str, packages: Mapping[str, Package], sources: Mapping[str, str] | None = None
+) -> Iterator[Served]:
+    checked = sound(text, packages, sources or {})
+    repository = shelf.folder / "bundle"
+    files = {path: source.encode() for path, source in (sources or {}).items()}
+    models = write_bundle(repository, parse(text).spec, checked, files, shelf.store)
+    with (
+        private_server(ENVIRONMENT, repository, Features(cache_mb=0), log=shelf.folder / "log") as server,
+        TritonClient(server.grpc) as client,
+    ):
+        load(client, models)
+        yield Served(server, client, checked)
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path)
+
+
+# --- ensembles -------------------------------------------------------------------------------------------------
+
+CHAIN = """
+name: chain
+inputs: {x: {datatype: FP32, shape: [-1, 4]}}
+outputs: {six: {datatype: FP32, shape: [-1, 4]}, top: {datatype: FP32, shape: [-1, 1]}}
+members: {two: {model: two}, three: {model: three}, top: {model: top}}
+steps:
+  best: {member: top, inputs: {x: double}, outputs: {top: top}}
+  second: {member: three, inputs: {x: double}, outputs: {y: six}}
+  first: {member: two, inputs: {x: x}, outputs: {y: double}}
+"""
+
+
+def test_an_ensemble_answers_as_its_members_do_by_hand(shelf: Shelf) -> None:
+    packages = {"two": shelf.put("two", times(2)), "three": shelf.put("three", times(3)),
+                "top": shelf.put("top", largest())}  # fmt: skip
+    with served(shelf, CHAIN, packages) as pipeline:
+        assert pipeline.checked.way == "ensemble"
+        answer = pipeline.ask(x=ROWS)
+        double = pipeline.ask(name=pipeline.member("two"), x=ROWS)["y"]
+        six = pipeline.ask(name=pipeline.member("three"), x=double)["y"]
+        np.testing.assert_array_equal(answer["six"], six)
+        np.testing.assert_array_equal(answer["top"], pipeline.ask(name=pipeline.member("top"), x=double)["top"])
+        assert answer["bundle"].tolist() == [pipeline.checked.digest.encode()]
+        for count in (1, 2, 3):
+            for names in itertools.combinations(("six", "top", "bundle"), count):
+                some = pipeline.ask(list(names), x=ROWS)
+                assert some.keys() == set(names)
+                for name in names:
+                    np.testing.assert_array_equal(some[name], answer[name])
+        with pytest.raises(InferenceServerException, match="batch-size must be <= 4"):
+            pipeline.ask(x=np.zeros((5, 4), np.float32))
+
+
+def test_two_bundles_load_beside_each_other_and_share_no_model(shelf: Shelf, tmp_path: Path) -> None:
+    """The old bundle answers while the new one is loaded, and after that is gone again."""
+    old = {"two": shelf.put("two", times(2)), "three": shelf.put("three", times(3)), "top": shelf.put("top", largest())}
+    new = {**old, "two": shelf.put("two", times(20), version=2)}
+    with served(shelf, CHAIN, old) as pipeline:
+        text = CHAIN.replace("name: chain", "name: chain-next")
+        checked = sound(text, new, {})
+        models = write_bundle(tmp_path / "next", parse(text).spec, checked, {}, shelf.store)
+        assert not set(models) & set(members_by_name(pipeline.checked))
+        for folder in (tmp_path / "next").iterdir():
+            folder.rename(pipeline.server.repository / folder.name)
+        load(pipeline.client, models)
+        np.testing.assert_array_equal(pipeline.ask(name="chain-next", x=ROWS)["six"], 60 * ROWS)
+        np.testing.assert_array_equal(pipeline.ask(x=ROWS)["six"], 6 * ROWS)
+        for name in reversed(models):
+            pipeline.client.unload(name)
+        np.testing.assert_array_equal(pipeline.ask(x=ROWS)["six"], 6 * ROWS)
+
+
+@dataclass
+class Clients:
+    """Clients that ask a pipeline until they are stopped, and check each answer against the bundle that it names."""
+
+    pipeline: Served
+    factors: Mapping[str, tuple[float, float]]  # of `six` and of `top`, by the bundle's digest
+    stopped: threading.Event = field(default_factory=threading.Event)
+
+    def ask(self, _: int) -> Counter[str]:
+        """How many answers each bundle gave."""
+        seen: Counter[str] = Counter()
+        while not self.stopped.is_set():
+            answer = self.pipeline.ask(x=ROWS)
+            digest = answer["bundle"][0].decode()
+            six, top = self.factors[digest]
+            np.testing.assert_array_equal(answer["six"], six * ROWS)
+            np.testing.assert_array_equal(answer["top"][:, 0], top * ROWS.max(axis=1))
+            seen[digest] += 1
+        return seen
+
+
+def beside(pipeline: Served, bundle: Path, models: Mapping[str, str]) -> None:
+    """Loads the members of another bundle of the same pipeline."""
+    for name in models:
+        if name != pipeline.checked.name:
+            (bundle / name).rename(pipeline.server.repository / name)
+            pipeline.client.load(name)
+
+
+@pytest.mark.parametrize("way", ["ensemble", "bls"])
+def test_a_switch_of_bundles_under_load_mixes_no_answers(shelf: Shelf, tmp_path: Path, way: str) -> None:
+    """The served name is moved to and fro; each answer is as a whole that of the bundle that it names."""
+    text = CHAIN if way == "ensemble" else CHAIN.replace("name: chain", "name: chain\ntimeout_s: 20")
+    old = {"two": shelf.put("two", times(2)), "three": shelf.put("three", times(3)), "top": shelf.put("top", largest())}
+    new = {**old, "two": shelf.put("two", times(20), version=2), "three": shelf.put("three", times(5), version=2)}
+    with served(shelf, text, old) as pipeline:
+        after = sound(text, new, {})
+        models = write_bundle(tmp_path / "next", parse(text).spec, after, {}, shelf.store)
+        shutil.copytree(pipeline.server.repository / "chain", tmp_path / "before" / "chain")
+        beside(pipeline, tmp_path / "next", models)
+        digests = {"next": after.digest, "before": pipeline.checked.digest}
+        clients = Clients(pipeline, {digests["before"]: (6, 2), digests["next"]: (100, 20)})
+        with ThreadPoolExecutor(4) as pool:
+            asking = [pool.submit(clients.ask, number) for number in range(4)]
+            try:
+                for turn in ("next", "before", "next", "before", "next"):
+                    install(tmp_path / turn, pipeline.server.repository, source="chain", name="chain")
+                    pipeline.client.load("chain")
+                    assert pipeline.ask(x=ROWS)["bundle"].tolist() == [digests[turn].encode()]
+            finally:
+                clients.stopped.set()
+            seen = sum((each.result() for each in asking), Counter())
+        assert set(seen) == set(digests.values())
+
+
+def test_a_bundle_is_whole_or_not_there(shelf: Shelf, tmp_path: Path) -> None:
+    packages = {"two": shelf.put("two", times(2)), "three": shelf.put("three", times(3)),
+                "top": shelf.put("top", largest())}  # fmt: skip
+    gone = packages["top"].repository.model_copy(update={"sha256": "0" * 64})
+    packages["top"] = packages["top"].model_copy(update={"repository": gone})
+    checked = sound(CHAIN, packages, {})
+    with pytest.raises(ArtifactCorrupt):
+        write_bundle(tmp_path / "out" / "bundle", parse(CHAIN).spec, checked, {}, shelf.store)
+    assert list((tmp_path / "out").iterdir()) == []
+    (tmp_path / "out" / "file").touch()
+    with pytest.raises(UsageError, match="not an empty folder"):
+        write_bundle(tmp_path / "out", parse(CHAIN).spec, checked, {}, shelf.store)
+
+
+# --- conditions ------------------------------------------------------------------------------------------------
+
+CASCADE = """
+name: cascade
+inputs: {x: {datatype: FP32, shape: [-1, 4]}}
+outputs: {y: {datatype: FP32, shape: [-1, 4]}}
+members: {cheap: {model: two}, sure: {model: top}, large: {model: three}}
+steps:
+  guess: {member: cheap, inputs: {x: x}, outputs: {y: quick}}
+  trust: {member: sure, inputs: {x: x}, outputs: {top: confidence}}
+  think:
+    member: large
+    inputs: {x: x}
+    outputs: {y: y}
+    when: {tensor: confidence, below: 10}
+    otherwise: {y: quick}
+"""
+
+
+def test_a_cascade_asks_the_large_model_only_if_the_cheap_one_is_not_sure(shelf: Shelf) -> None:
+    packages = {"cheap": shelf.put("two", times(2)), "sure": shelf.put("top", largest()),
+                "large": shelf.put("three", times(3))}  # fmt: skip
+    with served(shelf, CASCADE, packages) as pipeline:
+        assert pipeline.checked.way == "bls"
+        easy, hard = ROWS + 20, ROWS
+        np.testing.assert_array_equal(pipeline.ask(x=easy)["y"], 2 * easy)
+        assert pipeline.executions("large") == (0, 0)
+        np.testing.assert_array_equal(pipeline.ask(x=hard)["y"], 3 * hard)
+        assert pipeline.executions("large") == (1, 2)
+        assert pipeline.ask(x=hard)["bundle"].tolist() == [pipeline.checked.digest.encode()]
+        assert pipeline.ask(["y"], x=hard).keys() == {"y"}
+        assert pipeline.ask(["bundle"], x=hard).keys() == {"bundle"}  # no step is needed for it
+        assert pipeline.executions("large")[0] == 3
+        with pytest.raises(InferenceServerException, match=r"step think: .*confidence has NaN"):
+            pipeline.ask(x=np.full((1, 4), np.nan, np.float32))
+        with ThreadPoolExecutor(8) as pool:
+            requests = [np.full((1, 4), number, np.float32) for number in range(200)]
+            answers = list(pool.map(lambda x: pipeline.ask(x=x)["y"], requests))
+        for x, answer in zip(requests, answers, strict=True):
+            np.testing.assert_array_equal(answer, (3 if x.max() < 10 else 2) * x)
+
+
+# --- loops -----------------------------------------------------------------------------------------------------
+
+LOOP = """
+name: loop
+admission: {python: sandbox}
+inputs: {count: {datatype: INT64, shape: [1]}}
+outputs: {y: {datatype: FP32, shape: [-1, 4]}, label: {datatype: BYTES, shape: [1, 1]}}
+members: {two: {model: two}}
+steps:
+  cut:
+    python: cut.py
+    inputs: {count: count}
+    outputs: {rows: {datatype: FP32, shape: [-1, 4]}}
+  each:
+    member: two
+    inputs: {x: rows}
+    outputs: {y: y}
+    for_each: {over: rows, max: 9}
+  vote:
+    python: vote.py
+    function: best
+    inputs: {y: y}
+    outputs: {label: {datatype: BYTES, shape: [1, 1]}}
+"""
+CUT = """import numpy as np
+def cut(count):
+    return {"rows": np.arange(4 * count[0], dtype=np.float32).reshape(-1, 4)}
+"""
+VOTE = """import numpy as np
+def best(y):
+    return {"label": np.array([[f"{len(y)} rows, {y.sum():g}".encode()]], dtype=object)}
+"""
+
+
+def rows(count: int) -> Any:
+    return np.arange(4 * count, dtype=np.float32).reshape(-1, 4)
+
+
+def test_a_loop_asks_once_per_full_batch_for_as_many_rows_as_there_are(shelf: Shelf) -> None:
+    with served(shelf, LOOP, {"two": shelf.put("two", times(2))}, {"cut.py": CUT, "vote.py": VOTE}) as pipeline:
+        for count, requests in ((0, 0), (1, 1), (7, 2), (9, 3)):
+            before, _ = pipeline.executions("two")
+            answer = pipeline.ask(count=np.array([count]))
+            np.testing.assert_array_equal(answer["y"], 2 * rows(count))
+            assert answer["label"].tolist() == [[f"{count} rows, {2 * rows(count).sum():g}".encode()]]
+            assert pipeline.executions("two")[0] - before == requests
+        for count in (10, 10_000):
+            with pytest.raises(InferenceServerException, match=f"rows has {count} rows, the limit is 9"):
+                pipeline.ask(count=np.array([count]))
+        with ThreadPoolExecutor(6) as pool:
+            counts = [number % 10 for number in range(60)]
+            answers = list(pool.map(lambda count: pipeline.ask(count=np.array([count])), counts))
+        for count, answer in zip(counts, answers, strict=True):
+            np.testing.assert_array_equal(answer["y"], 2 * rows(count))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("def cut(count): raise ValueError('no lines')", "step cut: ValueError: no lines"),
+        (
+            "def cut(count): return {'rows': [[1.0, 2, 3, 4]]}",
+            r"it returned rows as FP64\[1, 4\], the pipeline says FP32",
+        ),
+        ("def cut(count): return {'other': count}", r"it returned \['other'\], the pipeline says \['rows'\]"),
+        ("def cut(count): return count", "it returned ndarray, not a dict"),
+        ("def cut(count): return {'rows': [bytes(1 << 20) for _ in range(2000)]}", "step cut: MemoryError"),
+        ("import os\ndef cut(count): os._exit(3)", "step cut: its process ended with 3"),
+        ("import os\ndef cut(count): os.write(1, b'x' * 100); os._exit(0)", "step cut: its process ended"),
+    ],
+)
+def test_python_that_fails_loses_its_request_alone(shelf: Shelf, source: str, message: str) -> None:
+    """The function misbehaves for a count of 1, and else answers."""
+    body = f"{source.replace('def cut', 'def wrong')}\n{CUT.replace('def cut', 'def right')}"
+    body += "def cut(count):\n    return wrong(count) if count[0] == 1 else right(count)\n"
+    text = LOOP.replace("name: loop", "name: loop\ninstances: 1")
+    with served(shelf, text, {"two": shelf.put("two", times(2))}, {"cut.py": body, "vote.py": VOTE}) as pipeline:
+        for _ in range(2):
+            with pytest.raises(InferenceServerException, match=message):
+                pipeline.ask(count=np.array([1]))
+            np.testing.assert_array_equal(pipeline.ask(count=np.array([2]))["y"], 2 * rows(2))
+
+
+def test_python_that_does_not_end_is_killed(shelf: Shelf) -> None:
+    body = "def wrong(count):\n    while True: pass\n" + CUT.replace("def cut", "def right")
+    body += "def cut(count):\n    return wrong(count) if count[0] == 1 else right(count)\n"
+    text = LOOP.replace("name: loop", "name: loop\ninstances: 1").replace(
+        "python: cut.py", "python: cut.py\n    timeout_s: 0.5"
+    )
+    with served(shelf, text, {"two": shelf.put("two", times(2))}, {"cut.py": body, "vote.py": VOTE}) as pipeline:
+        with pytest.raises(InferenceServerException, match=r"step cut: it has not ended after 0\.5 s, its limit"):
+            pipeline.ask(count=np.array([1]))
+        np.testing.assert_array_equal(pipeline.ask(count=np.array([2]))["y"], 2 * rows(2))
+
+
+@pytest.mark.parametrize(
+    ("source", "message"), [("def cut(count", "SyntaxError"), ("def cat(count): ...", "cut.py has no function 'cut'")]
+)
+def test_python_that_can_t_be_loaded_leaves_nothing_half_loaded(shelf: Shelf, source: str, message: str) -> None:
+    with (
+        pytest.raises(ServerFailed, match=message),
+        served(shelf, LOOP, {"two": shelf.put("two", times(2))}, {"cut.py": source, "vote.py": VOTE}),
+    ):
+        pytest.fail("it was loaded")
+
+
+def test_ten_thousand_rows_are_many_requests_and_one_answer(shelf: Shelf) -> None:
+    text = LOOP.replace("max: 9", "max: 10000")
+    packages = {"two": shelf.put("two", times(2), max_batch=64)}
+    with served(shelf, text, packages, {"cut.py": CUT, "vote.py": VOTE}) as pipeline:
+        np.testing.assert_array_equal(pipeline.ask(count=np.array([10_000]))["y"], 2 * rows(10_000))
+        assert pipeline.executions("two")[0] == 157
+
+
+def test_python_is_confined_and_gets_arrays_of_its_own(shelf: Shelf) -> None:
+    """It reads no files but the server's, writes none, connects to nobody; and may change its inputs."""
+    body = f"""import os, socket
+import numpy as np
+def tried(act):
+    try:
+        act()
+    except OSError:
+        return False
+    return True
+def cut(count):
+    count[0] += 1
+    acts = [lambda: open({str(Path(__file__))!r}), lambda: open(__file__, "a"),
+            lambda: socket.create_connection(("127.0.0.1", PORT), timeout=1)]
+    return {{"rows": np.full((count[0], 4), sum(map(tried, acts)), dtype=np.float32)}}
+"""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sources = {"cut.py": body.replace("PORT", str(listener.getsockname()[1])), "vote.py": VOTE}
+        with served(shelf, LOOP, {"two": shelf.put("two", times(2))}, sources) as pipeline:
+            np.testing.assert_array_equal(pipeline.ask(count=np.array([1]))["y"], np.zeros((2, 4)))
+
+
+# --- failures --------------------------------------------------------------------------------------------------
+
+FALLIBLE = """
+name: fallible
+inputs: {at: {datatype: INT64, shape: [-1, 1]}}
+outputs: {y: {datatype: FP32, shape: [-1, 1]}, plain: {datatype: FP32, shape: [-1, 1]}}
+members: {table: {model: table}, steady: {model: steady}}
+steps:
+  safe: {member: steady, inputs: {x: at}, outputs: {y: plain}}
+  look: {member: table, inputs: {x: at}, outputs: {y: y}, HOW}
+"""
+
+
+def ones() -> Any:
+    """1 for each number."""
+    nodes = [helper.make_node("Cast", ["x"], ["f"], to=1), helper.make_node("Pow", ["f", "zero"], ["y"])]
+    zero = numpy_helper.from_array(np.array(0, np.float32), "zero")
+    return model(nodes, [("x", "INT64", ["n", 1])], [("y", "FP32", ["n", 1])], (zero,))
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("timeout_s: 20", None),
+        ("on_error: default, defaults: {y: -1}", [[-1], [-1]]),
+        ("on_error: default, defaults: {y: {value: 7, shape: [1, 1]}}", [[7]]),
+        ("on_error: skip", []),
+        ("on_error: skip, otherwise: {y: plain}", [[1], [1]]),
+    ],
+)
+def test_a_member_s_failure_is_answered_as_declared(shelf: Shelf, how: str, expected: list[Any] | None) -> None:
+    """The table has four entries; index 9 is an error of the member's execution."""
+    packages = {"table": shelf.put("table", lookup()), "steady": shelf.put("steady", ones())}
+    with served(shelf, FALLIBLE.replace("HOW", how), packages) as pipeline:
+        good, bad = np.array([[1], [3]]), np.array([[1], [9]])
+        np.testing.assert_array_equal(pipeline.ask(at=good)["y"], [[1], [3]])
+        if expected is None:
+            with pytest.raises(InferenceServerException, match=r"pipeline fallible: step look: .*out of data bounds"):
+                pipeline.ask(at=bad)
+        else:
+            np.testing.assert_array_equal(pipeline.ask(at=bad)["y"], np.reshape(expected, (-1, 1)))
+        np.testing.assert_array_equal(pipeline.ask(at=good)["y"], [[1], [3]])
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("timeout_s: 0.5", r"step wait: it has not ended after 0\.5 s, its limit"),
+        ("on_error: skip", r"step wait: it has not ended after 1 s, the limit of a request"),
+        ("timeout_s: 0.5, on_error: skip", ""),
+    ],
+)
+def test_a_member_that_does_not_end_in_time_keeps_nobody_waiting(shelf: Shelf, how: str, message: str) -> None:
+    """It loops for batches of four, until the limit of its own executions; meanwhile others are answered."""
+    text = f"""
+name: slow
+timeout_s: 1
+instances: 1
+inputs: {{x: {{datatype: FP32, shape: [-1, 4]}}}}
+outputs: {{y: {{datatype: FP32, shape: [-1, 4]}}, z: {{datatype: FP32, shape: [-1, 4]}}}}
+members: {{endless: {{model: endless}}, two: {{model: two}}}}
+steps:
+  wait: {{member: endless, inputs: {{input: x}}, outputs: {{output: y}}, {how}}}
+  quick: {{member: two, inputs: {{x: x}}, outputs: {{y: z}}}}
+"""
+    looping = onnx.load(endless(shelf.folder / "endless.onnx"))
+    packages = {"endless": shelf.put("endless", looping, limit_s=3, max_batch=8), "two": shelf.put("two", times(2))}
+    with served(shelf, text, packages) as pipeline:
+        started = time.monotonic()
+        if message:
+            with pytest.raises(InferenceServerException, match=message):
+                pipeline.ask(x=rows(4))
+        else:
+            answer = pipeline.ask(x=rows(4))
+            assert answer["y"].shape == (0, 4)
+            np.testing.assert_array_equal(answer["z"], 2 * rows(4))
+        assert time.monotonic() - started < 3  # before the member's own limit
+        np.testing.assert_array_equal(pipeline.ask(["z"], x=rows(4))["z"], 2 * rows(4))
