@@ -1,0 +1,44 @@
+"""The code that a Python model's process and its host need, as a folder: for a sandbox, and for a package.
+
+It contains the confinement of that process, with the two libraries that it uses, because the process runs in the
+model's environment, on servers that have no Shiplift.
+"""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import shiplift
+from shiplift.runtime.base.errors import MissingTool
+
+_HERE = Path(__file__).parent
+CODE = tuple(_HERE / name for name in ("host.py", "wire.py", "worker.py"))
+_RUNTIME = Path(__file__).parents[2]
+CONFINEMENT = tuple(_RUNTIME / "confinement" / f"{name}.py" for name in ("calls", "kernel", "landlock", "policy", "seccomp"))
+BASE = tuple(_RUNTIME / "base" / f"{name}.py" for name in ("errors", "text"))
+_LIBRARIES = ("landlockpy", "seccompy")
+
+
+def write_bundle(to: Path) -> Path:
+    """Writes the code into the new folder `to`, and returns it.
+
+    Raises:
+        MissingTool: a library is not installed here.
+    """
+    guard = to / "guard"
+    guard.mkdir(parents=True)
+    for file in CODE:
+        shutil.copyfile(file, to / file.name)
+    for file in (*CONFINEMENT, *BASE):
+        at = guard / shiplift.__name__ / "runtime" / file.parent.name / file.name
+        at.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, at)
+    for folder in (guard / shiplift.__name__, *(guard / shiplift.__name__).rglob("*/")):
+        (folder / "__init__.py").touch()
+    for library in _LIBRARIES:
+        found = find_spec(library)
+        if found is None or found.origin is None:
+            raise MissingTool(f"the package `{library}` is not installed here", do="Install Shiplift again.")
+        unneeded = shutil.ignore_patterns("__pycache__", "*.pyi")
+        shutil.copytree(Path(found.origin).parent, guard / library, ignore=unneeded)
+    return to
