@@ -21,9 +21,10 @@ def check(policy: SitePolicy, spec: ReleaseSpec) -> None:
 
 
 def _modes(policy: SitePolicy, spec: ReleaseSpec) -> Iterator[str]:
-    if spec.admission.pickle not in policy.pickle:
-        allowed = " or ".join(policy.pickle) or "none"
-        yield f"admission.pickle is {spec.admission.pickle!r}, `policy.pickle` allows {allowed}"
+    for name in ("pickle", "python"):
+        mode, modes = getattr(spec.admission, name), getattr(policy, name)
+        if mode not in modes:
+            yield f"admission.{name} is {mode!r}, `policy.{name}` allows {' or '.join(modes) or 'none'}"
 
 
 _LIMITED = (

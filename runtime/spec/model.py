@@ -13,9 +13,14 @@ Method = Literal["minmax", "entropy", "percentile"]
 
 
 class Admission(Section):
-    """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`."""
+    """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`.
+
+    Python models (`mlflow.pyfunc.log_model(python_model=...)`) are their author's code; with `python: sandbox` they run
+    in the sandbox, when their answers are recorded and when they serve.
+    """
 
     pickle: Literal["refuse", "sandbox"] = "refuse"
+    python: Literal["refuse", "sandbox"] = "refuse"
     max_size_mb: Positive = 8192
 
 

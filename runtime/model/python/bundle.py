@@ -12,6 +12,7 @@ import shiplift
 from shiplift.runtime.base.errors import MissingTool
 
 _HERE = Path(__file__).parent
+NAME = "python_host"  # the package that the code is, wherever it is copied to
 CODE = tuple(_HERE / name for name in ("host.py", "wire.py", "worker.py"))
 _RUNTIME = Path(__file__).parents[2]
 CONFINEMENT = tuple(_RUNTIME / "confinement" / f"{name}.py" for name in ("calls", "kernel", "landlock", "policy", "seccomp"))
@@ -20,15 +21,17 @@ _LIBRARIES = ("landlockpy", "seccompy")
 
 
 def write_bundle(to: Path) -> Path:
-    """Writes the code into the new folder `to`, and returns it.
+    """Writes the code as a package into the folder `to`, and returns the package's folder.
 
     Raises:
         MissingTool: a library is not installed here.
     """
-    guard = to / "guard"
+    package = to / NAME
+    guard = package / "guard"
     guard.mkdir(parents=True)
+    (package / "__init__.py").touch()
     for file in CODE:
-        shutil.copyfile(file, to / file.name)
+        shutil.copyfile(file, package / file.name)
     for file in (*CONFINEMENT, *BASE):
         at = guard / shiplift.__name__ / "runtime" / file.parent.name / file.name
         at.parent.mkdir(parents=True, exist_ok=True)
@@ -41,4 +44,4 @@ def write_bundle(to: Path) -> Path:
             raise MissingTool(f"the package `{library}` is not installed here", do="Install Shiplift again.")
         unneeded = shutil.ignore_patterns("__pycache__", "*.pyi")
         shutil.copytree(Path(found.origin).parent, guard / library, ignore=unneeded)
-    return to
+    return package

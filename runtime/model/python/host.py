@@ -1,7 +1,7 @@
 """Asks a Python model, which runs in a process of its own that may raise, sleep, die, or say anything.
 
 The same code asks it in the sandbox, when its answers are recorded, and in Triton. It is copied into packages next to
-their `model.py`, so it imports nothing of Shiplift.
+their `model.py`, so it imports nothing of Shiplift but its neighbour.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from wire import Arrays, BadMessage, Reader, pack
+from .wire import Arrays, BadMessage, Reader, pack
 
 START_S = 180.0
 _LOOK_S = 0.1

@@ -1,6 +1,6 @@
 """The process in which a Python model's code runs: confines itself, loads the model, and answers its host.
 
-    ENVIRONMENT/bin/python -I -B worker.py SETTINGS-JSON
+    ENVIRONMENT/bin/python -I -B python_host/worker.py SETTINGS-JSON
 
 It runs in the model's environment, so it imports nothing of Shiplift but what `guard` brings along: the confinement.
 The settings are `model` (MLflow's folder), `outputs` (the signature's names), `read` (what the process may read),
@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,7 @@ def main(settings: dict[str, Any]) -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     _confine(settings)
     sys.path.insert(0, str(_HERE))
-    import wire  # noqa: PLC0415 - it needs NumPy, which comes from the model's environment
-
+    wire = import_module("wire")  # it needs NumPy, which comes from the model's environment
     sys.path.remove(str(_HERE))
     model = None
     while True:
