@@ -14,9 +14,7 @@ from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 REFERENCE = "reference.npz"
-SINGLE_NOTE = (
-    "The model gets one sample at a time: its answers to a batch differ from those to each of its samples."
-)
+SINGLE_NOTE = "The model gets one sample at a time: its answers to a batch differ from those to each of its samples."
 _TOLERANCE = 1e-4  # of the largest value: a sample's answer must not depend on its neighbours
 
 

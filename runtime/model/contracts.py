@@ -95,8 +95,12 @@ def _requirements(folder: Path, meta: dict[str, Any], *, python: bool) -> tuple[
             do="Log the model itself (pt2, skops, ONNX), or accept its code in the sandbox: "
             "`admission: {python: sandbox}` in the spec, if the site's policy allows it.",
         )
-    check_python(str(meta["flavors"][PYTHON].get("python_version") or ""))
-    return read_requirements(folder, str(meta.get("mlflow_version") or ""))
+    flavor = meta["flavors"][PYTHON]
+    check_python(str(flavor.get("python_version") or ""))
+    assumed = {"mlflow": meta.get("mlflow_version")}
+    if flavor.get("python_model"):
+        assumed["cloudpickle"] = flavor.get("cloudpickle_version")
+    return read_requirements(folder, {name: str(version or "") for name, version in assumed.items()})
 
 
 def _graph(folder: Path, meta: dict[str, Any], states: Mapping[str, str] | None) -> graph_contract.GraphContract | None:

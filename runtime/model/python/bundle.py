@@ -15,7 +15,9 @@ _HERE = Path(__file__).parent
 NAME = "python_host"  # the package that the code is, wherever it is copied to
 CODE = tuple(_HERE / name for name in ("host.py", "wire.py", "worker.py"))
 _RUNTIME = Path(__file__).parents[2]
-CONFINEMENT = tuple(_RUNTIME / "confinement" / f"{name}.py" for name in ("calls", "kernel", "landlock", "policy", "seccomp"))
+CONFINEMENT = tuple(
+    _RUNTIME / "confinement" / f"{name}.py" for name in ("calls", "kernel", "landlock", "policy", "seccomp")
+)
 BASE = tuple(_RUNTIME / "base" / f"{name}.py" for name in ("errors", "text"))
 _LIBRARIES = ("landlockpy", "seccompy")
 

@@ -113,7 +113,14 @@ def _make(site: Site, environment: PythonEnvironment, folder: Path) -> None:
         with scratch_folder(folder.parent) as work:
             lock = work / "lock.txt"
             lock.write_text(environment.lock)
-            options = ["--python", folder / "bin" / "python", "install", "--no-deps", "--no-compile", "--require-hashes"]
+            options = [
+                "--python",
+                folder / "bin" / "python",
+                "install",
+                "--no-deps",
+                "--no-compile",
+                "--require-hashes",
+            ]
             _pip(site, [*options, "--requirement", lock], work, folder)
         (folder / "stamp").write_text(environment.lock)
     except BaseException:
@@ -134,7 +141,12 @@ def _pip(site: Site, arguments: Sequence[str | Path], work: Path, *write: Path) 
     where = ["--isolated", "--index-url", index] if index else []
     at = next(at for at, word in enumerate(arguments) if word == "install") + 1
     command = [sys.executable, "-m", "pip", *arguments[:at], *where, *_QUIET, *arguments[at:]]
-    variables = {**inherited(("PATH", "HOME", "LANG")), **_own_variables(), "TMPDIR": str(work), "PIP_CACHE_DIR": str(cache)}
+    variables = {
+        **inherited(("PATH", "HOME", "LANG")),
+        **_own_variables(),
+        "TMPDIR": str(work),
+        "PIP_CACHE_DIR": str(cache),
+    }
     try:
         result = subprocess.run(
             launch_command(policy, [str(word) for word in command]), capture_output=True, text=True, errors="replace",

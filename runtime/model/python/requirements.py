@@ -6,6 +6,7 @@ for the site to say. It is the author's file, so it is read in the sandbox.
 
 import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -22,8 +23,10 @@ _CANONICAL: TypeAdapter[str] = TypeAdapter(records.Requirement)
 _DO = "Log the model with `pip_requirements=[...]` of names and versions, such as `numpy==2.1.0`."
 
 
-def read_requirements(folder: Path, mlflow_version: str) -> tuple[str, ...]:
-    """The requirements of the MLflow model in `folder`, sorted; MLflow itself is added where it is not among them.
+def read_requirements(folder: Path, assumed: Mapping[str, str]) -> tuple[str, ...]:
+    """The requirements of the MLflow model in `folder`, sorted.
+
+    `assumed` are packages that loading it takes, with their versions: they are added where they are not among them.
 
     Raises:
         NotAdmitted: there is no such file, or it has more than names with versions.
@@ -39,9 +42,11 @@ def read_requirements(folder: Path, mlflow_version: str) -> tuple[str, ...]:
     if len(lines) > MOST:
         raise NotAdmitted(f"{FILE} has {len(lines)} requirements, the limit is {MOST}", do=_DO)
     asked = {requirement for line in lines if (requirement := _read(line))}
-    if not any(re.match(r"mlflow(-skinny)?\b", requirement) for requirement in asked):
-        asked.add(f"mlflow=={mlflow_version}" if mlflow_version else "mlflow")
-    return tuple(sorted(asked))
+    named = {re.split(r"[\[=<>!~]", requirement)[0].lower() for requirement in asked}
+    missing = [
+        _read(f"{name}=={version}" if version else name) for name, version in assumed.items() if name not in named
+    ]
+    return tuple(sorted({*asked, *missing}))
 
 
 def check_python(version: str) -> None:

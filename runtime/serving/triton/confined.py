@@ -49,5 +49,7 @@ def confine_in_pod(environment: ServerEnvironment, repository: Path, ports: Sequ
 
 def _policy(environment: ServerEnvironment, repository: Path, ports: Sequence[int]) -> Policy:
     own = (environment.root, *environment.root.glob("*"))  # its entries may be links
-    read = tuple(str(path.resolve()) for path in (*own, Path(sys.base_prefix), repository))
+    python = environment.environments
+    python.mkdir(exist_ok=True)  # those that are made later are below it
+    read = tuple(str(path.resolve()) for path in (*own, Path(sys.base_prefix), repository, python))
     return replace(TRITON, read=read, ports=tuple(ports))
