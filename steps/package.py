@@ -167,9 +167,9 @@ class _Builder:
     def build(self, folder: Path, candidate: Candidate, answers: Arrays, evaluation: dict[str, Any]) -> Package:
         """The package of one candidate, made in `folder`, with golden requests that its engine answered."""
         visible, states = self._visible()
-        text = self.exported.text
-        model: Path | None = self.store.fetch(self._model(candidate), folder / "model")
-        if model and (stamp := tensorrt_plans.read_stamp(model)):
+        text, python = self.exported.text, self.exported.python
+        model = self.store.fetch(self._model(candidate), folder / "model")
+        if stamp := tensorrt_plans.read_stamp(model):
             tensorrt_plans.require_match(stamp, self.target)
         inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in visible.inputs}
         golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), answers)
@@ -180,10 +180,12 @@ class _Builder:
         backend = None
         if text:
             backend = write_text_backend(folder / "backend", self.store.fetch(text.files, folder / "text"))
-        elif python := self.exported.python:
+        elif python:
             backend = write_python_backend(folder / "backend", model, python, signature)
-            model = None
-        write_package(tree, description, model, self.target.server, example=inputs, golden=golden, backend=backend)
+        write_package(
+            tree, description, None if python else model, self.target.server, example=inputs, golden=golden,
+            backend=backend,
+        )  # fmt: skip
         package = Package(
             target=self.target.name,
             server=self.target.server,
@@ -198,7 +200,7 @@ class _Builder:
             samples=candidate.samples,
             slices=candidate.slices,
             sequences=bool(states),
-            environment=self.exported.python.environment if self.exported.python else None,
+            environment=python.environment if python else None,
             nodes=self.target.nodes,
             needs=server_needs(self.serving, self.target.server),
             **evaluation,

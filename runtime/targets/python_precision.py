@@ -54,7 +54,7 @@ class Session:
         return [answers[name] for name in names]
 
 
-def score_python(
+def score_python(  # noqa: PLR0913 - an entry takes JSON by name
     *, code: str, environment: str, model: str, read: list[str], reference: str, signature: dict[str, Any],
     validation: list[str] | None, data: dict[str, Any], memory_mb: int, limit_s: float, allow_without: list[str],
     unpacked_mb: int, samples: int,

@@ -13,7 +13,7 @@ _PATHS = ("data", "model_data", "pickled_model", "saved_model_dir", "model_path"
 
 
 def problems(meta: dict[str, Any], *, python: bool = False) -> Iterator[str]:
-    """What the file would make MLflow import or open, and must not. A model that is Python (`python`) may import code."""
+    """What the file would make MLflow import or open, and must not. A Python model (`python`) may import its code."""
     flavors = meta.get("flavors")
     for name, flavor in (flavors if isinstance(flavors, dict) else {}).items():
         if isinstance(flavor, dict):

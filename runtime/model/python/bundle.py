@@ -15,10 +15,13 @@ _HERE = Path(__file__).parent
 NAME = "python_host"  # the package that the code is, wherever it is copied to
 CODE = tuple(_HERE / name for name in ("host.py", "wire.py", "worker.py"))
 _RUNTIME = Path(__file__).parents[2]
-CONFINEMENT = tuple(
-    _RUNTIME / "confinement" / f"{name}.py" for name in ("calls", "kernel", "landlock", "policy", "seccomp")
-)
-BASE = tuple(_RUNTIME / "base" / f"{name}.py" for name in ("errors", "text"))
+GUARD = tuple(
+    _RUNTIME / name
+    for name in (
+        "base/errors.py", "base/text.py", "confinement/calls.py", "confinement/kernel.py", "confinement/landlock.py",
+        "confinement/policy.py", "confinement/seccomp.py",
+    )
+)  # fmt: skip
 _LIBRARIES = ("landlockpy", "seccompy")
 
 
@@ -34,7 +37,7 @@ def write_bundle(to: Path) -> Path:
     (package / "__init__.py").touch()
     for file in CODE:
         shutil.copyfile(file, package / file.name)
-    for file in (*CONFINEMENT, *BASE):
+    for file in GUARD:
         at = guard / shiplift.__name__ / "runtime" / file.parent.name / file.name
         at.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, at)

@@ -19,7 +19,7 @@ ROWS = 8  # as many as there are golden requests
 _DO = "Load it in a fresh environment with its requirements, and call `mlflow.pyfunc.load_model(...).predict(example)`."
 
 
-def answer(
+def answer(  # noqa: PLR0913 - an entry takes JSON by name
     *, code: str, environment: str, model: str, read: list[str], example: str, inputs: list[dict[str, Any]],
     outputs: list[str], memory_mb: int, limit_s: float, allow_without: list[str], out: str,
 ) -> dict[str, Any]:  # fmt: skip

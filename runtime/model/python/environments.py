@@ -47,7 +47,7 @@ _QUIET = (
 )  # fmt: skip
 _UNREACHABLE = re.compile(r"Retrying \(|Could not fetch URL|Max retries exceeded|ReadTimeoutError|Connection\w*Error")
 _MISSING = re.compile(r"No matching distribution found for (\S+)")
-_DO = "Log the model with `pip_requirements=[...]` that pip installs from wheels alone: `pip install --only-binary :all:`."
+_DO = "Log the model with `pip_requirements=[...]` that `pip install --only-binary :all:` can install."
 
 
 def beside(server_environment: Path) -> Path:
@@ -69,7 +69,8 @@ def resolve(site: Site, requirements: Sequence[str]) -> PythonEnvironment:
     with scratch_folder(root) as folder:
         asked, report = folder / "requirements.txt", folder / "report.json"
         asked.write_text("".join(f"{requirement}\n" for requirement in requirements))
-        _pip(site, ["install", "--dry-run", "--ignore-installed", "--report", report, "--requirement", asked], folder)
+        options = ["--dry-run", "--ignore-installed", "--report", str(report), "--requirement", str(asked)]
+        _pip(site, ["install", *options], folder)
         entries: list[dict[str, Any]] = json.loads(report.read_text())["install"]
     wheels = tuple(sorted((_wheel(entry) for entry in entries), key=lambda wheel: wheel.name))
     _check_allowed(site, wheels)
@@ -113,43 +114,32 @@ def _make(site: Site, environment: PythonEnvironment, folder: Path) -> None:
         with scratch_folder(folder.parent) as work:
             lock = work / "lock.txt"
             lock.write_text(environment.lock)
-            options = [
-                "--python",
-                folder / "bin" / "python",
-                "install",
-                "--no-deps",
-                "--no-compile",
-                "--require-hashes",
-            ]
-            _pip(site, [*options, "--requirement", lock], work, folder)
+            interpreter = ["--python", str(folder / "bin" / "python")]
+            options = ["--no-deps", "--no-compile", "--require-hashes", "--requirement", str(lock)]
+            _pip(site, [*interpreter, "install", *options], work, folder)
         (folder / "stamp").write_text(environment.lock)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
 
 
-def _pip(site: Site, arguments: Sequence[str | Path], work: Path, *write: Path) -> None:
+def _pip(site: Site, arguments: Sequence[str], work: Path, *write: Path) -> None:
     """Runs pip confined: it writes below `work` and `write`, and into a cache of these environments' own."""
     cache = _root(site) / ".cache"
     cache.mkdir(exist_ok=True)
     index = site.policy.package_index
-    settings = {} if index else _settings()
+    settings = _settings()
     policy = replace(
         INSTALL.opening(read=_readable(settings), write=tuple(map(str, (work, cache, *write)))),
         ports=_ports([index, *settings.values()]), allow_without=tuple(site.sandbox.allow_without),
     )  # fmt: skip
-    where = ["--isolated", "--index-url", index] if index else []
-    at = next(at for at, word in enumerate(arguments) if word == "install") + 1
-    command = [sys.executable, "-m", "pip", *arguments[:at], *where, *_QUIET, *arguments[at:]]
-    variables = {
-        **inherited(("PATH", "HOME", "LANG")),
-        **_own_variables(),
-        "TMPDIR": str(work),
-        "PIP_CACHE_DIR": str(cache),
-    }
+    at = arguments.index("install") + 1
+    options = [*_QUIET, "--cache-dir", str(cache), *_only(index, settings)]
+    command = [sys.executable, "-m", "pip", *arguments[:at], *options, *arguments[at:]]
+    variables = {**_own_variables(), "TMPDIR": str(work)}
     try:
         result = subprocess.run(
-            launch_command(policy, [str(word) for word in command]), capture_output=True, text=True, errors="replace",
+            launch_command(policy, command), capture_output=True, text=True, errors="replace",
             check=False, timeout=_LIMIT_S, env=variables, stdin=subprocess.DEVNULL, cwd=work,
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
@@ -160,8 +150,17 @@ def _pip(site: Site, arguments: Sequence[str | Path], work: Path, *write: Path) 
         raise _failure(result.stderr)
 
 
+def _only(index: str, settings: dict[str, str]) -> list[str]:
+    """The options with which pip asks this index alone, over the same proxy and with the same certificates as ever."""
+    if not index:
+        return []
+    kept = [(name, settings.get(f"global.{name}") or settings.get(f":env:.{name}")) for name in ("cert", "proxy")]
+    return ["--isolated", "--index-url", index, *(f"--{name}={value}" for name, value in kept if value)]
+
+
 def _own_variables() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    pip = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    return {**inherited(("PATH", "HOME", "LANG")), **pip}
 
 
 def _failure(said: str) -> Exception:
@@ -207,7 +206,7 @@ def _settings() -> dict[str, str]:
     """pip's settings by name, as the site's owner wrote them."""
     result = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False,
-        env={**inherited(("PATH", "HOME", "LANG")), **_own_variables()},
+        env=_own_variables(),
     )  # fmt: skip
     pairs = [line.partition("=") for line in result.stdout.splitlines()]
     return {name: str(ast.literal_eval(value)) for name, _, value in pairs if value[:1] in ("'", '"')}

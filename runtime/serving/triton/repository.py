@@ -42,9 +42,9 @@ def write_package(
 ) -> Path:  # fmt: skip
     """Writes the repository of one model into the empty folder `to`, and returns that folder.
 
-    `onnx_folder` holds `model.onnx` and its external data (None: the model is no graph); `example` has inputs by name for the warm-up; `golden` comes
-    from `golden_arrays`. `backend` holds files in the place of those of our own Python backend, if the model needs
-    others.
+    `onnx_folder` holds `model.onnx` and its external data (None: the model is no graph); `example` has inputs by name
+    for the warm-up; `golden` comes from `golden_arrays`. `backend` holds files in the place of those of our own Python
+    backend, if the model needs others.
 
     Raises:
         StorageFull: no space is left.
