@@ -6,7 +6,7 @@ what it wrote outside a sandbox, and it has no part in the proof.
 
 from pathlib import Path
 
-from shiplift.runtime.admission.python_models import export_python
+from shiplift.runtime.admission.python_export import export_python
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, workplace

@@ -9,7 +9,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from shiplift.runtime.admission.python_models import check_target
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import PYTHON_HOST, QUANTIZE, Entry
@@ -17,6 +16,7 @@ from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import ensure, readable
+from shiplift.runtime.model.python.targets import check_target
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact

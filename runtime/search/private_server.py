@@ -14,7 +14,7 @@ from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.search.space import Point
-from shiplift.runtime.serving.python_backend import prepare
+from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import install, reconfigure

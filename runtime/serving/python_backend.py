@@ -9,11 +9,8 @@ import shutil
 from pathlib import Path
 
 from shiplift.runtime.model.python.bundle import write_bundle
-from shiplift.runtime.model.python.environments import ensure
 from shiplift.runtime.model.tensors import numpy_type
 from shiplift.runtime.records.model import PythonModel
-from shiplift.runtime.records.serving import Package
-from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Datatype, Signature
 
 _MODEL = Path(__file__).parent / "triton" / "backends" / "python_model.py"
@@ -39,16 +36,6 @@ def write_python_backend(to: Path, logged: Path, model: PythonModel, signature: 
     }
     (to / _SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")
     return to
-
-
-def prepare(site: Site, package: Package) -> None:
-    """Makes the environment of a package's Python model, if it has one and this machine does not have it yet.
-
-    Raises:
-        NotAdmitted, Temporary, NotConfined: it can't be made (`environments.ensure`).
-    """
-    if package.environment:
-        ensure(site, package.environment)
 
 
 def _type(datatype: Datatype) -> str:

@@ -11,17 +11,19 @@ from pathlib import Path
 import shiplift
 from shiplift.runtime.base.errors import MissingTool
 
-_HERE = Path(__file__).parent
 NAME = "python_host"  # the package that the code is, wherever it is copied to
-CODE = tuple(_HERE / name for name in ("host.py", "wire.py", "worker.py"))
-_RUNTIME = Path(__file__).parents[2]
-GUARD = tuple(
-    _RUNTIME / name
-    for name in (
-        "base/errors.py", "base/text.py", "confinement/calls.py", "confinement/kernel.py", "confinement/landlock.py",
-        "confinement/policy.py", "confinement/seccomp.py",
-    )
-)  # fmt: skip
+HOST = Path(__file__).with_name("host.py")
+WIRE = Path(__file__).with_name("wire.py")
+WORKER = Path(__file__).with_name("worker.py")
+GUARD = (
+    Path(__file__).parent.parent.parent / "base" / "errors.py",
+    Path(__file__).parent.parent.parent / "base" / "text.py",
+    Path(__file__).parent.parent.parent / "confinement" / "calls.py",
+    Path(__file__).parent.parent.parent / "confinement" / "kernel.py",
+    Path(__file__).parent.parent.parent / "confinement" / "landlock.py",
+    Path(__file__).parent.parent.parent / "confinement" / "policy.py",
+    Path(__file__).parent.parent.parent / "confinement" / "seccomp.py",
+)
 _LIBRARIES = ("landlockpy", "seccompy")
 
 
@@ -35,7 +37,7 @@ def write_bundle(to: Path) -> Path:
     guard = package / "guard"
     guard.mkdir(parents=True)
     (package / "__init__.py").touch()
-    for file in CODE:
+    for file in (HOST, WIRE, WORKER):
         shutil.copyfile(file, package / file.name)
     for file in GUARD:
         at = guard / shiplift.__name__ / "runtime" / file.parent.name / file.name

@@ -16,7 +16,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-_HERE = Path(__file__).parent
+_HERE = Path(sys.argv[0]).parent
 _HEADROOM_MB, _ADDRESSES_MB = 1024, 8192  # of libraries: private pages, and addresses that are only reserved
 _NOT_CONFINED = 50
 

@@ -27,7 +27,7 @@ from shiplift.runtime.records.serving import (
     Staged,
 )
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.python_backend import prepare
+from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import GOLDEN, install

@@ -192,7 +192,8 @@ def test_an_mlmodel_file_that_is_no_text_is_refused(logged: Logged, tmp_path: Pa
 def test_an_unknown_flavor_is_told_with_the_known_ones(logged: Logged, flavors: Any, message: str) -> None:
     logged.meta["flavors"] = flavors
     known = (
-        "onnx, pytorch, sklearn, lightgbm, xgboost, catboost, tensorflow, keras, transformers, sentence_transformers"
+        "onnx, pytorch, sklearn, lightgbm, xgboost, catboost, tensorflow, keras, transformers, sentence_transformers, "
+        "python_function"
     )
     assert logged.refused() == f"the version's flavors are {message}; known ones are {known}"
 
@@ -331,7 +332,7 @@ def test_an_example_of_a_column_major_frame_without_columns_is_refused(logged: L
     [
         ("flavors:\n  python_function:\n    loader_module: mlflow.sklearn\n  sklearn:\n    code: null\n", "sklearn"),
         ("flavors:\n  onnx:\n    data: model.onnx\n  python_function:\n", "onnx"),
-        ("flavors:\n  python_function:\n", ""),
+        ("flavors:\n  python_function:\n", "python_function"),
         ("xgboost:\n", ""),
         (None, ""),
     ],

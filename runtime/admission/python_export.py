@@ -1,4 +1,4 @@
-"""Python models on their way in: what a spec may ask for them, and their export, which records what they answer.
+"""The export of Python models, which records what they answer.
 
 There is no graph to convert to. The logged model itself is served, in an environment of its own, so its answers to the
 example are the reference that production has to meet.
@@ -6,61 +6,21 @@ example are the reference that production has to meet.
 
 from pathlib import Path
 
-from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, PYTHON_HOST, Entry, Limits
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.python.bundle import write_bundle
-from shiplift.runtime.model.python.environments import ensure, readable, resolve
+from shiplift.runtime.model.python.environments import ensure, readable
+from shiplift.runtime.model.python.resolving import resolve
 from shiplift.runtime.records.model import Contract, Exported, ModelVersion, ParityCase, PythonModel
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.model import Conversion
-from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 ANSWER = Entry("shiplift.runtime.model.python.entry:answer", PYTHON_HOST)
 COMPARE = Entry("shiplift.runtime.admission.python_answers:compare", EVALUATE)
-
-
-def check_python(site: Site, spec: ReleaseSpec) -> None:
-    """Whether a site and a spec let a Python model be released, before time is spent on it.
-
-    Raises:
-        NotAdmitted: the site serves none.
-        SpecInvalid: the spec asks for something that only graphs have.
-    """
-    if not site.place.python_models:
-        raise NotAdmitted(
-            "Python models are served on one machine, not on a cluster yet",
-            do="Release it with the local engine; or log the model as pt2, skops or ONNX.",
-        )
-    conversion = spec.export
-    asked = {
-        "export.outputs": conversion.outputs, "export.postprocess": conversion.postprocess,
-        "export.torchscript": conversion.torchscript, "serving.sequence_batching": spec.serving.sequence_batching,
-    }  # fmt: skip
-    if name := next((name for name, value in asked.items() if value), ""):
-        raise SpecInvalid(f"`{name}` is set, but a Python model has no graph", do="Leave it out.")
-    for target in spec.targets:
-        if isinstance(target, Target):
-            check_target(target)
-
-
-def check_target(target: Target) -> None:
-    """Whether a target serves Python models.
-
-    Raises:
-        SpecInvalid: it does not.
-    """
-    if target.gpu or target.server != "bundled" or target.engine != "auto":
-        raise SpecInvalid(
-            f"target {target.name} can't serve a Python model: only the bundled server on a CPU does, with "
-            "`engine: auto`",
-            do="Choose such a target, or log the model as pt2, skops or ONNX.",
-        )
 
 
 def export_python(
