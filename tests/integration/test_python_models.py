@@ -5,16 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from mlflow.models import infer_signature
 
-from shiplift.runtime.base.errors import ServerFailed
+from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, ServerFailed, SpecInvalid
+from shiplift.runtime.model.python.resolving import resolve
 from shiplift.runtime.serving.discovery import ServedModel
-from tests.integration.conftest import FAST, Lab
+from shiplift.steps.admit import admit
+from tests.integration.conftest import FAST, Lab, request
 
 SPEC = f"{FAST}\nadmission: {{python: sandbox}}\nserving: {{request_timeout_s: 2}}\nexport: {{memory_mb: 1024}}"
 REQUIREMENTS = ["numpy==2.4.6"]
 CODE = Path(__file__).with_name("python_model.py")
+COLUMNS = Path(__file__).with_name("python_columns.py")
 # What the first value of a row, less 1000, makes the model do; and what its client is told.
 ATTACKS = {
     "raises": (1, "ValueError: no answer to that row"),
@@ -96,3 +100,85 @@ def test_a_request_on_which_the_code_misbehaves_fails_alone(lab: Lab, version: i
     np.testing.assert_array_equal(model.infer({"input": good})["output"], expected(good))
     assert lab.running.runs("triton")
     assert lab.running.processes["triton"] == server
+
+
+# --- other ways to log one -------------------------------------------------------------------------------------------
+
+
+def test_a_model_of_named_columns_takes_and_answers_columns(lab: Lab) -> None:
+    frame = pd.DataFrame({"name": ["Ada", "Bob", "Eve"], "amount": [1.5, 2.0, 7.25], "count": [1, 2, 3]})
+    version = log_python(lab, "greeting", str(COLUMNS), frame)
+    report = lab.wait("greeting", version, seconds=300)
+    assert report.outcome == "promoted", report.reason
+    pyfunc = lab.mlflow.pyfunc.load_model(f"models:/greeting/{version}").predict(frame)
+    asked = {name: frame[name].to_numpy().reshape(-1, 1) for name in frame.columns}
+    answer = lab.engine.discover("greeting").infer(asked | {"name": asked["name"].astype(object)})
+    np.testing.assert_array_equal(answer["total"].reshape(-1), pyfunc["total"])
+    assert [text.decode() for text in answer["text"].reshape(-1)] == pyfunc["text"].tolist()
+
+
+def test_a_pickled_model_whose_answers_depend_on_the_batch_is_scored_and_served_one_sample_at_a_time(lab: Lab) -> None:
+    class Centred(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined,misc]
+        def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
+            return np.abs(model_input - model_input.mean(axis=0, keepdims=True) + 1)
+
+    inputs, name = rows(200), "centred"
+    with lab.mlflow.start_run():
+        lab.mlflow.log_text(f"{SPEC}\ndata: {{metric: mae}}", "shiplift/shiplift.yaml")
+        file = lab.home / "centred.npz"
+        np.savez(file, input=inputs, label=np.ones_like(inputs))
+        lab.mlflow.log_artifact(str(file), "shiplift")
+        (lab.home / "centred.npz").rename(lab.home / "validation.npz")
+        lab.mlflow.log_artifact(str(lab.home / "validation.npz"), "shiplift")
+        info = lab.mlflow.pyfunc.log_model(
+            name="model", python_model=Centred(), input_example=inputs[:6], registered_model_name=name,
+            pip_requirements=REQUIREMENTS,
+        )  # fmt: skip
+    report = lab.wait(name, int(info.registered_model_version), seconds=300)
+    assert report.outcome == "promoted", report.reason
+    served = lab.engine.discover(name)
+    np.testing.assert_array_equal(served.infer({"input": inputs[:1]})["output"], np.ones((1, 4), np.float32))
+    with pytest.raises(ServerFailed, match="batch"):
+        served.infer({"input": inputs[:2]})
+
+
+# --- what is refused, before anything of it runs ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "options", "error", "told"),
+    [
+        (FAST, {}, NotAdmitted, "is a Python model, which is its author's code, and the spec says `python: refuse`"),
+        (SPEC, {"pip_requirements": ["https://example.org/a.whl"]}, NotAdmitted, "names a URL or a path"),
+        (SPEC, {"pip_requirements": ["git+https://example.org/a"]}, NotAdmitted, "names a URL or a path"),
+        (SPEC, {"pip_requirements": ["-e ."]}, NotAdmitted, "only names with versions are allowed"),
+        (f"{SPEC.replace('export: {', 'export: {postprocess: softmax, ')}", {}, SpecInvalid, "export.postprocess"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_at_admission(
+    lab: Lab, spec: str, options: dict[str, Any], error: type[Exception], told: str
+) -> None:
+    version = log_python(
+        lab, "refused", str(COLUMNS), None, spec=spec, signature=infer_signature(rows(2), rows(2)), **options
+    )
+    with pytest.raises(error, match=told):
+        admit(lab.site, request("refused", version))
+
+
+@pytest.mark.parametrize(
+    ("requirements", "told"),
+    [
+        (["numpy==1.26.4", "numpy==2.1.0"], "the model's requirements conflict"),
+        (["docopt==0.6.2"], "there is no wheel of docopt==0.6.2 .* needs compiling"),
+        (["shiplift-has-no-such-package==1"], "there is no wheel of shiplift-has-no-such-package==1"),
+    ],
+)
+def test_requirements_that_no_wheels_meet_are_refused(lab: Lab, requirements: list[str], told: str) -> None:
+    with pytest.raises(NotAdmitted, match=told):
+        resolve(lab.site, requirements)
+
+
+def test_a_package_that_the_site_does_not_allow_is_refused(lab: Lab) -> None:
+    policy = lab.site.policy.model_copy(update={"packages": ("pandas",)})
+    with pytest.raises(PolicyRefused, match="does not allow: numpy"):
+        resolve(lab.site.model_copy(update={"policy": policy}), ["numpy==2.4.6"])
