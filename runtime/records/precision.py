@@ -9,7 +9,8 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
-Engine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch", "python"]
+GraphEngine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
+Engine = GraphEngine | Literal["python"]  # a Python model's own code computes
 Metric = Literal[
     "accuracy", "f1", "roc_auc", "log_loss", "mae", "rmse", "r2", "mape", "cosine", "recall_at_10"
 ]  # fmt: skip
