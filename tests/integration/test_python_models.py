@@ -1,5 +1,7 @@
 """Python models from registration to production: equal to `mlflow.pyfunc`, and contained whatever their code does."""
 
+import contextlib
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,16 +15,16 @@ from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, ServerFaile
 from shiplift.runtime.model.python.resolving import resolve
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.steps.admit import admit
-from tests.integration.conftest import FAST, Lab, request
+from tests.integration.conftest import FAST, Lab, request, until
 
-SPEC = f"{FAST}\nadmission: {{python: sandbox}}\nserving: {{request_timeout_s: 2}}\nexport: {{memory_mb: 1024}}"
+SPEC = f"{FAST}\nadmission: {{python: sandbox}}\nserving: {{request_timeout_s: 4}}\nexport: {{memory_mb: 1024}}"
 REQUIREMENTS = ["numpy==2.4.6"]
 CODE = Path(__file__).with_name("python_model.py")
 COLUMNS = Path(__file__).with_name("python_columns.py")
 # What the first value of a row, less 1000, makes the model do; and what its client is told.
 ATTACKS = {
     "raises": (1, "ValueError: no answer to that row"),
-    "sleeps": (2, "was stopped after 2 s, its limit"),
+    "sleeps": (2, "was stopped after 4 s, its limit"),
     "forks": (3, "PermissionError"),
     "starts a program": (4, "PermissionError"),
     "connects": (5, "PermissionError"),
@@ -76,6 +78,13 @@ def served(lab: Lab) -> ServedModel:
     return lab.engine.discover("scaled")
 
 
+def answered(model: ServedModel, asked: Any) -> Any:
+    """The answers, or nothing while the next process starts."""
+    with contextlib.suppress(ServerFailed):
+        return model.infer({"input": asked})
+    return None
+
+
 def test_a_python_model_is_served_and_answers_what_pyfunc_answers(lab: Lab, version: int) -> None:
     asked = rows(5)
     pyfunc = lab.mlflow.pyfunc.load_model(f"models:/scaled/{version}").predict(asked)
@@ -94,10 +103,11 @@ def test_a_request_on_which_the_code_misbehaves_fails_alone(lab: Lab, version: i
             answers[2].result()
     for answer in (*answers[:2], *answers[3:]):
         if (error := answer.exception()) is not None:
-            assert "was stopped after 2 s" in str(error)  # it was in the batch that took too long
+            # It was in the batch that took too long, or came while the next process started for too long.
+            assert re.search("was stopped after 4 s|is starting again", str(error))
         else:
             np.testing.assert_array_equal(answer.result()["output"], expected(good))
-    np.testing.assert_array_equal(model.infer({"input": good})["output"], expected(good))
+    np.testing.assert_array_equal(until(lambda: answered(model, good))["output"], expected(good))
     assert lab.running.runs("triton")
     assert lab.running.processes["triton"] == server
 
@@ -105,6 +115,7 @@ def test_a_request_on_which_the_code_misbehaves_fails_alone(lab: Lab, version: i
 # --- other ways to log one -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_model_of_named_columns_takes_and_answers_columns(lab: Lab) -> None:
     frame = pd.DataFrame({"name": ["Ada", "Bob", "Eve"], "amount": [1.5, 2.0, 7.25], "count": [1, 2, 3]})
     version = log_python(lab, "greeting", str(COLUMNS), frame)
@@ -117,6 +128,7 @@ def test_a_model_of_named_columns_takes_and_answers_columns(lab: Lab) -> None:
     assert [text.decode() for text in answer["text"].reshape(-1)] == pyfunc["text"].tolist()
 
 
+@pytest.mark.slow
 def test_a_pickled_model_whose_answers_depend_on_the_batch_is_scored_and_served_one_sample_at_a_time(lab: Lab) -> None:
     class Centred(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined,misc]
         def predict(self, context: Any, model_input: Any, params: Any = None) -> Any:
@@ -125,11 +137,9 @@ def test_a_pickled_model_whose_answers_depend_on_the_batch_is_scored_and_served_
     inputs, name = rows(200), "centred"
     with lab.mlflow.start_run():
         lab.mlflow.log_text(f"{SPEC}\ndata: {{metric: mae}}", "shiplift/shiplift.yaml")
-        file = lab.home / "centred.npz"
+        file = lab.home / "validation.npz"
         np.savez(file, input=inputs, label=np.ones_like(inputs))
         lab.mlflow.log_artifact(str(file), "shiplift")
-        (lab.home / "centred.npz").rename(lab.home / "validation.npz")
-        lab.mlflow.log_artifact(str(lab.home / "validation.npz"), "shiplift")
         info = lab.mlflow.pyfunc.log_model(
             name="model", python_model=Centred(), input_example=inputs[:6], registered_model_name=name,
             pip_requirements=REQUIREMENTS,

@@ -38,6 +38,10 @@ class TookTooLong(Failed):
     """It took longer than it may, so its process was ended."""
 
 
+class Starting(Failed):
+    """Its process was ended before, and the next one has not loaded the model yet."""
+
+
 class Host:
     """A Python model's process, started again whenever it had to be ended.
 
@@ -56,18 +60,19 @@ class Host:
             "DO_NOT_TRACK": "1", "GIT_PYTHON_REFRESH": "quiet",
         }  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
-        self._ready = False
+        self._ready, self._launched_at, self._greeting = False, 0.0, Reader()
 
     def start(self, limit_s: float = START_S) -> None:
         """Starts the process, if there is none, and waits until the model is loaded.
 
         Raises:
-            Failed: it does not load.
+            Starting: it is not loaded within `limit_s`, and goes on.
+            Failed: it does not load, or not within `START_S`.
         """
         if self._process is None:
             self._launch()
         if not self._ready:
-            self._exchange(b"", limit_s, "loading the model")
+            self._exchange(b"", self._greeting, limit_s, "loading the model")
             self._ready = True
 
     def ask(self, inputs: Arrays, limit_s: float) -> Arrays:
@@ -76,9 +81,10 @@ class Host:
         Raises:
             Raised: the model's code raised; the next request is answered by the same process.
             TookTooLong, Died: its process is gone, and another one starts already.
+            Starting: that one is not ready yet.
         """
-        self.start()
-        return self._exchange(pack(inputs), limit_s, "the request")
+        self.start(limit_s)
+        return self._exchange(pack(inputs), Reader(), limit_s, "the request")
 
     def close(self) -> None:
         """Ends the process."""
@@ -97,23 +103,29 @@ class Host:
             )
         except OSError as error:
             raise Died(f"the model's Python can't be started: {error.strerror}") from error
+        self._launched_at, self._greeting = time.monotonic(), Reader()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe:
                 os.set_blocking(pipe.fileno(), False)
 
-    def _exchange(self, request: bytes, limit_s: float, task: str) -> Arrays:
+    def _exchange(self, request: bytes, reader: Reader, limit_s: float, task: str) -> Arrays:
         """Sends a request and returns the answer; whatever else happens ends the process."""
         try:
-            fields, arrays = self._talk(request, time.monotonic() + limit_s, limit_s, task)
+            fields, arrays = self._talk(request, reader, limit_s, task)
         except BadMessage as error:
             self._again()
             raise Died(f"the model's process was ended: what it answered is no message: {error}") from error
-        except Failed:
+        except Failed as error:
+            if isinstance(error, TookTooLong) and not self._ready and self._may_still_start():
+                raise Starting("the model's process is starting again: send the request later") from error
             self._again()
             raise
         if "error" in fields:
             raise Raised(str(fields["error"])[:2000])
         return arrays
+
+    def _may_still_start(self) -> bool:
+        return time.monotonic() < self._launched_at + START_S
 
     def _again(self) -> None:
         """Ends the process and starts another one, whose imports run before anybody asks it."""
@@ -123,9 +135,9 @@ class Host:
             with contextlib.suppress(Failed):
                 self._launch()
 
-    def _talk(self, request: bytes, deadline: float, limit_s: float, task: str) -> tuple[dict[str, Any], Arrays]:
+    def _talk(self, request: bytes, reader: Reader, limit_s: float, task: str) -> tuple[dict[str, Any], Arrays]:
         to, back = self._pipes()
-        left, reader = memoryview(request), Reader()
+        left, deadline = memoryview(request), time.monotonic() + limit_s
         while reader.missing:
             if time.monotonic() > deadline:
                 raise TookTooLong(f"{task} was stopped after {limit_s:g} s, its limit")

@@ -16,7 +16,7 @@ sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").spli
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from python_host.host import Died, Failed, Host, Raised, TookTooLong, rows, split
+from python_host.host import Died, Failed, Host, Raised, Starting, TookTooLong, rows, split
 
 
 class TritonPythonModel:
@@ -55,7 +55,7 @@ class TritonPythonModel:
         try:
             joined = {name: np.concatenate([batch[name] for batch in batches]) for name, *_ in self.inputs}
             answers = self._ask(joined)
-        except TookTooLong as error:
+        except (TookTooLong, Starting) as error:
             return [_error(error) for _ in batches]
         return [self._response(part) for part in split(answers, list(map(rows, batches)))]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.model.python import bundle
-from shiplift.runtime.model.python.host import Died, Host, Raised, TookTooLong, split
+from shiplift.runtime.model.python.host import Died, Host, Raised, Starting, TookTooLong, split
 
 READY = "out(wire.pack())\n"
 Start = Callable[[str], Host]
@@ -77,8 +77,23 @@ def test_whatever_else_it_does_ends_it_and_the_next_one_is_asked(
     once = f"if not os.path.exists({str(tmp_path / 'once')!r}):\n    open({str(tmp_path / 'once')!r}, 'w').close()\n"
     indented = "".join(f"    {line}\n" for line in script.splitlines())
     host = start(f"{READY}{once}{indented}while True: out(wire.pack(read()))\n")
+    host.start()
     with pytest.raises(error, match=told):
         host.ask({"x": np.ones(1 << 20)}, 30 if error is Died else 0.5)
+    assert host.ask({"x": np.ones(1)}, 10)["x"].tolist() == [1]
+
+
+def test_requests_do_not_wait_for_a_process_that_loads_for_longer_than_they_may_take(
+    start: Start, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    host = start(
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.01)\n{READY}while True: out(wire.pack(read()))\n"
+    )
+    for _ in range(2):
+        with pytest.raises(Starting, match="is starting again"):
+            host.ask({"x": np.ones(1)}, 0.2)
+    go.touch()
     assert host.ask({"x": np.ones(1)}, 10)["x"].tolist() == [1]
 
 
