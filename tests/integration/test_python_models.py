@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from mlflow.models import infer_signature
 
-from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, ServerFailed, SpecInvalid
+from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, ServerFailed, SpecInvalid, Temporary
 from shiplift.runtime.model.python.resolving import resolve
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.steps.admit import admit
@@ -186,6 +186,12 @@ def test_what_cannot_be_taken_is_refused_at_admission(
 def test_requirements_that_no_wheels_meet_are_refused(lab: Lab, requirements: list[str], told: str) -> None:
     with pytest.raises(NotAdmitted, match=told):
         resolve(lab.site, requirements)
+
+
+def test_an_index_that_cannot_be_reached_is_told_as_temporary(lab: Lab) -> None:
+    policy = lab.site.policy.model_copy(update={"package_index": "http://127.0.0.1:9/simple"})
+    with pytest.raises(Temporary, match="the package index can't be reached"):
+        resolve(lab.site.model_copy(update={"policy": policy}), ["numpy==2.4.6"])
 
 
 def test_a_package_that_the_site_does_not_allow_is_refused(lab: Lab) -> None:

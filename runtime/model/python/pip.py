@@ -32,7 +32,8 @@ _NETWORK_FILES = (
 )  # fmt: skip
 _OWN_FILES = (".config/pip", ".pip", ".netrc")
 _QUIET = (
-    "--disable-pip-version-check", "--no-input", "--quiet", "--progress-bar", "off", "--only-binary", ":all:",
+    "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2", "--progress-bar", "off",
+    "--only-binary", ":all:",
 )  # fmt: skip
 _UNREACHABLE = re.compile(r"Retrying \(|Could not fetch URL|Max retries exceeded|ReadTimeoutError|Connection\w*Error")
 _MISSING = re.compile(r"No matching distribution found for (\S+)")
