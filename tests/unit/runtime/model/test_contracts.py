@@ -1,5 +1,6 @@
 import json
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -349,3 +350,48 @@ def test_an_mlmodel_file_that_is_a_pipe_or_a_link_has_no_likely_flavor(tmp_path:
     (tmp_path / METADATA).unlink()
     (tmp_path / METADATA).symlink_to("/dev/zero")
     assert likely_flavor(tmp_path) == ""
+
+
+# --- Python models -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_python(logged: Logged) -> Logged:
+    """A Python model, pickled, with what it needs."""
+    logged.meta["flavors"] = {
+        "python_function": {
+            "loader_module": "mlflow.pyfunc.model", "python_model": "python_model.pkl", "cloudpickle_version": "3.1.2",
+            "python_version": platform.python_version(),
+        }
+    }  # fmt: skip
+    logged.meta["mlflow_version"] = "3.17.2"
+    (logged.folder / "requirements.txt").write_text("numpy==2.1.0\n")
+    return logged
+
+
+def test_a_python_model_is_refused_unless_the_spec_says_otherwise(in_python: Logged) -> None:
+    assert "the spec says `python: refuse`" in in_python.refused()
+    model = read_model(in_python.folder, python=True)
+    assert model.flavor == "python_function"
+    assert model.requirements == ("cloudpickle==3.1.2", "mlflow==3.17.2", "numpy==2.1.0")
+
+
+def test_a_python_model_s_outputs_may_be_left_to_its_answers(in_python: Logged) -> None:
+    in_python.meta["signature"]["outputs"] = None
+    in_python.refused()
+    assert read_model(in_python.folder, python=True).signature.outputs == ()
+
+
+@pytest.mark.parametrize("loader", ["mlflow.langchain", "mlflow.pyfunc.loaders.chat_model", "os", None])
+def test_what_another_loader_reads_is_no_python_model(in_python: Logged, loader: Any) -> None:
+    in_python.meta["flavors"]["python_function"]["loader_module"] = loader
+    in_python.refused()
+    with pytest.raises(NotAdmitted, match="the version's flavors are python_function; known ones are"):
+        read_model(in_python.folder, python=True)
+
+
+def test_a_python_model_of_another_version_of_python_is_refused(in_python: Logged) -> None:
+    in_python.meta["flavors"]["python_function"]["python_version"] = "3.1.4"
+    in_python.refused()
+    with pytest.raises(NotAdmitted, match=r"was logged with Python 3\.1\.4"):
+        read_model(in_python.folder, python=True)
