@@ -29,7 +29,6 @@ from shiplift.runtime.host.processes import alive, free_port, inherited, memory_
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Package, Process
 from shiplift.runtime.records.site import Machine, SandboxSettings, Site
-from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.environment import default_root, ensure
 from shiplift.runtime.serving.triton.served import every_served
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease, this_host
@@ -285,6 +284,10 @@ def _start_triton(home: Path, stack: Stack) -> Process:
 
 def _environment_is_there(here: Site, package: Package) -> bool:
     """Makes the environment of a served Python model if it is gone; a model that has none must not stop the others."""
+    if package.environment is None:
+        return True
+    from shiplift.runtime.serving.python_environment import prepare  # noqa: PLC0415 - only for such models
+
     try:
         prepare(here, package)
     except ShipliftError as error:

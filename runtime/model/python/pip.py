@@ -10,12 +10,14 @@ import platform
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import unquote, urlparse
 
-from shiplift.runtime.base.errors import NotAdmitted, NotConfined, ShipliftError, Temporary
+from shiplift.runtime.base.errors import NotAdmitted, NotConfined, PolicyRefused, ShipliftError, Temporary
 from shiplift.runtime.confinement.launch import launch_command
 from shiplift.runtime.confinement.policy import INSTALL
 from shiplift.runtime.host.interpreter import python_paths
@@ -23,7 +25,7 @@ from shiplift.runtime.host.processes import inherited
 from shiplift.runtime.records.site import Site
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-_LIMIT_S = 1800
+_LIMIT_S, _LOOK_S = 1800, 2.0
 _DNS, _HTTP, _HTTPS = 53, 80, 443
 _NETWORK_FILES = (
     "/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf", "/etc/ssl", "/etc/pki",
@@ -59,17 +61,43 @@ def run_pip(site: Site, arguments: Sequence[str], work: Path, *, cache: Path) ->
     options = [*_QUIET, "--cache-dir", str(cache), *_only(index, settings)]
     command = [sys.executable, "-m", "pip", *arguments[:at], *options, *arguments[at:]]
     variables = {**_own_variables(), "TMPDIR": str(work)}
-    try:
-        result = subprocess.run(
-            launch_command(policy, command), capture_output=True, text=True, errors="replace",
-            check=False, timeout=_LIMIT_S, env=variables, stdin=subprocess.DEVNULL, cwd=work,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise Temporary(f"pip took over {_LIMIT_S} s", do="Check the package index, then run it again.") from error
-    if result.returncode == NotConfined.exit_code:
-        raise NotConfined(f"pip is {result.stderr.strip()[-400:]}", do="See `shiplift doctor`.")
-    if result.returncode:
-        raise _failure(result.stderr)
+    code, said = _run(launch_command(policy, command), variables, work, site.policy.max_size_mb)
+    if code == NotConfined.exit_code:
+        raise NotConfined(f"pip is {said.strip()[-400:]}", do="See `shiplift doctor`.")
+    if code:
+        raise _failure(said)
+
+
+def _run(command: Sequence[str], variables: dict[str, str], work: Path, limit_mb: int) -> tuple[int, str]:
+    """How a command ended, and what it wrote to standard error; `limit_mb` bounds what is below `work`."""
+    started = time.monotonic()
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        errors="replace", env=variables, cwd=work,
+    ) as process:  # fmt: skip
+        try:
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    _, said = process.communicate(timeout=_LOOK_S)
+                    return process.returncode, said
+                if time.monotonic() - started > _LIMIT_S:
+                    raise Temporary(f"pip took over {_LIMIT_S} s", do="Check the package index, then run it again.")
+                if (size_mb := _size_mb(work)) > limit_mb:
+                    raise PolicyRefused(
+                        f"the model's packages have {size_mb} MiB so far, the limit is {limit_mb} MiB",
+                        do="Do with fewer, or ask whoever runs this site to raise `policy.max_size_mb`.",
+                    )
+        finally:
+            process.kill()  # its confinement ends everything that it started
+
+
+def _size_mb(folder: Path) -> int:
+    files = (Path(root) / name for root, _, names in os.walk(folder) for name in names)
+    total = 0
+    for file in files:
+        with suppress(OSError):  # pip removes its own
+            total += file.lstat().st_size
+    return total >> 20
 
 
 def _only(index: str, settings: dict[str, str]) -> list[str]:

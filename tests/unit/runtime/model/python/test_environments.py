@@ -1,11 +1,12 @@
 """Environments of Python models: made once, whole or not at all, and by a pip that reaches what the site says."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from shiplift.runtime.base.errors import NotAdmitted, Temporary
+from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, Temporary
 from shiplift.runtime.model.python import environments, pip
 from shiplift.runtime.records.model import PythonEnvironment, Wheel
 from shiplift.runtime.records.site import Site
@@ -92,3 +93,10 @@ def test_the_bundled_servers_environments_are_beside_it(site: Site) -> None:
     expected: Any = Path(site.server_environment).parent / "environments"
     assert environments.beside(Path(site.server_environment)) == expected
     assert environments.readable(Path("/a"), Path("/b"))[0::2] == ["/a", "/b"]
+
+
+def test_what_grows_beyond_the_limit_is_ended(tmp_path: Path) -> None:
+    grow = "import time\nfor at in range(600):\n    open(str(at), 'wb').write(bytes(1 << 20))\n    time.sleep(0.05)"
+    with pytest.raises(PolicyRefused, match=r"have \d+ MiB so far, the limit is 5 MiB"):
+        pip._run([sys.executable, "-c", grow], {}, tmp_path, 5)
+    assert pip._run([sys.executable, "-c", "import sys; sys.exit('no')"], {}, tmp_path, 5) == (1, "no\n")
