@@ -15,6 +15,8 @@ from shiplift.runtime.model.python.pip import run_pip
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.site import Site
 
+_STAMP = "stamp"  # written last
+
 
 def beside(server_environment: Path) -> Path:
     """The folder of all environments: next to the server's, so that every stack of an installation shares them."""
@@ -33,9 +35,14 @@ def ensure(site: Site, environment: PythonEnvironment) -> Path:
     folder = root / environment.digest
     with (root / f".{environment.digest}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "stamp").is_file():  # written last
+        if not is_there(site, environment):
             _make(site, environment, folder)
     return folder
+
+
+def is_there(site: Site, environment: PythonEnvironment) -> bool:
+    """Whether an environment was made, as a whole."""
+    return (root_of(site) / environment.digest / _STAMP).is_file()
 
 
 def readable(environment: Path, *others: Path) -> list[str]:
@@ -71,7 +78,7 @@ def _make(site: Site, environment: PythonEnvironment, folder: Path) -> None:
         options = ["--no-deps", "--no-compile", "--require-hashes", "--requirement", str(lock)]
         run_pip(site, [*interpreter, "install", *options], folder, cache=cache_of(site))
         shutil.rmtree(work)
-        (folder / "stamp").write_text(environment.lock)
+        (folder / _STAMP).write_text(environment.lock)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise

@@ -12,8 +12,9 @@ from packaging.utils import canonicalize_name
 
 from shiplift.runtime.base.errors import PolicyRefused
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.folders import scratch_folder
-from shiplift.runtime.model.python.environments import cache_of, root_of
+from shiplift.runtime.model.python.environments import cache_of, is_there, root_of
 from shiplift.runtime.model.python.pip import PYTHON, run_pip
 from shiplift.runtime.records.model import PythonEnvironment, Wheel
 from shiplift.runtime.records.site import Site
@@ -22,12 +23,20 @@ from shiplift.runtime.records.site import Site
 def resolve(site: Site, requirements: Sequence[str]) -> PythonEnvironment:
     """The packages that these requirements come to, as pip resolves them for this machine.
 
+    The same requirements come to the same packages for as long as their environment is there: pip takes half a minute.
+
     Raises:
         NotAdmitted: they conflict, or one of them has no wheel.
         PolicyRefused: the site does not allow one of them.
         Temporary: the index can't be reached.
         NotConfined: the kernel refuses to confine pip.
     """
+    known = _known(site, requirements)
+    if known.is_file():
+        environment = PythonEnvironment.model_validate_json(known.read_text())
+        if is_there(site, environment):
+            _check_allowed(site, environment.wheels)
+            return environment
     progress("resolving the model's requirements")
     with scratch_folder(root_of(site)) as folder:
         asked, report = folder / "requirements.txt", folder / "report.json"
@@ -37,7 +46,15 @@ def resolve(site: Site, requirements: Sequence[str]) -> PythonEnvironment:
         entries: list[dict[str, Any]] = json.loads(report.read_text())["install"]
     wheels = tuple(sorted((_wheel(entry) for entry in entries), key=lambda wheel: wheel.name))
     _check_allowed(site, wheels)
-    return PythonEnvironment(python=PYTHON, machine=platform.machine(), wheels=wheels)
+    environment = PythonEnvironment(python=PYTHON, machine=platform.machine(), wheels=wheels)
+    write_atomically(known, environment.model_dump_json())
+    return environment
+
+
+def _known(site: Site, requirements: Sequence[str]) -> Path:
+    """Where the packages are kept that these requirements came to."""
+    asked = json.dumps([PYTHON, platform.machine(), site.policy.package_index, sorted(requirements)])
+    return root_of(site) / f".resolved-{hashlib.sha256(asked.encode()).hexdigest()[:24]}.json"
 
 
 def _wheel(entry: dict[str, Any]) -> Wheel:

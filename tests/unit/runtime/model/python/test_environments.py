@@ -1,5 +1,6 @@
 """Environments of Python models: made once, whole or not at all, and by a pip that reaches what the site says."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, Temporary
-from shiplift.runtime.model.python import environments, pip
+from shiplift.runtime.model.python import environments, pip, resolving
 from shiplift.runtime.records.model import PythonEnvironment, Wheel
 from shiplift.runtime.records.site import Site
 from tests.unit.examples import site as any_site
@@ -100,3 +101,30 @@ def test_what_grows_beyond_the_limit_is_ended(tmp_path: Path) -> None:
     with pytest.raises(PolicyRefused, match=r"have \d+ MiB so far, the limit is 5 MiB"):
         pip._run([sys.executable, "-c", grow], {}, tmp_path, 5)
     assert pip._run([sys.executable, "-c", "import sys; sys.exit('no')"], {}, tmp_path, 5) == (1, "no\n")
+
+
+def test_requirements_are_resolved_once_for_as_long_as_their_environment_is_there(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolved: list[str] = []
+
+    def run_pip(_: Site, arguments: list[str], work: Path, **__: Any) -> None:
+        if "--report" in arguments:
+            resolved.append((work / "requirements.txt").read_text())
+            info = {"url": "https://a.example/a.whl", "archive_info": {"hash": f"sha256={'a' * 64}"}}
+            report = {"install": [{"download_info": info, "metadata": {"name": "A.b", "version": "1"}}]}
+            (work / "report.json").write_text(json.dumps(report))
+
+    monkeypatch.setattr(resolving, "run_pip", run_pip)
+    monkeypatch.setattr(environments, "run_pip", run_pip)
+    first = resolving.resolve(site, ["a.b", "c"])
+    assert first.wheels == (Wheel(name="a-b", version="1", sha256="a" * 64),)
+    assert resolving.resolve(site, ["a.b", "c"]) == first  # its environment is not there yet
+    environments.ensure(site, first)
+    assert resolving.resolve(site, ["c", "a.b"]) == first
+    assert resolved == ["a.b\nc\n"] * 2
+    limited = site.model_copy(update={"policy": site.policy.model_copy(update={"packages": ("c",)})})
+    with pytest.raises(PolicyRefused, match="does not allow: a-b"):
+        resolving.resolve(limited, ["a.b", "c"])
+    assert resolving.resolve(site, ["a.b"]) == first
+    assert resolved[2:] == ["a.b\n"]
