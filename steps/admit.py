@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.admission import policy
+from shiplift.runtime.admission.python_specs import check_python
 from shiplift.runtime.admission.scan import objections, refusal
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.base.files import Irregular, read_regular, regular_files
@@ -17,7 +18,7 @@ from shiplift.runtime.confinement.policy import SCAN, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, expect, workplace
 from shiplift.runtime.model.contracts import likely_flavor
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.records.model import PYTHON, Contract, Datasets, ModelVersion, RecordedRequests, Scan
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
@@ -51,6 +52,7 @@ class Inspected:
     signature: Signature
     tabular: bool
     states: dict[str, str]
+    requirements: tuple[str, ...]
     notes: tuple[str, ...]
     example: bytes
 
@@ -76,6 +78,8 @@ def admit(site: Site, request: Request) -> Admitted:
         _check_site(site, spec)
         _check_size(model, min(spec.admission.max_size_mb, site.policy.max_size_mb))
         inspected = _inspect(model, place, spec)
+        if inspected.flavor == PYTHON:
+            check_python(site, spec)
         datasets = _datasets(registry, run_id, spec, model, store)
         admitted = _admitted(info, run_id, spec, inspected, model, store, datasets)
         return admitted.model_copy(update={"recorded_requests": _recorded(registry, run_id, spec, model, store)})
@@ -189,6 +193,7 @@ def _inspect(model: Path, place: Workplace, spec: ReleaseSpec) -> Inspected:
             "examples": str(examples),
             "out": str(work),
             "pickle": spec.admission.pickle,
+            "python": spec.admission.python,
             "unpacked_mb": int(2 * spec.admission.max_size_mb),
             "states": told_states(spec.serving),
         },
@@ -215,6 +220,7 @@ def _inspected(result: dict[str, Any], example: Path) -> Inspected:
             signature=Signature.model_validate(result["signature"]),
             tabular=bool(result["tabular"]),
             states={str(name): str(output) for name, output in result["states"].items()},
+            requirements=tuple(str(requirement) for requirement in result["requirements"]),
             notes=tuple(str(note) for note in result["notes"]),
             example=read_regular(example, _MAX_EXAMPLE_BYTES),
         )
@@ -242,6 +248,7 @@ def _admitted(
             signature=inspected.signature,
             example=store.put_bytes(inspected.example),
             tabular=inspected.tabular,
+            requirements=inspected.requirements,
             notes=inspected.notes,
         ),
         datasets=datasets,

@@ -6,11 +6,12 @@ what it wrote outside a sandbox, and it has no part in the proof.
 
 from pathlib import Path
 
+from shiplift.runtime.admission.python_export import export_python
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
-from shiplift.runtime.records.model import Contract, Exported, Isolation, ModelVersion, ParityCase, TextFront
+from shiplift.runtime.records.model import PYTHON, Contract, Exported, Isolation, ModelVersion, ParityCase, TextFront
 from shiplift.runtime.records.site import Site, SitePolicy
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
@@ -24,11 +25,15 @@ _SEED = 20240229
 def export(site: Site, model_version: ModelVersion, contract: Contract, conversion: Conversion) -> Exported:
     """Converts the version and compares both models on the example and on random inputs of batch 1, 2 and 7.
 
+    A Python model is not converted: it gets an environment, and its answers are recorded (`export_python`).
+
     Raises:
         ExportFailed: the model does not load, convert or run.
         SandboxLimit: it needs more memory or time than the spec allows.
         ArtifactCorrupt: the files differ from those admitted.
     """
+    if model_version.flavor == PYTHON:
+        return export_python(site, model_version, contract, conversion)
     home, store = Path(site.home), ArtifactStore(site.artifacts_uri)
     # Both start now: the second's imports run while the first converts.
     with (

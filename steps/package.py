@@ -31,6 +31,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Check, Outcome, Packages, Scored
 from shiplift.runtime.search.space import first_config
+from shiplift.runtime.serving.python_backend import write_python_backend
 from shiplift.runtime.serving.text_backend import write_text_backend
 from shiplift.runtime.serving.triton.config import ModelDescription, positional, server_needs
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_package
@@ -69,7 +70,9 @@ def package(
     store = ArtifactStore(site.artifacts_uri)
     builder = _Builder(
         site=site, store=store, target=target, version=model_version, exported=exported, serving=serving,
-        config=first_config(search_space, serving, target.server, exported.signature),
+        config=first_config(
+            search_space, serving, target.server, exported.signature, "python" if exported.python else "onnxruntime"
+        ),
         reference=load_npz(store.read(exported.text.reference if exported.text else exported.reference)),
     )  # fmt: skip
     evaluation = {"metric": candidates.metric, "validation": candidates.validation}
@@ -121,7 +124,10 @@ class _Builder:
     reference: Arrays
 
     def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: Limits) -> list[Arrays]:
-        """Each candidate's answers to the golden requests, from the sandbox."""
+        """Each candidate's answers to the golden requests, from the sandbox; a Python model's are recorded already."""
+        if self.exported.python:
+            outputs = {spec.name: self.reference[f"output/{spec.name}"] for spec in self.exported.signature.outputs}
+            return [batch_of(outputs, golden_requests.SAMPLES) for _ in candidates]
         visible, states = self._visible()
         asked = [self._asked(candidate) for candidate in candidates]
         text = self.exported.text
@@ -161,7 +167,7 @@ class _Builder:
     def build(self, folder: Path, candidate: Candidate, answers: Arrays, evaluation: dict[str, Any]) -> Package:
         """The package of one candidate, made in `folder`, with golden requests that its engine answered."""
         visible, states = self._visible()
-        text = self.exported.text
+        text, python = self.exported.text, self.exported.python
         model = self.store.fetch(self._model(candidate), folder / "model")
         if stamp := tensorrt_plans.read_stamp(model):
             tensorrt_plans.require_match(stamp, self.target)
@@ -171,9 +177,15 @@ class _Builder:
         tree = folder / "package"
         tree.mkdir()
         description = self._description(candidate, signature, states)
-        front = self.store.fetch(text.files, folder / "text") if text else None
-        backend = write_text_backend(folder / "backend", front) if front else None
-        write_package(tree, description, model, self.target.server, example=inputs, golden=golden, backend=backend)
+        backend = None
+        if text:
+            backend = write_text_backend(folder / "backend", self.store.fetch(text.files, folder / "text"))
+        elif python:
+            backend = write_python_backend(folder / "backend", model, python, signature)
+        write_package(
+            tree, description, None if python else model, self.target.server, example=inputs, golden=golden,
+            backend=backend,
+        )  # fmt: skip
         package = Package(
             target=self.target.name,
             server=self.target.server,
@@ -189,6 +201,7 @@ class _Builder:
             samples=candidate.samples,
             slices=candidate.slices,
             sequences=bool(states),
+            environment=python.environment if python else None,
             nodes=self.target.nodes,
             needs=server_needs(self.serving, self.target.server),
             **evaluation,

@@ -11,13 +11,16 @@ from typing import Any
 
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.base.progress import measuring, progress
-from shiplift.runtime.confinement.policy import QUANTIZE, QUANTIZE_WITH_METRIC, Entry
+from shiplift.runtime.confinement.policy import PYTHON_HOST, QUANTIZE, QUANTIZE_WITH_METRIC, Entry
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
+from shiplift.runtime.model.python.bundle import write_bundle
+from shiplift.runtime.model.python.environments import ensure, readable
+from shiplift.runtime.model.python.targets import check_target
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import Datasets, Exported, TextFront
+from shiplift.runtime.records.model import Datasets, Exported, PythonModel, TextFront
 from shiplift.runtime.records.precision import AS_EXPORTED, Built, Candidate, Candidates, Ladder
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
@@ -26,6 +29,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.lessons import lessons
 from shiplift.runtime.targets import machine
 
+SCORE = Entry("shiplift.runtime.targets.python_precision:score_python", PYTHON_HOST)
 BUILD = Entry("shiplift.runtime.targets.precisions:build_precisions", QUANTIZE)
 BUILD_WITH_METRIC = Entry("shiplift.runtime.targets.precisions:build_precisions", QUANTIZE_WITH_METRIC)
 _TASK = "building and scoring the precisions"
@@ -42,7 +46,11 @@ def quantize(
         SandboxLimit: it takes more memory or time than the spec allows.
         Temporary: this machine is not the target: the target vanished, or a pod was put on the wrong node.
         MissingTool: the target is a GPU, and this environment can't run models on GPUs.
+        SpecInvalid: the target can't serve a Python model.
     """
+    if exported.python:
+        check_target(target)
+        return _scored_as_it_is(site, target, exported, exported.python, datasets, data, quantization)
     here = machine.this_machine()
     if reason := machine.mismatch(target, here):
         raise Temporary(f"target {target.name} is not this machine: {reason}", do="Check its node selector.")
@@ -71,6 +79,12 @@ def quantize(
         require_regular(place.sandbox.work)
         ladder = Ladder.model_validate(result)
         candidates = tuple(_stored(store, place, exported, built) for built in ladder.candidates)
+    return _candidates(target, datasets, ladder, candidates)
+
+
+def _candidates(
+    target: Target, datasets: Datasets, ladder: Ladder, candidates: tuple[Candidate, ...]
+) -> Candidates:  # fmt: skip
     return Candidates(
         target=target.name,
         metric=ladder.metric,
@@ -78,6 +92,40 @@ def quantize(
         candidates=candidates,
         notes=ladder.notes,
     )
+
+
+def _scored_as_it_is(
+    site: Site, target: Target, exported: Exported, python: PythonModel, datasets: Datasets, data: Data,
+    quantization: Quantization,
+) -> Candidates:  # fmt: skip
+    """A Python model's only candidate: the model as it was logged."""
+    store, limits = ArtifactStore(site.artifacts_uri), limits_of(quantization, "scoring the Python model", site.policy)
+    root = ensure(site, python.environment)
+    with workplace(SCORE, Path(site.home), site.sandbox, read=[root]) as place, measuring():
+        code = write_bundle(place.folder / "code")
+        model = store.fetch(exported.model, place.folder / "source")
+        file = datasets.validation
+        order = {
+            "code": str(code),
+            "environment": str(root),
+            "model": str(model),
+            "read": readable(root, code, model),
+            "reference": str(store.fetch(exported.reference, place.folder / "reference.npz")),
+            "signature": exported.signature.model_dump(mode="json"),
+            "validation": [str(store.fetch(file, place.folder / "data")), datasets.validation_name] if file else None,
+            "metric": _metric(store, place, data, datasets),
+            "data": data.model_dump(mode="json"),
+            "memory_mb": min(python.memory_mb, limits.memory_mb),
+            "limit_s": limits.timeout_s,
+            "allow_without": list(site.sandbox.allow_without),
+            "unpacked_mb": site.policy.unpacked_mb,
+            "samples": site.policy.samples,
+        }
+        progress("scoring the Python model in the sandbox")
+        result, _ = place.sandbox.run(order, limits)
+        ladder = Ladder.model_validate(result)
+        candidates = tuple(_stored(store, place, exported, built) for built in ladder.candidates)
+    return _candidates(target, datasets, ladder, candidates)
 
 
 @contextmanager

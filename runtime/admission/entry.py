@@ -8,14 +8,16 @@ from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.admission.scan import objections, scan_files
 from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.tensors import Arrays, dump_npz
+from shiplift.runtime.records.model import PYTHON
 
 PRELOAD = ("modelaudit.core", "onnx")
 EXAMPLE = "example.npz"
 
 
 def inspect(
-    *, folder: str, examples: str, out: str, pickle: Pickle, unpacked_mb: int, states: dict[str, str] | None
-) -> dict[str, Any]:
+    *, folder: str, examples: str, out: str, pickle: Pickle, python: Pickle, unpacked_mb: int,
+    states: dict[str, str] | None,
+) -> dict[str, Any]:  # fmt: skip
     """The contract and the scan of the MLflow model in `folder`; writes the input example to `out/example.npz`.
 
     `states` are those that the spec names; None: look for some. What the scan objects to is not opened any further.
@@ -23,8 +25,10 @@ def inspect(
     Raises:
         NotAdmitted: it has no signature, no usable input example, or no known flavor.
     """
-    logged = read_model(Path(folder), Path(examples), states)
-    scan = scan_files(Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb)
+    logged = read_model(Path(folder), Path(examples), states, python=python == "sandbox")
+    scan = scan_files(
+        Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb, python=logged.flavor == PYTHON
+    )  # fmt: skip
     example: Arrays | None = {} if objections(scan) else logged.example
     notes = list(logged.notes)
     if example is None:
@@ -36,6 +40,7 @@ def inspect(
         "signature": logged.signature.model_dump(mode="json"),
         "tabular": logged.tabular,
         "states": logged.states,
+        "requirements": list(logged.requirements),
         "notes": notes,
         "scan": scan.model_dump(mode="json"),
     }

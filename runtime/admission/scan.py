@@ -26,8 +26,11 @@ _UNFINISHED = {"S213", "S902"}  # modelaudit's rules for "the analysis did not c
 _SHOWN, _KEPT = 3, 200
 
 
-def scan_files(folder: Path, examples: Path, *, pickle: Pickle, unpacked_mb: int) -> Scan:
+def scan_files(folder: Path, examples: Path, *, pickle: Pickle, unpacked_mb: int, python: bool = False) -> Scan:
     """Scans every file below `folder`, and the input examples in the folder `examples`.
+
+    A model that is Python (`python`) consists of its author's code, which nothing but the sandbox opens: what the scan
+    finds in its files is told, and refuses nothing.
 
     The examples are apart because modelaudit parses JSON in Python, each file many times: one with images took it more
     than ten minutes. A file that parses as JSON is data, and only our own reader opens these.
@@ -38,11 +41,14 @@ def scan_files(folder: Path, examples: Path, *, pickle: Pickle, unpacked_mb: int
         files, data = regular_files(folder), regular_files(examples)
     except Irregular as error:
         return _scan([objection("(all files)", str(error))], 0, started)
-    findings = [finding for file in (*files, *data) for finding in _file(file, judge)]
+    findings = [finding for file in files for finding in _file(file, judge)]
+    if python:
+        findings = [finding.model_copy(update={"severity": "warning"}) for finding in findings]
+    findings += [finding for file in data for finding in _file(file, judge)]
     findings += [finding for file in data for finding in _example(file)]
-    findings += [objection(METADATA, problem) for problem in _mlmodel(folder)]
+    findings += [objection(METADATA, problem) for problem in _mlmodel(folder, python=python)]
     findings = [objection(*problem) for problem in _huggingface(folder, files)] + findings
-    if not findings:  # a second opinion takes seconds, and can only refuse
+    if not findings and not python:  # a second opinion takes seconds, and can only refuse
         findings += _modelaudit(folder, pickle)
     return _scan(findings, len(files) + len(data), started)
 
@@ -99,9 +105,9 @@ def _example(file: TreeFile) -> Iterator[Finding]:
         yield objection(file.name, f"it is not JSON: {type(error).__name__}")
 
 
-def _mlmodel(folder: Path) -> Iterator[str]:
+def _mlmodel(folder: Path, *, python: bool) -> Iterator[str]:
     try:
-        yield from mlmodel.problems(metadata(folder))
+        yield from mlmodel.problems(metadata(folder), python=python)
     except NotAdmitted as error:
         yield error.what
 

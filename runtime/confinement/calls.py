@@ -43,6 +43,8 @@ SOCKETS = _names(
 ALWAYS: Final = (*MEMORY, *FILES, *WAITING, *PROCESS, *CLOCK, *SOCKETS)
 SERVER = _names("connect bind listen accept accept4 memfd_create")
 PROGRAMS = _names("fork vfork execve")
+CONFINING = _names("landlock_create_ruleset landlock_add_rule landlock_restrict_self")
+SECCOMP_SET_FILTER: Final = 1
 # Only where a PID namespace hides every other process.
 OTHERS = _names("kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_open pidfd_send_signal sched_setaffinity")
 # These succeed and do nothing: libraries set modes and times of what they copy, and neither matters in a sandbox.
@@ -62,6 +64,6 @@ PRCTLS: Final = (
 NAMESPACES: Final = 0x7E020000  # clone's CLONE_NEW*
 THREAD: Final = 0x10000  # CLONE_THREAD
 AF_UNIX, AF_INET, AF_INET6 = 1, 2, 10
-SOCK_STREAM, SOCK_TYPE = 1, 0xF
+SOCK_STREAM, SOCK_DGRAM, SOCK_TYPE = 1, 2, 0xF
 O_ACCMODE, O_TRUNC = 0o3, 0o1000
 QUERY_PERSONALITY: Final = 0xFFFFFFFF

@@ -19,8 +19,9 @@ class Policy:
 
     `read` and `write` are paths, files or folders, besides the system's libraries. `hostile_code`: the model's author
     wrote what runs, so nothing that it reports is believed. `ports` are the TCP ports that a process with `network` may
-    listen on and, if it `connects`, connect to; without `network` it has no interface at all. `programs`: it may start
-    other programs and processes, otherwise only threads. `tasks` counts processes and threads together. `work_mb` and
+    listen on and, if it `connects`, connect to; without `network` it has no interface at all; `resolves`: it may also
+    send datagrams, to ask DNS. `programs`: it may start other programs and processes, otherwise only threads.
+    `confines`: what it starts may confine itself further. `tasks` counts processes and threads together. `work_mb` and
     `work_files` limit what it keeps below `write`. `shared_memory_mb` is the size of a private /dev/shm, 0 for none,
     and `temporary_mb` that of a private /tmp, in which the paths of `read` and `write` stay. `allow_without` names
     mechanisms, of `WAIVABLE`, whose absence the site accepts.
@@ -33,8 +34,10 @@ class Policy:
     programs: bool = True
     network: bool = False
     connects: bool = True
+    resolves: bool = False
     ports: tuple[int, ...] = ()
     gpu: bool = False
+    confines: bool = False
     tasks: int = 1024
     open_files: int = 4096
     work_mb: int = 65536
@@ -78,8 +81,13 @@ PYTHON_SERVICE = Policy(
 # Its Python backend makes a folder in /tmp, wherever TMPDIR is.
 TRITON = Policy(
     name="triton", network=True, connects=False, gpu=True, tasks=16384, open_files=65536, shared_memory_mb=4096,
-    temporary_mb=1024, ends_with_parent=False,
+    temporary_mb=1024, ends_with_parent=False, confines=True,
 )  # fmt: skip
+# A Python model, wherever it is asked: its host is in a sandbox or in Triton, and starts it as a process that confines
+# itself further before it loads the model.
+PYTHON_HOST = Policy(name="python host", hostile_code=True, confines=True)
+PYTHON_MODEL = Policy(name="python model", hostile_code=True, programs=False, open_files=256)
+INSTALL = Policy(name="install packages", network=True, resolves=True)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,11 @@ files and run time (`watch`), and believes nothing it says (`messages`).
 """
 
 import contextlib
-import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-import sysconfig
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,13 +19,13 @@ from typing import IO, Any
 
 import psutil
 
-import shiplift
 from shiplift.runtime.base.errors import ExportFailed, NotConfined, ShipliftError
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.confinement.init import advice
 from shiplift.runtime.confinement.messages import MOST_BYTES, Log, Received, Take
 from shiplift.runtime.confinement.policy import CONVERT, WAIVABLE, Entry, Limits, Policy
 from shiplift.runtime.confinement.watch import too_slow, watch, workers
+from shiplift.runtime.host.interpreter import python_paths
 from shiplift.runtime.records.model import Isolation
 
 _GONE_S = 10
@@ -162,15 +160,6 @@ def _isolation(missing: dict[str, str], landlock_abi: int, limits: Limits) -> Is
         memory_limit_mb=limits.memory_mb,
         timeout_s=limits.timeout_s,
     )
-
-
-@functools.cache
-def python_paths() -> tuple[Path, ...]:
-    """The interpreter, its packages, those that a .pth file names, and our own (an editable install is elsewhere)."""
-    ours = Path(shiplift.__file__).parent
-    site = {Path(p) for p in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())}
-    named = {Path(p) for p in sys.path if Path(p).name in {"site-packages", "dist-packages"}}
-    return (*site, *named, ours, *(room.resolve() for room in ours.iterdir() if room.is_dir()))
 
 
 def _environment(work: Path) -> dict[str, str]:

@@ -5,6 +5,7 @@ Calls of a foreign architecture end the process; every call that is not listed f
 
 import errno
 from collections.abc import Iterable
+from itertools import product
 
 import seccompy
 from seccompy import Action, CmpOp, Filter
@@ -82,6 +83,9 @@ def _processes(filt: _Named, policy: Policy) -> None:
     filt.allow(("prlimit64",), (0, _EQ, 0))
     filt.allow(("personality",), (0, _EQ, calls.QUERY_PERSONALITY))
     filt.allow_values(("prctl",), 0, calls.PRCTLS)
+    if policy.confines:
+        filt.allow(calls.CONFINING)
+        filt.allow_values(("seccomp",), 0, (calls.SECCOMP_SET_FILTER,))
 
 
 def _others(filt: _Named, *, own_pids: bool) -> None:
@@ -115,8 +119,7 @@ def _sockets(filt: _Named, policy: Policy) -> None:
         ("socketpair",), (0, _EQ, calls.AF_UNIX), (1, _MASKED, calls.SOCK_STREAM, calls.SOCK_TYPE)
     )  # fmt: skip
     if policy.network:
-        for family in (calls.AF_INET, calls.AF_INET6):
-            filt.allow(
-                ("socket",), (0, _EQ, family), (1, _MASKED, calls.SOCK_STREAM, calls.SOCK_TYPE)
-            )  # fmt: skip
+        kinds = (calls.SOCK_STREAM, *((calls.SOCK_DGRAM,) if policy.resolves else ()))
+        for family, kind in product((calls.AF_INET, calls.AF_INET6), kinds):
+            filt.allow(("socket",), (0, _EQ, family), (1, _MASKED, kind, calls.SOCK_TYPE))
         filt.allow(name for name in calls.SERVER if policy.connects or name != "connect")

@@ -19,13 +19,15 @@ from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import read_regular
 from shiplift.runtime.model import graph_contract
+from shiplift.runtime.model.python.requirements import check_python, read_requirements
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
 from shiplift.runtime.model.text.tasks import TEXT_FLAVORS, task_of
-from shiplift.runtime.records.model import Flavor
+from shiplift.runtime.records.model import PYTHON, Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
 METADATA = "MLmodel"
+PYTHON_LOADERS = ("mlflow.pyfunc.model", "mlflow.pyfunc.loaders.code_model")  # of a PythonModel, pickled or as code
 MAX_METADATA_BYTES, MAX_EXAMPLE_BYTES = 1 << 20, 256 << 20
 _COLUMN_TYPES = {
     "boolean": "BOOL",
@@ -46,7 +48,7 @@ class LoggedModel:
     """An MLflow model's flavor, signature and input example, None if it has none.
 
     `tabular`: the inputs are columns of a data frame. `states` maps each input that takes a state to the output with
-    its next value. `notes` are for the report.
+    its next value. `requirements` are the packages that a Python model needs. `notes` are for the report.
     """
 
     flavor: Flavor
@@ -54,21 +56,27 @@ class LoggedModel:
     example: Arrays | None
     tabular: bool = False
     states: dict[str, str] = field(default_factory=dict)
+    requirements: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
 
-def read_model(folder: Path, examples: Path | None = None, states: Mapping[str, str] | None = None) -> LoggedModel:
+def read_model(
+    folder: Path, examples: Path | None = None, states: Mapping[str, str] | None = None, *, python: bool = False
+) -> LoggedModel:  # fmt: skip
     """The contract of the MLflow model in `folder`. `examples` is where its input example is, if not there.
 
-    `states` are the states that the spec names; None: they are looked for, in ONNX graphs.
+    `states` are the states that the spec names; None: they are looked for, in ONNX graphs. `python`: Python models are
+    admitted.
 
     Raises:
-        NotAdmitted: there is no `MLmodel` file, no known flavor, no signature, or an unusable input example.
+        NotAdmitted: there is no `MLmodel` file, no known flavor, no signature, or an unusable input example; or it is a
+            Python model that can't be admitted.
     """
     meta = metadata(folder)
     with _readable("the MLmodel file can't be read", "Log the model again."):
         flavor = _flavor(meta)
-    advice = _ADVICE.format(flavor=flavor)
+        requirements = _requirements(folder, meta, python=python) if flavor == PYTHON else ()
+    advice = _ADVICE.format(flavor="pyfunc" if flavor == PYTHON else flavor)
     graph = _graph(folder, meta, states) if flavor == "onnx" else None
     if flavor in TEXT_FLAVORS:
         logged = _of_text(meta, flavor)
@@ -76,7 +84,23 @@ def read_model(folder: Path, examples: Path | None = None, states: Mapping[str, 
         logged = _of_graph(graph) if graph else _of_signature(meta, flavor, advice)
     with _readable("the input example does not match the signature", advice):
         example = _example(examples or folder, meta, logged, graph, advice)
-    return replace(logged, example=example)
+    return replace(logged, example=example, requirements=requirements)
+
+
+def _requirements(folder: Path, meta: dict[str, Any], *, python: bool) -> tuple[str, ...]:
+    """What a Python model needs, if it may be admitted."""
+    if not python:
+        raise NotAdmitted(
+            "the version is a Python model, which is its author's code, and the spec says `python: refuse`",
+            do="Log the model itself (pt2, skops, ONNX), or accept its code in the sandbox: "
+            "`admission: {python: sandbox}` in the spec, if the site's policy allows it.",
+        )
+    flavor = meta["flavors"][PYTHON]
+    check_python(str(flavor.get("python_version") or ""))
+    assumed = {"mlflow": meta.get("mlflow_version")}
+    if flavor.get("python_model"):
+        assumed["cloudpickle"] = flavor.get("cloudpickle_version")
+    return read_requirements(folder, {name: str(version or "") for name, version in assumed.items()})
 
 
 def _graph(folder: Path, meta: dict[str, Any], states: Mapping[str, str] | None) -> graph_contract.GraphContract | None:
@@ -112,7 +136,7 @@ def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedMo
     with _readable("the version's signature can't be read", advice):
         inputs, tabular = _specs(meta["signature"].get("inputs"), "input")
         outputs, _ = _specs(meta["signature"].get("outputs"), "output")
-    if not inputs or not outputs:
+    if not inputs or not (outputs or flavor == PYTHON):  # a Python model's answers say what they are
         raise NotAdmitted("the version's signature does not name both inputs and outputs", do=advice)
     for spec in inputs:
         _check_batch(spec, tabular=tabular)
@@ -167,11 +191,11 @@ def likely_flavor(folder: Path) -> str:
 def _flavor(meta: dict[str, Any]) -> Flavor:
     logged = set(meta.get("flavors") or {})
     for flavor in FLAVORS:
-        if flavor in logged:
+        if flavor in logged and (flavor != PYTHON or meta["flavors"][PYTHON].get("loader_module") in PYTHON_LOADERS):
             return flavor
     raise NotAdmitted(
         f"the version's flavors are {', '.join(sorted(logged)) or 'none'}; known ones are {', '.join(FLAVORS)}",
-        do="Log the model with one of these flavors.",
+        do="Log the model with one of these flavors; python_function is `mlflow.pyfunc.log_model(python_model=...)`.",
     )
 
 

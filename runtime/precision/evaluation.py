@@ -3,6 +3,7 @@
 The same rule judges a rung while it is built (are enough layers in float?) and at the end (is it kept?).
 """
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from shiplift.runtime.precision.scoring.bootstrap import Rows
 from shiplift.runtime.precision.scoring.classes import f1_of
 from shiplift.runtime.precision.scoring.estimates import worse_of
 from shiplift.runtime.records.precision import AuthorMetric, Evaluation, Metric, Slice, TaskMetricName, scale_of
-from shiplift.runtime.spec.model import Quantization
+from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
 
 _BATCH = 4  # with one thread a larger batch is hardly faster, and needs memory for its activations
 _BATCH_BYTES = 1 << 20  # of inputs
@@ -100,6 +101,14 @@ class Validation:
         for name, values in columns.items():
             slices += _slices_by(name, values, metric, rows, limit=_MAX_SLICES - len(slices))
         return tuple(slices)
+
+
+def task_metric(data: Data, metric_file: str) -> TaskMetricName:
+    """The spec's metric; an author's one with the digest of its file."""
+    metric = data.metric
+    if not isinstance(metric, OwnMetric):
+        return metric
+    return AuthorMetric(**metric.model_dump(), sha256=hashlib.sha256(Path(metric_file).read_bytes()).hexdigest())
 
 
 def _slices_by(name: str, values: NDArray[Any], metric: Metric, rows: Rows, *, limit: int) -> Iterator[Slice]:

@@ -5,7 +5,6 @@ above it; the record says why a rung was dropped. Rungs are built independently.
 process. All of this runs the model on the author's data, so it runs in a sandbox and nowhere else.
 """
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +16,18 @@ from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
 from shiplift.runtime.model.text.samples import tokenized
 from shiplift.runtime.precision import nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
-from shiplift.runtime.precision.evaluation import Validation, answers
+from shiplift.runtime.precision.evaluation import Validation, answers, task_metric
 from shiplift.runtime.precision.selection import judged
 from shiplift.runtime.records.precision import (
     AS_EXPORTED,
-    AuthorMetric,
     Built,
     Engine,
     Evaluation,
     Ladder,
     Precision,
-    TaskMetricName,
 )
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
+from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.target import Target
 
 LAYERS, TIMINGS = "layers", "timings"  # folders with what earlier releases learnt, and where this one adds to it
@@ -121,19 +118,11 @@ class Builder:
         picked = quantization.pick(calibration, self.data.calibration_samples) if calibration is not None else None
         asked = quantization.pick(inputs, _ASKED) if inputs is not None else self._example()
         validation = Validation(
-            metric=self._metric() if labels is not None else None, metric_file=self.metric_file, asked=asked,
+            metric=task_metric(self.data, self.metric_file) if labels is not None else None, metric_file=self.metric_file, asked=asked,
             reference=answers(running, asked),
             inputs=inputs, labels=labels, columns=columns,
         )  # fmt: skip
         return validation, picked, [*notes, *more]
-
-    def _metric(self) -> TaskMetricName:
-        """The spec's metric; an author's one with the digest of its file."""
-        metric = self.data.metric
-        if not isinstance(metric, OwnMetric):
-            return metric
-        digest = hashlib.sha256(Path(self.metric_file).read_bytes()).hexdigest()
-        return AuthorMetric(**metric.model_dump(), sha256=digest)
 
     def _validation(self) -> tuple[Arrays | None, Any, Arrays, list[str]]:
         """The inputs, labels and slicing columns of the validation data, and notes."""

@@ -1,6 +1,9 @@
 """A model version on its way in: what was admitted, scanned and exported."""
 
-from typing import Literal
+import hashlib
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
@@ -9,8 +12,16 @@ from shiplift.runtime.records.tensor import Signature
 # MLflow's flavors that are released; of several that a version has, the first of these counts.
 Flavor = Literal[
     "onnx", "pytorch", "sklearn", "lightgbm", "xgboost", "catboost", "tensorflow", "keras", "transformers",
-    "sentence_transformers",
+    "sentence_transformers", "python_function",
 ]  # fmt: skip
+PYTHON: Flavor = "python_function"  # every version has this one: it counts where there is no other
+# `name[extra]==1.0,<2`: nothing that says where to fetch a package
+Requirement = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?([=<>!~]{1,3}[A-Za-z0-9.*+!]+,?)*$", max_length=300
+    ),
+]
 
 
 class ModelVersion(Record):
@@ -29,12 +40,13 @@ class Contract(Record):
     """What the author declared: the signature, and the input example as an NPZ of arrays by input name.
 
     The signature is the graph's for ONNX, else the logged one. `tabular`: the inputs are the columns of a data frame.
-    `notes` say what was not declared but derived.
+    `requirements` are the packages that a Python model needs. `notes` say what was not declared but derived.
     """
 
     signature: Signature
     example: Artifact
     tabular: bool = False
+    requirements: tuple[Requirement, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -116,13 +128,46 @@ class TextFront(Record):
     reference: Artifact
 
 
+class Wheel(Record):
+    """A package of a Python model's environment, as the index has it."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.*+!_-]*$")]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class PythonEnvironment(Record):
+    """What a Python model's environment consists of: the version of Python, the machine, and every package."""
+
+    python: str
+    machine: str
+    wheels: tuple[Wheel, ...]
+
+    @property
+    def lock(self) -> str:
+        """The packages as requirements with hashes, which pip installs exactly so."""
+        return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in self.wheels)
+
+    @property
+    def digest(self) -> str:
+        """The name of the environment: equal ones are built once."""
+        return hashlib.sha256(f"{self.python} {self.machine}\n{self.lock}".encode()).hexdigest()[:24]
+
+
+class PythonModel(Record):
+    """How a Python model runs: in this environment, in processes that may use `memory_mb` each."""
+
+    environment: PythonEnvironment
+    memory_mb: int
+
+
 class Exported(Record):
     """The ONNX model (a tree holding `model.onnx`), verified against the original.
 
     `reference` is an NPZ with the example inputs as `input/NAME` and the original's outputs as `output/NAME`.
     `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it. `graph` is the digest of
     the graph without its weights: what is learnt about a graph is kept under it. `text` is there for models that take
-    text: the graph takes their tokens.
+    text: the graph takes their tokens. `python` is there for Python models: `model` is then the logged model itself.
     """
 
     model: Artifact
@@ -131,6 +176,7 @@ class Exported(Record):
     graph: str = ""
     torchscript: Artifact | None = None
     text: TextFront | None = None
+    python: PythonModel | None = None
     parity: tuple[ParityCase, ...]
     reference: Artifact
     isolation: Isolation = volatile()

@@ -9,7 +9,8 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
-Engine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
+GraphEngine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
+Engine = GraphEngine | Literal["python"]  # a Python model's own code computes
 Metric = Literal[
     "accuracy", "f1", "exact_match", "roc_auc", "log_loss", "mae", "rmse", "r2", "mape", "cosine", "recall_at_10",
     "ndcg_at_10", "mean_iou", "map", "wer", "cer",
@@ -88,7 +89,7 @@ def scale_of(metric: TaskMetricName) -> Scale:
 
 ENGINE_NAMES: dict[Engine, str] = {
     "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "onnxruntime-tensorrt": "TensorRT in ONNX Runtime",
-    "tensorrt": "TensorRT", "pytorch": "PyTorch",
+    "tensorrt": "TensorRT", "pytorch": "PyTorch", "python": "Python",
 }  # fmt: skip
 
 
@@ -105,7 +106,9 @@ class Variant(Record):
 
     @property
     def described(self) -> str:
-        """Both for people."""
+        """Both for people; a Python model computes in whatever its code does."""
+        if self.engine == "python":
+            return ENGINE_NAMES[self.engine]
         return f"{self.precision} on {ENGINE_NAMES[self.engine]}"
 
 

@@ -8,6 +8,7 @@ from pydantic import Field
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Slice, TaskMetricName, Variant
 from shiplift.runtime.records.tensor import Signature
 
@@ -49,6 +50,7 @@ class Package(Variant):
     """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
 
     `sequences`: the model is stateful, so each request belongs to a sequence; the golden ones are the steps of one.
+    `environment` is what a Python model runs in: servers need it beside their own.
     """
 
     target: str
@@ -65,6 +67,7 @@ class Package(Variant):
     validation: str = ""
     slices: tuple[Slice, ...] = ()
     sequences: bool = False
+    environment: PythonEnvironment | None = None
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())
 

@@ -15,6 +15,7 @@ class Machine(Record):
     """
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled",)
+    python_models: ClassVar[bool] = True
 
     kind: Literal["machine"] = "machine"
     http: str
@@ -71,6 +72,7 @@ class Cluster(Record):
     """
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled", "nvidia")
+    python_models: ClassVar[bool] = False
     rate_limiter: ClassVar[bool] = True  # each package has its own servers, started with what it needs
 
     kind: Literal["cluster"] = "cluster"
@@ -103,13 +105,16 @@ class SandboxSettings(Record):
 class SitePolicy(Record):
     """What every release on a site may ask for, whatever its spec says: whoever runs the site decides it.
 
-    `pickle` and `python` are the modes of `admission.pickle` and `admission.python`. `max_size_mb` bounds a version's
-    files, `memory_mb` and `timeout_s` the sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory,
-    `targets` a spec's targets.
+    `pickle` and `python` are the modes of `admission.pickle` and `admission.python`. `package_index` is the URL of the
+    only index from which Python models get packages (empty: those that pip is configured with), `packages` the names of
+    those that they may have (empty: any). `max_size_mb` bounds a version's files, `memory_mb` and `timeout_s`
+    the sandbox. `unpacked_mb` and `samples` bound a dataset as arrays in memory, `targets` a spec's targets.
     """
 
     pickle: tuple[Literal["refuse", "sandbox"], ...] = ("refuse", "sandbox")
     python: tuple[Literal["refuse", "sandbox"], ...] = ("refuse", "sandbox")
+    package_index: str = Field("", pattern=r"^(https?://\S+)?$")
+    packages: tuple[str, ...] = ()
     max_size_mb: int = Field(16384, ge=1, strict=True)
     memory_mb: int = Field(16384, ge=512, strict=True)
     timeout_s: int = Field(3600, ge=5, strict=True)

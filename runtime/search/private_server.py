@@ -14,6 +14,7 @@ from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.search.space import Point
+from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import install, reconfigure
@@ -71,6 +72,8 @@ def private_bench(site: Site, packages: tuple[Package, ...], serving: Serving, f
     """
     store = ArtifactStore(site.artifacts_uri)
     trees = {package.variant: store.fetch(package.repository, folder / package.variant) for package in packages}
+    for package in packages:
+        prepare(site, package)
     environment = ServerEnvironment(Path(site.server_environment))
     features = Features(rate_limiter=serving.rate_limiter is not None, allow_without=site.sandbox.allow_without)
     with (

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.records.precision import Engine
 from shiplift.runtime.records.serving import Package, ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.config import least_instances
@@ -84,7 +85,7 @@ def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: 
     least = least_instances(serving, packages[0].server)
     placements = {
         (max(instances, least), threads)
-        for instances, threads in product(search_space.instances, search_space.threads)
+        for instances, threads in product(search_space.instances, threads_of(search_space, packages[0].engine))
         if max(instances, least) * threads <= max(2 * cores, least)
     }
     return Space(
@@ -94,6 +95,11 @@ def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: 
         placements=tuple(sorted(placements or {(least, 1)})),
         cores=cores,
     )
+
+
+def threads_of(space: SearchSpace, engine: Engine) -> tuple[int, ...]:
+    """The numbers of threads to try; a Python model's code decides by itself how many it uses."""
+    return (1,) if engine == "python" else space.threads
 
 
 def batches(space: SearchSpace, serving: Serving, signature: Signature) -> tuple[int, ...]:
@@ -119,12 +125,14 @@ def batches(space: SearchSpace, serving: Serving, signature: Signature) -> tuple
     )
 
 
-def first_config(space: SearchSpace, serving: Serving, server: ServerKind, signature: Signature) -> ServingConfig:
+def first_config(
+    space: SearchSpace, serving: Serving, server: ServerKind, signature: Signature, engine: Engine = "onnxruntime"
+) -> ServingConfig:  # fmt: skip
     """Where Triton's documentation says to start: dynamic batching without delay, the fewest instances and threads."""
     sizes = batches(space, serving, signature)
     return ServingConfig(
         max_batch=sizes[len(sizes) // 2],
         queue_delay_us=min(space.queue_delay_us),
         instances=max(min(space.instances), least_instances(serving, server)),
-        threads=min(space.threads),
+        threads=min(threads_of(space, engine)),
     )

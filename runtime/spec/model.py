@@ -15,7 +15,8 @@ Method = Literal["minmax", "entropy", "percentile"]
 class Admission(Section):
     """What may be admitted. Pickles that carry code are refused, or loaded in the sandbox with `pickle: sandbox`.
 
-    So is Python of the model's author, such as a metric: with `python: sandbox` it runs in the sandbox.
+    So is Python of the model's author: with `python: sandbox` it runs in the sandbox, a metric as well as a Python
+    model (`mlflow.pyfunc.log_model(python_model=...)`), when its answers are recorded and when it serves.
     """
 
     pickle: Literal["refuse", "sandbox"] = "refuse"

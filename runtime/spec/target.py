@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from shiplift.runtime.records.precision import Engine, Precision
+from shiplift.runtime.records.precision import GraphEngine, Precision
 from shiplift.runtime.records.serving import Nodes, ServerKind
 from shiplift.runtime.spec.fields import Name, Section
 
@@ -109,7 +109,7 @@ class Target(Section):
     memory_mb: int = Field(0, ge=0)
     precisions: tuple[Precision, ...] = Field(("fp32", "bf16", "int8"), min_length=1)
     server: ServerKind = "bundled"
-    engine: Engine | Literal["auto"] = "auto"
+    engine: GraphEngine | Literal["auto"] = "auto"
     image: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
@@ -125,7 +125,7 @@ class Target(Section):
         return self.accelerator == "nvidia"
 
     @property
-    def engines(self) -> tuple[Engine, ...]:
+    def engines(self) -> tuple[GraphEngine, ...]:
         """The engines to choose from."""
         if self.engine != "auto":
             return (self.engine,)

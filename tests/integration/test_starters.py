@@ -18,6 +18,7 @@ from tests.integration.conftest import FAST, Lab
 def test_a_starter_is_released_as_it_is_written(lab: Lab, tmp_path: Path, library: str) -> None:
     init_files.write(tmp_path, force=False, starter=library)
     spec = FAST + "data: {metric: log_loss}\nquality: {min_score: 0.5}\n"  # of logits or of probabilities
+    spec += "admission: {python: sandbox}\n" if library == "pyfunc" else ""
     (tmp_path / "shiplift.yaml").write_text(spec)
     variables = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     done = subprocess.run(
@@ -27,7 +28,7 @@ def test_a_starter_is_released_as_it_is_written(lab: Lab, tmp_path: Path, librar
     assert done.returncode == 0, done.stderr
     assert f"registered start-{library}/1 in {lab.running.registry_uri}" in done.stdout
     assert f"shiplift status start-{library} --watch" in done.stdout
-    report = lab.wait(f"start-{library}", 1)
+    report = lab.wait(f"start-{library}", 1, seconds=300)
     assert report.outcome == "promoted", report.reason
     (judged,) = (check for check in report.checks if check.name == "log_loss")
     assert 0 < (judged.measured or 0) < 0.5

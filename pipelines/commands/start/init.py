@@ -12,7 +12,7 @@ def init(
     folder: Annotated[Path, typer.Argument(help="Folder to write to.")] = Path(),
     library: Annotated[
         str,
-        typer.Option("--for", help="The script's library: torch, sklearn, xgboost, onnx or transformers."),
+        typer.Option("--for", help="The script's library: torch, sklearn, xgboost, onnx, transformers or pyfunc."),
     ] = "torch",
     force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     github_actions: Annotated[

@@ -8,8 +8,9 @@ from pathlib import Path
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.spec import document
 
-STARTERS = ("torch", "sklearn", "xgboost", "onnx", "transformers")  # templates/starters
+STARTERS = ("torch", "sklearn", "xgboost", "onnx", "transformers", "pyfunc")  # templates/starters
 SCHEMA = "shiplift.schema.json"
+_SPECS = {"pyfunc": ("\n  python: refuse  ", "\n  python: sandbox ")}  # what a starter's spec has to say
 _WORKFLOW = {".github/workflows/shiplift-release.yaml": "github/shiplift-release.yaml"}
 
 
@@ -41,4 +42,7 @@ def write(folder: Path, *, force: bool, starter: str = STARTERS[0], github_actio
                 shutil.copyfile(file, folder / name)
         else:
             (folder / name).write_text(json.dumps(document.schema(), indent=2) + "\n")
+    if not github_actions and starter in _SPECS:
+        spec = folder / "shiplift.yaml"
+        spec.write_text(spec.read_text().replace(*_SPECS[starter]))
     return paths

@@ -21,14 +21,16 @@ from pydantic import Field
 from shiplift.pipelines.engines.local import site_file
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import RegistryHeld, ServerFailed, ShipliftError, StackDown
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.secrets import load_secrets, make_private
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.folders import sweep
 from shiplift.runtime.host.processes import alive, free_port, inherited, memory_mb, require_free, start_daemon, stop
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.serving import Package, Process
 from shiplift.runtime.records.site import Machine, SandboxSettings, Site
 from shiplift.runtime.serving.triton.environment import default_root, ensure
+from shiplift.runtime.serving.triton.served import every_served
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease, this_host
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
@@ -270,10 +272,28 @@ def _start_triton(home: Path, stack: Stack) -> Process:
 
     environment = ensure(Path(stack.server_environment))
     ports = Ports(http=stack.http_port, grpc=stack.grpc_port, metrics=stack.metrics_port, host=HOST)
-    allow_without = site(home, stack).sandbox.allow_without
-    features = Features(cache_mb=stack.cache_mb, rate_limiter=stack.rate_limiter, allow_without=allow_without)
+    here = site(home, stack)
+    ready = [_environment_is_there(here, each.package) for each in every_served(home)]
+    features = Features(
+        cache_mb=stack.cache_mb, rate_limiter=stack.rate_limiter, allow_without=here.sandbox.allow_without,
+        tolerant=not all(ready),
+    )  # fmt: skip
     repository = home / "production" / "models"
     return start_production(environment, repository, ports, features, log=home / "logs" / "triton.log").process
+
+
+def _environment_is_there(here: Site, package: Package) -> bool:
+    """Makes the environment of a served Python model if it is gone; a model that has none must not stop the others."""
+    if package.environment is None:
+        return True
+    from shiplift.runtime.serving.python_environment import prepare  # noqa: PLC0415 - only for such models
+
+    try:
+        prepare(here, package)
+    except ShipliftError as error:
+        progress(f"{package.model} has no environment to run in, so it does not serve: {error}")
+        return False
+    return True
 
 
 def _start_receiver(home: Path, stack: Stack) -> Process:
@@ -290,8 +310,8 @@ def _start_dispatcher(home: Path, _stack: Stack) -> Process:
 
 
 def _variables() -> dict[str, str]:
-    """The environment of the stack's processes: paths, and the credentials of a registry that requires them."""
-    prefixes = ("MLFLOW_TRACKING_", "AWS_", "GOOGLE_")
+    """The environment of the stack's processes: paths, pip's settings, and the credentials that a registry requires."""
+    prefixes = ("MLFLOW_TRACKING_", "AWS_", "GOOGLE_", "PIP_")
     credentials = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
     quiet = {"PYTHONUNBUFFERED": "1", "NO_PROXY": "*", "no_proxy": "*", "DO_NOT_TRACK": "1"}
     paths = inherited(("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV"))

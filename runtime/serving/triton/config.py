@@ -98,7 +98,7 @@ def in_python(model: ModelDescription, server: ServerKind) -> bool:
     """Whether a server runs the model in its Python backend, so that the package needs a `model.py`."""
     tensors = (*model.signature.inputs, *model.signature.outputs)
     special = model.serving.sequence_batching is not None or any(spec.datatype == "BYTES" for spec in tensors)
-    return server == "bundled" and special
+    return model.engine == "python" or (server == "bundled" and special)
 
 
 def render(config: pb.ModelConfig) -> str:
@@ -394,6 +394,8 @@ def _python_backend(config: pb.ModelConfig, model: ModelDescription) -> None:
     if model.engine == "openvino":
         config.parameters["precision_hint"].string_value = _HINTS.get(model.precision, "f32")
     config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
+    if model.engine == "python":
+        return
     config.parameters["graph_optimization"].string_value = serving.graph_optimization
     if sequences := serving.sequence_batching:
         config.parameters["sequence_states"].string_value = json.dumps(sequences.states, sort_keys=True)

@@ -7,6 +7,7 @@ because clients reach it there.
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,5 +50,8 @@ def confine_in_pod(environment: ServerEnvironment, repository: Path, ports: Sequ
 
 def _policy(environment: ServerEnvironment, repository: Path, ports: Sequence[int]) -> Policy:
     own = (environment.root, *environment.root.glob("*"))  # its entries may be links
-    read = tuple(str(path.resolve()) for path in (*own, Path(sys.base_prefix), repository))
+    python = environment.environments
+    with suppress(OSError):  # an image's files are read-only
+        python.mkdir(exist_ok=True)  # environments that are made later are below it
+    read = tuple(str(path.resolve()) for path in (*own, Path(sys.base_prefix), repository, python))
     return replace(TRITON, read=read, ports=tuple(ports))

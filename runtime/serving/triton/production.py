@@ -22,6 +22,7 @@ from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install, retire
 from shiplift.runtime.serving.triton.served import note_served, served, served_version
@@ -82,6 +83,7 @@ class LocalProduction:
         name = serving_name(package.model)
         store = ArtifactStore(self._site.artifacts_uri)
         self.repository.mkdir(parents=True, exist_ok=True)
+        prepare(self._site, package)
         with scratch_folder(Path(self._site.home)) as folder:
             tree = store.fetch(package.repository, folder)
             golden = load_npz(tree / GOLDEN)
@@ -173,6 +175,7 @@ def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: floa
     name = serving_name(package.model)
     with _unless_it_moves(site, machine, name) as place, scratch_folder(Path(site.home)) as folder:
         if place:
+            prepare(site, package)
             tree = ArtifactStore(site.artifacts_uri).fetch(package.repository, folder)
             install(tree, place.repository, source=name, name=name)
             place.load_again(name, timeout_s=timeout_s)

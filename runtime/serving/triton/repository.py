@@ -37,14 +37,14 @@ _WARMUPS = {"recorded": "example", "zeros": "zeros", "random": "random"}
 
 
 def write_package(
-    to: Path, model: ModelDescription, onnx_folder: Path, server: ServerKind, *, example: Arrays, golden: Arrays,
+    to: Path, model: ModelDescription, onnx_folder: Path | None, server: ServerKind, *, example: Arrays, golden: Arrays,
     backend: Path | None = None,
 ) -> Path:  # fmt: skip
     """Writes the repository of one model into the empty folder `to`, and returns that folder.
 
-    `onnx_folder` holds `model.onnx` and its external data; `example` has inputs by name for the warm-up; `golden` comes
-    from `golden_arrays`. `backend` holds files in the place of those of our own Python backend, if the model needs
-    others.
+    `onnx_folder` holds `model.onnx` and its external data (None: the model is no graph); `example` has inputs by name
+    for the warm-up; `golden` comes from `golden_arrays`. `backend` holds files in the place of those of our own Python
+    backend, if the model needs others.
 
     Raises:
         StorageFull: no space is left.
@@ -52,7 +52,7 @@ def write_package(
     folder = to / model.name
     version = folder / str(model.version)
     version.mkdir(parents=True)
-    for file in onnx_folder.iterdir():
+    for file in onnx_folder.iterdir() if onnx_folder else ():
         shutil.copyfile(file, version / file.name)
     if backend:
         shutil.copytree(backend, version, dirs_exist_ok=True)

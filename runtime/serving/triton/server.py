@@ -145,7 +145,7 @@ def _flags(repository: Path, ports: Ports, features: Features, control: str) -> 
     return [*flags, f"--cache-config=local,size={features.cache_mb << 20}"] if features.cache_mb else flags
 
 
-def variables(environment: ServerEnvironment) -> dict[str, str]:
+def variables(environment: ServerEnvironment, features: Features | None = None) -> dict[str, str]:
     """The server's environment variables."""
     return {
         **inherited(("PATH", "LANG", "TZ")),
@@ -153,6 +153,8 @@ def variables(environment: ServerEnvironment) -> dict[str, str]:
         "PYTHONDONTWRITEBYTECODE": "1",
         "LD_LIBRARY_PATH": environment.library_path,
         "SHIPLIFT_SERVER_SITE": str(environment.site),
+        "SHIPLIFT_ENVIRONMENTS": str(environment.environments),
+        "SHIPLIFT_ALLOW_WITHOUT": " ".join(features.allow_without if features else ()),
         "OMP_NUM_THREADS": "1",
     }
 
@@ -169,7 +171,7 @@ def start_production(
     arguments = command(environment, repository, ports, features)
     models = [f"--load-model={folder.name}" for folder in sorted(repository.iterdir()) if folder.is_dir()]
     launched = _confined([*arguments, *models], environment, repository, ports, features, ends_with_parent=False)
-    process = start_daemon(launched, environment=variables(environment), log=log)
+    process = start_daemon(launched, environment=variables(environment, features), log=log)
     server = Server(process=process, ports=ports, repository=repository)
     try:
         _wait_live(server, log)
@@ -204,7 +206,7 @@ def start_private(environment: ServerEnvironment, repository: Path, features: Fe
         launched = _confined(arguments, environment, repository, ports, features, ends_with_parent=True)
         child: subprocess.Popen[bytes] | None = None
         try:
-            child = start_child(launched, environment=variables(environment), log=log)
+            child = start_child(launched, environment=variables(environment, features), log=log)
             server = Server(process=identify(child.pid), ports=ports, repository=repository)
             _wait_live(server, log, child)
         except ServerFailed:

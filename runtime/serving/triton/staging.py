@@ -27,6 +27,7 @@ from shiplift.runtime.records.serving import (
     Staged,
 )
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import GOLDEN, install
@@ -51,6 +52,7 @@ class LocalStaging:
         """Starts a fresh server with one model, after stopping any old one. See `runtime.serving.staging.Staging`."""
         self.end()
         package = tuned[0].package
+        prepare(self._site, package)
         progress("starting the staging server")
         features = Features(
             rate_limiter=serving.rate_limiter is not None, allow_without=self._site.sandbox.allow_without
@@ -82,6 +84,7 @@ class LocalStaging:
     @contextmanager
     def beside(self, deployment: Deployment, package: Package) -> Iterator[Staged]:
         """Serves another package on the same server, under a name of its own; both end with the release."""
+        prepare(self._site, package)
         name = serving_name(package.model)
         tree = self._store.fetch(package.repository, self.folder / "beside")
         install(tree, Path(_server(deployment).repository), source=name, name=name + _BESIDE)

@@ -12,8 +12,8 @@ import pytest
 from shiplift.pipelines.daemons import server_memory
 from shiplift.runtime.confinement.launch import launch_command
 from shiplift.runtime.confinement.policy import TRITON
-from shiplift.runtime.confinement.sandbox import python_paths
 from shiplift.runtime.confinement.watch import worker
+from shiplift.runtime.host.interpreter import python_paths
 from shiplift.runtime.host.processes import total_memory_mb
 
 PLENTY = 1 << 20

@@ -13,7 +13,7 @@ import pytest
 
 from shiplift.runtime.confinement.launch import launch_command
 from shiplift.runtime.confinement.policy import CONVERT, TRITON, Policy
-from shiplift.runtime.confinement.sandbox import python_paths
+from shiplift.runtime.host.interpreter import python_paths
 
 
 def launched(policy: Policy, *program: str, work: Path) -> "subprocess.CompletedProcess[str]":

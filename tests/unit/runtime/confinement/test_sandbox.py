@@ -20,6 +20,7 @@ from shiplift.runtime.base.progress import listening
 from shiplift.runtime.confinement import sandbox
 from shiplift.runtime.confinement.policy import Entry, Limits
 from shiplift.runtime.confinement.sandbox import Sandbox
+from shiplift.runtime.host import interpreter
 from shiplift.runtime.records.model import Isolation
 
 ABI = int(ctypes.CDLL(None).syscall(444, None, 0, 1))
@@ -428,7 +429,7 @@ def test_packages_that_a_pth_file_names_are_readable_and_a_source_tree_it_names_
 ) -> None:
     packages, source = tmp_path / "lib" / "site-packages", tmp_path / "project"
     monkeypatch.setattr(sys, "path", [*sys.path, str(packages), str(source)])
-    readable = sandbox.python_paths.__wrapped__()
+    readable = interpreter.python_paths.__wrapped__()
     assert packages in readable
     assert source not in readable
 

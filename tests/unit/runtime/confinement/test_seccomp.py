@@ -7,7 +7,16 @@ import pytest
 from seccompy.syscalls import AARCH64_SYSCALLS, X86_64_SYSCALLS
 
 from shiplift.runtime.confinement import calls, seccomp
-from shiplift.runtime.confinement.policy import CONVERT, PARSE, QUANTIZE, TRITON, Policy
+from shiplift.runtime.confinement.policy import (
+    CONVERT,
+    INSTALL,
+    PARSE,
+    PYTHON_HOST,
+    PYTHON_MODEL,
+    QUANTIZE,
+    TRITON,
+    Policy,
+)
 
 TABLES = {"x86_64": X86_64_SYSCALLS, "aarch64": AARCH64_SYSCALLS}
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
@@ -78,7 +87,15 @@ def test_what_everything_needs_is_there_on_every_architecture(machine: str, name
 
 
 def test_every_name_is_one_of_a_system_call() -> None:
-    listed = {*calls.ALWAYS, *calls.SERVER, *calls.PROGRAMS, *calls.OTHERS, *calls.IGNORED, *calls.ABSENT}
+    listed = {
+        *calls.ALWAYS,
+        *calls.SERVER,
+        *calls.PROGRAMS,
+        *calls.CONFINING,
+        *calls.OTHERS,
+        *calls.IGNORED,
+        *calls.ABSENT,
+    }
     assert listed <= set(X86_64_SYSCALLS) | set(AARCH64_SYSCALLS)
 
 
@@ -114,6 +131,30 @@ def test_arguments_decide(machine: str, name: str, arguments: tuple[int, ...], a
     assert (decision == ALLOW) == allowed
     if not allowed:
         assert decision == ERRNO | errno.EPERM
+
+
+@pytest.mark.parametrize("name", ["landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self", "seccomp"])
+def test_only_what_hosts_python_models_lets_others_confine_themselves_further(machine: str, name: str) -> None:
+    decisions = {policy.name: decide(policy, machine, TABLES[machine][name], 1) == ALLOW for policy in (
+        CONVERT, PYTHON_MODEL, PYTHON_HOST, TRITON,
+    )}  # fmt: skip
+    assert decisions == {"convert": False, "python model": False, "python host": True, "triton": True}
+    if name == "seccomp":
+        assert decide(TRITON, machine, TABLES[machine][name], 0) == ERRNO | errno.EPERM
+
+
+def test_a_python_model_starts_threads_alone_and_has_no_socket(machine: str) -> None:
+    calls_ = {"fork": (), "vfork": (), "execve": (), "clone": (17,), "socket": (2, 1), "connect": (), "bind": ()}
+    for name, arguments in calls_.items():
+        if name in TABLES[machine]:
+            assert decide(PYTHON_MODEL, machine, TABLES[machine][name], *arguments) == ERRNO | errno.EPERM
+    assert decide(PYTHON_MODEL, machine, TABLES[machine]["clone"], 0x3D0F00) == ALLOW
+    assert decide(PYTHON_MODEL, machine, TABLES[machine]["kill"], 1, 9, own_pids=False) == ERRNO | errno.EPERM
+
+
+def test_only_pip_sends_datagrams(machine: str) -> None:
+    for policy, allowed in ((INSTALL, True), (TRITON, False), (CONVERT, False)):
+        assert (decide(policy, machine, TABLES[machine]["socket"], 2, 2) == ALLOW) == allowed
 
 
 def test_typing_into_a_terminal_is_not_possible(machine: str) -> None:

@@ -1,5 +1,6 @@
 import json
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -192,7 +193,8 @@ def test_an_mlmodel_file_that_is_no_text_is_refused(logged: Logged, tmp_path: Pa
 def test_an_unknown_flavor_is_told_with_the_known_ones(logged: Logged, flavors: Any, message: str) -> None:
     logged.meta["flavors"] = flavors
     known = (
-        "onnx, pytorch, sklearn, lightgbm, xgboost, catboost, tensorflow, keras, transformers, sentence_transformers"
+        "onnx, pytorch, sklearn, lightgbm, xgboost, catboost, tensorflow, keras, transformers, sentence_transformers, "
+        "python_function"
     )
     assert logged.refused() == f"the version's flavors are {message}; known ones are {known}"
 
@@ -331,7 +333,7 @@ def test_an_example_of_a_column_major_frame_without_columns_is_refused(logged: L
     [
         ("flavors:\n  python_function:\n    loader_module: mlflow.sklearn\n  sklearn:\n    code: null\n", "sklearn"),
         ("flavors:\n  onnx:\n    data: model.onnx\n  python_function:\n", "onnx"),
-        ("flavors:\n  python_function:\n", ""),
+        ("flavors:\n  python_function:\n", "python_function"),
         ("xgboost:\n", ""),
         (None, ""),
     ],
@@ -348,3 +350,48 @@ def test_an_mlmodel_file_that_is_a_pipe_or_a_link_has_no_likely_flavor(tmp_path:
     (tmp_path / METADATA).unlink()
     (tmp_path / METADATA).symlink_to("/dev/zero")
     assert likely_flavor(tmp_path) == ""
+
+
+# --- Python models -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_python(logged: Logged) -> Logged:
+    """A Python model, pickled, with what it needs."""
+    logged.meta["flavors"] = {
+        "python_function": {
+            "loader_module": "mlflow.pyfunc.model", "python_model": "python_model.pkl", "cloudpickle_version": "3.1.2",
+            "python_version": platform.python_version(),
+        }
+    }  # fmt: skip
+    logged.meta["mlflow_version"] = "3.17.2"
+    (logged.folder / "requirements.txt").write_text("numpy==2.1.0\n")
+    return logged
+
+
+def test_a_python_model_is_refused_unless_the_spec_says_otherwise(in_python: Logged) -> None:
+    assert "the spec says `python: refuse`" in in_python.refused()
+    model = read_model(in_python.folder, python=True)
+    assert model.flavor == "python_function"
+    assert model.requirements == ("cloudpickle==3.1.2", "mlflow==3.17.2", "numpy==2.1.0")
+
+
+def test_a_python_model_s_outputs_may_be_left_to_its_answers(in_python: Logged) -> None:
+    in_python.meta["signature"]["outputs"] = None
+    in_python.refused()
+    assert read_model(in_python.folder, python=True).signature.outputs == ()
+
+
+@pytest.mark.parametrize("loader", ["mlflow.langchain", "mlflow.pyfunc.loaders.chat_model", "os", None])
+def test_what_another_loader_reads_is_no_python_model(in_python: Logged, loader: Any) -> None:
+    in_python.meta["flavors"]["python_function"]["loader_module"] = loader
+    in_python.refused()
+    with pytest.raises(NotAdmitted, match="the version's flavors are python_function; known ones are"):
+        read_model(in_python.folder, python=True)
+
+
+def test_a_python_model_of_another_version_of_python_is_refused(in_python: Logged) -> None:
+    in_python.meta["flavors"]["python_function"]["python_version"] = "3.1.4"
+    in_python.refused()
+    with pytest.raises(NotAdmitted, match=r"was logged with Python 3\.1\.4"):
+        read_model(in_python.folder, python=True)

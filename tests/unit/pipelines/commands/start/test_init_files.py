@@ -14,6 +14,7 @@ import shiplift
 from shiplift.pipelines.commands.app import app
 from shiplift.pipelines.commands.start import init_files
 from shiplift.runtime.base.errors import StackDown, UsageError
+from shiplift.runtime.spec import document
 
 WORKFLOW = Path(".github/workflows/shiplift-release.yaml")
 
@@ -39,6 +40,8 @@ def test_the_training_script_uses_the_library_that_was_asked_for(tmp_path: Path)
         script = (tmp_path / library / "train.py").read_text()
         assert f"mlflow.{'pytorch' if library == 'torch' else library}.log_model(" in script
         compile(script, "train.py", "exec")
+        spec = document.parse((tmp_path / library / "shiplift.yaml").read_text())
+        assert spec.admission.python == ("sandbox" if library == "pyfunc" else "refuse")
     with pytest.raises(UsageError, match="no starter for 'fortran'"):
         init_files.write(tmp_path / "other", force=False, starter="fortran")
     assert not (tmp_path / "other").exists()

@@ -70,6 +70,10 @@ def everything() -> ModelDescription:
     )
 
 
+def test_a_python_model_is_configured_as_promised(golden: Golden) -> None:
+    golden("python.bundled.config.pbtxt", render(model_config(description(engine="python"), "bundled")))
+
+
 @pytest.mark.parametrize("server", SERVERS)
 def test_an_image_classifier_is_configured_as_promised(server: ServerKind, golden: Golden) -> None:
     golden(f"image.{server}.config.pbtxt", render(model_config(description(), server)))

@@ -1,0 +1,1 @@
+"""Python models (`mlflow.pyfunc`): their environment, and the confined process that answers for them."""

@@ -1,0 +1,54 @@
+"""The code that a Python model's process and its host need, as a folder: for a sandbox, and for a package.
+
+It contains the confinement of that process, with the two libraries that it uses, because the process runs in the
+model's environment, on servers that have no Shiplift.
+"""
+
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+import shiplift
+from shiplift.runtime.base.errors import MissingTool
+
+NAME = "python_host"  # the package that the code is, wherever it is copied to
+HOST = Path(__file__).with_name("host.py")
+WIRE = Path(__file__).with_name("wire.py")
+WORKER = Path(__file__).with_name("worker.py")
+GUARD = (
+    Path(__file__).parent.parent.parent / "base" / "errors.py",
+    Path(__file__).parent.parent.parent / "base" / "text.py",
+    Path(__file__).parent.parent.parent / "confinement" / "calls.py",
+    Path(__file__).parent.parent.parent / "confinement" / "kernel.py",
+    Path(__file__).parent.parent.parent / "confinement" / "landlock.py",
+    Path(__file__).parent.parent.parent / "confinement" / "policy.py",
+    Path(__file__).parent.parent.parent / "confinement" / "seccomp.py",
+)
+_LIBRARIES = ("landlockpy", "seccompy")
+
+
+def write_bundle(to: Path) -> Path:
+    """Writes the code as a package into the folder `to`, and returns the package's folder.
+
+    Raises:
+        MissingTool: a library is not installed here.
+    """
+    package = to / NAME
+    guard = package / "guard"
+    guard.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    for file in (HOST, WIRE, WORKER):
+        shutil.copyfile(file, package / file.name)
+    for file in GUARD:
+        at = guard / shiplift.__name__ / "runtime" / file.parent.name / file.name
+        at.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, at)
+    for folder in (guard / shiplift.__name__, *(guard / shiplift.__name__).rglob("*/")):
+        (folder / "__init__.py").touch()
+    for library in _LIBRARIES:
+        found = find_spec(library)
+        if found is None or found.origin is None:
+            raise MissingTool(f"the package `{library}` is not installed here", do="Install Shiplift again.")
+        unneeded = shutil.ignore_patterns("__pycache__", "*.pyi")
+        shutil.copytree(Path(found.origin).parent, guard / library, ignore=unneeded)
+    return package

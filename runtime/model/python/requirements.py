@@ -1,0 +1,86 @@
+"""The packages that a Python model asks for: `requirements.txt`, as MLflow logs it, read by what is allowed.
+
+Only names with versions are, because everything else (URLs, paths, options) says where to fetch code from, and that is
+for the site to say. It is the author's file, so it is read in the sandbox.
+"""
+
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from pydantic import TypeAdapter, ValidationError
+
+from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.base.files import read_regular
+from shiplift.runtime.records import model as records
+
+FILE = "requirements.txt"
+MOST = 500
+_MAX_BYTES = 256 << 10
+_CANONICAL: TypeAdapter[str] = TypeAdapter(records.Requirement)
+_DO = "Log the model with `pip_requirements=[...]` of names and versions, such as `numpy==2.1.0`."
+
+
+def read_requirements(folder: Path, assumed: Mapping[str, str]) -> tuple[str, ...]:
+    """The requirements of the MLflow model in `folder`, sorted.
+
+    `assumed` are packages that loading it takes, with their versions: they are added where they are not among them.
+
+    Raises:
+        NotAdmitted: there is no such file, or it has more than names with versions.
+    """
+    file = folder / FILE
+    if not file.is_file():
+        raise NotAdmitted(f"the Python model has no {FILE}, so nobody knows what it needs", do=_DO)
+    try:
+        text = read_regular(file, _MAX_BYTES).decode()
+    except ValueError as error:
+        raise NotAdmitted(f"{FILE} can't be read: {error}", do=_DO) from error
+    lines = [line for raw in text.splitlines() if (line := re.sub(r"(^|\s)#.*$", "", raw).strip())]
+    if len(lines) > MOST:
+        raise NotAdmitted(f"{FILE} has {len(lines)} requirements, the limit is {MOST}", do=_DO)
+    asked = {requirement for line in lines if (requirement := _read(line))}
+    named = {re.split(r"[\[=<>!~]", requirement)[0].lower() for requirement in asked}
+    missing = [
+        _read(f"{name}=={version}" if version else name) for name, version in assumed.items() if name not in named
+    ]
+    return tuple(sorted({*asked, *missing}))
+
+
+def check_python(version: str) -> None:
+    """Whether a model that was logged with this version of Python can run here: pickled code fits one version.
+
+    Raises:
+        NotAdmitted: it can't.
+    """
+    here = platform.python_version()
+    if version and version.split(".")[:2] != here.split(".")[:2]:
+        raise NotAdmitted(
+            f"the model was logged with Python {version}, and Python models run on {here} here",
+            do=f"Log it with Python {'.'.join(here.split('.')[:2])}, or run Shiplift on the model's version.",
+        )
+
+
+def _read(line: str) -> str:
+    """One requirement in its canonical form; empty if its marker is for other machines."""
+    if line.startswith("-") or line.endswith("\\"):
+        raise NotAdmitted(f"{FILE} has the option {line[:100]!r}: only names with versions are allowed", do=_DO)
+    if "://" in line or line.startswith(("/", ".", "~")) or re.match(r"(git|hg|svn|bzr)\+", line):
+        raise NotAdmitted(f"{FILE} names a URL or a path: {line[:100]!r}", do=_DO)
+    try:
+        requirement = Requirement(line)
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise NotAdmitted(f"{FILE} has a line that is no requirement: {line[:100]!r} ({reason})", do=_DO) from error
+    if requirement.url:
+        raise NotAdmitted(f"{FILE} names a URL or a path: {line[:100]!r}", do=_DO)
+    if requirement.marker and not requirement.marker.evaluate():
+        return ""
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    canonical = f"{requirement.name}{extras}{','.join(sorted(map(str, requirement.specifier)))}"
+    try:
+        return _CANONICAL.validate_python(canonical)
+    except ValidationError as error:
+        raise NotAdmitted(f"{FILE} has a requirement that is not allowed: {line[:100]!r}", do=_DO) from error

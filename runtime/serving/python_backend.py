@@ -1,0 +1,42 @@
+"""What the bundled server needs to run a Python model: a `model.py`, the logged model, and the process that runs it.
+
+The model's environment is not in the package: it is beside the server's, and made again from the package's record of it
+where a machine does not have it.
+"""
+
+import json
+import shutil
+from pathlib import Path
+
+from shiplift.runtime.model.python.bundle import write_bundle
+from shiplift.runtime.model.tensors import numpy_type
+from shiplift.runtime.records.model import PythonModel
+from shiplift.runtime.records.tensor import Datatype, Signature
+
+_MODEL = Path(__file__).parent / "triton" / "backends" / "python_model.py"
+_SETTINGS, _LOGGED = "python.json", "mlflow"
+
+
+def write_python_backend(to: Path, logged: Path, model: PythonModel, signature: Signature) -> Path:
+    """Writes the files into the new folder `to`, and returns it; `logged` is MLflow's folder of the model.
+
+    Raises:
+        MissingTool: a library of the confinement is not installed here.
+    """
+    to.mkdir()
+    write_bundle(to)
+    shutil.copyfile(_MODEL, to / "model.py")
+    shutil.copytree(logged, to / _LOGGED)
+    settings = {
+        "environment": model.environment.digest,
+        "memory_mb": model.memory_mb,
+        "inputs": [{"name": s.name, "rank": len(s.shape), "datatype": s.datatype} for s in signature.inputs],
+        "outputs": [{"name": s.name, "type": _type(s.datatype)} for s in signature.outputs],
+        "declared": [spec.name for spec in signature.outputs],
+    }
+    (to / _SETTINGS).write_text(json.dumps(settings, indent=1) + "\n")
+    return to
+
+
+def _type(datatype: Datatype) -> str:
+    return datatype if datatype == "BYTES" else numpy_type(datatype).str

@@ -1,0 +1,64 @@
+"""What a Python model's recorded answers decide: its outputs, its batches, and whether they can be trusted."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shiplift.runtime.admission.python_answers import SINGLE_NOTE, compare
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.tensors import dump_npz, load_npz
+from tests.unit.examples import tensor
+
+X = np.arange(8, dtype=np.float32).reshape(8, 1)
+
+
+def compared(folder: Path, **outputs: Any) -> dict[str, Any]:
+    """The result for a model whose outputs `y`, by set, are the input doubled, or what `outputs` says."""
+    sets = dict.fromkeys(("example", "again", "rows", "batch"), 2 * X) | outputs
+    arrays = {f"{name}/output/y": array for name, array in sets.items() if array is not None}
+    arrays |= {f"{name}/input/x": X for name in sets}
+    (folder / "answers.npz").write_bytes(dump_npz(arrays))
+    return compare(
+        answers=str(folder / "answers.npz"), sets=[name for name, array in sets.items() if array is not None],
+        inputs=[tensor("x", -1, 1).model_dump(mode="json")], out=str(folder),
+    )  # fmt: skip
+
+
+def test_a_model_whose_batches_answer_as_their_samples_takes_any_batch(tmp_path: Path) -> None:
+    result = compared(tmp_path)
+    assert result["signature"] == {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 1]}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1, 1]}],
+    }
+    assert [(case["max_abs"], case["problem"]) for case in result["parity"]] == [(0, ""), (0, "")]
+    assert result["notes"] == []
+    np.testing.assert_array_equal(load_npz(tmp_path / "reference.npz")["output/y"], 2 * X)
+
+
+@pytest.mark.parametrize("batch", [2 * X + 1, None, (2 * X)[:, 0]])
+def test_a_model_whose_batches_answer_otherwise_gets_one_sample_at_a_time(tmp_path: Path, batch: Any) -> None:
+    result = compared(tmp_path, batch=batch, example=2 * X + 1, again=2 * X + 1)
+    assert [spec["shape"] for kind in ("inputs", "outputs") for spec in result["signature"][kind]] == [[1, 1], [1, 1]]
+    assert result["notes"] == [SINGLE_NOTE]
+    np.testing.assert_array_equal(load_npz(tmp_path / "reference.npz")["output/y"], 2 * X)  # to each sample alone
+
+
+@pytest.mark.parametrize(("again", "problem"), [(2 * X + 1, ""), (X * np.nan, "'y' is not the same twice, or NaN")])
+def test_a_model_that_answers_otherwise_the_second_time_fails_parity(tmp_path: Path, again: Any, problem: str) -> None:
+    case = compared(tmp_path, again=again)["parity"][0]
+    assert case["problem"] == problem
+    assert case["max_abs"] >= 1
+
+
+def test_sizes_that_differ_from_request_to_request_are_dynamic(tmp_path: Path) -> None:
+    wide = np.ones((8, 5), np.float32)
+    result = compared(tmp_path, example=wide, again=wide)
+    assert result["signature"]["outputs"][0]["shape"] == [-1, -1]
+
+
+@pytest.mark.parametrize("rows", [(2 * X).astype(np.int64), (2 * X)[:, 0]])
+def test_an_output_whose_type_or_rank_depends_on_the_request_is_refused(tmp_path: Path, rows: Any) -> None:
+    with pytest.raises(ExportFailed, match="'y' has another type or rank"):
+        compared(tmp_path, rows=rows)

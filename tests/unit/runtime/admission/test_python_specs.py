@@ -1,0 +1,43 @@
+"""What a site and a spec allow for Python models."""
+
+from pathlib import Path
+
+import pytest
+
+from shiplift.runtime.admission import policy
+from shiplift.runtime.admission.python_specs import check_python
+from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
+from shiplift.runtime.records.site import Cluster, SitePolicy
+from shiplift.runtime.spec.document import parse
+from tests.unit.examples import site
+
+
+def test_the_default_spec_is_fine_on_a_machine_and_not_on_a_cluster(tmp_path: Path) -> None:
+    check_python(site(tmp_path), parse(""))
+    cluster = Cluster(namespace="a", serving_namespace="b", server_image="c")
+    with pytest.raises(NotAdmitted, match="not on a cluster yet"):
+        check_python(site(tmp_path).model_copy(update={"place": cluster}), parse(""))
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ("export: {outputs: [a]}", "export.outputs"),
+        ("export: {postprocess: softmax}", "export.postprocess"),
+        ("export: {torchscript: true}", "export.torchscript"),
+        ("serving: {sequence_batching: {states: {a: b}}}", "serving.sequence_batching"),
+        ("targets: [{name: gpu, accelerator: nvidia, server: nvidia}]", "target gpu"),
+        ("targets: [{name: other, server: nvidia}]", "target other"),
+        ("targets: [{name: own, engine: openvino}]", "target own"),
+    ],
+)
+def test_what_only_graphs_have_is_refused_by_name(tmp_path: Path, spec: str, named: str) -> None:
+    with pytest.raises(SpecInvalid, match=named):
+        check_python(site(tmp_path), parse(spec))
+
+
+def test_the_site_may_refuse_python_whatever_the_spec_says() -> None:
+    spec = parse("admission: {python: sandbox}")
+    policy.check(SitePolicy(), spec)
+    with pytest.raises(PolicyRefused, match=r"admission\.python is 'sandbox', `policy\.python` allows refuse"):
+        policy.check(SitePolicy(python=("refuse",)), spec)
