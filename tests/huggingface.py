@@ -4,6 +4,10 @@ from pathlib import Path
 from typing import Any
 
 TEXTS = ["the quick brown fox jumps over the lazy dog", "a good film", "Anna lives in Paris and works for Acme"]
+PAIRS = [
+    {"text": text, "text_pair": pair}
+    for text, pair in zip(TEXTS, ["lazy dogs", "a terrible film " * 3, ""], strict=True)
+]
 MASKED = ["the [MASK] brown fox", "a good [MASK] with a great cast and a terrible ending"]
 _LABELS = {"text-classification": ["bad", "fair", "good"], "token-classification": ["O", "B-PER", "I-PER"]}
 
@@ -18,7 +22,7 @@ def tokenizer() -> Any:
     core.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     core.train_from_iterator(TEXTS, trainers.WordPieceTrainer(vocab_size=300, special_tokens=list(names.values())))
     core.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     core.decoder = decoders.WordPiece()
     tokens = {f"{name}_token": token for name, token in names.items()}
@@ -28,7 +32,7 @@ def tokenizer() -> Any:
 def config(vocabulary: int, task: str = "", **changes: Any) -> Any:
     from transformers import BertConfig
 
-    labels = dict(enumerate(_LABELS.get(task, ["a", "b"])))
+    labels = dict(enumerate(_LABELS.get(task, ["a", "b"])[: changes.pop("num_labels", None)]))
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     ids = {label: at for at, label in labels.items()}
     return BertConfig(
@@ -52,6 +56,19 @@ def pipeline(task: str, **changes: Any) -> Any:
     words = tokenizer()
     model = kind(config(len(words), task, **changes)).eval()
     return transformers.pipeline(task, model=model, tokenizer=words)
+
+
+def cross_encoder(folder: Path) -> Any:
+    """A cross-encoder that gives one score to two texts."""
+    import torch
+    import transformers
+    from sentence_transformers import CrossEncoder
+
+    torch.manual_seed(0)
+    words = tokenizer()
+    transformers.BertForSequenceClassification(config(len(words), num_labels=1)).save_pretrained(folder)
+    words.save_pretrained(folder)
+    return CrossEncoder(str(folder))
 
 
 def sentence_encoder(folder: Path) -> Any:

@@ -42,7 +42,8 @@ def missing_example(folder: Path, logged: LoggedModel) -> tuple[Arrays, str]:
         return example, _FROM_PROGRAM
     if logged.flavor in TEXT_FLAVORS:
         texts = example_texts(folder, task_of(metadata(folder), logged.flavor))
-        return {logged.signature.inputs[0].name: texts}, _OUR_TEXTS
+        inputs = logged.signature.inputs
+        return {spec.name: np.roll(texts, at, axis=0) for at, spec in enumerate(inputs)}, _OUR_TEXTS
     rng = np.random.default_rng(_SEED)
     return {spec.name: _made(spec, rng) for spec in logged.signature.inputs}, _FROM_SIGNATURE
 

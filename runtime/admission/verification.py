@@ -88,16 +88,14 @@ def _text_cases(running: Any, folder: Path) -> list[ParityCase]:
     from shiplift.runtime.model.text.text_front import TextFront  # noqa: PLC0415 - needs an extra
 
     arrays, front = load_npz(folder.with_name("texts.npz")), TextFront(folder)
-    ((_, texts),) = _part(arrays, "input/").items()
-    expected = _part(arrays, "output/")
+    samples, expected = front.samples(_part(arrays, "input/")), _part(arrays, "output/")
 
-    def asked(items: list[str]) -> Arrays:
-        return front.run(items, lambda feeds: onnx_models.answer(running, feeds))
+    def asked(samples: list[Any]) -> Arrays:
+        return front.run(samples, lambda feeds: onnx_models.answer(running, feeds))
 
-    items = [str(text) for text in texts.reshape(-1)]
     return [
-        _text_case("texts", len(items), expected, asked(items)),
-        _text_case("each text alone", 1, expected, concatenate([asked([item]) for item in items])),
+        _text_case("texts", len(samples), expected, asked(samples)),
+        _text_case("each text alone", 1, expected, concatenate([asked([sample]) for sample in samples])),
     ]
 
 

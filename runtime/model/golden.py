@@ -52,10 +52,11 @@ def _answer_texts(
     """Each text's answers, one by one."""
     from shiplift.runtime.model.text.text_front import TextFront  # noqa: PLC0415 - needs an extra
 
-    around, ((_, texts),) = TextFront(front), requests.items()
+    around = TextFront(front)
+    samples = around.samples(requests)
     for index, model in enumerate(models):
         session = _session(outputs=outputs, **model)
-        answers = [around.run([text], lambda feeds: onnx_models.answer(session, feeds)) for text in texts.reshape(-1)]  # noqa: B023
+        answers = [around.run([sample], lambda feeds: onnx_models.answer(session, feeds)) for sample in samples]  # noqa: B023
         (out / f"{index}.npz").write_bytes(dump_npz(concatenate(answers)))
     return {"answered": len(models)}
 

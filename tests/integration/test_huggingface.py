@@ -11,7 +11,7 @@ import pytest
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.serving.triton.client import TritonClient
-from tests.huggingface import MASKED, TEXTS, pipeline, sentence_encoder
+from tests.huggingface import MASKED, PAIRS, TEXTS, cross_encoder, pipeline, sentence_encoder
 from tests.integration.conftest import FAST, Lab
 
 
@@ -53,6 +53,39 @@ def refuses_bad_texts(lab: Lab, name: str) -> None:
             with pytest.raises(ServerFailed, match=reason):
                 ask(item)
         assert ask(b"")["label"].shape == (1, 1)
+
+
+def test_a_cross_encoder_scores_pairs_as_pyfunc_does(lab: Lab, tmp_path: Path) -> None:
+    from transformers import pipeline as pipeline_of
+
+    encoder = cross_encoder(tmp_path)
+    reranker = pipeline_of("text-classification", model=encoder.model, tokenizer=encoder.tokenizer)
+    model = released(lab, "reranker", lambda **kwargs: lab.mlflow.transformers.log_model(
+        reranker, input_example=PAIRS, **kwargs))  # fmt: skip
+    answer = lab.ask("reranker", {name: np.array([[pair[name]] for pair in PAIRS]) for name in PAIRS[0]})["outputs"]
+    np.testing.assert_allclose(flat(answer["score"]), model.predict(PAIRS)["score"], atol=1e-5)
+    scores = encoder.predict([tuple(pair.values()) for pair in PAIRS])
+    np.testing.assert_allclose(flat(answer["score"]), scores, atol=1e-5)
+    assert len(set(np.round(scores, 3))) == len(PAIRS)  # so that texts in the wrong order would be seen
+    refuses_bad_pairs(lab, "reranker")
+
+
+def refuses_bad_pairs(lab: Lab, name: str) -> None:
+    """A text that is no text fails its own request, also as the second of a pair."""
+    with TritonClient(lab.grpc) as client:
+        served = client.signature(serving_name(name))
+        for pair, reason in (((b"a", b"\xff"), "not UTF-8"), ((b"a " * 40, b"a " * 40), "both texts have 83 tokens")):
+            inputs = dict(zip(("text", "text_pair"), (np.array([[text]], dtype=object) for text in pair), strict=True))
+            with pytest.raises(ServerFailed, match=reason):
+                client.infer(serving_name(name), served, inputs)
+
+
+def test_a_cross_encoder_logged_as_a_sentence_encoder_is_refused(lab: Lab, tmp_path: Path) -> None:
+    version = lab.log("headless", lambda **kwargs: lab.mlflow.sentence_transformers.log_model(
+        cross_encoder(tmp_path), **kwargs))  # fmt: skip
+    report = lab.wait("headless", version)
+    assert report.exit_code != 0
+    assert "without its head" in report.reason
 
 
 def test_a_validation_set_of_texts_is_scored_and_openvino_serves_the_model(lab: Lab) -> None:

@@ -42,7 +42,7 @@ def load(
         if flavor in ("keras", "tensorflow"):
             return TensorFlow(folder, flavor, inputs, outputs)
         if flavor in TEXT_FLAVORS:
-            return _huggingface(folder, flavor)
+            return _huggingface(folder, flavor, inputs)
         return Onnx(folder, inputs, outputs)
     except ExportFailed:
         raise
@@ -50,7 +50,7 @@ def load(
         raise failed("the model does not load", error) from error
 
 
-def _huggingface(folder: Path, flavor: Any) -> Original:
+def _huggingface(folder: Path, flavor: Any, inputs: tuple[TensorSpec, ...]) -> Original:
     try:
         if flavor == "sentence_transformers":
             import sentence_transformers  # noqa: F401, PLC0415 - only for such models
@@ -62,7 +62,7 @@ def _huggingface(folder: Path, flavor: Any) -> Original:
         ) from error
     from shiplift.runtime.model.conversion.huggingface import HuggingFace  # noqa: PLC0415 - it stands on this module
 
-    return HuggingFace(folder, yaml.safe_load((folder / "MLmodel").read_text()), flavor)
+    return HuggingFace(folder, yaml.safe_load((folder / "MLmodel").read_text()), flavor, inputs)
 
 
 # --- torch ----------------------------------------------------------------------------------------------------------

@@ -59,6 +59,7 @@ class TextBench(Bench):
         tokenizer().backend_tokenizer.save(str(folder / "tokenizer.json"))
         (folder / "text.json").write_text(json.dumps({
             "task": "text-classification", "labels": ["short", "long"], "max_tokens": 64, "truncate": False,
+            "inputs": ["input"], "types": False,
             "pad_id": 0, "mask_id": 4, "unknown_id": 1, "strip": False, "lower": False, "prefix": "",
         }))  # fmt: skip
         self.files = self.store.put_tree(folder)

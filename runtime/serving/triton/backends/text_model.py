@@ -63,7 +63,6 @@ class TritonPythonModel(OnnxModel):
         super().initialize(args)
         config = json.loads(args["model_config"])
         self.front = TextFront(Path(args["model_repository"], args["model_version"]))
-        self.text_input = config["input"][0]["name"]
         self.visible = [output["name"] for output in config["output"]]
 
     def _answers(self, requests):
@@ -74,10 +73,10 @@ class TritonPythonModel(OnnxModel):
 
     def _tokens(self, request):
         """The texts of a request with their tokens; the answer that refuses it if the model can't take them."""
-        items = pb_utils.get_input_tensor_by_name(request, self.text_input).as_numpy().reshape(-1)
+        arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         try:
             with self.limit.watched():  # an author's regular expression may take for ever
-                texts = self.front.read(items)
+                texts = self.front.read(self.front.samples(arrays))
                 return texts, self.front.encode(texts)
         except BadText as error:
             return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
