@@ -12,7 +12,7 @@ MASKED = ["the [MASK] brown fox", "a good [MASK] with a great cast and a terribl
 _LABELS = {"text-classification": ["bad", "fair", "good"], "token-classification": ["O", "B-PER", "I-PER"]}
 
 
-def tokenizer() -> Any:
+def tokenizer(**settings: Any) -> Any:
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -26,7 +26,7 @@ def tokenizer() -> Any:
     )
     core.decoder = decoders.WordPiece()
     tokens = {f"{name}_token": token for name, token in names.items()}
-    return PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=64, **tokens)
+    return PreTrainedTokenizerFast(tokenizer_object=core, model_max_length=64, **tokens, **settings)
 
 
 def config(vocabulary: int, task: str = "", **changes: Any) -> Any:
@@ -65,7 +65,7 @@ def cross_encoder(folder: Path) -> Any:
     from sentence_transformers import CrossEncoder
 
     torch.manual_seed(0)
-    words = tokenizer()
+    words = tokenizer(model_input_names=["input_ids", "token_type_ids", "attention_mask"])
     transformers.BertForSequenceClassification(config(len(words), num_labels=1)).save_pretrained(folder)
     words.save_pretrained(folder)
     return CrossEncoder(str(folder))

@@ -65,7 +65,8 @@ def test_a_cross_encoder_scores_pairs_as_pyfunc_does(lab: Lab, tmp_path: Path) -
     answer = lab.ask("reranker", {name: np.array([[pair[name]] for pair in PAIRS]) for name in PAIRS[0]})["outputs"]
     np.testing.assert_allclose(flat(answer["score"]), model.predict(PAIRS)["score"], atol=1e-5)
     scores = encoder.predict([tuple(pair.values()) for pair in PAIRS])
-    np.testing.assert_allclose(flat(answer["score"]), scores, atol=1e-5)
+    assert PAIRS[-1]["text_pair"] == ""  # which a cross-encoder takes for a text, and a pipeline for none
+    np.testing.assert_allclose(flat(answer["score"])[:-1], scores[:-1], atol=1e-5)
     assert len(set(np.round(scores, 3))) == len(PAIRS)  # so that texts in the wrong order would be seen
     refuses_bad_pairs(lab, "reranker")
 

@@ -55,7 +55,7 @@ class TextFront:
             BadText: one is no UTF-8, or too large.
         """
         return [
-            tuple(map(self._read, sample)) if isinstance(sample, tuple) else self._read(sample) for sample in samples
+            _of_sample(list(map(self._read, sample if isinstance(sample, tuple) else (sample,)))) for sample in samples
         ]
 
     def _read(self, item: Item) -> str:
@@ -124,6 +124,11 @@ class TextFront:
         texts = self.read(samples)
         encodings = self.encode(texts)
         return self.answers(texts, encodings, graph(self.feeds(encodings)))
+
+
+def _of_sample(texts: list[str]) -> Text:
+    """As `transformers` has it, an empty second text is none: the first is then encoded by itself."""
+    return texts[0] if not any(texts[1:]) else tuple(texts)
 
 
 def _classes(front: TextFront, _texts: Sequence[Text], _encodings: Sequence[Encoding], outputs: Arrays) -> Arrays:
