@@ -1,5 +1,6 @@
 """Small real Hugging Face models with random weights, and a real tokenizer trained on a few sentences."""
 
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -85,3 +86,30 @@ def sentence_encoder(folder: Path) -> Any:
     transformers.BertModel(config(len(words))).save_pretrained(folder)
     words.save_pretrained(folder)
     return SentenceTransformer(modules=[Transformer(str(folder), max_seq_length=32), Pooling(32), Normalize()])
+
+
+def image_file(width: int, height: int, kind: str = "JPEG", mode: str = "RGB") -> bytes:
+    """A picture of noise as a file."""
+    import numpy as np
+    from PIL import Image
+
+    noise = np.random.default_rng(width * 1000 + height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    body = BytesIO()
+    Image.fromarray(noise).convert(mode).save(body, kind)
+    return body.getvalue()
+
+
+def image_classifier(size: dict[str, int] | None = None, **settings: Any) -> Any:
+    """An image-classification pipeline around a ViT of two layers for images of 32 x 32 pixels."""
+    import torch
+    import transformers
+    from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
+
+    torch.manual_seed(0)
+    labels = {at: f"class {at}" for at in range(7)}
+    model = transformers.ViTForImageClassification(transformers.ViTConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=32, patch_size=8,
+        initializer_range=0.5, id2label=labels, label2id={label: at for at, label in labels.items()},
+    )).eval()  # fmt: skip
+    processor = ViTImageProcessorPil(size=size or {"height": 32, "width": 32}, **settings)
+    return transformers.pipeline("image-classification", model=model, image_processor=processor)

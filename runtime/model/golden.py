@@ -7,6 +7,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models, openvino_models
 from shiplift.runtime.model.sequences import answer_sequence
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz, load_npz
+from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.tensor import TensorSpec
 
@@ -50,9 +51,7 @@ def _answer_texts(
     models: list[dict[str, Any]], outputs: list[str], requests: Arrays, front: Path, out: Path
 ) -> dict[str, Any]:
     """Each text's answers, one by one."""
-    from shiplift.runtime.model.text.text_front import TextFront  # noqa: PLC0415 - needs an extra
-
-    around = TextFront(front)
+    around, _ = load_front(front)
     samples = around.samples(requests)
     for index, model in enumerate(models):
         session = _session(outputs=outputs, **model)

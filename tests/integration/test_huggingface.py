@@ -1,6 +1,9 @@
 """Hugging Face models as people log them: released, and answered as `mlflow.pyfunc` answers."""
 
+import base64
 import json
+import struct
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,16 @@ import pytest
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.serving.triton.client import TritonClient
-from tests.huggingface import MASKED, PAIRS, TEXTS, cross_encoder, pipeline, sentence_encoder
+from tests.huggingface import (
+    MASKED,
+    PAIRS,
+    TEXTS,
+    cross_encoder,
+    image_classifier,
+    image_file,
+    pipeline,
+    sentence_encoder,
+)  # fmt: skip
 from tests.integration.conftest import FAST, Lab
 
 
@@ -87,6 +99,46 @@ def test_a_cross_encoder_logged_as_a_sentence_encoder_is_refused(lab: Lab, tmp_p
     report = lab.wait("headless", version)
     assert report.exit_code != 0
     assert "without its head" in report.reason
+
+
+def test_labels_of_images_are_those_of_pyfunc_and_bad_images_fail_alone(lab: Lab) -> None:
+    images = [image_file(64, 48), image_file(20, 90, "PNG"), image_file(33, 32, "PNG", "L")]
+    encoded = [base64.b64encode(image).decode() for image in images]
+    model = released(lab, "pictures", lambda **kwargs: lab.mlflow.transformers.log_model(
+        image_classifier(), input_example=encoded, **kwargs))  # fmt: skip
+    expected = model.predict(encoded).to_numpy()
+    with TritonClient(lab.grpc) as client:
+        served, name = client.signature(serving_name("pictures")), serving_name("pictures")
+
+        def ask(*items: bytes) -> Any:
+            return client.infer(name, served, {"input": np.array([[item] for item in items], dtype=object)})
+
+        for sent in (images, [text.encode() for text in encoded]):
+            answer = ask(*sent)
+            for row, label, score in zip(expected, answer["label"], answer["score"], strict=True):
+                assert [text.decode() for text in label] == [entry["label"] for entry in row]
+                np.testing.assert_allclose(score, [entry["score"] for entry in row], atol=1e-5)
+        refuses_bad_images(ask, images[0])
+
+
+def refuses_bad_images(ask: Any, good: bytes) -> None:
+    """Each with the reason, while a good image sent at the same time is answered."""
+    size = struct.pack(">4sIIBBBBB", b"IHDR", 50_000, 50_000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + size + struct.pack(">I", zlib.crc32(size)) + bytes(100)
+    bad = {
+        b"": "0 bytes",
+        b"text": "no JPEG or PNG",
+        good[:500]: "truncated",
+        bomb: "50000 x 50000 pixels, the limit is",
+    }
+    with ThreadPoolExecutor(8) as pool:  # so that Triton makes batches of them
+        answers = [(item, pool.submit(ask, item)) for item in [*bad, good] * 5]
+        for item, answer in answers:
+            if item == good:
+                assert answer.result()["label"].shape == (1, 5)
+                continue
+            with pytest.raises(ServerFailed, match=bad[item]):
+                answer.result()
 
 
 def test_a_validation_set_of_texts_is_scored_and_openvino_serves_the_model(lab: Lab) -> None:

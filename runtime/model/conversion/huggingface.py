@@ -38,7 +38,7 @@ class HuggingFace(Original):
     def __init__(self, folder: Path, meta: dict[str, Any], flavor: Flavor, inputs: tuple[TensorSpec, ...]) -> None:
         self.task, self.cut = task_of(meta, flavor), truncation_of(meta)
         self.names = texts_of(self.task) or (inputs[0].name,)
-        self.served = _loaded(folder)
+        self.served = loaded(folder)
         raw = self.served.get_raw_model()
         self.model, self.tokenizer = (raw, raw.tokenizer) if flavor == "sentence_transformers" else (
             raw.model, raw.tokenizer)  # fmt: skip
@@ -184,7 +184,8 @@ def _each(sample: Text, change: Callable[[str], str]) -> Text:
     return tuple(map(change, sample)) if isinstance(sample, tuple) else change(sample)
 
 
-def _loaded(folder: Path) -> Any:
+def loaded(folder: Path) -> Any:
+    """The model as MLflow loads it, without asking the hub for anything."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     import mlflow.pyfunc  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ from shiplift.runtime.model.conversion import boosting, graphs, postprocess
 from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.original import Original, failed
 from shiplift.runtime.model.tensors import Arrays, as_input, batch_of
-from shiplift.runtime.model.text.tasks import EXTRA, TEXT_FLAVORS
+from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
@@ -60,9 +60,12 @@ def _huggingface(folder: Path, flavor: Any, inputs: tuple[TensorSpec, ...]) -> O
         raise ExportFailed(
             f"Hugging Face models need packages that are not installed here: {error}", do=EXTRA
         ) from error
-    from shiplift.runtime.model.conversion.huggingface import HuggingFace  # noqa: PLC0415 - it stands on this module
+    from shiplift.runtime.model.conversion import huggingface, huggingface_images  # noqa: PLC0415 - stand on this module
 
-    return HuggingFace(folder, yaml.safe_load((folder / "MLmodel").read_text()), flavor, inputs)
+    meta = yaml.safe_load((folder / "MLmodel").read_text())
+    if task_of(meta, flavor) in IMAGE_TASKS:
+        return huggingface_images.HuggingFaceImages(folder, inputs)
+    return huggingface.HuggingFace(folder, meta, flavor, inputs)
 
 
 # --- torch ----------------------------------------------------------------------------------------------------------

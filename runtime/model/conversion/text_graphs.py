@@ -59,6 +59,23 @@ def graph(model: Any, task: str, tokenizer: Any) -> Any:
     return Graph().eval().float()
 
 
+def classifier(model: Any, name: str) -> Any:
+    """The module from a tensor that the model calls `name` to the probabilities of its classes, in float32."""
+    import torch  # noqa: PLC0415
+
+    probabilities = _probabilities(model)
+
+    class Graph(torch.nn.Module):  # type: ignore[misc] # torch has no types here
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, values: Any) -> Any:
+            return probabilities(self.model(**{name: values}), None, None)
+
+    return Graph().eval().float()
+
+
 def _features(outputs: Any, _ids: Any, mask: Any) -> Any:
     hidden = outputs[0]
     return hidden * mask.unsqueeze(-1).to(hidden.dtype)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.model.tensors import Arrays, text_of
+from shiplift.runtime.model.text.fronts import load_front
 
 
 def tokenized(
@@ -19,13 +20,11 @@ def tokenized(
     Raises:
         DataInvalid: the model can't take a text, or has no class of a label's name.
     """
-    from shiplift.runtime.model.text.text_front import BadText, TextFront  # noqa: PLC0415 - needs an extra
-
-    around = TextFront(front)
+    around, refused = load_front(front)
     try:
         inputs = around.feeds(around.encode(around.read(around.samples(texts))))
-    except BadText as error:
-        raise DataInvalid(f"{name} has a text that the model can't take: {error}", do="Leave it out.") from error
+    except refused as error:
+        raise DataInvalid(f"{name} has a sample that the model can't take: {error}", do="Leave it out.") from error
     named = labels is not None and labels.dtype.kind in "OSU" and around.settings["labels"]
     return inputs, _numbers(labels, around.settings["labels"], name) if named and labels is not None else labels
 

@@ -20,7 +20,9 @@ _PIPELINES = {
     "TokenClassificationPipeline": "token-classification",
     "FillMaskPipeline": "fill-mask",
     "FeatureExtractionPipeline": "feature-extraction",
+    "ImageClassificationPipeline": "image-classification",
 }
+IMAGE_TASKS = ("image-classification",)
 PAIR = ("text", "text_pair")  # what a pipeline calls two texts; cross-encoders take such
 _OF_PAIRS = {"text-classification": "text-pair-classification"}  # a task's name if its signature names a pair
 _TRUNCATION = ("truncation", "max_length")

@@ -204,3 +204,4 @@ _ANSWERS: dict[str, Callable[..., Arrays]] = {
     "feature-extraction": _as_they_are,
     "sentence-embedding": _as_they_are,
 }
+Front, Refused = TextFront, BadText  # what `model.py` calls them

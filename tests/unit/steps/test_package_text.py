@@ -99,7 +99,7 @@ def test_a_text_package_takes_texts_and_brings_its_tokenizer(bench: TextBench, t
     assert config.backend == "python"
     assert ("precision_hint" in config.parameters) == (engine == "openvino")
     version = tree / name / "7"
-    files = {"model.py", "onnx_model.py", "text_front.py", "text.json", "tokenizer.json", "model.onnx", "tokenizers"}
+    files = {"model.py", "onnx_model.py", "front.py", "text.json", "tokenizer.json", "model.onnx", "tokenizers"}
     assert {path.name for path in version.iterdir()} == files
     code = "import sys; sys.path.insert(0, sys.argv[1]); import tokenizers; print(tokenizers.__file__)"
     alone = subprocess.run(
