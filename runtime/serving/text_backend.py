@@ -15,7 +15,8 @@ from shiplift.runtime.model.text.tasks import EXTRA
 from shiplift.runtime.serving.triton.repository import ONNX_MODEL
 
 _MODEL = Path(__file__).parent / "triton" / "backends" / "text_model.py"
-_FRONTS = Path(text.__file__).parent
+_TEXTS = Path(text.__file__).with_name("text_front.py")
+_IMAGES = Path(text.__file__).with_name("image_front.py")
 
 
 def write_text_backend(to: Path, front: Path) -> Path:
@@ -31,7 +32,7 @@ def write_text_backend(to: Path, front: Path) -> Path:
     to.mkdir()
     for file in (*front.iterdir(), ONNX_MODEL):
         shutil.copyfile(file, to / file.name)
-    shutil.copyfile(_FRONTS / ("image_front.py" if images else "text_front.py"), to / "front.py")
+    shutil.copyfile(_IMAGES if images else _TEXTS, to / "front.py")
     shutil.copyfile(_MODEL, to / "model.py")
     if library is None:
         return to

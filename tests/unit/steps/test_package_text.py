@@ -124,3 +124,12 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(MissingTool) as error:
         text_backend.write_text_backend(tmp_path / "backend", tmp_path)
     assert "shiplift[transformers]" in error.value.do
+
+
+def test_a_model_of_images_brings_what_decodes_them_and_no_tokenizer(tmp_path: Path) -> None:
+    front = tmp_path / "front"
+    front.mkdir()
+    (front / "image.json").write_text("{}")
+    written = text_backend.write_text_backend(tmp_path / "backend", front)
+    assert {path.name for path in written.iterdir()} == {"model.py", "onnx_model.py", "front.py", "image.json"}
+    assert "class ImageFront" in (written / "front.py").read_text()
