@@ -25,7 +25,6 @@ from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_n
 from shiplift.runtime.model.text.image_front import PIXELS, SETTINGS, ImageFront
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
-MAX_PIXELS = 32_000_000
 _TOP = 5  # as many labels as a pipeline answers
 _MAX_IMAGES = 8  # of an example: the pipeline answers each by itself
 _OURS = ((640, 480), (31, 97), (224, 224))  # sizes of images that are asked too
@@ -37,8 +36,8 @@ class HuggingFaceImages(Original):
 
     takes_text = True  # clients send what `write_text` says: here images
 
-    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...]) -> None:
-        self.name = inputs[0].name
+    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], max_megapixels: int) -> None:
+        self.name, self.max_pixels = inputs[0].name, max_megapixels * 1_000_000
         self.served = loaded(folder)
         raw = self.served.get_raw_model()
         self.model, self.processor = raw.model, raw.image_processor
@@ -65,7 +64,7 @@ class HuggingFaceImages(Original):
             "inputs": [self.name],
             "labels": [str(labels[at]) for at in range(len(labels))],
             "top": min(_TOP, self.model.config.num_labels),
-            "max_pixels": MAX_PIXELS,
+            "max_pixels": self.max_pixels,
             "resize": _resize(processor) if processor.do_resize else None,
             "filter": int(2 if processor.resample is None else processor.resample),  # 2: bilinear
             "crop": _pair(processor.crop_size) if processor.do_center_crop else None,

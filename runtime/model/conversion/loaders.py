@@ -25,8 +25,9 @@ _SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
 
 
 def load(
-    folder: Path, flavor: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
-) -> Original:
+    folder: Path, flavor: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool,
+    max_megapixels: int = 32,
+) -> Original:  # fmt: skip
     """Loads the model in an MLflow folder. Runs the author's code, so call it only in the sandbox.
 
     Raises:
@@ -42,7 +43,7 @@ def load(
         if flavor in ("keras", "tensorflow"):
             return TensorFlow(folder, flavor, inputs, outputs)
         if flavor in TEXT_FLAVORS:
-            return _huggingface(folder, flavor, inputs)
+            return _huggingface(folder, flavor, inputs, max_megapixels)
         return Onnx(folder, inputs, outputs)
     except ExportFailed:
         raise
@@ -50,7 +51,7 @@ def load(
         raise failed("the model does not load", error) from error
 
 
-def _huggingface(folder: Path, flavor: Any, inputs: tuple[TensorSpec, ...]) -> Original:
+def _huggingface(folder: Path, flavor: Any, inputs: tuple[TensorSpec, ...], max_megapixels: int) -> Original:
     try:
         if flavor == "sentence_transformers":
             import sentence_transformers  # noqa: F401, PLC0415 - only for such models
@@ -64,7 +65,7 @@ def _huggingface(folder: Path, flavor: Any, inputs: tuple[TensorSpec, ...]) -> O
 
     meta = yaml.safe_load((folder / "MLmodel").read_text())
     if task_of(meta, flavor) in IMAGE_TASKS:
-        return huggingface_images.HuggingFaceImages(folder, inputs)
+        return huggingface_images.HuggingFaceImages(folder, inputs, max_megapixels)
     return huggingface.HuggingFace(folder, meta, flavor, inputs)
 
 

@@ -68,7 +68,8 @@ class ImageFront:
     def _check(self, width: int, height: int) -> None:
         limit = self.settings["max_pixels"]
         if width * height > limit:
-            raise BadImage(f"the image has {width} x {height} pixels, the limit is {limit}: send a smaller one")
+            setting = "export.max_megapixels in the model's spec"
+            raise BadImage(f"the image has {width} x {height} pixels, the limit is {limit} ({setting})")
 
     def _resized(self, image: Image.Image) -> Image.Image:
         to = self.settings["resize"]

@@ -72,7 +72,7 @@ def test_the_pixels_are_those_of_the_image_processor(
 
     original = processor(**changes)
     made = object.__new__(HuggingFaceImages)
-    made.processor, made.name = original, "input"
+    made.processor, made.name, made.max_pixels = original, "input", 1_000_000
     made.model = SimpleNamespace(config=SimpleNamespace(id2label={0: "a", 1: "b"}, num_labels=2))
     made.settings = made._settings()
     body = image_file(width, height, kind, mode)
