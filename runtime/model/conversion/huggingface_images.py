@@ -145,10 +145,12 @@ def made_images() -> list[str]:
 
 def _check_processor(processor: Any) -> None:
     """Whether the processor does what `image_front` does: no more than what most of them share."""
-    from transformers.image_processing_backends import PilBackend  # noqa: PLC0415 - needs an extra
+    from transformers.image_processing_backends import PilBackend, TorchvisionBackend  # noqa: PLC0415 - needs an extra
 
+    # Where torchvision is installed, MLflow loads processors on it; how far it is from Pillow is for parity to say.
+    shared = TorchvisionBackend if isinstance(processor, TorchvisionBackend) else PilBackend
     methods = ("preprocess", "_preprocess", "resize", "center_crop", "rescale", "normalize")
-    own = [name for name in methods if getattr(type(processor), name, None) is not getattr(PilBackend, name)]
+    own = [name for name in methods if getattr(type(processor), name, None) is not getattr(shared, name)]
     own += ["pad"] if getattr(processor, "do_pad", None) else []
     if own:
         raise ExportFailed(
