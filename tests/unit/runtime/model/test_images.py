@@ -95,6 +95,19 @@ def test_a_processor_with_steps_of_its_own_is_refused() -> None:
         _check_processor(Own())
 
 
+def test_a_processor_on_torchvision_is_left_to_parity() -> None:
+    from transformers.image_processing_backends import TorchvisionBackend
+
+    from shiplift.runtime.model.conversion.huggingface_images import _check_processor
+
+    class Plain(TorchvisionBackend):  # type: ignore[misc] # transformers has no types here
+        do_pad = False
+
+    _check_processor(object.__new__(Plain))  # an instance needs torchvision, which is not here
+    with pytest.raises(ExportFailed, match="has its own `pad`"):
+        _check_processor(object.__new__(type("Padding", (Plain,), {"do_pad": True})))
+
+
 @pytest.mark.parametrize(
     ("item", "reason"),
     [
