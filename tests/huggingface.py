@@ -1,5 +1,7 @@
 """Small real Hugging Face models with random weights, and a real tokenizer trained on a few sentences."""
 
+import struct
+import zlib
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -113,3 +115,13 @@ def image_classifier(size: dict[str, int] | None = None, **settings: Any) -> Any
     )).eval()  # fmt: skip
     processor = ViTImageProcessorPil(size=size or {"height": 32, "width": 32}, **settings)
     return transformers.pipeline("image-classification", model=model, image_processor=processor)
+
+
+def png_header(width: int, height: int) -> bytes:
+    """A PNG file that claims a size, and has a few bytes."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"0")) + chunk(b"IEND", b"")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 SETTINGS = "image.json"
 MAX_IMAGE_BYTES = 16 << 20
@@ -61,6 +61,8 @@ class ImageFront:
                 upright = ImageOps.exif_transpose(image).convert("RGB")
         except BadImage:
             raise
+        except UnidentifiedImageError:
+            raise BadImage("the image can't be decoded: its header is damaged") from None
         except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
             raise BadImage(f"the image can't be decoded: {' '.join(str(error).split())[:200]}") from None
         return np.moveaxis(np.asarray(self._cropped(self._resized(upright))), -1, 0)
