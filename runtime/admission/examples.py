@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.model.contracts import LoggedModel, check_example, metadata
 from shiplift.runtime.model.tensors import Arrays, as_input, numpy_type
-from shiplift.runtime.model.text.tasks import TEXT_FLAVORS, example_texts, task_of
+from shiplift.runtime.model.text.tasks import IMAGE_TASKS, TEXT_FLAVORS, example_texts, task_of
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SAMPLES = 4
 _SEED = 20240229
 _MAX_BYTES = 256 << 20
 _DO = "Log one: `log_model(..., input_example=x)` with arrays or tensors as the model takes them."
+_IMAGES = "Log some: `log_model(..., input_example=[..])` with JPEG or PNG files as base64."
 _FROM_PROGRAM = "The input example is the one in the pt2 file: MLflow kept none."
 _FROM_SIGNATURE = (
     "The version has no input example, so one was made from its signature: random numbers. Log an example to check "
@@ -41,8 +42,12 @@ def missing_example(folder: Path, logged: LoggedModel) -> tuple[Arrays, str]:
         check_example(example, logged.signature.inputs, _DO)
         return example, _FROM_PROGRAM
     if logged.flavor in TEXT_FLAVORS:
-        texts = example_texts(folder, task_of(metadata(folder), logged.flavor))
-        return {logged.signature.inputs[0].name: texts}, _OUR_TEXTS
+        task = task_of(metadata(folder), logged.flavor)
+        if task in IMAGE_TASKS:
+            raise NotAdmitted("the version has no input example, and its model takes images", do=_IMAGES)
+        texts = example_texts(folder, task)
+        inputs = logged.signature.inputs
+        return {spec.name: np.roll(texts, at, axis=0) for at, spec in enumerate(inputs)}, _OUR_TEXTS
     rng = np.random.default_rng(_SEED)
     return {spec.name: _made(spec, rng) for spec in logged.signature.inputs}, _FROM_SIGNATURE
 

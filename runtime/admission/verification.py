@@ -17,6 +17,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
+from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
@@ -85,19 +86,16 @@ def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> Par
 
 def _text_cases(running: Any, folder: Path) -> list[ParityCase]:
     """Texts in one batch, padded, and each alone: both must give what the pipeline answers to each."""
-    from shiplift.runtime.model.text.text_front import TextFront  # noqa: PLC0415 - needs an extra
+    arrays, (front, _) = load_npz(folder.with_name("texts.npz")), load_front(folder)
+    samples, expected = front.samples(_part(arrays, "input/")), _part(arrays, "output/")
 
-    arrays, front = load_npz(folder.with_name("texts.npz")), TextFront(folder)
-    ((_, texts),) = _part(arrays, "input/").items()
-    expected = _part(arrays, "output/")
+    def asked(samples: list[Any]) -> Arrays:
+        answers: Arrays = front.run(samples, lambda feeds: onnx_models.answer(running, feeds))
+        return answers
 
-    def asked(items: list[str]) -> Arrays:
-        return front.run(items, lambda feeds: onnx_models.answer(running, feeds))
-
-    items = [str(text) for text in texts.reshape(-1)]
     return [
-        _text_case("texts", len(items), expected, asked(items)),
-        _text_case("each text alone", 1, expected, concatenate([asked([item]) for item in items])),
+        _text_case("texts", len(samples), expected, asked(samples)),
+        _text_case("each text alone", 1, expected, concatenate([asked([sample]) for sample in samples])),
     ]
 
 

@@ -21,7 +21,7 @@ from shiplift.runtime.base.files import read_regular
 from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.python.requirements import check_python, read_requirements
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
-from shiplift.runtime.model.text.tasks import TEXT_FLAVORS, task_of
+from shiplift.runtime.model.text.tasks import TEXT_FLAVORS, task_of, texts_of
 from shiplift.runtime.records.model import PYTHON, Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
@@ -116,18 +116,19 @@ def _of_graph(graph: graph_contract.GraphContract) -> LoggedModel:
 
 
 def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
-    """One text per sample, whatever the signature calls it; the outputs depend on the task alone."""
+    """The texts that the task names, or one, whatever the signature calls it; the outputs depend on the task alone."""
     with _readable("the MLmodel file can't be read", "Log the model again."):
         task = task_of(meta, flavor)
-        text = TensorSpec(name="input", datatype="BYTES", shape=(-1, 1))
         inputs, _ = _specs((meta.get("signature") or {}).get("inputs"), "input")
-    if len(inputs) > 1 or any(spec.datatype != "BYTES" for spec in inputs):
+    names = texts_of(task) or tuple(spec.name for spec in inputs[:1]) or ("input",)
+    if len(inputs) > len(names) or any(spec.datatype != "BYTES" for spec in inputs):
         raise NotAdmitted(
             f"the signature has the inputs {', '.join(f'{spec.name} ({spec.datatype})' for spec in inputs)}; a model "
-            f"for {task} takes one text per sample",
+            f"for {task} takes {'two texts' if len(names) > 1 else 'one text'} per sample",
             do="Log it without a signature: MLflow writes the right one.",
         )
-    return LoggedModel(flavor=flavor, signature=Signature(inputs=inputs or (text,), outputs=()), example=None)
+    texts = tuple(TensorSpec(name=name, datatype="BYTES", shape=(-1, 1)) for name in names)
+    return LoggedModel(flavor=flavor, signature=Signature(inputs=texts, outputs=()), example=None)
 
 
 def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedModel:
@@ -234,11 +235,20 @@ def _example(
     body, inputs = json.loads(read_regular(file, MAX_EXAMPLE_BYTES)), logged.signature.inputs
     arrays = _arrays(body["inputs"] if info.get("example_params_path") else body, str(info.get("type")), inputs)
     arrays = graph.batched(arrays) if graph else arrays
-    if logged.flavor in TEXT_FLAVORS:  # MLflow keeps texts as a text, a list or a column
-        arrays = {inputs[0].name: np.asarray(next(iter(arrays.values())), dtype=object).reshape(-1, 1)}
+    if logged.flavor in TEXT_FLAVORS:
+        arrays = _columns_of_text(arrays, inputs)
     example = {spec.name: as_input(arrays[spec.name], spec) for spec in inputs}
     check_example(example, inputs, advice)
     return example
+
+
+def _columns_of_text(arrays: Arrays, inputs: tuple[TensorSpec, ...]) -> Arrays:
+    """Columns of what MLflow keeps: a text, a list or a column; of pairs a mapping, a list of them, or columns."""
+    values = np.asarray(next(iter(arrays.values())), dtype=object).reshape(-1)
+    if len(inputs) == 1:
+        return {inputs[0].name: values.reshape(-1, 1)}
+    columns = arrays if len(arrays) > 1 else {spec.name: [row[spec.name] for row in values] for spec in inputs}
+    return {spec.name: np.asarray(columns[spec.name], dtype=object).reshape(-1, 1) for spec in inputs}
 
 
 def check_example(example: Arrays, inputs: tuple[TensorSpec, ...], advice: str) -> None:

@@ -7,6 +7,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models, openvino_models
 from shiplift.runtime.model.sequences import answer_sequence
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz, load_npz
+from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.tensor import TensorSpec
 
@@ -50,12 +51,11 @@ def _answer_texts(
     models: list[dict[str, Any]], outputs: list[str], requests: Arrays, front: Path, out: Path
 ) -> dict[str, Any]:
     """Each text's answers, one by one."""
-    from shiplift.runtime.model.text.text_front import TextFront  # noqa: PLC0415 - needs an extra
-
-    around, ((_, texts),) = TextFront(front), requests.items()
+    around, _ = load_front(front)
+    samples = around.samples(requests)
     for index, model in enumerate(models):
         session = _session(outputs=outputs, **model)
-        answers = [around.run([text], lambda feeds: onnx_models.answer(session, feeds)) for text in texts.reshape(-1)]  # noqa: B023
+        answers = [around.run([sample], lambda feeds: onnx_models.answer(session, feeds)) for sample in samples]  # noqa: B023
         (out / f"{index}.npz").write_bytes(dump_npz(concatenate(answers)))
     return {"answered": len(models)}
 

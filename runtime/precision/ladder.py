@@ -118,7 +118,8 @@ class Builder:
         picked = quantization.pick(calibration, self.data.calibration_samples) if calibration is not None else None
         asked = quantization.pick(inputs, _ASKED) if inputs is not None else self._example()
         validation = Validation(
-            metric=task_metric(self.data, self.metric_file) if labels is not None else None, metric_file=self.metric_file, asked=asked,
+            metric=task_metric(self.data, self.metric_file) if labels is not None else None,
+            metric_file=self.metric_file, asked=asked,
             reference=answers(running, asked),
             inputs=inputs, labels=labels, columns=columns,
         )  # fmt: skip

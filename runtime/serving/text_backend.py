@@ -10,26 +10,39 @@ from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.model import text
+from shiplift.runtime.model.text.fronts import takes_images
 from shiplift.runtime.model.text.tasks import EXTRA
 from shiplift.runtime.serving.triton.repository import ONNX_MODEL
 
 _MODEL = Path(__file__).parent / "triton" / "backends" / "text_model.py"
-_FRONT = Path(text.__file__).with_name("text_front.py")
+_TEXTS = Path(text.__file__).with_name("text_front.py")
+_IMAGES = Path(text.__file__).with_name("image_front.py")
 
 
 def write_text_backend(to: Path, front: Path) -> Path:
     """Writes the files into the new folder `to`, and returns it; `front` has `tokenizer.json` and `text.json`.
 
+    A model of images has `image.json` instead, and no library: Pillow is in the server's environment.
+
     Raises:
         MissingTool: the tokenizer library is not installed here.
     """
+    images = takes_images(front)
+    library = None if images else _library()
+    to.mkdir()
+    for file in (*front.iterdir(), ONNX_MODEL):
+        shutil.copyfile(file, to / file.name)
+    shutil.copyfile(_IMAGES if images else _TEXTS, to / "front.py")
+    shutil.copyfile(_MODEL, to / "model.py")
+    if library is None:
+        return to
+    unneeded = shutil.ignore_patterns("__pycache__", "*.pyi", "tools")
+    shutil.copytree(library, to / "tokenizers", ignore=unneeded)
+    return to
+
+
+def _library() -> Path:
     library = find_spec("tokenizers")
     if library is None or library.origin is None:
         raise MissingTool("the package `tokenizers` is not installed here", do=EXTRA)
-    to.mkdir()
-    for file in (*front.iterdir(), _FRONT, ONNX_MODEL):
-        shutil.copyfile(file, to / file.name)
-    shutil.copyfile(_MODEL, to / "model.py")
-    unneeded = shutil.ignore_patterns("__pycache__", "*.pyi", "tools")
-    shutil.copytree(Path(library.origin).parent, to / "tokenizers", ignore=unneeded)
-    return to
+    return Path(library.origin).parent

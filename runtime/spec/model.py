@@ -28,7 +28,8 @@ class Conversion(Section):
     """How the model becomes ONNX. `outputs` keeps only the named outputs; `postprocess` is appended to the graph.
 
     `torchscript` also stores the model as TorchScript, traced with the same `postprocess`, for targets with
-    `engine: pytorch`. That form has all of the model's outputs, so it excludes `outputs`.
+    `engine: pytorch`. That form has all of the model's outputs, so it excludes `outputs`. `max_megapixels` is the
+    largest image that a model of images decodes.
     """
 
     opset: int = Field(20, ge=17, le=NEWEST_OPSET)
@@ -36,6 +37,7 @@ class Conversion(Section):
     postprocess: tuple[Postprocess, ...] = ()
     top_k: int = Field(5, ge=1, le=100_000)
     outputs: tuple[str, ...] = ()
+    max_megapixels: int = Field(32, ge=1, le=1000)
     memory_mb: int = Field(4096, ge=512, le=4_194_304)
     timeout_s: int = Field(300, ge=5, le=86400)
 

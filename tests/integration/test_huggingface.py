@@ -1,5 +1,6 @@
 """Hugging Face models as people log them: released, and answered as `mlflow.pyfunc` answers."""
 
+import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,17 @@ import pytest
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.serving.triton.client import TritonClient
-from tests.huggingface import MASKED, TEXTS, pipeline, sentence_encoder
+from tests.huggingface import (
+    MASKED,
+    PAIRS,
+    TEXTS,
+    cross_encoder,
+    image_classifier,
+    image_file,
+    pipeline,
+    png_header,
+    sentence_encoder,
+)
 from tests.integration.conftest import FAST, Lab
 
 
@@ -53,6 +64,79 @@ def refuses_bad_texts(lab: Lab, name: str) -> None:
             with pytest.raises(ServerFailed, match=reason):
                 ask(item)
         assert ask(b"")["label"].shape == (1, 1)
+
+
+def test_a_cross_encoder_scores_pairs_as_pyfunc_does(lab: Lab, tmp_path: Path) -> None:
+    from transformers import pipeline as pipeline_of
+
+    encoder = cross_encoder(tmp_path)
+    reranker = pipeline_of("text-classification", model=encoder.model, tokenizer=encoder.tokenizer)
+    model = released(lab, "reranker", lambda **kwargs: lab.mlflow.transformers.log_model(
+        reranker, input_example=PAIRS, **kwargs))  # fmt: skip
+    answer = lab.ask("reranker", {name: np.array([[pair[name]] for pair in PAIRS]) for name in PAIRS[0]})["outputs"]
+    np.testing.assert_allclose(flat(answer["score"]), model.predict(PAIRS)["score"], atol=1e-5)
+    scores = encoder.predict([tuple(pair.values()) for pair in PAIRS])
+    assert PAIRS[-1]["text_pair"] == ""  # which a cross-encoder takes for a text, and a pipeline for none
+    np.testing.assert_allclose(flat(answer["score"])[:-1], scores[:-1], atol=1e-5)
+    assert len(set(np.round(scores, 3))) == len(PAIRS)  # so that texts in the wrong order would be seen
+    refuses_bad_pairs(lab, "reranker")
+
+
+def refuses_bad_pairs(lab: Lab, name: str) -> None:
+    """A text that is no text fails its own request, also as the second of a pair."""
+    with TritonClient(lab.grpc) as client:
+        served = client.signature(serving_name(name))
+        for pair, reason in (((b"a", b"\xff"), "not UTF-8"), ((b"a " * 40, b"a " * 40), "both texts have 83 tokens")):
+            inputs = dict(zip(("text", "text_pair"), (np.array([[text]], dtype=object) for text in pair), strict=True))
+            with pytest.raises(ServerFailed, match=reason):
+                client.infer(serving_name(name), served, inputs)
+
+
+def test_a_cross_encoder_logged_as_a_sentence_encoder_is_refused(lab: Lab, tmp_path: Path) -> None:
+    version = lab.log("headless", lambda **kwargs: lab.mlflow.sentence_transformers.log_model(
+        cross_encoder(tmp_path), **kwargs))  # fmt: skip
+    report = lab.wait("headless", version)
+    assert report.exit_code != 0
+    assert "without its head" in report.reason
+
+
+def test_labels_of_images_are_those_of_pyfunc_and_bad_images_fail_alone(lab: Lab) -> None:
+    images = [image_file(64, 48), image_file(20, 90, "PNG"), image_file(33, 32, "PNG", "L")]
+    encoded = [base64.b64encode(image).decode() for image in images]
+    model = released(lab, "pictures", lambda **kwargs: lab.mlflow.transformers.log_model(
+        image_classifier(), input_example=encoded, **kwargs))  # fmt: skip
+    expected = model.predict(encoded).to_numpy()
+    with TritonClient(lab.grpc) as client:
+        served, name = client.signature(serving_name("pictures")), serving_name("pictures")
+
+        def ask(*items: bytes) -> Any:
+            return client.infer(name, served, {"input": np.array([[item] for item in items], dtype=object)})
+
+        for sent in (images, [text.encode() for text in encoded]):
+            answer = ask(*sent)
+            for row, label, score in zip(expected, answer["label"], answer["score"], strict=True):
+                assert [text.decode() for text in label] == [entry["label"] for entry in row]
+                np.testing.assert_allclose(score, [entry["score"] for entry in row], atol=1e-5)
+        refuses_bad_images(ask, images[0])
+
+
+def refuses_bad_images(ask: Any, good: bytes) -> None:
+    """Each with the reason, while a good image sent at the same time is answered."""
+    bad = {
+        b"": "0 bytes",
+        b"text": "no JPEG or PNG",
+        good[:500]: "can't be decoded",
+        good[:-200]: "image file is truncated",
+        png_header(50_000, 50_000): "50000 x 50000 pixels, the limit is",
+    }
+    with ThreadPoolExecutor(8) as pool:  # so that Triton makes batches of them
+        answers = [(item, pool.submit(ask, item)) for item in [*bad, good] * 5]
+        for item, answer in answers:
+            if item == good:
+                assert answer.result()["label"].shape == (1, 5)
+                continue
+            with pytest.raises(ServerFailed, match=bad[item]):
+                answer.result()
 
 
 def test_a_validation_set_of_texts_is_scored_and_openvino_serves_the_model(lab: Lab) -> None:

@@ -16,6 +16,7 @@ from shiplift.runtime.model.contracts import METADATA
 
 Problem = tuple[str, str]  # a file, and what is wrong with it
 _MAX_TOKENIZER_BYTES, _MAX_CONFIG_BYTES, _MAX_HEADER_BYTES = 64 << 20, 16 << 20, 100 << 20
+_PROCESSORS = ("preprocessor_config.json", "processor_config.json")  # of images, which need no tokenizer
 _CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 _PICKLES = {".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".msgpack", ".h5"}
 _MODULES = "sentence_transformers."
@@ -29,7 +30,7 @@ def problems(files: Sequence[TreeFile]) -> Iterator[Problem]:
     if not any(file.name.endswith(".safetensors") for file in files):
         yield METADATA, "it has no weights as .safetensors: save the model with `safe_serialization=True`"
     tokenizers = [file for file in files if file.path.name == "tokenizer.json"]
-    if not tokenizers:
+    if not tokenizers and not any(file.path.name in _PROCESSORS for file in files):
         yield METADATA, "it has no tokenizer.json: log it with a fast tokenizer (`AutoTokenizer` loads one)"
     for file in tokenizers:
         yield from ((file.name, what) for what in _tokenizer(file, files))

@@ -46,7 +46,9 @@ def convert(
     """
     logging.disable(logging.WARNING)
     logged, conversion = Signature.model_validate(signature), Conversion.model_validate(settings)
-    original = loaders.load(Path(folder), flavor, logged.inputs, logged.outputs, tabular=tabular)
+    original = loaders.load(
+        Path(folder), flavor, logged.inputs, logged.outputs, tabular=tabular, max_megapixels=conversion.max_megapixels
+    )
     if original.takes_text:
         _check_settings(conversion)
     work = Path(out)

@@ -7,7 +7,7 @@ and tokens are made by `text_front`. The architecture is code of `transformers`,
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,12 +22,11 @@ from shiplift.runtime.model.conversion import graphs, text_graphs
 from shiplift.runtime.model.conversion.loaders import TorchModule
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz
-from shiplift.runtime.model.text.tasks import task_of, truncation_of
-from shiplift.runtime.model.text.text_front import IDS, MASK, SETTINGS, TOKENIZER, TextFront
+from shiplift.runtime.model.text.tasks import PAIR, task_of, texts_of, truncation_of
+from shiplift.runtime.model.text.text_front import IDS, MASK, SETTINGS, TOKENIZER, TYPES, Text, TextFront
 from shiplift.runtime.records.model import Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
-INPUTS = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in (IDS, MASK))
 _MAX_TEXTS = 16  # of an example: the pipeline answers each by itself
 
 
@@ -36,15 +35,19 @@ class HuggingFace(Original):
 
     takes_text = True
 
-    def __init__(self, folder: Path, meta: dict[str, Any], flavor: Flavor) -> None:
+    def __init__(self, folder: Path, meta: dict[str, Any], flavor: Flavor, inputs: tuple[TensorSpec, ...]) -> None:
         self.task, self.cut = task_of(meta, flavor), truncation_of(meta)
-        self.served = _loaded(folder)
+        self.names = texts_of(self.task) or (inputs[0].name,)
+        self.served = loaded(folder)
         raw = self.served.get_raw_model()
         self.model, self.tokenizer = (raw, raw.tokenizer) if flavor == "sentence_transformers" else (
             raw.model, raw.tokenizer)  # fmt: skip
         _check_prompts(self.model)
         module = text_graphs.graph(self.model, self.task, self.tokenizer)
-        self.graph = TorchModule(module, INPUTS, text_graphs.OUTPUTS[self.task])
+        self.types = self.names == PAIR and TYPES in self.tokenizer.model_input_names
+        tokens = (IDS, MASK, TYPES) if self.types else (IDS, MASK)
+        specs = tuple(TensorSpec(name=name, datatype="INT64", shape=(-1, -1)) for name in tokens)
+        self.graph = TorchModule(module, specs, text_graphs.OUTPUTS[self.task])
 
     @cached_property
     def front(self) -> TextFront:
@@ -57,14 +60,14 @@ class HuggingFace(Original):
         """Writes the front, and texts with what `mlflow.pyfunc` answers to each."""
         (to / "text").mkdir(exist_ok=True)
         self.write_front(to / "text")
-        ((name, values),) = example.items()
-        first = [str(text) for text in values.reshape(-1)][:_MAX_TEXTS]
-        texts = list(dict.fromkeys([*first, *self.varied(first), *self._long(first[0])]))
-        answers = self.expected(texts)
-        asked = {f"input/{name}": np.array(texts, dtype=object).reshape(-1, 1)}
+        first = self.front.samples(example)[:_MAX_TEXTS]
+        samples = list(dict.fromkeys([*first, *self.varied(first), *self._long(first[0])]))
+        answers = self.expected(samples)
+        columns = zip(*map(_parts, samples), strict=True)
+        asked = {f"input/{name}": _text(*texts) for name, texts in zip(self.names, columns, strict=True)}
         (to / "texts.npz").write_bytes(dump_npz(asked | {f"output/{key}": array for key, array in answers.items()}))
-        spec = TensorSpec(name=name, datatype="BYTES", shape=(-1, 1))
-        return Signature(inputs=(spec,), outputs=tuple(_seen(key, array) for key, array in answers.items()))
+        specs = tuple(TensorSpec(name=name, datatype="BYTES", shape=(-1, 1)) for name in self.names)
+        return Signature(inputs=specs, outputs=tuple(_seen(key, array) for key, array in answers.items()))
 
     def write_front(self, to: Path) -> None:
         """Writes `tokenizer.json` and `text.json`."""
@@ -84,6 +87,8 @@ class HuggingFace(Original):
         limit = self.cut.get("max_length", limit) if self.cut.get("truncation") else limit
         return {
             "task": self.task,
+            "inputs": self.names,
+            "types": self.types,
             "labels": [str(labels[at]) for at in range(len(labels))],
             "max_tokens": min(
                 limit or text_graphs.MOST_TOKENS, text_graphs.positions(self.model), text_graphs.MOST_TOKENS
@@ -103,24 +108,29 @@ class HuggingFace(Original):
         """The tokens of each set of texts; some texts are made longer, so that every batch has padding."""
         sets = {}
         for name, inputs in requests.items():
-            texts = self.varied(_texts(inputs))
-            sets[name] = self.front.feeds(self.front.encode(self.front.read(texts)))
+            samples = self.varied(self.front.samples(inputs))
+            sets[name] = self.front.feeds(self.front.encode(self.front.read(samples)))
         return sets
 
-    def varied(self, texts: Sequence[str]) -> list[str]:
-        """The texts, every other one doubled; without a second mask token, of which there must be one."""
+    def varied(self, samples: Sequence[Text]) -> list[Text]:
+        """The samples, every other one doubled; without a second mask token, of which there must be one."""
         mask = self.tokenizer.mask_token or ""
+
+        def doubled(text: str) -> str:
+            return f"{text} {text.replace(mask, '') if mask else text}"
+
         return [
-            f"{text} {text.replace(mask, '') if mask else text}" if at % 2 and self._fits(text) else text
-            for at, text in enumerate(texts)
+            _each(sample, doubled) if at % 2 and self._fits(sample) else sample for at, sample in enumerate(samples)
         ]
 
-    def _long(self, text: str) -> list[str]:
-        """A text that is longer than the model takes, if longer ones are cut."""
-        return [f"{text} " * self.front.settings["max_tokens"]] if self.front.settings["truncate"] else []
+    def _long(self, sample: Text) -> list[Text]:
+        """A sample that is longer than the model takes, if longer ones are cut."""
+        times = self.front.settings["max_tokens"]
+        return [_each(sample, lambda text: f"{text} " * times)] if self.front.settings["truncate"] else []
 
-    def _fits(self, text: str) -> bool:
-        return bool(2 * len(self.front.tokenizer.encode(text).ids) <= self.front.settings["max_tokens"])
+    def _fits(self, sample: Text) -> bool:
+        (encoding,) = self.front.tokenizer.encode_batch([sample])
+        return bool(2 * len(encoding.ids) <= self.front.settings["max_tokens"])
 
     def answer(self, inputs: Arrays) -> Arrays:
         """The module's outputs."""
@@ -132,12 +142,13 @@ class HuggingFace(Original):
 
     # --- what clients see ---
 
-    def expected(self, texts: Sequence[str]) -> Arrays:
-        """What `mlflow.pyfunc` answers to each text by itself, under the names that clients see."""
-        return concatenate([self._expected(text) for text in texts])
+    def expected(self, samples: Sequence[Text]) -> Arrays:
+        """What `mlflow.pyfunc` answers to each sample by itself, under the names that clients see."""
+        return concatenate([self._expected(sample) for sample in samples])
 
-    def _expected(self, text: str) -> Arrays:
-        if self.task == "text-classification":
+    def _expected(self, sample: Text) -> Arrays:
+        text: Any = dict(zip(self.names, sample, strict=True)) if isinstance(sample, tuple) else sample
+        if self.task in ("text-classification", "text-pair-classification"):
             (row,) = self.served.predict([text]).to_dict("records")
             return {"label": _text(row["label"]), "score": np.array([[row["score"]]], np.float32)}
         if self.task == "feature-extraction":
@@ -160,16 +171,21 @@ def _seen(name: str, array: NDArray[Any]) -> TensorSpec:
     return TensorSpec(name=name, datatype="BYTES" if array.dtype.kind == "O" else "FP32", shape=(-1, *sizes))
 
 
-def _text(text: str) -> Any:
-    return np.array([[text]], dtype=object)
+def _text(*texts: str) -> Any:
+    """A column of texts."""
+    return np.array(texts, dtype=object).reshape(-1, 1)
 
 
-def _texts(inputs: Arrays) -> list[str]:
-    (texts,) = inputs.values()
-    return [str(text) for text in texts.reshape(-1)]
+def _parts(sample: Text) -> tuple[str, ...]:
+    return sample if isinstance(sample, tuple) else (sample,)
 
 
-def _loaded(folder: Path) -> Any:
+def _each(sample: Text, change: Callable[[str], str]) -> Text:
+    return tuple(map(change, sample)) if isinstance(sample, tuple) else change(sample)
+
+
+def loaded(folder: Path) -> Any:
+    """The model as MLflow loads it, without asking the hub for anything."""
     os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
     import mlflow.pyfunc  # noqa: PLC0415
 

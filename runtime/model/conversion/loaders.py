@@ -17,7 +17,7 @@ from shiplift.runtime.model.conversion import boosting, graphs, postprocess
 from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.original import Original, failed
 from shiplift.runtime.model.tensors import Arrays, as_input, batch_of
-from shiplift.runtime.model.text.tasks import EXTRA, TEXT_FLAVORS
+from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
@@ -25,8 +25,9 @@ _SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
 
 
 def load(
-    folder: Path, flavor: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool
-) -> Original:
+    folder: Path, flavor: str, inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], *, tabular: bool,
+    max_megapixels: int = 32,
+) -> Original:  # fmt: skip
     """Loads the model in an MLflow folder. Runs the author's code, so call it only in the sandbox.
 
     Raises:
@@ -42,7 +43,7 @@ def load(
         if flavor in ("keras", "tensorflow"):
             return TensorFlow(folder, flavor, inputs, outputs)
         if flavor in TEXT_FLAVORS:
-            return _huggingface(folder, flavor)
+            return _huggingface(folder, flavor, inputs, max_megapixels)
         return Onnx(folder, inputs, outputs)
     except ExportFailed:
         raise
@@ -50,7 +51,7 @@ def load(
         raise failed("the model does not load", error) from error
 
 
-def _huggingface(folder: Path, flavor: Any) -> Original:
+def _huggingface(folder: Path, flavor: Any, inputs: tuple[TensorSpec, ...], max_megapixels: int) -> Original:
     try:
         if flavor == "sentence_transformers":
             import sentence_transformers  # noqa: F401, PLC0415 - only for such models
@@ -60,9 +61,12 @@ def _huggingface(folder: Path, flavor: Any) -> Original:
         raise ExportFailed(
             f"Hugging Face models need packages that are not installed here: {error}", do=EXTRA
         ) from error
-    from shiplift.runtime.model.conversion.huggingface import HuggingFace  # noqa: PLC0415 - it stands on this module
+    from shiplift.runtime.model.conversion import huggingface, huggingface_images  # noqa: PLC0415 - stand on this module
 
-    return HuggingFace(folder, yaml.safe_load((folder / "MLmodel").read_text()), flavor)
+    meta = yaml.safe_load((folder / "MLmodel").read_text())
+    if task_of(meta, flavor) in IMAGE_TASKS:
+        return huggingface_images.HuggingFaceImages(folder, inputs, max_megapixels)
+    return huggingface.HuggingFace(folder, meta, flavor, inputs)
 
 
 # --- torch ----------------------------------------------------------------------------------------------------------

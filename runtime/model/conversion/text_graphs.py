@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from shiplift.runtime.model.text.text_front import IDS, MASK
+from shiplift.runtime.model.text.text_front import IDS, MASK, TYPES
 
 OUTPUTS = {
     "text-classification": ("probabilities",),
+    "text-pair-classification": ("probabilities",),
     "token-classification": ("probabilities",),
     "fill-mask": ("scores", "tokens"),
     "feature-extraction": ("features",),
@@ -29,7 +30,7 @@ def positions(model: Any) -> int:
 
 
 def graph(model: Any, task: str, tokenizer: Any) -> Any:
-    """The module from token ids and mask to the outputs of `OUTPUTS`, in float32."""
+    """The module from token ids and mask (and types of tokens) to the outputs of `OUTPUTS`, in float32."""
     import torch  # noqa: PLC0415
 
     class Graph(torch.nn.Module):  # type: ignore[misc] # torch has no types here
@@ -37,15 +38,17 @@ def graph(model: Any, task: str, tokenizer: Any) -> Any:
             super().__init__()
             self.model = model
 
-        def forward(self, input_ids: Any, attention_mask: Any) -> Any:
+        def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
             if task == "sentence-embedding":
                 features = {IDS: input_ids, MASK: attention_mask, "modality": "text"}
                 return self.model(features)["sentence_embedding"]
-            outputs = self.model(input_ids=input_ids, attention_mask=attention_mask)
+            types = {} if token_type_ids is None else {TYPES: token_type_ids}
+            outputs = self.model(input_ids=input_ids, attention_mask=attention_mask, **types)
             return after(outputs, input_ids, attention_mask)
 
     after = {
         "text-classification": _probabilities(model),
+        "text-pair-classification": _probabilities(model),
         "token-classification": lambda outputs, _ids, _mask: outputs.logits.softmax(-1),
         "feature-extraction": _features,
         "fill-mask": _candidates(tokenizer.mask_token_id),
@@ -53,6 +56,23 @@ def graph(model: Any, task: str, tokenizer: Any) -> Any:
     }[task]
     module = model[0].model if task == "sentence-embedding" else model
     module.set_attn_implementation("eager")
+    return Graph().eval().float()
+
+
+def classifier(model: Any, name: str) -> Any:
+    """The module from a tensor that the model calls `name` to the probabilities of its classes, in float32."""
+    import torch  # noqa: PLC0415
+
+    probabilities = _probabilities(model)
+
+    class Graph(torch.nn.Module):  # type: ignore[misc] # torch has no types here
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, values: Any) -> Any:
+            return probabilities(self.model(**{name: values}), None, None)
+
     return Graph().eval().float()
 
 

@@ -9,23 +9,22 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.model.tensors import Arrays, text_of
+from shiplift.runtime.model.text.fronts import load_front
 
 
 def tokenized(
     texts: Arrays, labels: NDArray[Any] | None, front: Path, name: str
 ) -> tuple[Arrays, NDArray[Any] | None]:  # fmt: skip
-    """The tokens of a data file's only array of texts, and the labels as numbers where they are the model's names.
+    """The tokens of a data file's texts, and the labels as numbers where they are the model's names.
 
     Raises:
         DataInvalid: the model can't take a text, or has no class of a label's name.
     """
-    from shiplift.runtime.model.text.text_front import BadText, TextFront  # noqa: PLC0415 - needs an extra
-
-    around, (column,) = TextFront(front), texts.values()
+    around, refused = load_front(front)
     try:
-        inputs = around.feeds(around.encode(around.read([str(text) for text in column.reshape(-1)])))
-    except BadText as error:
-        raise DataInvalid(f"{name} has a text that the model can't take: {error}", do="Leave it out.") from error
+        inputs = around.feeds(around.encode(around.read(around.samples(texts))))
+    except refused as error:
+        raise DataInvalid(f"{name} has a sample that the model can't take: {error}", do="Leave it out.") from error
     named = labels is not None and labels.dtype.kind in "OSU" and around.settings["labels"]
     return inputs, _numbers(labels, around.settings["labels"], name) if named and labels is not None else labels
 

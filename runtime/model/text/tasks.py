@@ -1,6 +1,7 @@
 """Which tasks of Hugging Face models are released, and why the others are not."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,15 @@ _PIPELINES = {
     "TokenClassificationPipeline": "token-classification",
     "FillMaskPipeline": "fill-mask",
     "FeatureExtractionPipeline": "feature-extraction",
+    "ImageClassificationPipeline": "image-classification",
 }
+IMAGE_TASKS = ("image-classification",)
+PAIR = ("text", "text_pair")  # what a pipeline calls two texts; cross-encoders take such
+_OF_PAIRS = {"text-classification": "text-pair-classification"}  # a task's name if its signature names a pair
 _TRUNCATION = ("truncation", "max_length")
 _CUTS = ("TextClassificationPipeline",)  # what pipelines do with these parameters differs
 _GENERATES = ("TextGeneration", "Text2TextGeneration", "Summarization", "Translation", "Conversational")
+_HEAD = re.compile(r"For[A-Z]")  # in the class of a model with a head: a sentence encoder has none
 _TEXTS = (
     "Ships carry most of the goods that the world trades.",
     "Anna lives in Paris.",
@@ -44,11 +50,34 @@ def task_of(meta: dict[str, Any], flavor: Flavor) -> str:
                 f"the model was logged with `task: {logged['task']}`, which wraps its answers in another API's JSON",
                 do="Log it without `task`: it then answers with embeddings.",
             )
+        _check_headless(str(logged.get("pipeline_model_type")))
         return "sentence-embedding"
     kind = str(logged.get("instance_type"))
     if kind in _PIPELINES and not logged.get("peft_adaptor") and not _changes(meta, kind):
-        return _PIPELINES[kind]
+        task = _PIPELINES[kind]
+        return _OF_PAIRS.get(task, task) if _inputs(meta) == set(PAIR) else task
     raise _refusal(meta, str(logged.get("task")), kind)
+
+
+def texts_of(task: str) -> tuple[str, ...]:
+    """The names of the texts of a sample, in the tokenizer's order; none: it is one text, whatever it is called."""
+    return PAIR if task in _OF_PAIRS.values() else ()
+
+
+def _inputs(meta: dict[str, Any]) -> set[str]:
+    entries = json.loads((meta.get("signature") or {}).get("inputs") or "[]")
+    return {str(entry.get("name")) for entry in entries}
+
+
+def _check_headless(kind: str) -> None:
+    """MLflow loads whatever `sentence_transformers` saved as a sentence encoder, and drops the head without a word."""
+    if _HEAD.search(kind):
+        raise NotAdmitted(
+            f"the model is a {kind}, as cross-encoders are; mlflow.sentence_transformers loads it as a sentence "
+            "encoder, without its head, and would answer with meaningless embeddings",
+            do="Log a cross-encoder with `mlflow.transformers`: `pipeline('text-classification', model=encoder.model, "
+            "tokenizer=encoder.tokenizer)` and `input_example=[{'text': .., 'text_pair': ..}]`.",
+        )
 
 
 def truncation_of(meta: dict[str, Any]) -> dict[str, Any]:
@@ -71,10 +100,16 @@ def _refusal(meta: dict[str, Any], task: str, kind: str) -> NotAdmitted:
             "don't stream tokens",
             do="Serve it with Triton's vLLM or TensorRT-LLM backend, or with OpenVINO GenAI.",
         )
+    if kind == "QuestionAnsweringPipeline":
+        return NotAdmitted(
+            f"the model's task is {task!r}, for which transformers 5 has no pipeline any more: nothing can say what "
+            "production should answer",
+            do="Export the model itself as pt2 or ONNX, and log that: clients then send tokens, and get start and end.",
+        )
     if kind not in _PIPELINES:
         return NotAdmitted(
-            f"the model's task is {task!r}; released ones are {', '.join(_PIPELINES.values())}, and sentence "
-            "embeddings (mlflow.sentence_transformers)",
+            f"the model's task is {task!r}; released ones are {', '.join(_PIPELINES.values())} (of pairs, too), and "
+            "sentence embeddings (mlflow.sentence_transformers)",
             do="Export the model itself as pt2 or ONNX, and log that: clients then send tensors.",
         )
     what = "a `model_config`" if _changes(meta, kind) else "a PEFT adapter"

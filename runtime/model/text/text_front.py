@@ -5,7 +5,7 @@ of Shiplift. Tokenizers run in their Rust library from `tokenizer.json`, never t
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,11 @@ from tokenizers import Encoding, Tokenizer
 
 TOKENIZER, SETTINGS = "tokenizer.json", "text.json"
 MAX_TEXT_BYTES = 256 << 10
-IDS, MASK = "input_ids", "attention_mask"
+IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 Arrays = dict[str, Any]
-Request = tuple[Sequence[str], Sequence[Encoding]]  # texts, and the tokens of each
+Item = bytes | str
+Text = str | tuple[str, ...]  # of one sample; a tuple if the model takes several texts
+Request = tuple[Sequence[Text], Sequence[Encoding]]  # texts, and the tokens of each
 
 
 class BadText(ValueError):
@@ -26,8 +28,10 @@ class BadText(ValueError):
 class TextFront:
     """What is around a model's graph.
 
-    `text.json` has: `task`; `labels` by class; `max_tokens`, and whether longer texts are cut (`truncate`); `pad_id`,
-    `mask_id` and `unknown_id`; `strip` and `lower`, what is done to a text first; and `prefix`, what it begins with.
+    `text.json` has: `task`; `inputs`, the names of the texts in the tokenizer's order; `labels` by class; `max_tokens`
+    and whether longer texts are cut (`truncate`); `types`, whether the graph is told from which text a token is;
+    `pad_id`, `mask_id` and `unknown_id`; `strip` and `lower`, what is done to a text first; and `prefix`, what it
+    begins with.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,15 +43,22 @@ class TextFront:
             self.tokenizer.enable_truncation(self.settings["max_tokens"])
         self._answer = _ANSWERS[self.settings["task"]]
 
-    def read(self, items: Sequence[bytes | str]) -> list[str]:
-        """The texts as the tokenizer takes them.
+    def samples(self, inputs: Mapping[str, Any]) -> list[Any]:
+        """The samples of arrays by input name: an item each, or a tuple of items if the model takes several texts."""
+        columns = [inputs[name].reshape(-1) for name in self.settings["inputs"]]
+        return list(columns[0]) if len(columns) == 1 else list(zip(*columns, strict=True))
+
+    def read(self, samples: Sequence[Item | tuple[Item, ...]]) -> list[Text]:
+        """The texts of samples as the tokenizer takes them.
 
         Raises:
             BadText: one is no UTF-8, or too large.
         """
-        return [self._read(item) for item in items]
+        return [
+            _of_sample(list(map(self._read, sample if isinstance(sample, tuple) else (sample,)))) for sample in samples
+        ]
 
-    def _read(self, item: bytes | str) -> str:
+    def _read(self, item: Item) -> str:
         body = item if isinstance(item, bytes) else item.encode(errors="surrogatepass")
         if len(body) > MAX_TEXT_BYTES:
             raise BadText(f"the text has {len(body)} bytes, the limit is {MAX_TEXT_BYTES}: send it in parts")
@@ -58,7 +69,7 @@ class TextFront:
         text = text.strip() if self.settings["strip"] else text
         return f"{self.settings['prefix']}{text.lower() if self.settings['lower'] else text}"
 
-    def encode(self, texts: Sequence[str]) -> list[Encoding]:
+    def encode(self, texts: Sequence[Text]) -> list[Encoding]:
         """The tokens of each text.
 
         Raises:
@@ -72,7 +83,8 @@ class TextFront:
     def _check(self, encoding: Encoding) -> None:
         limit = self.settings["max_tokens"]
         if len(encoding.ids) > limit:
-            raise BadText(f"the text has {len(encoding.ids)} tokens, the model takes {limit}: send it in parts")
+            what = "the text has" if len(self.settings["inputs"]) == 1 else "both texts have"
+            raise BadText(f"{what} {len(encoding.ids)} tokens, the model takes {limit}: send less at once")
         masks = encoding.ids.count(self.settings["mask_id"])
         if self.settings["task"] == "fill-mask" and masks != 1:
             token = self.tokenizer.id_to_token(self.settings["mask_id"])
@@ -82,12 +94,14 @@ class TextFront:
         """The graph's inputs, int64 of shape (texts, tokens of the longest): shorter texts are padded and masked."""
         shape = (len(encodings), max(1, *(len(encoding.ids) for encoding in encodings)))
         ids, mask = np.full(shape, self.settings["pad_id"], np.int64), np.zeros(shape, np.int64)
+        types = np.zeros(shape, np.int64)
         for row, encoding in enumerate(encodings):
             ids[row, : len(encoding.ids)] = encoding.ids
             mask[row, : len(encoding.ids)] = 1
-        return {IDS: ids, MASK: mask}
+            types[row, : len(encoding.ids)] = encoding.type_ids
+        return {IDS: ids, MASK: mask} | ({TYPES: types} if self.settings["types"] else {})
 
-    def answers(self, texts: Sequence[str], encodings: Sequence[Encoding], outputs: Arrays) -> Arrays:
+    def answers(self, texts: Sequence[Text], encodings: Sequence[Encoding], outputs: Arrays) -> Arrays:
         """What clients get, by name, from the graph's outputs for the same texts."""
         return self._answer(self, texts, encodings, outputs)
 
@@ -101,18 +115,23 @@ class TextFront:
             yield self.answers(texts, encodings, own)
             start = rows.stop
 
-    def run(self, items: Sequence[bytes | str], graph: Callable[[Arrays], Arrays]) -> Arrays:
-        """The answers to texts, asked of `graph` in one batch.
+    def run(self, samples: Sequence[Item | tuple[Item, ...]], graph: Callable[[Arrays], Arrays]) -> Arrays:
+        """The answers to samples, asked of `graph` in one batch.
 
         Raises:
             BadText: the model can't take a text.
         """
-        texts = self.read(items)
+        texts = self.read(samples)
         encodings = self.encode(texts)
         return self.answers(texts, encodings, graph(self.feeds(encodings)))
 
 
-def _classes(front: TextFront, _texts: Sequence[str], _encodings: Sequence[Encoding], outputs: Arrays) -> Arrays:
+def _of_sample(texts: list[str]) -> Text:
+    """As `transformers` has it, an empty second text is none: the first is then encoded by itself."""
+    return texts[0] if not any(texts[1:]) else tuple(texts)
+
+
+def _classes(front: TextFront, _texts: Sequence[Text], _encodings: Sequence[Encoding], outputs: Arrays) -> Arrays:
     """The most probable label of each text, and its score."""
     scores = outputs["probabilities"]
     best = scores.argmax(axis=1)
@@ -179,8 +198,10 @@ def _as_they_are(_front: TextFront, _texts: Sequence[str], _encodings: Sequence[
 
 _ANSWERS: dict[str, Callable[..., Arrays]] = {
     "text-classification": _classes,
+    "text-pair-classification": _classes,
     "token-classification": _entities,
     "fill-mask": _filled,
     "feature-extraction": _as_they_are,
     "sentence-embedding": _as_they_are,
 }
+Front, Refused = TextFront, BadText  # what `model.py` calls them

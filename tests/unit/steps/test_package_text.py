@@ -59,6 +59,7 @@ class TextBench(Bench):
         tokenizer().backend_tokenizer.save(str(folder / "tokenizer.json"))
         (folder / "text.json").write_text(json.dumps({
             "task": "text-classification", "labels": ["short", "long"], "max_tokens": 64, "truncate": False,
+            "inputs": ["input"], "types": False,
             "pad_id": 0, "mask_id": 4, "unknown_id": 1, "strip": False, "lower": False, "prefix": "",
         }))  # fmt: skip
         self.files = self.store.put_tree(folder)
@@ -98,7 +99,7 @@ def test_a_text_package_takes_texts_and_brings_its_tokenizer(bench: TextBench, t
     assert config.backend == "python"
     assert ("precision_hint" in config.parameters) == (engine == "openvino")
     version = tree / name / "7"
-    files = {"model.py", "onnx_model.py", "text_front.py", "text.json", "tokenizer.json", "model.onnx", "tokenizers"}
+    files = {"model.py", "onnx_model.py", "front.py", "text.json", "tokenizer.json", "model.onnx", "tokenizers"}
     assert {path.name for path in version.iterdir()} == files
     code = "import sys; sys.path.insert(0, sys.argv[1]); import tokenizers; print(tokenizers.__file__)"
     alone = subprocess.run(
@@ -123,3 +124,12 @@ def test_without_the_extra_the_error_names_it(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(MissingTool) as error:
         text_backend.write_text_backend(tmp_path / "backend", tmp_path)
     assert "shiplift[transformers]" in error.value.do
+
+
+def test_a_model_of_images_brings_what_decodes_them_and_no_tokenizer(tmp_path: Path) -> None:
+    front = tmp_path / "front"
+    front.mkdir()
+    (front / "image.json").write_text("{}")
+    written = text_backend.write_text_backend(tmp_path / "backend", front)
+    assert {path.name for path in written.iterdir()} == {"model.py", "onnx_model.py", "front.py", "image.json"}
+    assert "class ImageFront" in (written / "front.py").read_text()

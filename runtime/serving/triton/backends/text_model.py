@@ -1,7 +1,7 @@
-"""Runs a text model inside Triton's Python backend: `onnx_model` behind a tokenizer, in one process per instance.
+"""Runs a model of texts or images in Triton's Python backend: `onnx_model` behind what reads them, in one process.
 
-It is copied into the package as `model.py`, next to `onnx_model.py`, `text_front.py` and the `tokenizers` library. A
-text that the model can't take fails its own request, not the others of the batch.
+It is copied into the package as `model.py`, next to `onnx_model.py`, `front.py` (`text_front` or `image_front`) and
+the `tokenizers` library. A text or image that the model can't take fails its own request, not the batch's others.
 """
 
 import json
@@ -15,7 +15,7 @@ from onnx_model import TritonPythonModel as OnnxModel  # isort: skip - first, be
 
 import numpy as np
 import triton_python_backend_utils as pb_utils
-from text_front import BadText, TextFront
+from front import Front, Refused
 
 
 class Compiled:
@@ -62,8 +62,7 @@ class TritonPythonModel(OnnxModel):
     def initialize(self, args):
         super().initialize(args)
         config = json.loads(args["model_config"])
-        self.front = TextFront(Path(args["model_repository"], args["model_version"]))
-        self.text_input = config["input"][0]["name"]
+        self.front = Front(Path(args["model_repository"], args["model_version"]))
         self.visible = [output["name"] for output in config["output"]]
 
     def _answers(self, requests):
@@ -74,12 +73,12 @@ class TritonPythonModel(OnnxModel):
 
     def _tokens(self, request):
         """The texts of a request with their tokens; the answer that refuses it if the model can't take them."""
-        items = pb_utils.get_input_tensor_by_name(request, self.text_input).as_numpy().reshape(-1)
+        arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
         try:
             with self.limit.watched():  # an author's regular expression may take for ever
-                texts = self.front.read(items)
+                texts = self.front.read(self.front.samples(arrays))
                 return texts, self.front.encode(texts)
-        except BadText as error:
+        except Refused as error:
             return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
 
     def _asked(self, entries):

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from shiplift.runtime.admission.examples import missing_example
 from shiplift.runtime.base.errors import DataInvalid, ExportFailed, NotAdmitted
 from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.conversion import loaders
@@ -30,7 +31,7 @@ def front(folder: Path, task: str = "text-classification", **settings: Any) -> A
     tokenizer().backend_tokenizer.save(str(folder / "tokenizer.json"))
     defaults = {
         "task": task, "labels": ["O", "B-PER"], "max_tokens": 12, "truncate": False, "pad_id": 0, "mask_id": 4,
-        "unknown_id": 1, "strip": False, "lower": False, "prefix": "",
+        "unknown_id": 1, "strip": False, "lower": False, "prefix": "", "inputs": ["input"], "types": False,
     }  # fmt: skip
     (folder / "text.json").write_text(json.dumps(defaults | settings))
     return TextFront(folder)
@@ -104,6 +105,26 @@ def test_an_empty_text_is_a_text(tmp_path: Path) -> None:
     assert around.feeds(around.encode(around.read([b""])))["input_ids"].tolist() == [[2, 3]]
 
 
+def test_a_pair_becomes_one_sequence_whose_types_say_from_which_text_a_token_is(tmp_path: Path) -> None:
+    around = front(tmp_path, "text-pair-classification", inputs=["text", "text_pair"], types=True)
+    inputs = {"text_pair": np.array([[b"a film"], [b""]], object), "text": np.array([[b"a"], [b"a film"]], object)}
+    texts = around.read(around.samples(inputs))
+    assert texts == [("a", "a film"), "a film"]  # transformers takes an empty second text for none
+    feeds = around.feeds(around.encode(texts))
+    assert feeds["token_type_ids"].tolist() == [[0, 0, 0, 1, 1, 1], [0, 0, 0, 0, 0, 0]]
+    assert feeds["attention_mask"].tolist() == [[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]
+    assert feeds["token_type_ids"].dtype == np.int64
+
+
+def test_the_limits_hold_for_both_texts_of_a_pair(tmp_path: Path) -> None:
+    from shiplift.runtime.model.text.text_front import BadText
+
+    around = front(tmp_path, "text-pair-classification", inputs=["text", "text_pair"], types=True)
+    for pair, reason in (((b"a", b"\xff"), "not UTF-8"), ((b"a " * 9, b"a " * 9), "both texts have 21 tokens")):
+        with pytest.raises(BadText, match=reason):
+            around.run([pair], lambda feeds: {})
+
+
 def test_a_longer_text_is_cut_where_the_pipeline_cuts_it(tmp_path: Path) -> None:
     (encoding,) = front(tmp_path, truncate=True).encode(["a " * 20])
     assert len(encoding.ids) == 12
@@ -158,9 +179,60 @@ def test_a_text_pipeline_takes_one_text_per_sample(tmp_path: Path) -> None:
     assert model.flavor == "transformers"
 
 
+PAIR_SIGNATURE = '[{"type": "string", "name": "text_pair"}, {"type": "string", "name": "text"}]'
+
+
+def logged_pairs(folder: Path, example: str, kind: str = "json_object") -> Path:
+    meta = json.loads((logged(folder, "TextClassificationPipeline") / "MLmodel").read_text())
+    meta["signature"]["inputs"] = PAIR_SIGNATURE
+    meta["saved_input_example_info"] = {"artifact_path": "input_example.json", "type": kind}
+    (folder / "MLmodel").write_text(json.dumps(meta))
+    (folder / "input_example.json").write_text(example)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("example", "kind"),
+    [
+        ('[{"text": "a", "text_pair": "b"}]', "json_object"), ('{"text": "a", "text_pair": "b"}', "json_object"),
+        ('{"columns": ["text_pair", "text"], "data": [["b", "a"]]}', "dataframe"),
+    ],
+)  # fmt: skip
+def test_a_pipeline_logged_with_pairs_takes_two_texts(tmp_path: Path, example: str, kind: str) -> None:
+    model = read_model(logged_pairs(tmp_path, example, kind))
+    assert [(spec.name, spec.shape) for spec in model.signature.inputs] == [("text", (-1, 1)), ("text_pair", (-1, 1))]
+    assert model.example is not None
+    assert {name: array.tolist() for name, array in model.example.items()} == {"text": [["a"]], "text_pair": [["b"]]}
+
+
+def test_an_example_without_the_second_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotAdmitted, match="does not match the signature"):
+        read_model(logged_pairs(tmp_path, '[{"text": "a"}]'))
+
+
+def test_pairs_without_an_example_are_made_of_two_different_texts(tmp_path: Path) -> None:
+    folder = logged_pairs(tmp_path, "[]")
+    meta = json.loads((folder / "MLmodel").read_text())
+    del meta["saved_input_example_info"]
+    (folder / "MLmodel").write_text(json.dumps(meta))
+    example, note = missing_example(folder, read_model(folder))
+    assert list(example) == ["text", "text_pair"]
+    assert all(a != b for a, b in zip(example["text"].flat, example["text_pair"].flat, strict=True))
+    assert "Log one with real texts" in note
+
+
+def test_a_cross_encoder_that_mlflow_would_load_as_a_sentence_encoder_is_refused(tmp_path: Path) -> None:
+    folder = logged(tmp_path, "", flavor="sentence_transformers", pipeline_model_type="BertForSequenceClassification")
+    (folder / "MLmodel").write_text((folder / "MLmodel").read_text().replace('"task": "x", ', ""))
+    with pytest.raises(NotAdmitted, match="without its head") as error:
+        read_model(folder)
+    assert "mlflow.transformers" in error.value.do
+
+
 @pytest.mark.parametrize(
     ("kind", "more", "reason"),
     [
+        ("QuestionAnsweringPipeline", {"task": "question-answering"}, "transformers 5 has no pipeline any more"),
         ("TextGenerationPipeline", {"task": "text-generation"}, "'text-generation': models that generate text are not"),
         ("ObjectDetectionPipeline", {"task": "object-detection"}, "task is 'object-detection'; released ones are"),
         ("TextClassificationPipeline", {"peft_adaptor": "peft"}, "a PEFT adapter"),
