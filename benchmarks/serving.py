@@ -152,13 +152,28 @@ def _per_request(before: dict[str, float], after: dict[str, float]) -> dict[str,
     return parts | {"mean_batch": rounded(requests / executions)}
 
 
-def rounds(compared: list[Side], effort: Effort, work: Path) -> Iterator[Window]:
-    """Measures every side under every load, in rounds: A B C, then C B A."""
+def rounds(compared: list[Side], effort: Effort, work: Path, failed: dict[str, str]) -> Iterator[Window]:
+    """Measures every side under every load, in rounds: A B C, then C B A.
+
+    A rival that breaks down is left out from then on; `failed` gets the reason, by its name.
+
+    Raises:
+        Failed: Shiplift's own server breaks down.
+    """
     for round_ in range(effort.rounds):
         for concurrency in effort.concurrencies:
             for side in compared[:: -1 if round_ % 2 else 1]:
+                if side.name in failed:
+                    continue
                 others = [other for other in compared if other is not side]
-                window = measure(side, others, concurrency, round_, effort, work)
+                try:
+                    window = measure(side, others, concurrency, round_, effort, work)
+                except Failed as error:
+                    if side.name == ratios.OURS:
+                        raise
+                    failed[side.name] = f"with {concurrency} clients: {error}"
+                    tell(f"  {side.name} {failed[side.name]}")
+                    continue
                 tell(
                     f"  round {round_ + 1}/{effort.rounds}  {concurrency:>2} clients  {side.name:<20}"
                     f"{window.throughput_per_s:>9.0f}/s  p50 {window.p50_ms:>8.2f}  p99 {window.p99_ms:>8.2f} ms"
@@ -257,17 +272,26 @@ def bench(
         ours = sides.production(subject, champion, triton, running.http_port, f"{stack.HOST}:{running.grpc_port}")
         others, left_out = started(subject, champion, served, environment, effort, choice, work, servers)
         compared = [ours, *others]
-        windows = list(rounds(compared, effort, work))
+        failed: dict[str, str] = {}
+        windows = list(rounds(compared, effort, work, failed))
     alone = bare(served, subject.samples, window_s=effort.try_s, windows=effort.rounds)
     tell(f"  {alone.engine} alone: {alone.best:.0f}/s")
     limits = ceiling(subject, served, champion.report["config"]["max_batch"])
     details = {
         "about": subject.about, "champion": champion.report, "ceiling": limits, "bare": alone.model_dump(mode="json"),
-        "sides": {side.name: {"settings": side.settings, "precision": side.precision, "tried": side.tried,
-                              "difference_from_original": rounded(side.difference)} for side in compared} | left_out,
+        "sides": {side.name: described(side, failed.get(side.name, "")) for side in compared} | left_out,
         "facts": facts(compared, windows, alone, limits["samples_per_s"]).model_dump(mode="json"),
     }  # fmt: skip
     return windows, details
+
+
+def described(side: Side, failed: str) -> dict[str, Any]:
+    """A side's settings, those it was tried with, and how right its answers are."""
+    details = {
+        "settings": side.settings, "precision": side.precision, "tried": side.tried,
+        "difference_from_original": rounded(side.difference),
+    }  # fmt: skip
+    return details | ({"failed": failed} if failed else {})
 
 
 def facts(compared: list[Side], windows: list[Window], alone: Bare, ceilings: dict[str, float]) -> Facts:

@@ -108,21 +108,14 @@ def checked_side(
     """Turns a running server into a side: sends every sample once and compares the answers with the original model's.
 
     Raises:
-        Failed: an answer has the wrong shape or is not finite.
+        Failed: it does not answer, or an answer has the wrong shape or is not finite.
     """
     pairs = [protocol.encode(sample) for sample in subject.samples]
     answers, lengths, commas = [], set(), set()
-    connection = http.client.HTTPConnection(HOST, port, timeout=60)
-    for headers, body in pairs:
-        connection.request("POST", protocol.path, body, headers)
-        response = connection.getresponse()
-        content = response.read()
-        if response.status != 200:
-            raise Failed(f"{name} answers {response.status}: {content[:300]!r}")
-        answers.append(protocol.decode(content, {key.lower(): value for key, value in response.getheaders()}))
+    for content, headers in _answers(name, port, protocol.path, pairs):
+        answers.append(protocol.decode(content, headers))
         lengths.add(len(content))
         commas.add(content.count(b","))
-    connection.close()
     array = np.concatenate(answers)
     if array.shape != subject.answers.shape:
         raise Failed(f"{name} answers with shape {array.shape}, not {subject.answers.shape}")
@@ -137,6 +130,24 @@ def checked_side(
         name=name, port=port, process=process, requests=requests, check=check, difference=difference, settings=settings,
         precision=precision, model=model,
     )  # fmt: skip
+
+
+def _answers(
+    name: str, port: int, path: str, requests: list[tuple[dict[str, str], bytes]]
+) -> Iterator[tuple[bytes, dict[str, str]]]:  # fmt: skip
+    """The bodies and headers of the answers to requests on one connection."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=60)
+    with contextlib.closing(connection):
+        for headers, body in requests:
+            try:
+                connection.request("POST", path, body, headers)
+                response = connection.getresponse()
+                content = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                raise Failed(f"{name} does not answer: {type(error).__name__}: {error}") from error
+            if response.status != 200:
+                raise Failed(f"{name} answers {response.status}: {content[:300]!r}")
+            yield content, {key.lower(): value for key, value in response.getheaders()}
 
 
 @contextmanager

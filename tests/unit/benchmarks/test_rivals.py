@@ -14,14 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as pb
 
-from benchmarks import load, protocols
+from benchmarks import load, protocols, serving
 from benchmarks.bare import CLIENTS, bare, batch_sizes, openvino_properties
 from benchmarks.model_analyzer import best
 from benchmarks.plot import colour
+from benchmarks.ratios import Window
 from benchmarks.rivals.table import RIVALS, SKIPPED, Rival, Start
-from benchmarks.serving import SIDES, chosen_sides
-from benchmarks.sides import triton_package
-from benchmarks.subjects import Champion, Subject
+from benchmarks.serving import SIDES, Effort, chosen_sides
+from benchmarks.sides import Side, triton_package
+from benchmarks.subjects import Champion, Failed, Subject
+from shiplift.runtime.records.serving import Process
 
 FOLDER = Path(protocols.__file__).parent / "rivals"
 SCORES = np.asarray([[0.25, -1.5, 3.0]], np.float32)
@@ -68,6 +70,46 @@ def test_sides_are_chosen_by_name() -> None:
     assert chosen_sides("bentoml,triton-default") == {"bentoml", "triton-default"}
     with pytest.raises(argparse.ArgumentTypeError, match=r"no side torchserve; there are triton-default"):
         chosen_sides("bentoml,torchserve")
+
+
+# --- what breaks down ------------------------------------------------------------------------------------------------
+
+
+def side(name: str) -> Side:
+    return Side(
+        name=name, port=1, process=Process(pid=1, started_at=0.0), requests=(), check={}, difference=0.0, settings={}
+    )  # fmt: skip
+
+
+def measured(broken: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[str, int, int]], dict[str, str]]:
+    """The windows of a benchmark whose side `broken` fails with 16 clients."""
+
+    def measure(side: Side, _others: list[Side], concurrency: int, round_: int, _effort: Effort, _work: Path) -> Window:
+        if side.name == broken and concurrency == 16:
+            raise Failed("no correct answer")
+        return Window(
+            side=side.name, concurrency=concurrency, round=round_, requests=1, errors=0, server_cores={},
+            server_cpu_ms=1, client_cores=0, others_cores=0, throughput_per_s=1, p50_ms=1, p99_ms=1,
+        )  # fmt: skip
+
+    monkeypatch.setattr(serving, "measure", measure)
+    failed: dict[str, str] = {}
+    effort = Effort(rounds=2, concurrencies=(1, 16))
+    windows = list(serving.rounds([side("shiplift"), side("bentoml")], effort, Path(), failed))
+    return [(window.side, window.concurrency, window.round) for window in windows], failed
+
+
+def test_a_rival_that_breaks_down_is_left_out_from_then_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    windows, failed = measured("bentoml", monkeypatch)
+    assert [window for window in windows if window[0] == "bentoml"] == [("bentoml", 1, 0)]
+    assert len(windows) == 5
+    assert failed == {"bentoml": "with 16 clients: no correct answer"}
+    assert serving.described(side("bentoml"), failed["bentoml"])["failed"] == failed["bentoml"]
+
+
+def test_nothing_is_compared_with_a_shiplift_that_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Failed, match="no correct answer"):
+        measured("shiplift", monkeypatch)
 
 
 # --- protocols ------------------------------------------------------------------------------------------------------
