@@ -6,18 +6,21 @@ and imports only the standard library.
 """
 
 import json
+import os
 import re
 import select
 import socket
 import sys
 import time
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _RECEIVE = 1 << 20
 _SILENCE_S = 60.0
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MAX_ERRORS = 100  # then connections are not reopened: a server may hang up every time
 
 
@@ -40,6 +43,7 @@ class Plan:
     least: int
     length: int = -1
     commas: int = -1
+    pids: tuple[int, ...] = ()  # of the server's processes, whose CPU time in the window is reported
 
 
 @dataclass
@@ -52,6 +56,7 @@ class Counted:
     first_error: str = ""
     seconds: float = 0.0
     client_cpu_s: float = 0.0
+    server_cpu_s: float = 0.0
 
 
 class _Connection:
@@ -87,6 +92,7 @@ class Generator:
         start = time.perf_counter_ns()
         warm, most = int(self.plan.warm_s * 1e9), int(self.plan.most_s * 1e9)
         self._loop(lambda now: now - start >= (warm if len(answered) == self.plan.concurrency else most), answered)
+        servers = cpu_seconds(self.plan.pids)
         cpu, self.window_start = time.process_time(), time.perf_counter_ns()
         start_of_window, window = self.window_start, int(self.plan.window_s * 1e9)
         counted, least = self.counted, self.plan.least
@@ -95,6 +101,7 @@ class Generator:
         self.window_end = time.perf_counter_ns()
         counted.seconds = (self.window_end - start_of_window) / 1e9
         counted.client_cpu_s = time.process_time() - cpu
+        counted.server_cpu_s = used_between(servers, cpu_seconds(self.plan.pids))
         answers = counted.answers
         deadline = self.window_end + int(_SILENCE_S * 1e9)
         self._loop(lambda now: self.in_flight == 0 or now > deadline, answered, again=False)
@@ -224,6 +231,30 @@ class Generator:
     def _failed(self, why: str) -> None:
         self.counted.errors += 1
         self.counted.first_error = self.counted.first_error or why
+
+
+def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
+    """The CPU seconds, of user and system, that each process has used so far; those that are gone are left out."""
+    seconds = {}
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - as below
+                content = file.read()
+        except OSError:
+            continue
+        seconds[pid] = cpu_ticks(content) / _TICKS_PER_S
+    return seconds
+
+
+def cpu_ticks(stat: bytes) -> int:
+    """The ticks in a `/proc/PID/stat`: fields 14 and 15; field 2, the name, may contain spaces and parentheses."""
+    fields = stat[stat.rindex(b")") + 2 :].split()
+    return int(fields[11]) + int(fields[12])
+
+
+def used_between(before: dict[int, float], after: dict[int, float]) -> float:
+    """The CPU seconds that the processes in both used; what one used that ended in between is not known."""
+    return sum(after[pid] - before[pid] for pid in before.keys() & after.keys())
 
 
 def read_plan(file: str) -> Plan:

@@ -12,7 +12,19 @@ _COLOURS = {
     "fastapi-onnxruntime": "#e09f3e",
     "mlflow-serve": "#5b7db1",
     "triton-default": "#7d5ba6",
+    "triton-analyzer": "#b48ad9",
+    "litserve-onnxruntime": "#3d405b",
+    "litserve-torch-bf16": "#8d99ae",
+    "bentoml": "#d4669c",
+    "ray-serve": "#2a9dc4",
+    "mlserver": "#8a6d3b",
+    "pytriton": "#6aa84f",
 }
+
+
+def colour(side: str) -> str:
+    """The colour of a side; matplotlib's grey for those without one."""
+    return _COLOURS.get(side, "tab:gray")
 
 
 def draw(cells: Sequence[Cell], to: Path) -> None:
@@ -29,20 +41,20 @@ def draw(cells: Sequence[Cell], to: Path) -> None:
         for row, (attribute, label) in enumerate((("throughput_per_s", "answers per second"), ("p99_ms", "p99, ms"))):
             _panel(axes[row][column], of_model, attribute)
             axes[row][column].set(xlabel="concurrency", ylabel=label, title=model if not row else "")
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    sides = {label: handle for axis in axes[0] for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+    figure.legend(sides.values(), sides.keys(), loc="outside lower center", ncols=min(len(sides), 6), frameon=False)
     figure.savefig(to, metadata={"Date": None})
     plt.close(figure)
 
 
 def _panel(axis: Any, cells: Sequence[Cell], attribute: str) -> None:
-    for side, colour in _COLOURS.items():
+    for side in dict.fromkeys(cell.side for cell in cells):
         points = sorted((cell.concurrency, getattr(cell, attribute)) for cell in cells if cell.side == side)
         concurrencies, spreads = [point[0] for point in points], [point[1] for point in points]
         errors = [[s.median - s.low for s in spreads], [s.high - s.median for s in spreads]]
         axis.errorbar(
-            concurrencies, [s.median for s in spreads], yerr=errors, label=side, color=colour, marker="o", markersize=4,
-            capsize=3, linewidth=2 if side == OURS else 1.2,
+            concurrencies, [s.median for s in spreads], yerr=errors, label=side, color=colour(side), marker="o",
+            markersize=4, capsize=3, linewidth=2 if side == OURS else 1.2,
         )  # fmt: skip
     axis.set(xscale="log", yscale="log")
     ticks = sorted({cell.concurrency for cell in cells})

@@ -5,19 +5,22 @@ throughput ratio above 1 and a p99 ratio below 1 are good.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import Any
 
 from pydantic import Field
 
 from shiplift.runtime.gates.statistics import ratio_interval
 from shiplift.runtime.records.base import Record
 
-OURS = "shiplift"
-RIVALS = ("flask-torch", "fastapi-onnxruntime", "mlflow-serve", "triton-default")
-BIG = ("digits-cnn", "encoder")  # on which Flask and torch must be far behind
-_CONCURRENCY, _MIN_THROUGHPUT, _MAX_P99 = 16, 5.0, 1 / 6
+OURS, BARE = "shiplift", "bare engine"
+FLASK = "flask-torch"
+_CONCURRENCY, _MOST_CLIENTS = 16, 64
+_OVER_FLASK = {"encoder": 6.0, "resnet50": 12.0, "digits-cnn": 8.0, "boosting": 8.0}  # least throughput
+_P99_OF_FLASK = {"encoder": 6, "resnet50": 10}  # at most a p99 of one over this
+_COMPUTE_BOUND = ("encoder", "resnet50")
+_OVER_FP32, _OVER_BF16 = 3.0, 2.0  # least throughput over the rivals on the compute-bound models
+_OF_BARE = 0.85  # least share of what the engine alone does
 
 
 class Spread(Record):
@@ -32,7 +35,8 @@ class _Counted(Record):
     """What a side did under a load, and where the time went.
 
     Cores are CPU seconds per second: of the server by program, of the load generator, and of all other sides, which
-    should be idle. `triton` has microseconds per request by part, as Triton counts them, and the mean batch size.
+    should be idle. `server_cpu_ms` is the CPU time of the server's processes per answer, in milliseconds. `triton` has
+    microseconds per request by part, as Triton counts them, and the mean batch size.
     """
 
     side: str
@@ -41,6 +45,7 @@ class _Counted(Record):
     errors: int
     first_error: str = ""
     server_cores: dict[str, float]
+    server_cpu_ms: float
     client_cores: float
     others_cores: float
     triton: dict[str, float] = Field(default_factory=dict)
@@ -78,6 +83,26 @@ class Goal(Record):
     measured: float
     met: bool
     limit: str
+
+
+class Growth(Record):
+    """Shiplift's throughput with 64 clients over that with 16, round by round."""
+
+    throughput: float
+    interval: tuple[float, float | None]
+
+
+class Facts(Record):
+    """What goals need to know about a model besides its windows.
+
+    `precisions` are those that the sides compute in, `bare_per_s` the samples per second of the promoted package's
+    engine alone, `ceilings` the samples per second that engines reach without a server, by what they run.
+    """
+
+    precisions: dict[str, str] = Field(default_factory=dict)
+    bare_per_s: float | None = None
+    growth: Growth | None = None
+    ceilings: dict[str, float] = Field(default_factory=dict)
 
 
 class Window(_Counted):
@@ -131,6 +156,7 @@ def _cell(model: str, side: str, concurrency: int, windows: Sequence[Window]) ->
         errors=sum(window.errors for window in windows),
         first_error=next((window.first_error for window in windows if window.first_error), ""),
         server_cores=_medians([window.server_cores for window in windows]),
+        server_cpu_ms=rounded(median(window.server_cpu_ms for window in windows)),
         client_cores=rounded(median(window.client_cores for window in windows)),
         others_cores=rounded(median(window.others_cores for window in windows)),
         triton=_medians([window.triton for window in windows]),
@@ -176,29 +202,79 @@ def _interval(values: Sequence[float]) -> tuple[float, float | None]:
     return rounded(interval.low), rounded(interval.high) if math.isfinite(interval.high) else None
 
 
-def goals(ratios: Sequence[Ratio], cells: Sequence[Cell], ceilings: dict[str, dict[str, Any]]) -> list[Goal]:
-    """Every goal that the measured models and sides can decide."""
-    limits = Limits(cells, ceilings)
-    pairs = sorted({(ratio.model, ratio.against) for ratio in ratios if ratio.against in RIVALS})
-    return [
-        *(goal for ratio in ratios for goal in _big_goals(ratio, limits)),
-        *(
-            goal
-            for pair in pairs
-            for goal in _noise_goals([ratio for ratio in ratios if (ratio.model, ratio.against) == pair], limits)
-        ),
-    ]
+def growth(windows: Iterable[Window]) -> Growth | None:
+    """How Shiplift's throughput changes from 16 to 64 clients; None without rounds that have both."""
+    rates: dict[int, dict[int, float]] = {_CONCURRENCY: {}, _MOST_CLIENTS: {}}
+    for window in windows:
+        if window.side == OURS and window.concurrency in rates:
+            rates[window.concurrency][window.round] = window.throughput_per_s
+    few, many = rates[_CONCURRENCY], rates[_MOST_CLIENTS]
+    changes = [many[number] / few[number] for number in sorted(set(few) & set(many))]
+    if not changes:
+        return None
+    return Growth(throughput=rounded(median(changes)), interval=_interval(changes))
 
 
-def _big_goals(ratio: Ratio, limits: "Limits") -> list[Goal]:
-    if ratio.model not in BIG or ratio.against != "flask-torch" or ratio.concurrency != _CONCURRENCY:
-        return []
+def goals(ratios: Sequence[Ratio], cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Goal]:
+    """Every goal that the measured models and sides can decide, model by model."""
+    limits = Limits(cells, facts)
+    result: list[Goal] = []
+    for model, known in facts.items():
+        of_model = [ratio for ratio in ratios if ratio.model == model and ratio.against in known.precisions]
+        at_16 = [ratio for ratio in of_model if ratio.concurrency == _CONCURRENCY]
+        result += [goal for ratio in at_16 if ratio.against == FLASK for goal in _flask_goals(ratio, limits)]
+        if model in _COMPUTE_BOUND:
+            result += _precision_goals(at_16, known.precisions, limits)
+        for side in dict.fromkeys(ratio.against for ratio in of_model):
+            result += _noise_goals([ratio for ratio in of_model if ratio.against == side], limits)
+        result += _own_goals(model, cells, known, limits)
+    return result
+
+
+def _flask_goals(ratio: Ratio, limits: "Limits") -> list[Goal]:
+    least, part = _OVER_FLASK.get(ratio.model), _P99_OF_FLASK.get(ratio.model)
     limit = limits.of(ratio)
+    goals = []
+    if least:
+        goals.append(_goal(ratio, f"at least {least:.0f}x its throughput at concurrency {_CONCURRENCY}",
+                           ratio.throughput, ratio.throughput >= least, limit))  # fmt: skip
+    if part:
+        goals.append(_goal(ratio, f"at most 1/{part} of its p99 at concurrency {_CONCURRENCY}",
+                           ratio.p99, ratio.p99 <= 1 / part, limit))  # fmt: skip
+    return goals
+
+
+def _precision_goals(ratios: Sequence[Ratio], precisions: Mapping[str, str], limits: "Limits") -> list[Goal]:
+    """Three times every rival in fp32, and twice the best of those in bf16."""
+    fp32 = [ratio for ratio in ratios if precisions[ratio.against] == "fp32"]
+    bf16 = [ratio for ratio in ratios if precisions[ratio.against] == "bf16"]
+    best = sorted(bf16, key=lambda ratio: ratio.throughput)[:1]
+    wanted = [(ratio, _OVER_FP32, "a rival in fp32") for ratio in fp32]
+    wanted += [(ratio, _OVER_BF16, "the best rival in bf16") for ratio in best]
     return [
-        _goal(ratio, f"at least {_MIN_THROUGHPUT:.0f}x its throughput at concurrency {_CONCURRENCY}", ratio.throughput,
-              ratio.throughput >= _MIN_THROUGHPUT, limit),
-        _goal(ratio, f"at most 1/6 of its p99 at concurrency {_CONCURRENCY}", ratio.p99, ratio.p99 <= _MAX_P99, limit),
+        _goal(ratio, f"at least {least:.0f}x the throughput of {rival} at concurrency {_CONCURRENCY}",
+              ratio.throughput, ratio.throughput >= least, limits.of(ratio))
+        for ratio, least, rival in wanted
     ]  # fmt: skip
+
+
+def _own_goals(model: str, cells: Sequence[Cell], known: Facts, limits: "Limits") -> list[Goal]:
+    """The goals that compare Shiplift with its own engine, and with itself under fewer clients."""
+    served = {cell.concurrency: cell for cell in cells if (cell.model, cell.side) == (model, OURS)}
+    goals = []
+    if known.bare_per_s and _CONCURRENCY in served:
+        share = served[_CONCURRENCY].throughput_per_s.median / known.bare_per_s
+        limit = limits.alone(served[_CONCURRENCY])
+        goals.append(Goal(goal=f"at least {_OF_BARE:.0%} of the engine's bare rate at concurrency {_CONCURRENCY}",
+                          model=model, against=BARE, measured=rounded(share), met=share >= _OF_BARE,
+                          limit="" if share >= _OF_BARE else limit))  # fmt: skip
+    if known.growth:
+        high = known.growth.interval[1]
+        met = high is None or high >= 1
+        goals.append(Goal(goal=f"no fall from {_CONCURRENCY} to {_MOST_CLIENTS} clients beyond noise", model=model,
+                          against=OURS, measured=known.growth.throughput, met=met,
+                          limit="" if met else limits.alone(served[_MOST_CLIENTS])))  # fmt: skip
+    return goals
 
 
 def _noise_goals(ratios: Sequence[Ratio], limits: "Limits") -> list[Goal]:
@@ -233,26 +309,38 @@ def _goal(ratio: Ratio, goal: str, measured: float, met: bool, limit: str) -> Go
 class Limits:
     """Measured evidence of what limits a ratio: who used the cores, where Triton spent time, what the model needs.
 
-    `ceilings` says per model how many samples per second each engine reaches on this machine without a server.
+    Without a server, engines reach the rates in a model's facts.
     """
 
-    def __init__(self, cells: Sequence[Cell], ceilings: dict[str, dict[str, Any]]) -> None:
+    def __init__(self, cells: Sequence[Cell], facts: Mapping[str, Facts]) -> None:
         self._cells = {(cell.model, cell.side, cell.concurrency): cell for cell in cells}
-        self._ceilings = ceilings
+        self._facts = facts
 
     def of(self, ratio: Ratio) -> str:
         """The evidence for a ratio."""
         ours = self._cells[ratio.model, OURS, ratio.concurrency]
         theirs = self._cells[ratio.model, ratio.against, ratio.concurrency]
-        parts = [f"at concurrency {ratio.concurrency}", _used("Shiplift", ours), _used(ratio.against, theirs)]
+        return self._text(ours, [_used("Shiplift", ours), _used(ratio.against, theirs)])
+
+    def alone(self, ours: Cell) -> str:
+        """The evidence for what Shiplift does by itself."""
+        return self._text(ours, [_used("Shiplift", ours)])
+
+    def _text(self, ours: Cell, used: list[str]) -> str:
+        parts = [f"at concurrency {ours.concurrency}", *used]
         if ours.triton:
             parts.append("Triton, us per request: " + ", ".join(f"{k} {v:.0f}" for k, v in ours.triton.items()))
-        if ceiling := self._ceilings.get(ratio.model, {}).get("samples_per_s"):
-            rates = ", ".join(f"{name} {value:.0f}/s" for name, value in ceiling.items())
+        facts = self._facts.get(ours.model, Facts())
+        alone = facts.ceilings | ({"its engine": facts.bare_per_s} if facts.bare_per_s else {})
+        if alone:
+            rates = ", ".join(f"{name} {value:.0f}/s" for name, value in alone.items())
             parts.append(f"without a server the model reaches {rates}")
         return "; ".join(parts)
 
 
 def _used(name: str, cell: Cell) -> str:
     programs = ", ".join(f"{program} {cores:.2f}" for program, cores in cell.server_cores.items() if cores >= 0.01)
-    return f"{name} {cell.throughput_per_s.median:.0f}/s on {programs} cores (client {cell.client_cores:.2f})"
+    return (
+        f"{name} {cell.throughput_per_s.median:.0f}/s on {programs} cores, {cell.server_cpu_ms:.3g} CPU ms per answer"
+        f" (client {cell.client_cores:.2f})"
+    )

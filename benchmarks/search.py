@@ -8,23 +8,20 @@ takes a small grid and short windows.
 """
 
 import argparse
-import csv
 import json
 import random
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import onnx
 
+from benchmarks import model_analyzer
 from shiplift.pipelines.settings import Settings
-from shiplift.runtime.host.processes import inherited
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import quantization
@@ -42,7 +39,6 @@ from shiplift.runtime.search.workbench import Workbench, measure_point, open_wor
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
-from shiplift.runtime.serving.triton.server import Server
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
 from shiplift.runtime.spec.model import Quantization
 from shiplift.runtime.spec.serving import Serving
@@ -51,11 +47,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.tune import tune
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
-ANALYZER = "triton-model-analyzer==1.58"
 _REPEATS = 15
-_ANALYZER_S = 600
-_RATE = "Throughput (infer/sec)"
-Mode = Literal["quick", "optuna"]
 GRIDS = {
     "full": SearchSpace(
         time_budget_s=90, max_batch=(1, 2, 4, 8, 16, 32, 64), queue_delay_us=(0, 100, 500), instances=(1, 2, 3, 4),
@@ -169,90 +161,34 @@ def remeasured(workbench: Workbench, space: Space, points: dict[str, Point]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Analyzed:
-    """The best point of one of Model Analyzer's modes and its reported throughput, or why there is none."""
+    """The best point of one of Model Analyzer's modes, if there is one, and what it reported."""
 
-    point: Point | None = None
-    reported: float = 0.0
-    seconds: float = 0.0
-    why: str = ""
+    point: Point | None
+    outcome: model_analyzer.Analyzed
 
 
 def analyzer(
-    workbench: Workbench, environment: ServerEnvironment, package: Package, work: Path, mode: Mode
+    workbench: Workbench, environment: ServerEnvironment, package: Package, work: Path, mode: model_analyzer.Mode
 ) -> Analyzed:  # fmt: skip
     """Runs Model Analyzer in one of its modes.
 
     It gets the precision that brute force found best, since it does not choose one.
     """
-    binary, why = _analyzer_program()
-    if binary is None:
-        return Analyzed(why=why)
-    work.mkdir()
     assert isinstance(workbench.bench, PrivateServer)
     tree = workbench.bench.tree(package)
     reconfigure(tree, package.model, package.config)
-    repository = workbench.bench.server.repository  # Model Analyzer loads the package from here with other settings
-    install(tree, repository, source=package.model, name=package.model)
-    config = _analyzer_config(workbench, workbench.bench.server, environment, package.model, work, mode)
-    started = time.monotonic()
-    try:
-        done = subprocess.run(
-            [binary, "profile", "-f", str(config)], capture_output=True, text=True, check=False, timeout=_ANALYZER_S,
-            cwd=work, env=inherited() | {"NO_PROXY": "*", "no_proxy": "*"},
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        return Analyzed(seconds=time.monotonic() - started, why=f"Model Analyzer took more than {_ANALYZER_S} s")
-    seconds = time.monotonic() - started
-    table = work / "export" / "results" / "metrics-model-inference.csv"
-    if done.returncode or not table.is_file():
-        output = " ".join((done.stderr or done.stdout).split())[-300:]
-        return Analyzed(seconds=seconds, why=f"Model Analyzer ended with {done.returncode}: {output}")
-    rows = list(csv.DictReader(table.read_text().splitlines()))
-    best = max(rows, key=lambda row: float(row[_RATE]))
-    change = {"max_batch": int(best["Max Batch Size"]), "instances": int(best["Instance Group"].split(":")[0])}
-    point = Point(package, package.config.model_copy(update=change))
-    return Analyzed(point=point, reported=float(best[_RATE]), seconds=seconds)
-
-
-def _analyzer_config(
-    workbench: Workbench, server: Server, environment: ServerEnvironment, model: str, work: Path, mode: Mode
-) -> Path:  # fmt: skip
-    """Writes its configuration, and a wrapper with which perf_analyzer finds its libraries."""
-    wrapper = work / "perf_analyzer"
-    libraries = environment.library_path
-    wrapper.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={libraries} exec {environment.perf_analyzer} "$@"\n')
-    wrapper.chmod(0o755)
-    config = {
-        "model_repository": str(server.repository), "output_model_repository_path": str(work / "variants"),
-        "override_output_model_repository": True, "triton_launch_mode": "remote", "client_protocol": "grpc",
-        "triton_http_endpoint": server.http, "triton_grpc_endpoint": server.grpc, "triton_metrics_url": server.metrics,
-        "perf_analyzer_path": str(wrapper), "export_path": str(work / "export"),
-        "checkpoint_directory": str(work / "checkpoints"), "run_config_search_mode": mode,
-        "run_config_search_max_instance_count": max(workbench.space.instances),
-        "run_config_search_max_model_batch_size": max(workbench.space.max_batch),
-        "run_config_search_max_concurrency": workbench.space.max_concurrency,
-        "perf_analyzer_flags": {"measurement-interval": max(500, workbench.space.window_ms)},
-        "profile_models": {model: {"cpu_only": True}},
-    }  # fmt: skip
-    file = work / "analyzer.json"  # JSON is YAML
-    file.write_text(json.dumps(config))
-    return file
-
-
-def _analyzer_program() -> tuple[str | None, str]:
-    """The path of Model Analyzer, installed into its own environment on first use, or why that failed."""
-    root = Path(sys.prefix) / "share" / "shiplift" / "model-analyzer"
-    program = root / "bin" / "model-analyzer"
-    if not program.is_file():
-        commands = [
-            [sys.executable, "-m", "venv", str(root)],
-            [str(root / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", ANALYZER],
-        ]
-        for command in commands:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                return None, f"Model Analyzer can't be installed: {' '.join(done.stderr.split())[-300:]}"
-    return str(program), ""
+    server = workbench.bench.server
+    install(tree, server.repository, source=package.model, name=package.model)
+    space = workbench.space
+    bounds = model_analyzer.Bounds(
+        instances=max(space.instances), max_batch=max(space.max_batch), concurrency=space.max_concurrency,
+        window_ms=space.window_ms,
+    )  # fmt: skip
+    outcome = model_analyzer.analyze(server, environment, package.model, bounds, work, mode)
+    if outcome.why:
+        return Analyzed(point=None, outcome=outcome)
+    change = {"max_batch": outcome.max_batch, "instances": outcome.instances}
+    return Analyzed(point=Point(package, package.config.model_copy(update=change)), outcome=outcome)
 
 
 # --- the comparison -------------------------------------------------------------------------------------------------
@@ -303,9 +239,10 @@ def _best(prefix: str, point: Point, rates: list[float]) -> dict[str, Any]:
 
 def _analyzed(prefix: str, analyzed: Analyzed, rates: list[float] | None) -> dict[str, Any]:
     best = _best(prefix, analyzed.point, rates) if analyzed.point and rates else {f"{prefix}best": None}
-    seconds = round(analyzed.seconds, 1) or None
-    reported = round(analyzed.reported, 1) or None
-    return best | {f"{prefix}seconds": seconds, f"{prefix}said": reported, f"{prefix}skipped": analyzed.why}
+    outcome = analyzed.outcome
+    seconds = round(outcome.seconds, 1) or None
+    reported = round(outcome.reported, 1) or None
+    return best | {f"{prefix}seconds": seconds, f"{prefix}said": reported, f"{prefix}skipped": outcome.why}
 
 
 def _site(home: Path) -> Site:

@@ -1,8 +1,8 @@
 """`make bench`: what Shiplift promoted against what a team would serve by hand, on one machine, in one run.
 
 Four models are logged in MLflow and released by the embedded stack. Then the same load generator sends the same samples
-to production's Triton and to four rivals, in rounds that alternate the sides. Web servers are first tuned by trying
-their settings. Results go to a JSON file after each model, with a plot beside it.
+to production's Triton and to its rivals (`rivals/table.py`), in rounds that alternate the sides. Rivals are first tuned
+by trying their settings. Results go to a JSON file after each model, with a plot beside it.
 """
 
 import argparse
@@ -23,11 +23,14 @@ from typing import Any
 import psutil
 
 from benchmarks import ratios, sides, subjects
+from benchmarks.bare import Bare, bare
 from benchmarks.ceilings import ceiling
-from benchmarks.extras import Missing, extras
+from benchmarks.extras import Missing
 from benchmarks.machine import processor
 from benchmarks.plot import draw
-from benchmarks.ratios import Cell, Goal, Ratio, Window, percentile, rounded
+from benchmarks.protocols import HOST
+from benchmarks.ratios import Cell, Facts, Goal, Ratio, Window, percentile, rounded
+from benchmarks.rivals.table import RIVALS, SKIPPED, Rival
 from benchmarks.sides import Side
 from benchmarks.subjects import Champion, Failed, Subject
 from shiplift.pipelines.engines.local import stack
@@ -44,6 +47,7 @@ _EXAMPLES = """\
 examples:
   make bench                                              everything
   python -m benchmarks.serving --quick --only digits-cnn  a first look at one model
+  python -m benchmarks.serving --only encoder --sides litserve-torch-bf16,triton-default
   python -m benchmarks.serving --only boosting --backend OLD_MODEL.py   and the champion with another model.py
 """
 
@@ -61,6 +65,16 @@ class Effort:
     quick: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What Shiplift is compared with: rivals by name, and its own champion with other backends."""
+
+    sides: frozenset[str]
+    backends: tuple[Path, ...] = ()
+
+
+SIDES = (*sides.TRITONS, *(rival.name for rival in RIVALS))
+_SLOW = frozenset({"triton-analyzer"})  # its search takes minutes, so a quick run has it only by name
 QUICK = Effort(rounds=2, warm_s=0.4, window_s=1.2, most_s=5.0, try_s=0.7, quick=True)
 FULL = Effort(rounds=5)
 
@@ -82,9 +96,10 @@ class Results(Record):
 def measure(side: Side, others: list[Side], concurrency: int, round_: int, effort: Effort, work: Path) -> Window:
     """Measures one window of a side."""
     plan = {
-        "host": sides.HOST, "port": side.port, "requests": str(_requests_file(side, work)),
+        "host": HOST, "port": side.port, "requests": str(_requests_file(side, work)),
         "sizes": [len(request) for request in side.requests], "concurrency": concurrency, "warm_s": effort.warm_s,
-        "window_s": effort.window_s, "most_s": effort.most_s, "least": concurrency, **side.check,
+        "window_s": effort.window_s, "most_s": effort.most_s, "least": concurrency,
+        "pids": [process.pid for process in side.processes()], **side.check,
     }  # fmt: skip
     return _window(side, others, plan, round_, work)
 
@@ -117,6 +132,7 @@ def _window(side: Side, others: list[Side], plan: dict[str, Any], round_: int, w
         p50_ms=percentile(latencies, 50), p99_ms=percentile(latencies, 99),
         requests=counted["answers"], errors=counted["errors"],
         first_error=counted["first_error"], server_cores={k: rounded(v) for k, v in used.items() if v > 0},
+        server_cpu_ms=counted["server_cpu_s"] * 1000 / counted["answers"],
         client_cores=counted["client_cpu_s"] / counted["seconds"], others_cores=(_total(others) - idle) / elapsed,
         triton=_per_request(stats, side.statistics()),
     )  # fmt: skip
@@ -136,16 +152,32 @@ def _per_request(before: dict[str, float], after: dict[str, float]) -> dict[str,
     return parts | {"mean_batch": rounded(requests / executions)}
 
 
-def rounds(compared: list[Side], effort: Effort, work: Path) -> Iterator[Window]:
-    """Measures every side under every load, in rounds: A B C, then C B A."""
+def rounds(compared: list[Side], effort: Effort, work: Path, failed: dict[str, str]) -> Iterator[Window]:
+    """Measures every side under every load, in rounds: A B C, then C B A.
+
+    A rival that breaks down is left out from then on; `failed` gets the reason, by its name.
+
+    Raises:
+        Failed: Shiplift's own server breaks down.
+    """
     for round_ in range(effort.rounds):
         for concurrency in effort.concurrencies:
             for side in compared[:: -1 if round_ % 2 else 1]:
+                if side.name in failed:
+                    continue
                 others = [other for other in compared if other is not side]
-                window = measure(side, others, concurrency, round_, effort, work)
+                try:
+                    window = measure(side, others, concurrency, round_, effort, work)
+                except Failed as error:
+                    if side.name == ratios.OURS:
+                        raise
+                    failed[side.name] = f"with {concurrency} clients: {error}"
+                    tell(f"  {side.name} {failed[side.name]}")
+                    continue
                 tell(
                     f"  round {round_ + 1}/{effort.rounds}  {concurrency:>2} clients  {side.name:<20}"
                     f"{window.throughput_per_s:>9.0f}/s  p50 {window.p50_ms:>8.2f}  p99 {window.p99_ms:>8.2f} ms"
+                    f"  {window.server_cpu_ms:>8.3f} CPU ms"
                     + (f"  {window.errors} ERRORS: {window.first_error}" if window.errors else "")
                 )
                 yield window
@@ -155,18 +187,28 @@ def rounds(compared: list[Side], effort: Effort, work: Path) -> Iterator[Window]
 
 
 def tuned_rival(
-    rival: sides.WebRival, subject: Subject, champion: Champion, effort: Effort, work: Path, servers: ExitStack
+    rival: Rival, subject: Subject, champion: Champion, effort: Effort, work: Path, servers: ExitStack
 ) -> Side:
-    """Starts the rival with its best settings, by throughput at concurrency 16; the other servers are stopped."""
+    """Starts the rival with its best settings, by throughput at concurrency 16.
+
+    Settings with which it does not work are recorded and left out.
+
+    Raises:
+        Failed: it works with none of them.
+    """
     best: tuple[float, Side, ExitStack] | None = None
     trials = []
-    packages = extras("servers.txt", tell)
     plan = Effort(rounds=1, warm_s=0.5, window_s=effort.try_s, most_s=6)
     for settings in rival.tries[: rival.quick if effort.quick else None]:
         with ExitStack() as server:
-            side = server.enter_context(sides.web_rival(rival, settings, subject, champion, work, packages))
-            wait_until_idle(side)
-            window = measure(side, [], 16, 0, plan, work)
+            try:
+                side = server.enter_context(sides.rival_side(rival, settings, subject, champion, work, tell))
+                wait_until_idle(side)
+                window = measure(side, [], 16, 0, plan, work)
+            except Failed as error:
+                trials.append({**settings, "failed": str(error)})
+                tell(f"  {rival.name} {settings}: {error}")
+                continue
             trials.append({**settings, "throughput_per_s": rounded(window.throughput_per_s),
                           "p99_ms": rounded(window.p99_ms), "errors": window.errors})  # fmt: skip
             tell(f"  {rival.name} {settings}: {window.throughput_per_s:.0f}/s")
@@ -174,7 +216,8 @@ def tuned_rival(
                 if best:
                     best[2].close()
                 best = (window.throughput_per_s, side, server.pop_all())
-    assert best is not None
+    if best is None:
+        raise Failed("; ".join(dict.fromkeys(trial["failed"] for trial in trials)))
     servers.push(best[2])
     best[1].tried.extend(trials)
     return best[1]
@@ -191,36 +234,72 @@ def wait_until_idle(side: Side, *, at_most_s: float = 30) -> None:
         before = now
 
 
+def started(
+    subject: Subject, champion: Champion, served: Path, environment: ServerEnvironment, effort: Effort, choice: Choice,
+    work: Path, servers: ExitStack,
+) -> tuple[list[Side], dict[str, dict[str, str]]]:  # fmt: skip
+    """Starts what Shiplift is compared with; returns the sides, and why others are left out, by name."""
+    compared: list[Side] = []
+    left_out: dict[str, dict[str, str]] = {}
+    for backend in choice.backends:
+        champion_with = sides.champion_with(backend, subject, served, environment, work, champion.report["precision"])
+        compared.append(servers.enter_context(champion_with))
+    rivals = {rival.name: rival for rival in RIVALS}
+    for name in (name for name in SIDES if name in choice.sides):
+        rival = rivals.get(name)
+        if reason := SKIPPED.get(name) or (rival.unfit(subject) if rival else ""):
+            left_out[name] = {"skipped": reason}
+            continue
+        try:
+            if rival:
+                compared.append(tuned_rival(rival, subject, champion, effort, work, servers))
+            else:
+                compared.append(servers.enter_context(sides.TRITONS[name](subject, environment, work)))
+        except (Failed, Missing, ShipliftError) as error:
+            left_out[name] = {"failed": str(error)}
+            tell(f"  {name} can't be measured: {error}")
+    return compared, left_out
+
+
 def bench(
-    subject: Subject, champion: Champion, running: stack.Stack, home: Path, effort: Effort, backends: list[Path]
+    subject: Subject, champion: Champion, running: stack.Stack, home: Path, effort: Effort, choice: Choice
 ) -> tuple[list[Window], dict[str, Any]]:
     """Measures one model; returns its windows, and the details of its sides."""
     environment = ServerEnvironment(Path(running.server_environment))
+    served = home / "production" / "models" / champion.name
     with ExitStack() as servers, tempfile.TemporaryDirectory(prefix="shiplift-serving-") as folder:
-        work = Path(folder)
-        triton = running.processes["triton"]
-        compared = [sides.production(subject, champion, triton, running.http_port, f"{stack.HOST}:{running.grpc_port}")]
-        compared.append(servers.enter_context(sides.by_hand(subject, environment, work)))
-        served = home / "production" / "models" / champion.name
-        compared += [
-            servers.enter_context(sides.champion_with(backend, subject, served, environment, work))
-            for backend in backends
-        ]
-        failed = {}
-        for rival in sides.WEB_RIVALS:
-            try:
-                compared.append(tuned_rival(rival, subject, champion, effort, work, servers))
-            except (Failed, Missing) as error:
-                failed[rival.name] = {"failed": str(error)}
-                tell(f"  {rival.name} can't be measured: {error}")
-        windows = list(rounds(compared, effort, work))
-        details = {
-            "about": subject.about, "champion": champion.report,
-            "sides": {side.name: {"settings": side.settings, "tried": side.tried,
-                                  "difference_from_original": rounded(side.difference)} for side in compared} | failed,
-        }  # fmt: skip
-    details["ceiling"] = ceiling(subject, served, champion.report["config"]["max_batch"])
+        work, triton = Path(folder), running.processes["triton"]
+        ours = sides.production(subject, champion, triton, running.http_port, f"{stack.HOST}:{running.grpc_port}")
+        others, left_out = started(subject, champion, served, environment, effort, choice, work, servers)
+        compared = [ours, *others]
+        failed: dict[str, str] = {}
+        windows = list(rounds(compared, effort, work, failed))
+    alone = bare(served, subject.samples, window_s=effort.try_s, windows=effort.rounds)
+    tell(f"  {alone.engine} alone: {alone.best:.0f}/s")
+    limits = ceiling(subject, served, champion.report["config"]["max_batch"])
+    details = {
+        "about": subject.about, "champion": champion.report, "ceiling": limits, "bare": alone.model_dump(mode="json"),
+        "sides": {side.name: described(side, failed.get(side.name, "")) for side in compared} | left_out,
+        "facts": facts(compared, windows, alone, limits["samples_per_s"]).model_dump(mode="json"),
+    }  # fmt: skip
     return windows, details
+
+
+def described(side: Side, failed: str) -> dict[str, Any]:
+    """A side's settings, those it was tried with, and how right its answers are."""
+    details = {
+        "settings": side.settings, "precision": side.precision, "tried": side.tried,
+        "difference_from_original": rounded(side.difference),
+    }  # fmt: skip
+    return details | ({"failed": failed} if failed else {})
+
+
+def facts(compared: list[Side], windows: list[Window], alone: Bare, ceilings: dict[str, float]) -> Facts:
+    """What the goals need to know about a model."""
+    return Facts(
+        precisions={side.name: side.precision for side in compared if side.name in SIDES}, ceilings=ceilings,
+        bare_per_s=rounded(alone.best), growth=ratios.growth(windows),
+    )  # fmt: skip
 
 
 def machine() -> dict[str, Any]:
@@ -237,10 +316,16 @@ def method(effort: Effort) -> dict[str, Any]:
     """How it was measured, for readers of the JSON alone."""
     return asdict(effort) | {
         "client": "benchmarks/load.py: closed loop, one sample per request, HTTP/1.1 keep-alive, one process for all",
-        "bodies": "raw tensors for flask-torch and fastapi-onnxruntime, KServe v2 with binary tensors for both Tritons,"
-        " JSON `inputs` for mlflow-serve (the only format it accepts)",
+        "bodies": "raw tensors where the server takes them, KServe v2 with binary tensors for every Triton, base64 in"
+        " JSON for bentoml and mlserver, JSON `inputs` for mlflow-serve (the only formats they accept)",
+        "rivals": "fp32 but litserve-torch-bf16; each answer is compared with the original model's once, before",
+        "triton": "triton-default: the C backend, dynamic batching, nothing tuned; triton-analyzer: the same with what"
+        " Model Analyzer's quick mode finds",
+        "server_cpu_ms": "CPU time of the server's processes in the window over the answers in it",
+        "bare": "the promoted file and engine in this process after the rounds, as many requests in flight as the"
+        " package has instances, in the best batch size of 1 to 16",
         "boosting": "flask-torch is Flask and LightGBM's own predict: the model has no torch form",
-        "tuning": "each web server by throughput at concurrency 16 over the settings under `tried`",
+        "tuning": "each rival by throughput at concurrency 16 over the settings under `tried`",
         "ratio": "Shiplift over the other, round by round; median, extremes, 95 % interval",
     }
 
@@ -296,13 +381,13 @@ def table(ratios: list[Ratio]) -> str:
 
 
 def measured(
-    outcome: tuple[Subject, Champion] | str, running: stack.Stack, home: Path, effort: Effort, backends: list[Path]
+    outcome: tuple[Subject, Champion] | str, running: stack.Stack, home: Path, effort: Effort, choice: Choice
 ) -> tuple[list[Window], dict[str, Any]]:
     """The windows and details of a released model; if it can't be measured, no windows and the reason."""
     if isinstance(outcome, str):
         return [], {"failed": outcome}
     try:
-        return bench(*outcome, running, home, effort, backends)
+        return bench(*outcome, running, home, effort, choice)
     except (Failed, ShipliftError) as error:
         tell(f"  {error}")
         return [], {"failed": str(error)}
@@ -313,18 +398,18 @@ def added(results: Results, name: str, windows: list[Window], details: dict[str,
     all_ratios = [*results.ratios, *ratios.ratios(name, windows)]
     cells = [*results.cells, *ratios.cells(name, windows)]
     models = results.models | {name: details}
-    ceilings = {model: of_model.get("ceiling", {}) for model, of_model in models.items()}
-    goals = ratios.goals(all_ratios, cells, ceilings)
+    known = {model: Facts.model_validate(of["facts"]) for model, of in models.items() if "facts" in of}
+    goals = ratios.goals(all_ratios, cells, known)
     return results.model_copy(update={"ratios": all_ratios, "cells": cells, "models": models, "goals": goals})
 
 
-def run(names: list[str], effort: Effort, file: Path, home: Path, backends: list[Path]) -> Results:
+def run(names: list[str], effort: Effort, file: Path, home: Path, choice: Choice) -> Results:
     """Measures all models; results are written after each."""
     results = Results(machine=machine(), ratios=[], goals=[], cells=[], models={}, method=method(effort))
     with released(names, home, quick=effort.quick) as (running, outcomes):
         for name in names:
             tell(f"{name}: measuring")
-            results = added(results, name, *measured(outcomes[name], running, home, effort, backends))
+            results = added(results, name, *measured(outcomes[name], running, home, effort, choice))
             write(file, results)
     return results
 
@@ -346,6 +431,18 @@ def incomplete(results: Results) -> list[str]:
     return models + left_out + errors
 
 
+def chosen_sides(text: str) -> frozenset[str]:
+    """The sides in a list with commas.
+
+    Raises:
+        argparse.ArgumentTypeError: one of them does not exist.
+    """
+    names = frozenset(text.split(","))
+    if unknown := sorted(names - set(SIDES)):
+        raise argparse.ArgumentTypeError(f"there is no side {', '.join(unknown)}; there are {', '.join(SIDES)}")
+    return names
+
+
 def main() -> None:
     """Measures, writes the JSON and the plot, prints the ratios and the goals."""
     parser = argparse.ArgumentParser(
@@ -353,6 +450,7 @@ def main() -> None:
     )
     parser.add_argument("--quick", action="store_true", help="short windows, two rounds, few settings tried")
     parser.add_argument("--only", choices=subjects.NAMES, action="append", help="this model (may be repeated)")
+    parser.add_argument("--sides", type=chosen_sides, help=f"only these, by comma: {', '.join(SIDES)}")
     parser.add_argument("--rounds", type=int, help="how often to measure every side (5; quick: 2)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes; the plot goes beside it")
     parser.add_argument("--json", action="store_true", help="also print the results as JSON")
@@ -362,10 +460,12 @@ def main() -> None:
     effort = QUICK if arguments.quick else FULL
     if arguments.rounds:
         effort = Effort(**asdict(effort) | {"rounds": arguments.rounds})
+    default = frozenset(SIDES) - (_SLOW if arguments.quick else frozenset())
+    choice = Choice(sides=arguments.sides or default, backends=tuple(arguments.backend))
     names = [name for name in subjects.NAMES if name in (arguments.only or subjects.NAMES)]
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="shiplift-bench-") as folder:
-        results = run(names, effort, arguments.out, Path(folder) / "home", arguments.backend)
+        results = run(names, effort, arguments.out, Path(folder) / "home", choice)
     tell(table(results.ratios))
     for goal in results.goals:
         tell(f"{'met   ' if goal.met else 'MISSED'} {goal.model} against {goal.against}: {goal.goal}"

@@ -1,8 +1,7 @@
-"""The five ways to serve a model that `make bench` compares: how each starts, takes requests and is tuned.
+"""The sides that `make bench` compares: how each is started, and checked before it is measured.
 
-Each side listens on a loopback port, speaks HTTP/1.1 with keep-alive connections, and gets the same samples, one per
-request, in the fastest format it accepts: raw tensors for Flask, FastAPI and Triton (its binary extension), JSON for
-MLflow's server, which accepts nothing else.
+Each listens on a loopback port, speaks HTTP/1.1 with keep-alive connections, and gets the same samples, one per
+request. A rival that is a program of its own is in `rivals/table.py`; those that are a Triton are here.
 """
 
 import contextlib
@@ -16,42 +15,41 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 from google.protobuf import text_format
-from numpy.typing import NDArray
 from tritonclient.grpc import model_config_pb2 as pb
 
+from benchmarks.extras import extras, own_python
+from benchmarks.model_analyzer import Bounds, analyze
+from benchmarks.protocols import HOST, Protocol, request_bytes, triton_protocol
+from benchmarks.rivals.table import Rival, Settings, Start
 from benchmarks.subjects import Champion, Failed, Subject
 from shiplift.runtime.host.processes import free_port, identify, inherited, start_child, stop
+from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
+from shiplift.runtime.measure.requests import split
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.records.serving import Process
+from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.config import datatype_value
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.server import HTTP_THREADS, Features, private_server
 
-HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[1]
-_RIVALS = Path(__file__).parent / "rivals"
-_START_S = 180
+_START_S = 300  # torch.compile takes minutes on two cores
+_STARTING = (404, 503)  # what servers answer before their model is there
 _MAX_BATCH = 64  # in the hand-written configuration
-Settings = dict[str, Any]
-Decode = Callable[[bytes, dict[str, str]], NDArray[Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Protocol:
-    """How to talk to a side: the path, the encoding of a sample as headers and body, and the decoding of an answer."""
-
-    path: str
-    encode: Callable[[NDArray[Any]], tuple[dict[str, str], bytes]]
-    decode: Decode
-    textual: bool = False  # numbers are text, so answers have no fixed length
+_DEFAULT = Features(cache_mb=0, http_threads=HTTP_THREADS)
+_MOST_DIFFERENT: dict[str, float] = {"fp32": 1e-3, "bf16": 5e-2}  # from the original's answers, over the largest
+_QUIET = {
+    "MLFLOW_DISABLE_TELEMETRY": "true", "BENTOML_DO_NOT_TRACK": "true", "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",  # what Ray Serve's guide to performance recommends
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,20 +63,27 @@ class Side:
     check: dict[str, int]
     difference: float
     settings: Settings
+    precision: str = "fp32"
     model: str = ""  # its name on Triton, which has statistics
     tried: list[dict[str, Any]] = field(default_factory=list)
 
     def cpu_seconds(self) -> dict[str, float]:
         """The CPU time of its processes so far, by program."""
         seconds: dict[str, float] = {}
-        with contextlib.suppress(psutil.Error):
-            root = psutil.Process(self.process.pid)
-            for process in (root, *root.children(recursive=True)):
-                with contextlib.suppress(psutil.Error):
-                    times = process.cpu_times()
-                    program = process.name()
-                    seconds[program] = seconds.get(program, 0.0) + times.user + times.system
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                program = process.name()
+                seconds[program] = seconds.get(program, 0.0) + times.user + times.system
         return seconds
+
+    def processes(self) -> list[psutil.Process]:
+        """Its process and all below it."""
+        try:
+            root = psutil.Process(self.process.pid)
+            return [root, *root.children(recursive=True)]
+        except psutil.Error:
+            return []
 
     def statistics(self) -> dict[str, float]:
         """Triton's counters for the model: requests, executions, and nanoseconds by part; empty for other servers."""
@@ -93,85 +98,24 @@ class Side:
         return counters
 
 
-# --- how to talk to them -------------------------------------------------------------------------------------------
-
-
-def raw_protocol(answers: NDArray[Any]) -> Protocol:
-    """Raw tensors, both ways."""
-    return Protocol(
-        path="/predict",
-        encode=lambda sample: ({"Content-Type": "application/octet-stream"}, sample[None].tobytes()),
-        decode=lambda body, _: np.frombuffer(body, np.float32).reshape(1, *answers.shape[1:]),
-    )
-
-
-def mlflow_protocol() -> Protocol:
-    """`/invocations` with `inputs`, which MLflow's documentation recommends for tensors."""
-    return Protocol(
-        path="/invocations",
-        encode=lambda sample: (
-            {"Content-Type": "application/json"}, json.dumps({"inputs": [sample.tolist()]}).encode(),
-        ),
-        decode=lambda body, _: _from_mlflow(json.loads(body)["predictions"]),
-        textual=True,
-    )  # fmt: skip
-
-
-def _from_mlflow(predictions: Any) -> NDArray[Any]:
-    values = [next(iter(row.values())) if isinstance(row, dict) else row for row in predictions]
-    return np.asarray(values, np.float32).reshape(1, -1)
-
-
-def triton_protocol(model: str, signature: Any) -> Protocol:
-    """KServe v2 with Triton's binary extension, requesting only the first output."""
-    first_input, first_output = signature.inputs[0], signature.outputs[0]
-
-    def encode(sample: NDArray[Any]) -> tuple[dict[str, str], bytes]:
-        body = sample[None].tobytes()
-        head = json.dumps({
-            "inputs": [{"name": first_input.name, "shape": [1, *sample.shape], "datatype": first_input.datatype,
-                        "parameters": {"binary_data_size": len(body)}}],
-            "outputs": [{"name": first_output.name, "parameters": {"binary_data": True}}],
-        }).encode()  # fmt: skip
-        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
-        return headers, head + body
-
-    def decode(body: bytes, headers: dict[str, str]) -> NDArray[Any]:
-        length = int(headers["inference-header-content-length"])
-        shape = json.loads(body[:length])["outputs"][0]["shape"]
-        return np.frombuffer(body[length:], np.float32).reshape(shape)
-
-    return Protocol(path=f"/v2/models/{model}/infer", encode=encode, decode=decode)
-
-
-def request_bytes(port: int, path: str, headers: dict[str, str], body: bytes) -> bytes:
-    """A complete HTTP/1.1 request."""
-    lines = {"Host": f"{HOST}:{port}", **headers, "Content-Length": str(len(body))}
-    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+# --- checking and starting them -------------------------------------------------------------------------------------
 
 
 def checked_side(
-    name: str, subject: Subject, protocol: Protocol, process: Process, port: int, settings: Settings, model: str = ""
+    name: str, subject: Subject, protocol: Protocol, process: Process, port: int, settings: Settings, *,
+    precision: str, model: str = "",
 ) -> Side:  # fmt: skip
     """Turns a running server into a side: sends every sample once and compares the answers with the original model's.
 
     Raises:
-        Failed: an answer has the wrong shape or is not finite.
+        Failed: it does not answer, or an answer has the wrong shape or is not finite.
     """
     pairs = [protocol.encode(sample) for sample in subject.samples]
     answers, lengths, commas = [], set(), set()
-    connection = http.client.HTTPConnection(HOST, port, timeout=60)
-    for headers, body in pairs:
-        connection.request("POST", protocol.path, body, headers)
-        response = connection.getresponse()
-        content = response.read()
-        if response.status != 200:
-            raise Failed(f"{name} answers {response.status}: {content[:300]!r}")
-        answers.append(protocol.decode(content, {key.lower(): value for key, value in response.getheaders()}))
+    for content, headers in _answers(name, port, protocol.path, pairs):
+        answers.append(protocol.decode(content, headers))
         lengths.add(len(content))
         commas.add(content.count(b","))
-    connection.close()
     array = np.concatenate(answers)
     if array.shape != subject.answers.shape:
         raise Failed(f"{name} answers with shape {array.shape}, not {subject.answers.shape}")
@@ -184,99 +128,75 @@ def checked_side(
     requests = tuple(request_bytes(port, protocol.path, headers, body) for headers, body in pairs)
     return Side(
         name=name, port=port, process=process, requests=requests, check=check, difference=difference, settings=settings,
-        model=model,
+        precision=precision, model=model,
     )  # fmt: skip
 
 
-# --- rivals in Python web servers ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class WebRival:
-    """A side that is a command: the settings to try, and the command for each."""
-
-    name: str
-    tries: tuple[Settings, ...]
-    quick: int  # how many of the settings a quick run tries
-    command: Callable[[Subject, Champion, Settings, int], list[str]]
-    protocol: Callable[[Subject], Protocol]
-
-
-def _flask(_subject: Subject, _champion: Champion, settings: Settings, port: int) -> list[str]:
-    app, threads = "benchmarks.rivals.flask_app:app", str(settings["threads"])
-    if settings["server"] == "waitress":
-        return [sys.executable, "-m", "waitress", f"--host={HOST}", f"--port={port}", f"--threads={threads}", app]
-    return [
-        sys.executable, "-m", "gunicorn", "--bind", f"{HOST}:{port}", "--worker-class", "gthread", "--workers",
-        str(settings["workers"]), "--threads", threads, "--keep-alive", "75", "--timeout", "0", app,
-    ]  # fmt: skip
-
-
-def _fastapi(_subject: Subject, _champion: Champion, settings: Settings, port: int) -> list[str]:
-    return [
-        sys.executable, "-m", "uvicorn", "--host", HOST, "--port", str(port), "--workers", str(settings["workers"]),
-        "--no-access-log", "--log-level", "warning", "--timeout-keep-alive", "75", "benchmarks.rivals.fastapi_app:app",
-    ]  # fmt: skip
-
-
-def _mlflow(_subject: Subject, champion: Champion, settings: Settings, port: int) -> list[str]:
-    return [
-        sys.executable, "-m", "mlflow", "models", "serve", "--model-uri", str(champion.logged),
-        "--env-manager", "local", "--host", HOST, "--port", str(port), "--workers", str(settings["workers"]),
-        "--timeout", "600",
-    ]  # fmt: skip
-
-
-WEB_RIVALS = (
-    WebRival(
-        name="flask-torch", quick=2, command=_flask, protocol=lambda subject: raw_protocol(subject.answers),
-        tries=(
-            {"server": "gunicorn", "workers": 2, "threads": 4, "model_threads": 1},
-            {"server": "waitress", "workers": 1, "threads": 4, "model_threads": 2},
-            {"server": "gunicorn", "workers": 1, "threads": 4, "model_threads": 2},
-            {"server": "gunicorn", "workers": 2, "threads": 16, "model_threads": 1},
-            {"server": "gunicorn", "workers": 2, "threads": 1, "model_threads": 1},
-            {"server": "waitress", "workers": 1, "threads": 16, "model_threads": 1},
-        ),
-    ),
-    WebRival(
-        name="fastapi-onnxruntime", quick=2, command=_fastapi, protocol=lambda subject: raw_protocol(subject.answers),
-        tries=(
-            {"workers": 2, "model_threads": 1},
-            {"workers": 1, "model_threads": 2},
-            {"workers": 1, "model_threads": 1},
-            {"workers": 2, "model_threads": 2},
-        ),
-    ),
-    WebRival(
-        name="mlflow-serve", quick=1, command=_mlflow, protocol=lambda _: mlflow_protocol(),
-        tries=({"workers": 2, "model_threads": 1}, {"workers": 1, "model_threads": 2}),
-    ),
-)  # fmt: skip
+def _answers(
+    name: str, port: int, path: str, requests: list[tuple[dict[str, str], bytes]]
+) -> Iterator[tuple[bytes, dict[str, str]]]:  # fmt: skip
+    """The bodies and headers of the answers to requests on one connection."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=60)
+    with contextlib.closing(connection):
+        for headers, body in requests:
+            try:
+                connection.request("POST", path, body, headers)
+                response = connection.getresponse()
+                content = response.read()
+            except (OSError, http.client.HTTPException) as error:
+                raise Failed(f"{name} does not answer: {type(error).__name__}: {error}") from error
+            if response.status != 200:
+                raise Failed(f"{name} answers {response.status}: {content[:300]!r}")
+            yield content, {key.lower(): value for key, value in response.getheaders()}
 
 
 @contextmanager
-def web_rival(
-    rival: WebRival, settings: Settings, subject: Subject, champion: Champion, work: Path, extras: Path
+def rival_side(
+    rival: Rival, settings: Settings, subject: Subject, champion: Champion, work: Path, tell: Callable[[str], None]
 ) -> Iterator[Side]:
-    """Runs a rival with the given settings for as long as the context lasts."""
+    """Runs a rival with the given settings for as long as the context lasts.
+
+    Raises:
+        Failed: it does not start, or answers wrongly.
+        Missing: its packages can't be installed.
+    """
     port = free_port()
-    threads = str(settings["model_threads"])
-    variables = {
-        **inherited(), "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
-        "PYTHONPATH": os.pathsep.join([str(ROOT), str(extras)]), "BENCH_MODEL": str(subject.folder),
-        "BENCH_THREADS": threads, "OMP_NUM_THREADS": threads, "MLFLOW_DISABLE_TELEMETRY": "true",
-        "NO_PROXY": "*", "no_proxy": "*", "PYTHONWARNINGS": "ignore",
-    }  # fmt: skip
-    command = rival.command(subject, champion, settings, port)
+    python, packages = _python(rival, tell)
+    command = rival.command(Start(python=python, subject=subject, champion=champion, settings=settings, port=port))
     log = work / f"{rival.name}.log"
+    variables = _variables(python, packages, subject, settings, port)
     child = start_child(command, environment=variables, log=log, folder=work)
     process = identify(child.pid)
     try:
-        _wait_answers(child, port, rival.protocol(subject), subject, log)
-        yield checked_side(rival.name, subject, rival.protocol(subject), process, port, settings)
+        protocol = rival.protocol(subject)
+        _wait_answers(child, port, protocol, subject, log)
+        side = checked_side(rival.name, subject, protocol, process, port, settings, precision=rival.precision)
+        _check_close(side)
+        yield side
     finally:
         stop(process)
+
+
+def _python(rival: Rival, tell: Callable[[str], None]) -> tuple[str, list[Path]]:
+    """The Python that runs a rival, and the folders that it needs beside its own packages."""
+    if rival.own_environment:
+        return str(own_python(rival.requirements, tell)), []
+    return sys.executable, [extras(rival.requirements, tell)]
+
+
+def _variables(python: str, packages: list[Path], subject: Subject, settings: Settings, port: int) -> dict[str, str]:
+    return {
+        **inherited(), "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        "PYTHONPATH": os.pathsep.join(map(str, [ROOT, *packages])), "PYTHONWARNINGS": "ignore",
+        "BENCH_MODEL": str(subject.folder), "BENCH_PORT": str(port), "BENCH_SETTINGS": json.dumps(settings),
+        "OMP_NUM_THREADS": str(settings["model_threads"]), "NO_PROXY": "*", "no_proxy": "*", **_QUIET,
+    }  # fmt: skip
+
+
+def _check_close(side: Side) -> None:
+    most = _MOST_DIFFERENT[side.precision]
+    if side.difference > most:
+        raise Failed(f"{side.name} answers wrongly: scores differ by {side.difference:.3g}, right is at most {most:g}")
 
 
 def _wait_answers(child: "subprocess.Popen[bytes]", port: int, protocol: Protocol, subject: Subject, log: Path) -> None:
@@ -291,7 +211,8 @@ def _wait_answers(child: "subprocess.Popen[bytes]", port: int, protocol: Protoco
             connection.close()
             if response.status == 200:
                 return
-            raise Failed(f"{log.stem} answers {response.status}: {content[:500]!r}")
+            if response.status not in _STARTING:
+                raise Failed(f"{log.stem} answers {response.status}: {content[:500]!r}")
         time.sleep(0.1)
     raise Failed(f"{log.stem} did not start:\n{log.read_text(errors='replace')[-1500:]}")
 
@@ -300,62 +221,105 @@ def _wait_answers(child: "subprocess.Popen[bytes]", port: int, protocol: Protoco
 
 
 @contextmanager
-def by_hand(subject: Subject, environment: ServerEnvironment, work: Path) -> Iterator[Side]:
-    """Runs Triton with a hand-written `model.py` and a minimal configuration."""
-    import onnx
-
-    signature = signature_of(onnx.load(subject.folder / "model.onnx", load_external_data=False))
-    config = pb.ModelConfig(name="by_hand", backend="python", max_batch_size=_MAX_BATCH)
-    inputs = ((spec, config.input) for spec in signature.inputs)
-    for spec, field_ in (*inputs, (signature.outputs[0], config.output)):
-        field_.add(name=spec.name, data_type=datatype_value(spec.datatype), dims=spec.shape[1:])
-    config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
-    folder = work / "by-hand" / "by_hand"
-    (folder / "1").mkdir(parents=True)
-    for file in subject.folder.glob("model.onnx*"):
-        shutil.copyfile(file, folder / "1" / file.name)
-    shutil.copyfile(_RIVALS / "triton_model.py", folder / "1" / "model.py")
-    (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
-    defaults = Features(cache_mb=0, http_threads=HTTP_THREADS)
-    with private_triton("triton-default", subject, folder, environment, work, defaults) as side:
+def triton_default(subject: Subject, environment: ServerEnvironment, work: Path) -> Iterator[Side]:
+    """Runs Triton's ONNX Runtime backend with the configuration that its documentation starts with."""
+    folder = triton_package(subject, work / "default")
+    with private_triton("triton-default", subject, folder, environment, work, _DEFAULT) as side:
         yield side
 
 
 @contextmanager
+def triton_analyzer(subject: Subject, environment: ServerEnvironment, work: Path) -> Iterator[Side]:
+    """Runs the same with the batch size and instances that Model Analyzer's quick mode finds best.
+
+    Raises:
+        Failed: Model Analyzer can't be installed or found nothing.
+    """
+    bounds = Bounds(instances=4, max_batch=_MAX_BATCH, concurrency=64, window_ms=500)
+    folder = triton_package(subject, work / "analyzed")
+    signature = _signature(subject)
+    samples = split({signature.inputs[0].name: subject.samples})
+    requests = PerfAnalyzer(environment).write_requests(work / "analyzer-requests.json", signature, samples)
+    with private_server(environment, folder.parent, _DEFAULT, log=work / "analyzer.log") as server:
+        outcome = analyze(server, environment, folder.name, bounds, work / "analyzer", "quick", requests)
+    if outcome.why:
+        raise Failed(outcome.why)
+    settings = {"max_batch": outcome.max_batch, "instances": outcome.instances}
+    tuned = triton_package(subject, work / "tuned", **settings)
+    with private_triton("triton-analyzer", subject, tuned, environment, work, _DEFAULT) as side:
+        yield replace(side, settings=settings | {"search_s": round(outcome.seconds, 1)})
+
+
+TRITONS = {"triton-default": triton_default, "triton-analyzer": triton_analyzer}
+
+
+def triton_package(subject: Subject, repository: Path, *, max_batch: int = _MAX_BATCH, instances: int = 0) -> Path:
+    """Writes a package of the exported fp32 model with dynamic batching and Triton's defaults; returns its folder.
+
+    That is what Triton's guide to performance starts with. Without `instances`, Triton decides on them.
+    """
+    signature = _signature(subject)
+    config = pb.ModelConfig(name="model", backend="onnxruntime", max_batch_size=max_batch)
+    if instances:
+        config.instance_group.add(count=instances, kind=pb.ModelInstanceGroup.KIND_CPU)
+    config.default_model_filename = "model.onnx"
+    config.dynamic_batching.SetInParent()
+    inputs = ((spec, config.input) for spec in signature.inputs)
+    for spec, field_ in (*inputs, (signature.outputs[0], config.output)):
+        field_.add(name=spec.name, data_type=datatype_value(spec.datatype), dims=spec.shape[1:])
+    folder = repository / "model"
+    (folder / "1").mkdir(parents=True)
+    for file in subject.folder.glob("model.onnx*"):
+        shutil.copyfile(file, folder / "1" / file.name)
+    (folder / "config.pbtxt").write_text(text_format.MessageToString(config))
+    return folder
+
+
+def _signature(subject: Subject) -> Signature:
+    import onnx
+
+    return signature_of(onnx.load(subject.folder / "model.onnx", load_external_data=False))
+
+
+@contextmanager
 def private_triton(
-    name: str, subject: Subject, model: Path, environment: ServerEnvironment, work: Path, features: Features
-) -> Iterator[Side]:
+    name: str, subject: Subject, model: Path, environment: ServerEnvironment, work: Path, features: Features,
+    precision: str = "fp32",
+) -> Iterator[Side]:  # fmt: skip
     """Runs a bundled server for the model folder `model`."""
     log = work / f"{name}.log"
     with private_server(environment, model.parent, features, log=log) as server:
         with TritonClient(server.grpc) as client:
             client.load(model.name)
-        yield _triton(name, subject, server.process, server.ports.http, server.grpc, model.name)
+        yield _triton(name, subject, server.process, server.ports.http, server.grpc, model.name, precision)
 
 
 @contextmanager
 def champion_with(
-    backend: Path, subject: Subject, model: Path, environment: ServerEnvironment, work: Path
+    backend: Path, subject: Subject, model: Path, environment: ServerEnvironment, work: Path, precision: str
 ) -> Iterator[Side]:
     """Runs the champion's package with another `model.py`, to measure a change of the backend."""
     folder = Path(tempfile.mkdtemp(dir=work)) / model.name
     shutil.copytree(model, folder)
     for file in folder.glob("*/model.py"):
         shutil.copyfile(backend, file)
-    with private_triton(f"shiplift:{backend.stem}", subject, folder, environment, work, Features()) as side:
+    name = f"shiplift:{backend.stem}"
+    with private_triton(name, subject, folder, environment, work, Features(), precision) as side:
         yield side
 
 
 def production(subject: Subject, champion: Champion, process: Process, http_port: int, grpc: str) -> Side:
     """Shiplift's champion, as served in production."""
-    return _triton("shiplift", subject, process, http_port, grpc, champion.name)
+    return _triton("shiplift", subject, process, http_port, grpc, champion.name, champion.report["precision"])
 
 
-def _triton(name: str, subject: Subject, process: Process, port: int, grpc: str, model: str) -> Side:
+def _triton(
+    name: str, subject: Subject, process: Process, port: int, grpc: str, model: str, precision: str
+) -> Side:  # fmt: skip
     with TritonClient(grpc) as client:
         signature = client.signature(model)
     protocol = triton_protocol(model, signature)
-    return checked_side(name, subject, protocol, process, port, {}, model)
+    return checked_side(name, subject, protocol, process, port, {}, precision=precision, model=model)
 
 
 def _get(port: int, path: str) -> bytes:

@@ -50,6 +50,7 @@ class Subject:
     samples: NDArray[Any]
     answers: NDArray[Any]
     about: str
+    torch: bool  # whether it has a torch form
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,10 @@ def release(home: Path, running: stack.Stack, name: str, folder: Path, *, quick:
     report = _wait_for(Releases(home), release_name(name, version, ""))
     if report.exit_code:
         raise Failed(f"the release of {name} ended with {report.exit_code}: {report.reason}")
-    subject = Subject(name=name, folder=folder, samples=model.samples, answers=model.answers, about=model.about)
+    subject = Subject(
+        name=name, folder=folder, samples=model.samples, answers=model.answers, about=model.about,
+        torch=model.spec["kind"] == "torch",
+    )  # fmt: skip
     registry = Registry(running.registry_uri)
     logged = registry.download_model(registry.version(name, version), folder / "logged", limit_mb=16384)
     decisions = _decisions(home, running, report, folder)

@@ -1,0 +1,112 @@
+"""How the sides of `make bench` are talked to: HTTP/1.1 requests with one sample each, and their answers.
+
+Every server gets the fastest format that it accepts, because the format is not what is compared.
+"""
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+HOST = "127.0.0.1"
+Decode = Callable[[bytes, dict[str, str]], NDArray[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Protocol:
+    """How to talk to a side: the path, the encoding of a sample as headers and body, and the decoding of an answer."""
+
+    path: str
+    encode: Callable[[NDArray[Any]], tuple[dict[str, str], bytes]]
+    decode: Decode
+    textual: bool = False  # numbers are text, so answers have no fixed length
+
+
+def raw_protocol(answers: NDArray[Any]) -> Protocol:
+    """Raw tensors, both ways."""
+    return Protocol(
+        path="/predict",
+        encode=lambda sample: ({"Content-Type": "application/octet-stream"}, sample[None].tobytes()),
+        decode=lambda body, _: np.frombuffer(body, np.float32).reshape(1, *answers.shape[1:]),
+    )
+
+
+def mlflow_protocol() -> Protocol:
+    """`/invocations` with `inputs`, which MLflow's documentation recommends for tensors."""
+    return Protocol(
+        path="/invocations",
+        encode=lambda sample: (
+            {"Content-Type": "application/json"}, json.dumps({"inputs": [sample.tolist()]}).encode(),
+        ),
+        decode=lambda body, _: _from_mlflow(json.loads(body)["predictions"]),
+        textual=True,
+    )  # fmt: skip
+
+
+def _from_mlflow(predictions: Any) -> NDArray[Any]:
+    values = [next(iter(row.values())) if isinstance(row, dict) else row for row in predictions]
+    return np.asarray(values, np.float32).reshape(1, -1)
+
+
+def triton_protocol(model: str, signature: Any) -> Protocol:
+    """KServe v2 with Triton's binary extension, requesting only the first output."""
+    first_input, first_output = signature.inputs[0], signature.outputs[0]
+
+    def encode(sample: NDArray[Any]) -> tuple[dict[str, str], bytes]:
+        body = sample[None].tobytes()
+        head = json.dumps({
+            "inputs": [{"name": first_input.name, "shape": [1, *sample.shape], "datatype": first_input.datatype,
+                        "parameters": {"binary_data_size": len(body)}}],
+            "outputs": [{"name": first_output.name, "parameters": {"binary_data": True}}],
+        }).encode()  # fmt: skip
+        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
+        return headers, head + body
+
+    def decode(body: bytes, headers: dict[str, str]) -> NDArray[Any]:
+        length = int(headers["inference-header-content-length"])
+        shape = json.loads(body[:length])["outputs"][0]["shape"]
+        return np.frombuffer(body[length:], np.float32).reshape(shape)
+
+    return Protocol(path=f"/v2/models/{model}/infer", encode=encode, decode=decode)
+
+
+def request_bytes(port: int, path: str, headers: dict[str, str], body: bytes) -> bytes:
+    """A complete HTTP/1.1 request."""
+    lines = {"Host": f"{HOST}:{port}", **headers, "Content-Length": str(len(body))}
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"POST {path} HTTP/1.1\r\n{head}\r\n".encode() + body
+
+
+def base64_protocol(answers: NDArray[Any]) -> Protocol:
+    """A list of samples as base64 in JSON, both ways: the cheapest form where bodies must be JSON."""
+    return Protocol(
+        path="/predict",
+        encode=lambda sample: ({"Content-Type": "application/json"}, json.dumps({"samples": [_text(sample)]}).encode()),
+        decode=lambda body, _: _floats(json.loads(body)[0], answers),
+    )
+
+
+def mlserver_protocol(answers: NDArray[Any]) -> Protocol:
+    """KServe v2 without Triton's binary extension, which MLServer lacks: a tensor of base64, which it decodes."""
+
+    def encode(sample: NDArray[Any]) -> tuple[dict[str, str], bytes]:
+        tensor = {"name": "samples", "shape": [1], "datatype": "BYTES", "data": [_text(sample)]}
+        body = {"id": "0", "inputs": [tensor | {"parameters": {"content_type": "base64"}}]}
+        return {"Content-Type": "application/json"}, json.dumps(body).encode()
+
+    return Protocol(
+        path="/v2/models/model/infer", encode=encode,
+        decode=lambda body, _: _floats(json.loads(body)["outputs"][0]["data"][0], answers),
+    )  # fmt: skip
+
+
+def _text(sample: NDArray[Any]) -> str:
+    return base64.b64encode(sample.tobytes()).decode()
+
+
+def _floats(text: str, answers: NDArray[Any]) -> NDArray[Any]:
+    return np.frombuffer(base64.b64decode(text), np.float32).reshape(1, *answers.shape[1:])
