@@ -2,11 +2,12 @@
 
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.options import Engine, ModelVersion, Namespace
-from shiplift.pipelines.commands.releases.release_order import tell_if_promoted
 
 
 def cancel(name: ModelVersion, engine: Engine = None, namespace: Namespace = None) -> None:
     """Cancel a version's release; nothing half-deployed is left behind. Example: `shiplift cancel digits/4`"""
+    from shiplift.pipelines.commands.releases.release_order import tell_if_promoted  # noqa: PLC0415 - --help is instant
+
     chosen = edge.engine(engine, namespace)
     stopped = chosen.cancel(*edge.version_of(name))
     if stopped:
