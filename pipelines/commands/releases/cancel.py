@@ -6,7 +6,7 @@ from shiplift.pipelines.commands.options import Engine, ModelVersion, Namespace
 
 def cancel(name: ModelVersion, engine: Engine = None, namespace: Namespace = None) -> None:
     """Cancel a version's release; nothing half-deployed is left behind. Example: `shiplift cancel digits/4`"""
-    from shiplift.pipelines.commands.releases.release_order import tell_if_promoted  # noqa: PLC0415 - --help is instant
+    from shiplift.pipelines.commands.releases.release_order import tell_if_promoted
 
     chosen = edge.engine(engine, namespace)
     stopped = chosen.cancel(*edge.version_of(name))
