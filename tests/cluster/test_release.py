@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -405,10 +406,12 @@ def pods_of(lab: Lab, name: str, template: str) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", ["admit", "tune", "deploy", "load_test"])
 @pytest.mark.usefixtures("released")
-def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, stage: str) -> None:
+def test_cancelled_in_a_stage_it_leaves_nothing_behind(lab: Lab, tmp_path: Path, stage: str) -> None:
     champion = lab.registry.alias(MODEL, CHAMPION)
     other = 1 if champion == 2 else 2
-    name = json.loads(rerun(lab, f"{MODEL}/{other}", "--allow-older"))["name"]
+    spec = tmp_path / "shiplift.yaml"  # a load test that no earlier release has run, and that takes a while
+    spec.write_text(SPEC.replace("open_loop_s: 0", "open_loop_s: 30, seed: 7"))
+    name = json.loads(rerun(lab, f"{MODEL}/{other}", "--allow-older", "--spec", str(spec)))["name"]
     pod_of(lab, name, stage)
     lab.kube.shiplift("cancel", f"{MODEL}/{other}", "--engine", "argo", "--namespace", lab.namespace)
     assert ended(lab, name)["status"]["phase"] == "Failed"
