@@ -112,8 +112,15 @@ def _environment() -> Environment:
 
 def _quoted(value: str | dict[str, str]) -> str:
     """A text, or a mapping of texts, as a line of quoted YAML, so that no text can add YAML of its own."""
-    return yaml.safe_dump(dict(value) if isinstance(value, dict) else str(value), default_style='"',
-                          default_flow_style=True, width=10**9).strip()  # fmt: skip
+    return yaml.dump(dict(value) if isinstance(value, dict) else str(value), Dumper=_Dumper, default_style='"',
+                     default_flow_style=True, width=10**9).strip()  # fmt: skip
+
+
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's own. Hera changes the safe one for the whole process, so that texts of several lines become blocks."""
+
+
+_Dumper.add_representer(str, yaml.representer.SafeRepresenter.represent_str)
 
 
 def _context(values: Values) -> dict[str, object]:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
-from shiplift.runtime.model.python import environments
 from shiplift.runtime.serving.triton import native
 from shiplift.runtime.serving.triton.requirements import REQUIREMENTS
 
@@ -46,11 +45,6 @@ class ServerEnvironment:
     def backends(self) -> Path:
         """The folder of the backends: ours, and Python's with its stub for this version of Python."""
         return self.root / "backends"
-
-    @property
-    def environments(self) -> Path:
-        """The folder of Python models' environments."""
-        return environments.beside(self.root)
 
     @property
     def caches(self) -> Path:

@@ -183,7 +183,8 @@ class Engines:
         out = self._home / "out" / str(len(self._nodes))
         names = {"site", "request", *stage.takes} - {Ending.parameter()}
         words = itertools.chain(*((f"--{name}", parameters[name]) for name in names))
-        code = pod.run(pod.parse([stage.name, "--out", str(out), "--workflow", NAME, *words]))
+        of = ["--workflow", NAME] if Ending.parameter() in stage.takes else []
+        code = pod.run(pod.parse([stage.name, "--out", str(out), *of, *words]))
         names_out = [stage.gives.parameter(), StageRuns.parameter(), Failure.parameter()]
         outputs = {name: file.read_text() for name in names_out if (file := out / f"{name}.json").is_file()}
         self._nodes.append(
