@@ -277,7 +277,7 @@ def _finish_shielded(walk: _Walk) -> None:
     Raises:
         Temporary: what it needs does not answer.
     """
-    call, half_way = walk.call, shield.unfinished(_workflow(walk.call), RELEASE)
+    call, half_way = walk.call, shield.unfinished(partial(_workflow, walk.call), RELEASE, patience_s=shield.PATIENCE_S)
     if half_way is None:
         return
     stage, site = half_way.stage, call.arguments.get(Site.parameter())

@@ -7,7 +7,8 @@ the other. The exit handler runs a stage that has begun and not ended once more,
 can be killed at any line and run again.
 """
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -17,10 +18,14 @@ from shiplift.pipelines.engines.argo.layout import dashed
 from shiplift.pipelines.engines.argo.workflows import SHIELDED, inputs, nodes, outputs
 from shiplift.pipelines.graph import Pipeline, Stage
 from shiplift.runtime.base.errors import Cancelled, Temporary
+from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.release import StageRun, StageRuns
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
+
+PATIENCE_S = 120.0
+_POLL_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +75,32 @@ def told(workflow: Object, stages: Iterable[Stage]) -> StageRuns:
     return _read(workflow) if _is_stopped(workflow) and among(stages) else StageRuns()
 
 
-def unfinished(workflow: Object, pipeline: Pipeline) -> Unfinished | None:
-    """The shielded stage that a stopped Workflow left half-way; None if there is none, or its pod left no records."""
+def is_half_way(workflow: Object) -> bool:
+    """Whether a shielded stage was under way when the Workflow was stopped."""
+    return _is_stopped(workflow) and bool(_read(workflow).under_way)
+
+
+def unfinished(
+    look: Callable[[], Object], pipeline: Pipeline, *, patience_s: float, sleep: Callable[[float], None] = time.sleep
+) -> Unfinished | None:
+    """The shielded stage that a stopped Workflow left half-way; None if there is none, or its pod left no records.
+
+    Argo reports what a killed pod left some time after it has started the exit handler. So this waits for the records.
+    """
+    waited = 0.0
+    while is_half_way(body := look()):
+        if half_way := _with_records(body, pipeline):
+            return half_way
+        if waited >= patience_s:
+            break
+        progress("waiting for the records of the pod that was stopped")
+        sleep(_POLL_S)
+        waited += _POLL_S
+    return None
+
+
+def _with_records(workflow: Object, pipeline: Pipeline) -> Unfinished | None:
     runs = _read(workflow)
-    if not _is_stopped(workflow) or not runs.under_way:
-        return None
     pod = next(pod for pod in pods.flat(pods.of(pipeline)) if runs.under_way in {stage.name for stage in pod.stages})
     stage = next(stage for stage in pod.stages if stage.name == runs.under_way)
     attempts = [node for node in nodes(workflow.get("status", {})) if node.get("templateName") == dashed(pod.name)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shiplift.pipelines.engines.argo import pod
+from shiplift.pipelines.engines.argo import pod, shield
 from shiplift.pipelines.engines.argo.ending import ending_of
 from shiplift.pipelines.engines.argo.workflows import SHIELDED
 from shiplift.pipelines.graph import Pipeline, Placement, Stage
@@ -138,6 +138,7 @@ def exit_handler(
         "release", inputs=(Asked,), stages=(Stage(move, Placement(shielded=True, keep="never")),), on_exit=last
     )
     monkeypatch.setattr(pod, "RELEASE", release)
+    monkeypatch.setattr(shield, "PATIENCE_S", 0.0)
     monkeypatch.setattr(pod, "_api", lambda _call: server.api())
     call = pod.Call(stages=(last,), out=home / "out", arguments={"site": site(home)}, workflow=NAME)
     code, file = pod.run(call), home / "out" / "concluded.json"
@@ -178,6 +179,22 @@ def test_while_what_it_needs_is_away_the_exit_handler_is_tried_again(
     killed(server, asked='{"text": "here"}')
     assert exit_handler(server, tmp_path, monkeypatch, move) == (Temporary.exit_code, {})
     assert said(server).under_way == "move"
+
+
+def test_records_that_argo_reports_late_are_waited_for(server: ApiServer) -> None:
+    def move(asked: Asked) -> Moved:
+        return Moved(text=asked.text)
+
+    def reported(_seconds: float) -> None:
+        killed(server, asked='{"text": "here"}')
+
+    release = Pipeline("release", inputs=(Asked,), stages=(Stage(move, Placement(shielded=True, keep="never")),))
+    killed(server)
+    half_way = shield.unfinished(lambda: server.workflows[NAME], release, patience_s=5, sleep=reported)
+    assert half_way is not None
+    assert half_way.texts["asked"] == '{"text": "here"}'
+    killed(server)
+    assert shield.unfinished(lambda: server.workflows[NAME], release, patience_s=5, sleep=lambda _: None) is None
 
 
 @pytest.mark.parametrize("missing", ["shutdown", "record", "begun"])
