@@ -1,6 +1,7 @@
 """Golden files: the `golden` fixture compares generated text with a file, and `make golden` rewrites those files.
 
-Tests also can't import a room by its bare name: that works in a checkout, but not in an installation.
+Tests also can't import a room by its bare name: that works in a checkout, but not in an installation. And no property
+test fails because an example took long: speed is compared in `benchmarks/`.
 """
 
 import difflib
@@ -9,11 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 FOLDER = Path(__file__).with_name("golden")
 
 for room in ("pipelines", "runtime", "steps", "templates"):
     sys.modules[room] = None  # type: ignore[assignment] # every import of it fails, by a string too
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
