@@ -97,7 +97,7 @@ def test_a_version_whose_signature_determines_no_example_is_not_admitted(lab: La
     refused(lab, "without-example", version, 30, "its signature determines none: 'x' is of the shape (-1, -1)")
 
 
-def test_an_unknown_flavor_is_not_admitted(lab: Lab) -> None:
+def test_a_python_model_is_not_admitted_unless_the_spec_accepts_its_code(lab: Lab) -> None:
     class Twice(lab.mlflow.pyfunc.PythonModel):  # type: ignore[name-defined, misc]
         def predict(self, context, model_input, params=None):  # type: ignore[no-untyped-def]
             return model_input * 2
@@ -110,7 +110,7 @@ def test_an_unknown_flavor_is_not_admitted(lab: Lab) -> None:
         )
 
     version = lab.log("pyfunc", log_model)
-    refused(lab, "pyfunc", version, 30, "python_function", "onnx, pytorch, sklearn")
+    refused(lab, "pyfunc", version, 30, "`python: refuse`", "`admission: {python: sandbox}`")
 
 
 def test_a_truncated_onnx_file_is_not_admitted(lab: Lab, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from mlflow.models import infer_signature
 
+from shiplift.pipelines.engines.local import stack
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, ServerFailed, SpecInvalid, Temporary
 from shiplift.runtime.model.python.resolving import resolve
 from shiplift.runtime.serving.discovery import ServedModel
@@ -95,7 +96,7 @@ def test_a_python_model_is_served_and_answers_what_pyfunc_answers(lab: Lab, vers
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_request_on_which_the_code_misbehaves_fails_alone(lab: Lab, version: int, attack: str) -> None:
     code, told = ATTACKS[attack]
-    model, server = served(lab), lab.running.processes["triton"]
+    model, server = served(lab), stack.require(lab.home).processes["triton"]  # other tests restart it
     bad, good = rows(1), rows(3)
     bad[0, 0] = 1000 + code
     with ThreadPoolExecutor() as pool:
@@ -109,8 +110,8 @@ def test_a_request_on_which_the_code_misbehaves_fails_alone(lab: Lab, version: i
         else:
             np.testing.assert_array_equal(answer.result()["output"], expected(good))
     np.testing.assert_array_equal(until(lambda: answered(model, good))["output"], expected(good))
-    assert lab.running.runs("triton")
-    assert lab.running.processes["triton"] == server
+    assert stack.require(lab.home).runs("triton")
+    assert stack.require(lab.home).processes["triton"] == server
 
 
 # --- other ways to log one -------------------------------------------------------------------------------------------
