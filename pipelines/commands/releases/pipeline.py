@@ -28,11 +28,12 @@ def pipeline(
     """
     from shiplift.pipelines.commands.releases import pipeline_check
 
-    composed = pipeline_check.compose(edge.engine(engine, namespace), file, edge.read(file))
+    chosen = edge.engine(engine, namespace)
+    composed = pipeline_check.compose(chosen, file, edge.read(file))
     if action == "build":
         from shiplift.pipelines.commands.releases import pipeline_build
 
-        built = pipeline_build.build(edge.engine(engine, namespace), composed, out)
+        built = pipeline_build.build(chosen, composed, out)
         edge.print_result(built, pipeline_build.show, as_json=as_json)
         return
     if mermaid:

@@ -75,11 +75,6 @@ def told(workflow: Object, stages: Iterable[Stage]) -> StageRuns:
     return _read(workflow) if _is_stopped(workflow) and among(stages) else StageRuns()
 
 
-def is_half_way(workflow: Object) -> bool:
-    """Whether a shielded stage was under way when the Workflow was stopped."""
-    return _is_stopped(workflow) and bool(_read(workflow).under_way)
-
-
 def unfinished(
     look: Callable[[], Object], pipeline: Pipeline, *, patience_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> Unfinished | None:
@@ -88,7 +83,7 @@ def unfinished(
     Argo reports what a killed pod left some time after it has started the exit handler. So this waits for the records.
     """
     waited = 0.0
-    while is_half_way(body := look()):
+    while _is_half_way(body := look()):
         if half_way := _with_records(body, pipeline):
             return half_way
         if waited >= patience_s:
@@ -97,6 +92,10 @@ def unfinished(
         sleep(_POLL_S)
         waited += _POLL_S
     return None
+
+
+def _is_half_way(workflow: Object) -> bool:
+    return _is_stopped(workflow) and bool(_read(workflow).under_way)
 
 
 def _with_records(workflow: Object, pipeline: Pipeline) -> Unfinished | None:
