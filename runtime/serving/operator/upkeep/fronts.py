@@ -52,7 +52,7 @@ def next_look_s(again_s: float, observed: Observed, told: ServiceStatus, evidenc
         asked = observed.gateway.accepts and not _is_back(observed, evidence)
         answered = asked and bool(routes) and not any(beat.misses for beat in routes)
         return 0.0 if answered else again_s
-    if any(beat.misses >= LIMIT for beat in routes):
+    if told.holds(ConditionType.READY) and any(beat.misses >= LIMIT for beat in routes):
         return 0.0
     return min(again_s, AGAIN_S) if any(beat.misses for beat in routes) else again_s
 
@@ -63,8 +63,9 @@ def _says_failed(status: ServiceStatus) -> bool:
 
 
 def _is_back(observed: Observed, evidence: Evidence) -> bool:
-    """Whether no route was asked since the gateway takes connections again."""
-    return bool(observed.address) and observed.gateway.accepts and observed.gateway.changed_at > evidence.routes_at
+    """Whether no route was asked since the gateway takes connections again, and one will be."""
+    asks = observed.spec is not None and observed.spec.heartbeat.interval_seconds > 0
+    return asks and observed.gateway.accepts and observed.gateway.changed_at > evidence.routes_at
 
 
 def asked(evidence: Evidence, now: float) -> Evidence:

@@ -123,3 +123,28 @@ def test_the_last_pod_answers_while_it_ends() -> None:
     world.turn()
     assert not world.status.holds(ConditionType.AVAILABLE)
     assert not world.status.holds(ConditionType.READY)
+
+
+def test_without_a_heartbeat_a_gateway_that_takes_connections_again_is_enough() -> None:
+    world = serving()
+    world.want(heartbeat=world.spec.heartbeat.model_copy(update={"interval_seconds": 0}))
+    world.run(10)
+    world.gateway = GatewaySeen(accepts=False, changed_at=world.now)
+    world.turn()
+    assert not world.status.holds(ConditionType.READY)
+    world.gateway = GatewaySeen(accepts=True, changed_at=world.now)
+    world.turn()
+    assert world.status.holds(ConditionType.READY)
+
+
+def test_routes_that_fail_because_there_are_no_pods_cause_no_rush() -> None:
+    world = serving()
+    world.broken.add(name_of(1))
+    world.answers.update(dict.fromkeys(("gRPC", "HTTP", "HTTP by path"), "does not answer"))
+    world.run(20)
+    assert world.status.condition(ConditionType.READY).reason is Reason.NO_PODS  # type: ignore[union-attr]
+    began, looks = world.now, 0
+    while world.now < began + 10:
+        world.turn()
+        looks += 1
+    assert looks <= 22
