@@ -15,7 +15,7 @@ from shiplift.runtime.serving.operator.observed import GatewaySeen
 
 POLL_S = 0.2
 _AGAIN_S = 0.05  # a connection that fails is tried once more: one lost packet is no outage
-_CONNECT_S = 1.0
+_CONNECT_S, _LONGER_S = 0.25, 0.5
 
 
 class GatewayWatch:
@@ -47,13 +47,15 @@ class GatewayWatch:
         return True
 
     def _accepts(self, address: str) -> bool:
-        if all(_connects(address, port) for port in self._ports):
+        if all(_connects(address, port, _CONNECT_S) for port in self._ports):
             return True
+        if not self._seen.accepts:
+            return False
         time.sleep(_AGAIN_S)
-        return all(_connects(address, port) for port in self._ports)
+        return all(_connects(address, port, _LONGER_S) for port in self._ports)
 
 
-def _connects(address: str, port: int) -> bool:
-    with suppress(OSError), socket.create_connection((address, port), timeout=_CONNECT_S):
+def _connects(address: str, port: int, timeout_s: float) -> bool:
+    with suppress(OSError), socket.create_connection((address, port), timeout=timeout_s):
         return True
     return False

@@ -187,16 +187,21 @@ class Loop:
         if told.revision != observed.status.revision:
             self._list_soon.set()
         again_s = next_look_s(decision.again_s, observed, told, service.evidence)
-        told = told if again_s else self._tell(observed, told, service)
+        if not again_s:
+            told = self._tell(replace(observed, status=told), service, fresh=bool(decision.apply))
         self._metrics.seen.look(observed, service.evidence, told)
         return again_s
 
-    def _tell(self, observed: Observed, told: ServiceStatus, service: _Service) -> ServiceStatus:
-        """Writes the status as it is after what was just measured; for all else, the objects are looked at first."""
-        now = replace(observed, status=told, evidence=service.evidence, now=time.time())
+    def _tell(self, observed: Observed, service: _Service, *, fresh: bool) -> ServiceStatus:
+        """Writes the status as it is after what was just measured; for all else, the objects are looked at first.
+
+        `fresh`: for this, too, since some were just applied.
+        """
+        seen = self._observed(observed.name, service, None) if fresh else observed
+        now = replace(seen or observed, status=observed.status, evidence=service.evidence, now=time.time())
         decision = self._decide(now)
         if decision.status is None:
-            return told
+            return now.status
         only_told = Decision(evidence=service.evidence, status=decision.status, events=decision.events)
         service.evidence = self._actor.act(now, only_told)
         return decision.status

@@ -67,11 +67,12 @@ def next_action(observed: Observed) -> Decision:
     bodies = _wanted(observed, spec, step)
     again = wanted.front(observed, spec, step.weights) if _failed(observed, step) else []
     apply = [body for body in bodies if body in again or not is_right(body, observed)]
-    evidence = step.evidence.moved() if _moves_traffic(observed, spec, step, apply) else step.evidence
+    repaired = _repaired(observed, step, apply)
+    evidence = _after_writing(observed, spec, step, apply, repaired)
     moves = moving(observed, evidence)
     again_s = 0.5 if apply else min(moves.again_s, step.again_s)
     upkeep = chores(observed, step.weights, moves.evidence, again_s, busy=bool(apply) and not again)
-    status = with_server(observed, status_of(observed, step, repaired=_repaired(observed, step, apply)))
+    status = with_server(observed, status_of(observed, step, repaired=repaired))
     surplus = _to_delete(observed, spec, step, bodies)
     decision = Decision(
         evidence=upkeep.evidence,
@@ -95,6 +96,21 @@ def _wanted(observed: Observed, spec: ServiceSpec, step: Step) -> list[Object]:
 def _failed(observed: Observed, step: Step) -> bool:
     """Whether the front has just failed although it looks right: then it is written again once."""
     return step.moved and fronts.just_failed(observed.evidence)
+
+
+def _after_writing(
+    observed: Observed, spec: ServiceSpec, step: Step, apply: Sequence[Object], repaired: Sequence[Object]
+) -> Evidence:  # fmt: skip
+    """What is still known once these objects are applied, some of them because somebody changed or deleted them.
+
+    Where no route led elsewhere, nobody else can have got the traffic: that each route answers again is enough.
+    """
+    put_back = any(map(leads_traffic, repaired))
+    if put_back and step.moved and not shares.leads_elsewhere(observed, spec.revision):
+        return step.evidence.put_back(observed.now)
+    if _moves_traffic(observed, spec, step, apply):
+        return replace(step.evidence.moved(), put_back_at=observed.now if put_back else step.evidence.put_back_at)
+    return step.evidence
 
 
 def _moves_traffic(observed: Observed, spec: ServiceSpec, step: Step, apply: Sequence[Object]) -> bool:

@@ -157,7 +157,8 @@ class Evidence:
 
     `waiting`: since when a revision's pods are waited for. `answers`: why a revision's golden answers are wrong, empty
     if they are right. `verified`: the revision that was seen to answer all requests; None if this process has not
-    looked yet. `restarts`: when the heartbeat replaced pods. `beats` are by pod. `moves` are what is known of each
+    looked yet. `restarts`: when the heartbeat replaced pods. `put_back_at`: when what leads traffic was put back as it
+    should be. `beats` are by pod. `moves` are what is known of each
     group's way between its own pods and shared servers.
     """
 
@@ -173,6 +174,7 @@ class Evidence:
     beaten_at: float = 0
     routes: Mapping[Route, Beat] = field(default_factory=dict)
     routes_at: float = 0
+    put_back_at: float = 0
     restarts: tuple[float, ...] = ()
     traffic: Traffic = Traffic()
     latency: Latency = Latency()
@@ -190,3 +192,7 @@ class Evidence:
     def moved(self) -> "Evidence":
         """After the front's objects were written: what was measured through it no longer counts."""
         return replace(self, share=None, hold=None, verified="", routes={})
+
+    def put_back(self, now: float) -> "Evidence":
+        """After the front's objects were put back as they were: every route has to answer again."""
+        return replace(self, share=None, hold=None, routes={}, put_back_at=now)

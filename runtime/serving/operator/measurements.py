@@ -59,12 +59,14 @@ class AskRoutes:
     """One request on every route, which one of these versions should answer: fills `Evidence.routes`.
 
     `revision` is the one whose golden requests are sent. With `asleep` it is the activator that should answer, and
-    nothing reaches a pod.
+    nothing reaches a pod. `patience_s`: a route that does not answer is asked again for so long, also while a request
+    hangs.
     """
 
     revision: str
     versions: tuple[int, ...]
     asleep: bool = False
+    patience_s: float = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -59,6 +59,12 @@ def has_traffic(observed: Observed, revision: str) -> bool:
     return any(by_revision(observed, weights_of(body)).get(revision) for body in fronts(observed))
 
 
+def leads_elsewhere(observed: Observed, revision: str) -> bool:
+    """Whether any live route sends requests to another revision than this one."""
+    weights = (by_revision(observed, weights_of(body)) for body in fronts(observed))
+    return any(percent for each in weights for name, percent in each.items() if name != revision)
+
+
 def main(observed: Observed, weights: Weights, *, avoid: str = "") -> str:
     """The revision to rely on: not the one to `avoid` if there is another, one that has traffic, then ready pods."""
 

@@ -65,7 +65,9 @@ class TritonClient:
         self.address = address
         self._timeout_s = timeout_s
         self._key = {"triton-grpc-protocol-shiplift": repository_key} if repository_key else None
-        options = [("grpc.default_authority", authority)] if authority else None
+        # Connections of its own: clients that share one also share the pause after it could not be made.
+        options: list[tuple[str, str | int]] = [("grpc.use_local_subchannel_pool", 1)]
+        options += [("grpc.default_authority", authority)] if authority else []
         self._client = triton.InferenceServerClient(address, ssl=secure, channel_args=options)
 
     def __enter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 
 import httpx
@@ -18,6 +19,8 @@ from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.http_client import TritonHttpClient
 
+_AGAIN_S = 0.05  # after an answer that is not right
+_HANGS_S = 0.25  # after that, the next request is sent; each time after twice as long
 _SAMPLE_S = 20.0  # for all requests of a sample: a slow model gets fewer
 _STARTING = ("StatusCode.UNIMPLEMENTED", "StatusCode.UNAVAILABLE", "StatusCode.NOT_FOUND")  # a proxy without the route
 Connecting = Callable[[Observed, Package, Arrays, float], AbstractContextManager[Callable[[], int]]]
@@ -74,6 +77,33 @@ def answer_of(send: Callable[[], int], versions: Sequence[int]) -> str:
         return f"does not answer: {_line(error)}"
     wanted = " or ".join(map(str, versions))
     return "" if version in versions else f"is answered by version {version} instead of {wanted}"
+
+
+def first_right(ask: Callable[[], str], patience_s: float) -> str:
+    """Asks until an answer is right, for so long; returns what was wrong with the last one, empty if nothing.
+
+    A request that hangs, as on a connection to a proxy that has just gone, does not hold up the next one.
+    """
+    if not patience_s:
+        return ask()
+    ends, pause_s, last = time.monotonic() + patience_s, _HANGS_S, ""
+    pool = ThreadPoolExecutor(thread_name_prefix="ask")
+    asked: set[Future[str]] = set()
+    try:
+        while True:
+            asked.add(pool.submit(ask))
+            answered, asked = wait(asked, timeout=pause_s, return_when=FIRST_COMPLETED)
+            pause_s *= 1 if answered else 2  # hanging requests stay few
+            for answer in answered:
+                last = answer.result()
+                if not last:
+                    return ""
+            if answered and time.monotonic() > ends:
+                return last
+            if answered:
+                time.sleep(_AGAIN_S)
+    finally:
+        pool.shutdown(wait=False)
 
 
 def _is_starting(error: Exception) -> bool:

@@ -22,7 +22,7 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
 from shiplift.runtime.serving.operator.cluster.counters import counters_of, requests_between
-from shiplift.runtime.serving.operator.cluster.front_clients import CLIENTS, answer_of, sample_of
+from shiplift.runtime.serving.operator.cluster.front_clients import CLIENTS, answer_of, first_right, sample_of
 from shiplift.runtime.serving.operator.cluster.latencies import demand_of, latencies_of
 from shiplift.runtime.serving.operator.cluster.sleeping import asleep_on
 from shiplift.runtime.serving.operator.evidence import Evidence, Protocol, Route, Sample
@@ -140,11 +140,14 @@ class Measurer:
         package = groups[0].package
         row = {} if wanted.asleep else _row(package, self._golden_of(groups[0]))
 
+        def once(route: Route) -> str:
+            with CLIENTS[route](observed, package, row, _BEAT_S) as send:
+                return answer_of(send, wanted.versions)
+
         def ask(route: Route) -> str:
             if wanted.asleep:
                 return asleep_on(observed, route, _BEAT_S)
-            with CLIENTS[route](observed, package, row, _BEAT_S) as send:
-                return answer_of(send, wanted.versions)
+            return first_right(lambda: once(route), wanted.patience_s)
 
         routes: list[Route] = list(CLIENTS) if observed.cluster.gateway else list(_PROTOCOLS)
         with ThreadPoolExecutor(len(routes)) as pool:

@@ -27,15 +27,17 @@ class Chores:
 def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: float, *, busy: bool = False) -> Chores:
     """What upkeep asks of a service with these traffic shares.
 
-    `busy`: its objects are being changed. Then they are looked at again before anybody is asked, which takes a while.
+    `busy`: its objects are being changed. Then they are looked at again before its pods are asked, which takes a while.
     """
     evidence = _tidied(observed, evidence)
-    pods, routes = ((), ()) if busy else (heartbeat.due(observed, weights), fronts.due(observed, weights))
+    pods = () if busy else heartbeat.due(observed, weights)
+    changing = busy and evidence.put_back_at < observed.now
+    routes = () if changing else fronts.due(replace(observed, evidence=evidence), weights)
     evidence = replace(evidence, beaten_at=observed.now) if pods else evidence
     evidence = fronts.asked(evidence, observed.now) if routes else evidence
     done = Chores(
         evidence=evidence, again_s=min(_again_s(observed, evidence, again_s), bursts.again_s(observed, weights)),
-        measure=(*pods, *routes, *latency.due(observed, weights), *bursts.due(observed, weights)),
+        measure=(*routes, *pods, *latency.due(observed, weights), *bursts.due(observed, weights)),
         delete=tuple(retirement.to_delete(observed)),
     )  # fmt: skip
     return _replacing(observed, weights, done)

@@ -9,6 +9,8 @@ from shiplift.runtime.serving.operator.resources import ConditionType, Reason, S
 
 LIMIT = 2  # misses in a row: the second look follows at once
 AGAIN_S = 0.5
+_PATIENCE_S = 1.0  # for routes that are expected back: the moment at which they answer is to be told
+_FAILED = (Reason.ROUTE_FAILED, Reason.REPAIRING)
 
 
 def due(observed: Observed, weights: Weights) -> tuple[AskRoutes, ...]:
@@ -23,7 +25,9 @@ def due(observed: Observed, weights: Weights) -> tuple[AskRoutes, ...]:
         return ()
     packages = [package for name in weights if (package := observed.package(name))]
     versions, asleep = tuple(sorted({package.version for package in packages})), bool(observed.activation)
-    return (AskRoutes(revision=revision, versions=versions, asleep=asleep),)
+    expected = _says_failed(observed.status) or _is_back(observed, observed.evidence)
+    patience_s = _PATIENCE_S if expected else 0
+    return (AskRoutes(revision=revision, versions=versions, asleep=asleep, patience_s=patience_s),)
 
 
 def problem(observed: Observed, evidence: Evidence) -> str:
@@ -31,7 +35,9 @@ def problem(observed: Observed, evidence: Evidence) -> str:
     if not observed.gateway.accepts:
         return f"the gateway takes no connections at {observed.address}"
     if _is_back(observed, evidence):
-        return "the gateway takes connections again, and no route has answered yet"
+        put_back = evidence.put_back_at > observed.gateway.changed_at
+        what = "what leads traffic was put back" if put_back else "the gateway takes connections again"
+        return f"{what}, and no route has answered yet"
     limit = 1 if _says_failed(observed.status) else LIMIT  # what has failed is not back half-way
     wrong = [f"{route}: {beat.message}" for route, beat in evidence.routes.items() if beat.misses >= limit]
     return "; ".join(sorted(wrong))
@@ -59,13 +65,14 @@ def next_look_s(again_s: float, observed: Observed, told: ServiceStatus, evidenc
 
 def _says_failed(status: ServiceStatus) -> bool:
     ready = status.condition(ConditionType.READY)
-    return ready is not None and ready.reason is Reason.ROUTE_FAILED
+    return ready is not None and ready.reason in _FAILED
 
 
 def _is_back(observed: Observed, evidence: Evidence) -> bool:
-    """Whether no route was asked since the gateway takes connections again, and one will be."""
+    """Whether no route was asked since the gateway takes connections again or what leads there was put back."""
     asks = observed.spec is not None and observed.spec.heartbeat.interval_seconds > 0
-    return asks and observed.gateway.accepts and observed.gateway.changed_at > evidence.routes_at
+    changed_at = max(observed.gateway.changed_at, evidence.put_back_at)
+    return asks and observed.gateway.accepts and changed_at > evidence.routes_at
 
 
 def asked(evidence: Evidence, now: float) -> Evidence:

@@ -19,7 +19,7 @@ from shiplift.runtime.serving.operator.observed import GatewaySeen
 from shiplift.runtime.serving.operator.resources import ConditionType, ServiceStatus
 from tests.unit.api_server import running
 from tests.unit.examples import site
-from tests.unit.runtime.serving.operator.world import World, cluster
+from tests.unit.runtime.serving.operator.world import ROUTES, World, cluster
 
 
 class Name(str):
@@ -268,3 +268,21 @@ def test_what_a_route_answers_is_told_in_the_same_look() -> None:
     loop.turn("digits")
     assert world.status.holds(ConditionType.READY)
     assert set(world.writes) == {"status"}
+
+
+def test_a_route_that_was_deleted_serves_again_after_one_look_and_the_status_says_both() -> None:
+    world = World()
+    world.run(60, until=World.settled)
+    every: Any = OfWorld(world)
+    loop = Loop(every, every, OperatorMetrics())
+    loop.turn("digits")
+    del world.live[ROUTES[0]]
+    world.writes.clear()
+    world.events.clear()
+    loop.turn("digits")
+    assert world.live[ROUTES[0]]
+    assert world.status.holds(ConditionType.READY)
+    assert world.writes == ["apply GRPCRoute digits", "status", "status"]
+    assert [event.split(":")[0] for event in world.events if event.startswith("Ready")] == [
+        "Ready is False", "Ready is True"
+    ]  # fmt: skip

@@ -1,5 +1,7 @@
 """Counting answers and telling failures apart; the rest of measuring needs servers, and is tested on a cluster."""
 
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,6 +16,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.operator.cluster import front_clients, measuring
+from shiplift.runtime.serving.operator.cluster.front_clients import first_right
 from shiplift.runtime.serving.operator.cluster.measuring import Measurer
 from shiplift.runtime.serving.operator.evidence import Counters, Evidence, Route
 from shiplift.runtime.serving.operator.measurements import AskFront, AskPods, AskRoutes
@@ -155,3 +158,43 @@ def test_every_route_is_asked(
     assert set(evidence.routes) == {"gRPC", "HTTP", "HTTP by path"}
     assert {beat.misses for beat in evidence.routes.values()} == {2 if expected else 0}
     assert all(expected in beat.message for beat in evidence.routes.values())
+
+
+def test_a_request_that_hangs_does_not_hold_up_the_next_one() -> None:
+    asked, hangs = [], threading.Event()
+
+    def ask() -> str:
+        asked.append(time.monotonic())
+        if len(asked) == 1:
+            hangs.wait(10)
+            return "does not answer: it hung"
+        return ""
+
+    try:
+        assert first_right(ask, 1.0) == ""
+        assert len(asked) == 2
+        assert asked[1] - asked[0] < 2
+    finally:
+        hangs.set()
+
+
+def test_patience_ends_with_what_was_wrong_with_the_last_answer() -> None:
+    asked = []
+
+    def ask() -> str:
+        asked.append(time.monotonic())
+        return f"does not answer: {len(asked)}"
+
+    assert first_right(ask, 0.3) == f"does not answer: {len(asked)}"
+    assert len(asked) >= 2
+    asked.clear()
+    assert first_right(ask, 0) == "does not answer: 1"
+
+
+def test_a_route_is_asked_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    servers, world = Servers(monkeypatch, versions=(1, 1)), World()
+    servers.error = InferenceServerException("404")
+    threading.Timer(0.2, lambda: setattr(servers, "error", None)).start()
+    wanted = AskRoutes(revision=name_of(1), versions=(1,), patience_s=5)
+    evidence = Measurer(golden=golden).measure(world.look(), wanted, Evidence())
+    assert [beat.misses for beat in evidence.routes.values()] == [0, 0, 0]

@@ -3,7 +3,8 @@
 import pytest
 
 from shiplift.runtime.serving.kubernetes.objects.front import weights_of
-from shiplift.runtime.serving.operator.evidence import Route
+from shiplift.runtime.serving.operator.evidence import Key, Route
+from shiplift.runtime.serving.operator.measurements import AskRoutes
 from shiplift.runtime.serving.operator.observed import GatewaySeen
 from shiplift.runtime.serving.operator.resources import ConditionType, Reason
 from tests.unit.runtime.serving.operator.world import ROUTES, World, name_of
@@ -99,6 +100,50 @@ def test_it_is_ready_again_once_a_route_has_answered_through_it() -> None:
     world.turn()
     world.gateway = GatewaySeen(accepts=True, changed_at=world.now)
     assert seconds_until_ready(world) <= 0.5
+
+
+@pytest.mark.parametrize("key", ROUTES)
+def test_a_route_that_was_deleted_is_put_back_and_asked_in_the_same_look(key: Key) -> None:
+    world = serving()
+    del world.live[key]
+    world.turn()
+    assert key in world.live
+    ready = world.status.condition(ConditionType.READY)
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", Reason.REPAIRING)
+    assert world.evidence.routes  # asked after it was put back
+    assert world.last is not None
+    asked = [each for each in world.last.measure if isinstance(each, AskRoutes)]
+    assert asked[0].patience_s > 0
+    world.turn()
+    assert world.status.holds(ConditionType.READY)
+    assert world.evidence.verified == name_of(1)
+
+
+def test_a_route_that_was_put_back_and_does_not_answer_is_not_called_ready() -> None:
+    world = serving()
+    del world.live[ROUTES[1]]
+    world.answers["HTTP"] = "does not answer: 404"
+    world.run(5)
+    ready = world.status.condition(ConditionType.READY)
+    assert ready is not None
+    assert (ready.status, ready.reason) == ("False", Reason.ROUTE_FAILED)
+    assert "HTTP: does not answer: 404" in ready.message
+    world.answers.clear()
+    assert seconds_until_ready(world) <= 1.0
+
+
+def test_a_route_that_led_elsewhere_is_verified_again_request_by_request() -> None:
+    world = World()
+    world.run(60, until=World.settled)
+    world.want(2)
+    world.run(300, until=lambda w: w.status.weight == 100 and w.status.revision == name_of(2))
+    backends = [name_of(1), name_of(2)]
+    assert set(weights_of(world.live[ROUTES[1]])) <= set(backends)
+    rule = world.live[ROUTES[1]]["spec"]["rules"][0]
+    rule["backendRefs"] = [{**rule["backendRefs"][0], "name": name_of(1), "weight": 100}]
+    world.turn()
+    assert world.evidence.verified == ""
 
 
 def seconds_until_ready(world: World) -> float:
