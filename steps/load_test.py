@@ -25,7 +25,7 @@ from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.measure import comparing, requests, sweep
 from shiplift.runtime.measure.cancellations import cancelled
 from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
-from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.records.model import RecordedRequests
@@ -107,6 +107,8 @@ def load_test(
         if problem := requests.batch_problem(serving, load):
             raise DataInvalid(problem, do="Set `load: {batch: 1}`, or a size that the model takes.")
     place = staging(site, package.model, package.version)
+    if recorded_requests.file is None:
+        load = requests.with_lengths(load, package, _golden(store, package))
     with scratch_folder(Path(site.home)) as folder:
         test = _LoadTest(site=site, generator=load_generator(site, load.protocol), load=load, work=folder)
 
@@ -264,8 +266,12 @@ def _write_requests(
     path = test.work / f"{side}.json"
     if recorded_requests.file is not None:
         return _write_recorded(test, store, package, recorded_requests.file, recorded_requests.name, path)
-    golden = load_npz(store.read_from_tree(package.repository, GOLDEN))
-    return requests.write(test.generator, path, package, golden, test.load)
+    load = requests.fitting(test.load, package.signature) if side == "champion" else test.load
+    return requests.write(test.generator, path, package, _golden(store, package), load)
+
+
+def _golden(store: ArtifactStore, package: Package) -> Arrays:
+    return load_npz(store.read_from_tree(package.repository, GOLDEN))
 
 
 def _write_recorded(

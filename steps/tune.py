@@ -17,6 +17,7 @@ from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.bench import Bench
+from shiplift.runtime.search.buckets import lengths_sent
 from shiplift.runtime.search.goal import goal_of
 from shiplift.runtime.search.lateness import late_after_ms
 from shiplift.runtime.search.planner import Search
@@ -56,7 +57,7 @@ def tune(
         learned = Path(site.home) / "journal" / _history_key(packages, target, bench.hardware)
         with lessons(site, f"best configurations of {learned.name}", learned):
             history = Journal(learned / "best.jsonl", Trial)
-            space = space_of(packages.packages, search_space, serving, bench.cores)
+            space = space_of(packages.packages, search_space, serving, bench.cores, workbench.lengths)
             goal = goal_of(search_space, latency_target, 1 if target.gpu else bench.cores)
             search = Search(space, goal, warm_start=_best_configurations(history))
             exhausted = _explore(workbench, search, journal)
@@ -68,6 +69,7 @@ def tune(
     return Tuned(
         target=target.name, package=tuned_package, best=best, late_after_ms=late_after,
         trials=search.best_trials(_REPORTED), exhausted=exhausted,
+        lengths=lengths_sent(workbench.lengths, best.config.buckets),
         configurations=len({(trial.variant, trial.config) for trial in search.trials}),
         raw=store.put_bytes(json_lines(trial.model_dump(mode="json") for trial in search.trials)),
     )  # fmt: skip

@@ -22,6 +22,7 @@ REQUESTS = "requests.json"
 _GENERATED = 32
 _SEQUENCE = "sequence_id"  # Triton's parameter of a KServe request
 _MAX_RECORDED = 1024  # perf_analyzer holds all of them in memory and sends them in turn
+_SHORTEST = 16  # without lengths in the spec: the shortest requests are this share of the example
 
 
 def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays, load: Load) -> Path:
@@ -30,11 +31,44 @@ def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays
     Raises:
         DataInvalid: the spec's shapes do not fit the model.
     """
-    signature = package.signature
-    example = {spec.name: golden[f"input/{spec.name}"] for spec in signature.inputs}
+    signature, example = package.signature, _example(package, golden)
     if package.sequences:
         return generator.write_sequences(path, signature, synthetic_sequences(example, signature, load))
     return generator.write_requests(path, signature, synthetic(example, signature, load))
+
+
+def with_lengths(load: Load, package: Package, golden: Arrays) -> Load:
+    """The load with lengths to draw, even if the spec gives none, for a package that pads requests.
+
+    They are mostly short and rarely as long as the example, as texts are.
+    """
+    pad = package.padding.pad if package.padding else {}
+    if load.shapes or load.batch > 1 or not pad:
+        return load
+    longest = max(1, *(golden[f"input/{name}"].shape[1] for name in pad))
+    shapes = tuple(
+        DynamicShape(input=name, distribution="lognormal", low=max(1, longest // _SHORTEST), high=longest) for name in pad
+    )
+    return load.model_copy(update={"shapes": shapes})
+
+
+def fitting(load: Load, signature: Signature) -> Load:
+    """The load without lengths of dimensions that another version of the model does not have."""
+    shapes = tuple(shape for shape in load.shapes if _is_dynamic(shape, signature))
+    return load.model_copy(update={"shapes": shapes})
+
+
+def lengths(package: Package, golden: Arrays, load: Load) -> tuple[int, ...]:
+    """The lengths of the requests that `write` generates; none if the package does not pad requests.
+
+    Raises:
+        DataInvalid: the spec's shapes do not fit the model.
+    """
+    if package.padding is None or not package.padding.pad:
+        return ()
+    name = next(iter(package.padding.pad))
+    samples = synthetic(_example(package, golden), package.signature, load)
+    return tuple(sample[name].shape[0] for sample in samples)
 
 
 def batch_problem(package: Package, load: Load) -> str:
@@ -62,6 +96,10 @@ def write_logged(
     else:
         generator.write_requests(path, signature, recorded(body, name, signature, limits))
     return {}
+
+
+def _example(package: Package, golden: Arrays) -> Arrays:
+    return {spec.name: golden[f"input/{spec.name}"] for spec in package.signature.inputs}
 
 
 def split(arrays: Arrays, *, limit: int = _GENERATED) -> list[Arrays]:
@@ -182,8 +220,7 @@ def _lengths(load: Load, rng: np.random.Generator) -> dict[tuple[str, int], int]
 
 
 def _check_shape(shape: DynamicShape, signature: Signature) -> None:
-    spec = next((spec for spec in signature.inputs if spec.name == shape.input), None)
-    if spec is None or shape.axis >= len(spec.shape) or spec.shape[shape.axis] != -1:
+    if not _is_dynamic(shape, signature):
         dynamic = [
             f"{spec.name} axis {axis}" for spec in signature.inputs for axis, size in enumerate(spec.shape)
             if axis and size == -1
@@ -192,6 +229,12 @@ def _check_shape(shape: DynamicShape, signature: Signature) -> None:
             f"`load.shapes` sets lengths of {shape.input!r} axis {shape.axis}, which is not a dynamic dimension",
             do=f"The model's dynamic dimensions are: {', '.join(dynamic) or 'none'}.",
         )
+
+
+def _is_dynamic(shape: DynamicShape, signature: Signature) -> bool:
+    """Whether the shape's input and dimension exist, and have any size."""
+    spec = next((spec for spec in signature.inputs if spec.name == shape.input), None)
+    return spec is not None and shape.axis < len(spec.shape) and spec.shape[shape.axis] == -1
 
 
 def _bodies(body: bytes, signature: Signature) -> Iterator[Arrays]:

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.model import onnx_models, openvino_models
+from shiplift.runtime.model import onnx_models, openvino_models, padding
 from shiplift.runtime.model.sequences import answer_sequence
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz, load_npz
 from shiplift.runtime.model.text.fronts import load_front
@@ -22,11 +22,13 @@ def answer_golden(
     outputs: list[str],
     states: dict[str, dict[str, Any]],
     text: str,
+    lengths: dict[str, Any] | None,
     out: str,
 ) -> dict[str, Any]:
     """Answers the golden requests with each of `models`; writes `out/INDEX.npz` with the `outputs` by name.
 
-    A model is an ONNX `file`, and the `engine` and `precision` that answer.
+    A model is an ONNX `file`, and the `engine` and `precision` that answer. With `lengths`, padding is proven for each of
+    `models` that has a tolerance there, and what is proven returned by its index.
 
     The requests are the `inputs` in the NPZ `reference`, one sample each, since int8 answers may round differently in a
     larger batch. For a model with `states` (the output of each, by the input's name) they are the steps of a sequence.
@@ -39,25 +41,57 @@ def answer_golden(
     arrays = load_npz(Path(reference))
     requests = batch_of({name: arrays[f"input/{name}"] for name in inputs}, SAMPLES)
     if text:
-        return _answer_texts(models, outputs, requests, Path(text), Path(out))
+        return _answer_texts(models, outputs, requests, Path(text), lengths, Path(out))
     carried = {name: TensorSpec.model_validate(output) for name, output in states.items()}
+    proofs: dict[str, Any] = {}
     for index, model in enumerate(models):
-        answers = answer_sequence(_session(outputs=outputs, **model), requests, carried)
+        running = _session(outputs=outputs, **model)
+        answers = answer_sequence(running, requests, carried)
         (Path(out) / f"{index}.npz").write_bytes(dump_npz(answers))
-    return {"answered": len(models)}
+        proofs |= _proof(running, requests, index, lengths)
+    return {"answered": len(models), "padding": proofs}
 
 
 def _answer_texts(
-    models: list[dict[str, Any]], outputs: list[str], requests: Arrays, front: Path, out: Path
-) -> dict[str, Any]:
-    """Each text's answers, one by one."""
+    models: list[dict[str, Any]], outputs: list[str], requests: Arrays, front: Path, lengths: dict[str, Any] | None,
+    out: Path,
+) -> dict[str, Any]:  # fmt: skip
+    """Each text's answers, one by one; padding is proven with the tokens of the longest."""
     around, _ = load_front(front)
     samples = around.samples(requests)
+    proofs: dict[str, Any] = {}
     for index, model in enumerate(models):
         session = _session(outputs=outputs, **model)
         answers = [around.run([sample], lambda feeds: onnx_models.answer(session, feeds)) for sample in samples]  # noqa: B023
         (out / f"{index}.npz").write_bytes(dump_npz(concatenate(answers)))
-    return {"answered": len(models)}
+        if lengths:
+            proofs |= _text_proof(session, around, samples, index, lengths)
+    return {"answered": len(models), "padding": proofs}
+
+
+def _text_proof(
+    running: Any, around: Any, samples: list[Any], index: int, lengths: dict[str, Any]
+) -> dict[str, Any]:  # fmt: skip
+    """The same for a text model: its tokenizer knows what fills up; `lengths` of the tokens are kept for tuning."""
+    tokens = around.encode(around.read(samples))
+    longest = max(tokens, key=lambda encoding: len(encoding.ids))
+    pad = around.padding()
+    buckets = [bucket for bucket in lengths["buckets"] if bucket <= around.settings["max_tokens"]]
+    proof = _proof(running, around.feeds([longest]), index, lengths | {"pad": pad, "buckets": buckets})
+    sizes = tuple(len(encoding.ids) for encoding in tokens)
+    return {key: value | {"pad": {}, "cut": (), "lengths": sizes} for key, value in proof.items()}
+
+
+def _proof(running: Any, example: Arrays, index: int, lengths: dict[str, Any] | None) -> dict[str, Any]:
+    """What is proven of a model: a `Padding` as JSON by its index; empty if nothing is asked."""
+    tolerance = (lengths or {}).get("tolerances", {}).get(str(index))
+    if lengths is None or tolerance is None:
+        return {}
+    progress("proving that padding changes no answer")
+    proven = padding.prove(
+        running, example, lengths["pad"], lengths["buckets"], tolerance, every=bool(lengths["every"])
+    )  # fmt: skip
+    return {str(index): proven.model_dump(mode="json")}
 
 
 def _session(*, file: str, engine: Engine, precision: Precision, outputs: list[str]) -> Any:

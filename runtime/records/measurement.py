@@ -42,12 +42,27 @@ class Trial(Variant):
     cost_per_million: float | None = None
 
 
+class LengthsSent(Record):
+    """The lengths of the requests that tuning sent, and how much of what the server computed was padding, in percent.
+
+    `one_length_percent` is what it would be if every request had the longest one's length.
+    """
+
+    requests: int
+    shortest: int
+    median: int
+    longest: int
+    buckets: tuple[int, ...]
+    padding_percent: float
+    one_length_percent: float
+
+
 class Tuned(Record):
     """The package with the best configuration found, and the trials measured: all of them, or the best few of many.
 
     `configurations` is how many distinct ones were measured. `raw` holds every trial as gzipped JSON lines.
     `exhausted`: the search finished before its time ran out. A request that waited for `late_after_ms` lets others go
-    first (0: requests are answered in turn).
+    first (0: requests are answered in turn). `lengths` is there if the spec asks for buckets of lengths.
     """
 
     target: str
@@ -58,6 +73,7 @@ class Tuned(Record):
     raw: Artifact | None = volatile(None)
     exhausted: bool = volatile(default=False)
     late_after_ms: float = volatile(0.0)
+    lengths: LengthsSent | None = volatile(None)
 
 
 class LoadPoint(Record):

@@ -17,12 +17,31 @@ ONE_TARGET = "one target serves per machine, the first in `targets` that can run
 
 
 class ServingConfig(Record):
-    """What tuning decides: one point of the search space."""
+    """What tuning decides: one point of the search space.
+
+    Requests are padded to the smallest of the `buckets` that holds them; none: only requests of equal length share a
+    batch.
+    """
 
     max_batch: int = Field(ge=1)
     queue_delay_us: int = Field(ge=0)
     instances: int = Field(ge=1)
     threads: int = Field(ge=1)
+    buckets: tuple[int, ...] = ()
+
+
+class Padding(Record):
+    """How a package pads its requests to common lengths: the value for each input, and the outputs that are cut back.
+
+    It is proven that padding to each of `buckets` changes no answer. `refused` says why there are none. `pad` has no
+    inputs if the model takes text, since its tokenizer knows; `lengths` are then the example texts', in tokens.
+    """
+
+    pad: dict[str, float] = Field(default_factory=dict)
+    cut: tuple[str, ...] = ()
+    buckets: tuple[int, ...] = ()
+    refused: str = ""
+    lengths: tuple[int, ...] = ()
 
 
 class Nodes(Record):
@@ -50,6 +69,7 @@ class Package(Variant):
     """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
 
     `sequences`: the model is stateful, so each request belongs to a sequence; the golden ones are the steps of one.
+    `padding` is there if the spec asks for buckets of lengths.
     `environment` is what a Python model runs in: servers need it beside their own.
     """
 
@@ -67,6 +87,7 @@ class Package(Variant):
     validation: str = ""
     slices: tuple[Slice, ...] = ()
     sequences: bool = False
+    padding: Padding | None = None
     environment: PythonEnvironment | None = None
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())

@@ -52,6 +52,7 @@ class CostModel:
         instances, threads = math.log2(config.instances), math.log2(config.threads)
         oversubscription = max(0.0, math.log2(config.instances * config.threads / cores))
         one_hot = [float(point.package.variant == package.variant) for package in self._space.packages]
+        one_hot += [float(config.buckets == buckets) for buckets in self._space.buckets[1:]]
         products = [instances * threads, batch * delay / 8]
         return [batch, batch**2 / 8, delay, instances, threads, oversubscription, *products, *one_hot]
 

@@ -120,7 +120,7 @@ class Search:
     def _rules(self) -> tuple[Point, ...]:
         """The two ways to fill a machine with full batches: an instance per core, or one instance on all cores.
 
-        Both use the engine and the precision that are best so far.
+        Both use the engine and the precision that are best so far; the first is tried with each set of buckets.
         """
         if self._rule_points is None:
             space, best = self.space, self._best()
@@ -129,7 +129,11 @@ class Search:
             filling = [index for index, (i, t) in enumerate(space.placements) if i * t == full and 1 in (i, t)]
             most_instances_first = sorted(filling, key=lambda index: -space.placements[index][0])[:2]
             largest = len(space.max_batch) - 1
-            self._rule_points = tuple(space.point(package, largest, 0, index) for index in most_instances_first)
+            sets = range(len(space.buckets))
+            self._rule_points = (
+                *(space.point(package, largest, 0, index) for index in most_instances_first),
+                *(space.point(package, largest, 0, index, at) for index in most_instances_first[:1] for at in sets),
+            )
         return self._rule_points
 
     # --- Optuna ---
@@ -146,7 +150,7 @@ class Search:
     def _distributions(self) -> dict[str, Any]:
         from optuna.distributions import CategoricalDistribution, IntDistribution  # noqa: PLC0415 - see `_study`
 
-        unordered = {"package", "placement"}
+        unordered = {"package", "placement", "buckets"}
         return {
             name: CategoricalDistribution(tuple(axis)) if name in unordered else IntDistribution(0, len(axis) - 1)
             for name, axis in self.space.axes.items()

@@ -4,14 +4,16 @@ Instances and threads form one axis, since their product has a limit: beyond two
 each other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.model.lengths import Buckets
 from shiplift.runtime.records.precision import Engine
 from shiplift.runtime.records.serving import Package, ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.search.buckets import padded_with, sets_of
 from shiplift.runtime.serving.triton.config import least_instances
 from shiplift.runtime.spec.measurement import SearchSpace
 from shiplift.runtime.spec.serving import Serving
@@ -38,9 +40,10 @@ class Space:
     max_batch: tuple[int, ...]
     queue_delay_us: tuple[int, ...]
     placements: tuple[tuple[int, int], ...]  # instances, threads
+    buckets: tuple[Buckets, ...] = ((),)  # a package that is not proven with a set has none
     cores: int
 
-    def point(self, package: int, max_batch: int, queue_delay_us: int, placement: int) -> Point:
+    def point(self, package: int, max_batch: int, queue_delay_us: int, placement: int, buckets: int = 0) -> Point:
         """The point at these indices."""
         instances, threads = self.placements[placement]
         config = ServingConfig(
@@ -48,6 +51,7 @@ class Space:
             queue_delay_us=self.queue_delay_us[queue_delay_us],
             instances=instances,
             threads=threads,
+            buckets=padded_with(self.packages[package], self.buckets[buckets]),
         )
         return Point(self.packages[package], config)
 
@@ -59,6 +63,7 @@ class Space:
             "max_batch": range(len(self.max_batch)),
             "queue_delay_us": range(len(self.queue_delay_us)),
             "placement": range(len(self.placements)),
+            "buckets": range(len(self.buckets)),
         }
 
     def indices(self, point: Point) -> dict[str, int] | None:
@@ -70,18 +75,29 @@ class Space:
                 "max_batch": self.max_batch.index(config.max_batch),
                 "queue_delay_us": self.queue_delay_us.index(config.queue_delay_us),
                 "placement": self.placements.index((config.instances, config.threads)),
+                "buckets": self._set(point.package, config.buckets),
             }
         except ValueError:
             return None
 
     def points(self) -> Iterator[Point]:
-        """Every point."""
-        for indices in product(*self.axes.values()):
-            yield self.point(*indices)
+        """Every point, once."""
+        points = (self.point(*indices) for indices in product(*self.axes.values()))
+        yield from {point.key: point for point in points}.values()
+
+    def _set(self, package: Package, buckets: Buckets) -> int:
+        """The first index that gives a package these buckets; a `ValueError` if none does."""
+        return [padded_with(package, entry) for entry in self.buckets].index(buckets)
 
 
-def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: Serving, cores: int) -> Space:
-    """The space on a server with this many cores; a queue policy has at least the instances that it needs."""
+def space_of(
+    packages: tuple[Package, ...], search_space: SearchSpace, serving: Serving, cores: int,
+    lengths: Sequence[int] = (),
+) -> Space:  # fmt: skip
+    """The space on a server with this many cores; a queue policy has at least the instances that it needs.
+
+    `lengths` are those of the requests, if they have any.
+    """
     least = least_instances(serving, packages[0].server)
     placements = {
         (max(instances, least), threads)
@@ -93,6 +109,7 @@ def space_of(packages: tuple[Package, ...], search_space: SearchSpace, serving: 
         max_batch=batches(search_space, serving, packages[0].signature),
         queue_delay_us=tuple(sorted(set(search_space.queue_delay_us))),
         placements=tuple(sorted(placements or {(least, 1)})),
+        buckets=sets_of(packages, serving.lengths, lengths),
         cores=cores,
     )
 

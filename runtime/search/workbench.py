@@ -28,7 +28,7 @@ _ATTEMPTS = 1  # an unstable trial is only one of many
 
 @dataclass(frozen=True, kw_only=True)
 class Workbench:
-    """Everything that a trial needs."""
+    """Everything that a trial needs. `lengths` are those of the requests, if the spec asks for buckets of lengths."""
 
     bench: Bench
     generator: LoadGenerator
@@ -36,6 +36,7 @@ class Workbench:
     work: Path
     space: SearchSpace
     load: Load
+    lengths: tuple[int, ...] = ()
 
 
 @contextmanager
@@ -54,8 +55,12 @@ def open_workbench(
         start_bench(site, packages.packages, serving, work) as bench,
     ):
         golden = load_npz(store.read_from_tree(first.repository, GOLDEN))
+        load = requests.with_lengths(load, first, golden)
         file = requests.write(generator, work / "requests.json", first, golden, load)
-        yield Workbench(bench=bench, generator=generator, requests=file, work=work, space=space, load=load)
+        yield Workbench(
+            bench=bench, generator=generator, requests=file, work=work, space=space, load=load,
+            lengths=requests.lengths(first, golden, load),
+        )  # fmt: skip
 
 
 def measure_point(workbench: Workbench, search: Search, point: Point, window_ms: int) -> Trial:
@@ -119,7 +124,8 @@ def _trial(
 
 def describe(config: ServingConfig) -> str:
     """Describes a configuration in a few words; journals find their trials by this text."""
-    return (
+    text = (
         f"batch {config.max_batch}, delay {config.queue_delay_us} us, "
         f"{config.instances} x {config.threads} thread{'s' if config.threads > 1 else ''}"
     )
+    return f"{text}, lengths to {' '.join(map(str, config.buckets))}" if config.buckets else text

@@ -94,6 +94,22 @@ def _rising(sizes: tuple[int, ...]) -> tuple[int, ...]:
 
 
 BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], AfterValidator(_rising)]
+Buckets = Annotated[
+    tuple[Annotated[int, Field(ge=1, le=65536)], ...], Field(min_length=1, max_length=32), AfterValidator(_rising)
+]
+
+
+class Lengths(Section):
+    """Inputs whose first dimension after the batch varies, such as tokens: requests of different lengths share a batch.
+
+    The server pads a request to the smallest of the `buckets` that holds it, runs those of a bucket together, and cuts
+    the outputs back; a longer request is run at its own length. `pad` has such inputs with the value that fills each up,
+    such as 0 for a mask. `auto`: tuning chooses among sets of buckets, or none, by the lengths of the load test's
+    requests. Packaging proves that padding changes no answer; a model of which it does is served without buckets.
+    """
+
+    pad: dict[str, float] = Field(default_factory=dict, max_length=64)
+    buckets: Literal["auto"] | Buckets = "auto"
 
 
 class Serving(Section):
@@ -107,6 +123,8 @@ class Serving(Section):
     still can are done, so that the excess alone is late instead of everybody. Tuning sets it if the spec has that limit
     and no `queue` or `priorities`; at least two instances then serve. It is for models whose executions take tens of
     milliseconds: with faster ones and many clients, the bundled Triton's batcher can then miss a request for 500 ms.
+
+    `lengths`: see there; without it, requests of different lengths never share a batch, which is Triton's rule.
 
     An execution that takes longer than `request_timeout_s` is stopped and its requests fail, so that an input on which
     the model does not end can't keep an instance busy.
@@ -122,6 +140,7 @@ class Serving(Section):
     rate_limiter: RateLimiter | None = None
     host_policy: HostPolicy | None = None
     graph_optimization: Literal["off", "basic", "all"] = "all"
+    lengths: Lengths | None = None
     sequence_batching: SequenceBatching | None = None
     request_timeout_s: float = Field(30, ge=0.1, le=3600)
 
@@ -132,6 +151,8 @@ class Serving(Section):
             raise ValueError("`sequence_batching` excludes `priorities`, `queue` and `response_cache`, as in Triton")
         if self.sequence_batching and isinstance(self.warmup, Warmup):
             raise ValueError("`sequence_batching` excludes `warmup`: Triton can't warm up sequences")
+        if self.sequence_batching and self.lengths:
+            raise ValueError("`sequence_batching` excludes `lengths`: the requests of a sequence are not padded")
         return self
 
     @property

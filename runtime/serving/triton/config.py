@@ -15,7 +15,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from shiplift.runtime.records.precision import Engine, Precision
-from shiplift.runtime.records.serving import ServerKind, ServerNeeds, ServingConfig
+from shiplift.runtime.records.serving import Padding, ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.serving import SequenceBatching, Serving
 from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
@@ -29,6 +29,7 @@ _HINTS: dict[Precision, str] = {"bf16": "bf16", "fp16": "f16"}
 OPENVINO_CACHE = "/tmp/openvino"  # noqa: S108 - the bundled server's own: it ends with it
 _THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
 _FILES = {"tensorrt": "model.plan", "pytorch": "model.pt", "onnxruntime": "model.onnx", "openvino": "model.onnx"}
+_PAD, _CUT, _BUCKETS = "length_pad.", "length_cut.", "length_buckets"  # as in `backends/common/lengths.h`
 _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic
 
 
@@ -68,6 +69,7 @@ class ModelDescription:
     tensorrt: TensorRT = field(default_factory=TensorRT)
     gpus: tuple[int, ...] = ()
     instance_groups: tuple[InstanceGroup, ...] = ()
+    padding: Padding | None = None
 
 
 def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
@@ -82,6 +84,7 @@ def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
         _tensor(output, spec, reshaped=reshaped)
         if at == 0 and model.labels_file:
             output.label_filename = model.labels_file
+    _lengths(config, model)
     _instances(config, model, server)
     _batching(config, model)
     if model.serving.response_cache:
@@ -128,6 +131,7 @@ def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0) -> str
     model.max_batch_size = config.max_batch
     _batcher(model).max_queue_delay_microseconds = config.queue_delay_us
     model.instance_group[0].count = config.instances
+    _buckets(model, config.buckets)
     _threads(model, config)
     if late_after_ms:
         policy = model.dynamic_batching.default_queue_policy
@@ -168,6 +172,28 @@ def _tensor(entry: Any, spec: TensorSpec, *, reshaped: bool) -> None:
     entry.dims.extend(spec.shape[1:] or (1,))
     if len(spec.shape) == 1 and reshaped:
         entry.reshape.SetInParent()
+
+
+def _lengths(config: pb.ModelConfig, model: ModelDescription) -> None:
+    """Writes what each input is filled up with and which outputs are cut back, and the buckets if there are any."""
+    padding = model.padding
+    if padding is None or not padding.buckets:
+        return
+    for name, value in padding.pad.items():
+        config.parameters[f"{_PAD}{name}"].string_value = f"{value:.17g}"
+    for name in padding.cut:
+        config.parameters[f"{_CUT}{name}"].string_value = "yes"
+    _buckets(config, model.config.buckets)
+
+
+def _buckets(config: pb.ModelConfig, buckets: tuple[int, ...]) -> None:
+    """Writes the buckets; with them, Triton puts requests of any length in a batch, and the backend pads."""
+    if buckets:
+        config.parameters[_BUCKETS].string_value = ",".join(map(str, buckets))
+    elif _BUCKETS in config.parameters:
+        del config.parameters[_BUCKETS]
+    for tensor in config.input:
+        tensor.allow_ragged_batch = bool(buckets) and f"{_PAD}{tensor.name}" in config.parameters
 
 
 def _instances(config: pb.ModelConfig, model: ModelDescription, server: ServerKind) -> None:

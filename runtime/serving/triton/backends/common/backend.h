@@ -44,6 +44,7 @@ static Error *open_model(Model *model, void *triton) {
   if (!config) return no_memory();
   error = read_config(model, config);
   if (!error) error = engine_open_model(model, config);
+  if (!error) error = read_lengths(model, config);
   free(config);
   return error;
 }
@@ -85,6 +86,7 @@ static void close_instance(Instance *instance) {
   free(instance->outputs);
   free(instance->responses);
   free(instance->rows);
+  free(instance->lengths);
   free(instance);
 }
 
@@ -129,7 +131,9 @@ static Error *reserve(Instance *instance, uint32_t count) {
   if (responses) instance->responses = responses;
   int64_t *rows = realloc(instance->rows, count * sizeof *rows);
   if (rows) instance->rows = rows;
-  if (!responses || !rows) return no_memory();
+  int64_t *lengths = realloc(instance->lengths, count * sizeof *lengths);
+  if (lengths) instance->lengths = lengths;
+  if (!responses || !rows || !lengths) return no_memory();
   instance->capacity = count;
   return NULL;
 }
@@ -183,6 +187,37 @@ static Error *serve(void *triton, Instance *instance, Request **requests, uint32
   return NULL;
 }
 
+/* Answers a request that no batch takes. */
+static void refuse(void *triton, Request *request, Error *error) {
+  Response *response = NULL;
+  uint64_t now = nanoseconds();
+  log_error(TRITONBACKEND_ResponseNew(&response, request));
+  if (response) log_error(TRITONBACKEND_ResponseSend(response, RESPONSE_FINAL, error));
+  log_error(TRITONBACKEND_ModelInstanceReportStatistics(triton, request, false, now, now, now, now));
+  log_error(TRITONBACKEND_RequestRelease(request, RELEASE_ALL));
+  TRITONSERVER_ErrorDelete(error);
+}
+
+/* Runs the requests of each length together, the shortest first. */
+static Error *serve_by_length(void *triton, Instance *instance, Request **requests, uint32_t count) {
+  uint32_t usable = 0, end;
+  TRY(reserve(instance, count));
+  for (uint32_t each = 0; each < count; each++) {
+    Error *error = read_length(instance->model, requests[each], &instance->lengths[usable]);
+    if (error) refuse(triton, requests[each], error);
+    else requests[usable++] = requests[each];
+  }
+  sort_by_length(instance->model, requests, instance->lengths, usable);
+  for (uint32_t from = 0; from < usable; from = end) {
+    instance->own = instance->lengths + from;
+    instance->padded = padded_length(instance->model, *instance->own);
+    for (end = from + 1; end < usable; end++)
+      if (padded_length(instance->model, instance->lengths[end]) != instance->padded) break;
+    log_error(serve(triton, instance, requests + from, end - from));
+  }
+  return NULL;
+}
+
 /* Until `serve` starts, a returned error leaves the requests to Triton; after that, each is answered here anyway. */
 Error *TRITONBACKEND_ModelInstanceExecute(void *triton, Request **requests, uint32_t count) {
   void *state;
@@ -191,7 +226,8 @@ Error *TRITONBACKEND_ModelInstanceExecute(void *triton, Request **requests, uint
   if (!instance->placed && instance->model->pinned) /* not earlier: only this is the instance's own thread */
     sched_setaffinity(0, sizeof instance->model->cores, &instance->model->cores);
   instance->placed = true;
-  if (instance->model->max_batch > 0) return serve(triton, instance, requests, count);
+  if (instance->model->max_batch > 0)
+    return (instance->model->bucket_count ? serve_by_length : serve)(triton, instance, requests, count);
   TRY(reserve(instance, 1));
   for (uint32_t each = 0; each < count; each++) log_error(serve(triton, instance, requests + each, 1));
   return NULL;

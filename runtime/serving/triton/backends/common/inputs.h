@@ -1,7 +1,7 @@
 /* The inputs of a batch of requests, each as one tensor: read where Triton holds it, or else copied once. */
 
 #pragma once
-#include "model.h"
+#include "lengths.h"
 
 static Error *grow(Buffer *buffer, size_t size) {
   if (size <= buffer->capacity) return NULL;
@@ -40,18 +40,31 @@ static const void *in_place(const Batch *batch) {
   return error || memory == MEMORY_GPU || (uintptr_t) bytes % ENOUGH ? NULL : bytes;
 }
 
-/* Engines read as many bytes as the shape says. */
-static Error *check_size(const Batch *batch, const Tensor *tensor) {
-  uint64_t size = SIZES[tensor->type];
-  for (uint32_t dim = 0; dim < batch->rank; dim++)
-    if (batch->shape[dim] < 0 || __builtin_mul_overflow(size, (uint64_t) batch->shape[dim], &size)) size = UINT64_MAX;
-  if (size == batch->size) return NULL;
+/* The size that a shape says, in bytes; UINT64_MAX: it is none. */
+static uint64_t size_of(const int64_t *dims, uint32_t rank, int type) {
+  uint64_t size = SIZES[type];
+  for (uint32_t dim = 0; dim < rank; dim++)
+    if (dims[dim] < 0 || __builtin_mul_overflow(size, (uint64_t) dims[dim], &size)) return UINT64_MAX;
+  return size;
+}
+
+static Error *check_size(const int64_t *dims, uint32_t rank, const Tensor *tensor, uint64_t size) {
+  if (size_of(dims, rank, tensor->type) == size && size != UINT64_MAX) return NULL;
   return error_with(ERROR_INVALID_ARG, "input '%s' has a different size than its shape says", tensor->name);
 }
 
-/* Reads the shape and size of an input over all requests, and writes each request's share to `instance->rows`. */
+/* Whether a request's input has the shape of the batch's others; the batch and a padded length may differ. */
+static bool same_shape(const Batch *batch, const int64_t *dims, bool ragged) {
+  for (uint32_t dim = ragged ? 2 : 1; dim < batch->rank; dim++)
+    if (batch->shape[dim] != dims[dim]) return false;
+  return true;
+}
+
+/* Reads the shape and size of an input over all requests, and writes each request's share to `instance->rows`. Engines
+ * read as many bytes as the shape says, so it is checked; where inputs are padded, each request's own. */
 static Error *inspect_input(Instance *instance, size_t at, Request **requests, uint32_t count, Batch *batch) {
   Tensor *tensor = &instance->model->inputs.all[at];
+  bool ragged = instance->own && tensor->ragged;
   int64_t rows = 0;
   for (uint32_t each = 0; each < count; each++) {
     const char *name;
@@ -64,43 +77,59 @@ static Error *inspect_input(Instance *instance, size_t at, Request **requests, u
       return error_with(ERROR_INVALID_ARG, "input '%s' has a different data type than the model's", name);
     if (batch->rank > RANK_MOST) return error_with(ERROR_INVALID_ARG, "input '%s' has too many dimensions", name);
     if (!each) memcpy(batch->shape, dims, batch->rank * sizeof *dims);
-    else if (batch->rank && memcmp(batch->shape + 1, dims + 1, (batch->rank - 1) * sizeof *dims))
+    else if (!same_shape(batch, dims, ragged))
       return error_with(ERROR_INVALID_ARG, "requests of one batch differ in the shape of '%s'", name);
+    if (ragged) TRY(check_size(dims, batch->rank, tensor, size));
     int64_t own = batch->rank ? dims[0] : 1;
     if (!at) instance->rows[each] = own;
     rows += own;
     batch->size += size;
   }
   if (batch->rank && count > 1) batch->shape[0] = rows;
-  return check_size(batch, tensor);
+  if (!ragged) return check_size(batch->shape, batch->rank, tensor, batch->size);
+  batch->shape[1] = instance->padded;
+  batch->size = size_of(batch->shape, batch->rank, tensor->type);
+  return batch->size == UINT64_MAX ? no_memory() : NULL;
 }
 
-static Error *copy_batch(Buffer *buffer, const char *name, Request **requests, uint32_t count, uint64_t total) {
+/* Copies the input of all requests; `wide` is the size of a padded row, or 0 if none is padded. */
+static Error *copy_batch(Instance *instance, size_t at, Request **requests, uint32_t count, uint64_t total, size_t wide) {
+  Tensor *tensor = &instance->model->inputs.all[at];
+  Buffer *buffer = &instance->buffers[at];
   uint64_t filled = 0;
   TRY(grow(buffer, total ? total : 1));
   for (uint32_t each = 0; each < count; each++) {
     Input *input;
+    const char *name;
     const int64_t *dims;
     int type;
     uint32_t rank, parts;
     uint64_t size;
-    TRY(TRITONBACKEND_RequestInput(requests[each], name, &input));
+    TRY(TRITONBACKEND_RequestInput(requests[each], tensor->name, &input));
     TRY(TRITONBACKEND_InputProperties(input, &name, &type, &dims, &rank, &size, &parts));
     TRY(copy_input(input, parts, buffer->bytes + filled, size));
-    filled += size;
+    if (wide && size) spread(buffer->bytes + filled, dims[0], size / (uint64_t) dims[0], wide, tensor);
+    filled += wide ? wide * (uint64_t) dims[0] : size;
   }
   return NULL;
 }
 
+/* Whether a request that is run now is shorter than what it is padded to. */
+static bool is_padded(const Instance *instance, uint32_t count) {
+  for (uint32_t each = 0; instance->own && each < count; each++)
+    if (instance->own[each] != instance->padded) return true;
+  return false;
+}
+
 static Error *gather_input(Instance *instance, size_t at, Request **requests, uint32_t count) {
-  Tensor *tensor = &instance->model->inputs.all[at];
-  Buffer *buffer = &instance->buffers[at];
   Batch batch = {0};
   TRY(inspect_input(instance, at, requests, count, &batch));
-  const void *bytes = count == 1 ? in_place(&batch) : NULL;
+  bool padded = instance->model->inputs.all[at].ragged && is_padded(instance, count);
+  size_t wide = padded && batch.shape[0] ? batch.size / (uint64_t) batch.shape[0] : 0;
+  const void *bytes = count == 1 && !padded ? in_place(&batch) : NULL;
   if (!bytes) {
-    TRY(copy_batch(buffer, tensor->name, requests, count, batch.size));
-    bytes = buffer->bytes;
+    TRY(copy_batch(instance, at, requests, count, batch.size, wide));
+    bytes = instance->buffers[at].bytes;
   }
   return engine_give_input(instance, at, bytes, &batch);
 }

@@ -7,13 +7,17 @@
 #include "cores.h"
 #include "limit.h"
 
-typedef struct { char *name; int type; /* Triton's number */ } Tensor;
+enum { BUCKETS_MOST = 32 };
+
+/* `type` is Triton's number. A `ragged` input is filled up with `pad`, and such an output cut back. */
+typedef struct { char *name; int type; bool ragged; uint8_t pad[8]; } Tensor;
 
 typedef struct { Tensor *all; size_t count; } Tensors;
 
 typedef struct {
   char path[4096], name[256];
-  int64_t max_batch, limit_ms;
+  int64_t max_batch, limit_ms, buckets[BUCKETS_MOST];
+  size_t bucket_count;
   cpu_set_t cores;
   bool pinned;
   void *stopped, *stuck; /* metrics */
@@ -29,7 +33,9 @@ typedef struct {
   Buffer *buffers; /* one per input, for a batch */
   void **inputs, **outputs; /* a run's tensors, which the engine makes and frees */
   Response **responses;
-  int64_t *rows; /* one count per request */
+  int64_t *rows, *lengths; /* one per request; of lengths, all that Triton handed over */
+  const int64_t *own; /* the lengths of the requests that are run now, or NULL if they are not padded */
+  int64_t padded; /* the length that these are padded to */
   uint32_t capacity;
   Execution execution;
   EngineInstance engine;

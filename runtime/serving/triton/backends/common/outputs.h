@@ -1,15 +1,18 @@
 /* The outputs of a batch, written into the response of each request. */
 
 #pragma once
-#include "model.h"
+#include "inputs.h"
 
-/* Reads an output and the size of its rows; with batching it must have as many `rows` as the inputs. */
-static Error *read_answer(Instance *instance, size_t at, int64_t rows, Answer *answer) {
+/* Reads an output and the size of its rows; with batching it must have as many `rows` as the inputs, and their length if
+ * it is `cut` back. */
+static Error *read_answer(Instance *instance, size_t at, int64_t rows, bool cut, Answer *answer) {
   const char *name = instance->model->outputs.all[at].name;
   TRY(engine_read_output(instance, at, answer));
   answer->batched = instance->model->max_batch > 0;
   if (answer->batched && (!answer->rank || answer->shape[0] != rows))
     return error_with(ERROR_INTERNAL, "output '%s' has a different batch size than the inputs", name);
+  if (cut && (answer->rank < 2 || answer->shape[1] != instance->padded))
+    return error_with(ERROR_INTERNAL, "output '%s' has a different length than the inputs", name);
   answer->row = SIZES[answer->type];
   for (size_t dim = answer->batched; dim < answer->rank; dim++) answer->row *= (size_t) answer->shape[dim];
   return NULL;
@@ -28,19 +31,25 @@ static bool is_requested(Request *request, const char *name, size_t outputs) {
   return false;
 }
 
-static Error *write_output(Response *response, const char *name, Answer *answer, int64_t from, int64_t rows) {
+/* Writes `rows` of an answer, each cut back to `length`, or whole if that is -1. */
+static Error *write_output(
+    Response *response, const char *name, Answer *answer, int64_t from, int64_t rows, int64_t length) {
   Output *output;
   void *to;
   int memory = 0;
   int64_t id = 0, shape[RANK_MOST];
-  size_t size = answer->row * (size_t) rows;
+  size_t row = length < 0 ? answer->row : answer->row / (size_t) answer->shape[1] * (size_t) length;
   memcpy(shape, answer->shape, answer->rank * sizeof *shape);
   if (answer->batched) shape[0] = rows;
+  if (length >= 0) shape[1] = length;
   TRY(TRITONBACKEND_ResponseOutput(
       response, &output, name, answer->type, shape, (uint32_t) answer->rank));
-  TRY(TRITONBACKEND_OutputBuffer(output, &to, size, &memory, &id));
+  TRY(TRITONBACKEND_OutputBuffer(output, &to, row * (size_t) rows, &memory, &id));
   if (memory == MEMORY_GPU) return TRITONSERVER_ErrorNew(ERROR_UNSUPPORTED, "an output is requested in GPU memory");
-  memcpy(to, answer->bytes + answer->row * (size_t) from, size);
+  const char *bytes = answer->bytes + answer->row * (size_t) from;
+  if (row == answer->row) memcpy(to, bytes, row * (size_t) rows);
+  else for (int64_t each = 0; each < rows; each++)
+    memcpy((char *) to + row * (size_t) each, bytes + answer->row * (size_t) each, row);
   return NULL;
 }
 
@@ -50,11 +59,12 @@ static Error *write_answers(Instance *instance, Request **requests, uint32_t cou
     const char *name = outputs->all[at].name;
     Answer answer;
     int64_t from = 0;
-    TRY(read_answer(instance, at, rows, &answer));
+    bool cut = outputs->all[at].ragged && is_padded(instance, count);
+    TRY(read_answer(instance, at, rows, cut, &answer));
     for (uint32_t each = 0; each < count; each++) {
       int64_t own = answer.batched ? instance->rows[each] : 1;
       if (instance->responses[each] && is_requested(requests[each], name, outputs->count))
-        TRY(write_output(instance->responses[each], name, &answer, from, own));
+        TRY(write_output(instance->responses[each], name, &answer, from, own, cut ? instance->own[each] : -1));
       from += own;
     }
   }
