@@ -26,10 +26,11 @@ from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Exported, ModelVersion
 from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, scale_of
-from shiplift.runtime.records.serving import Champion, Package, ServingConfig
+from shiplift.runtime.records.serving import Champion, Package, Padding, ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Check, Outcome, Packages, Scored
+from shiplift.runtime.search import buckets
 from shiplift.runtime.search.space import first_config
 from shiplift.runtime.serving.python_backend import write_python_backend
 from shiplift.runtime.serving.text_backend import write_text_backend
@@ -58,7 +59,8 @@ def package(
         QuantizeFailed: a TensorRT plan is for another target.
         SandboxLimit: answering the golden requests takes more memory or time than the spec allows.
         MissingTool: the model takes text, and the library that tokenizes it is not installed here.
-        SpecInvalid: the target needs TorchScript, which was not exported; or the spec's states are not the model's.
+        SpecInvalid: the target needs TorchScript, which was not exported; or the spec's states or lengths are not the
+            model's.
     """
     judge = _Judge(
         version=model_version.version, target=target.name, candidates=candidates, quality=quality, data=data,
@@ -67,6 +69,8 @@ def package(
     checks = judge.verdict(exported)
     if any(check.verdict is not Outcome.PASS for check in checks):
         return Packages(target=target.name, packages=(), checks=checks)
+    if serving.lengths:
+        buckets.check_pad(serving.lengths, exported.signature, text=exported.text is not None)
     store = ArtifactStore(site.artifacts_uri)
     builder = _Builder(
         site=site, store=store, target=target, version=model_version, exported=exported, serving=serving,
@@ -82,12 +86,23 @@ def package(
         if candidate.model is not None and judge.passes(candidate)
     ]
     with workplace(ANSWER, Path(site.home), site.sandbox) as place:
-        answers = builder.answers(place, built, limits_of(quantization, "answering the golden requests", site.policy))
+        answered = builder.answers(place, built, limits_of(quantization, "answering the golden requests", site.policy))
         packages = tuple(
-            builder.build(place.folder / f"package-{index}", candidate, answers[index], evaluation)
+            builder.build(place.folder / f"package-{index}", candidate, answered[index], evaluation)
             for index, candidate in enumerate(built)
         )
-    return Packages(target=target.name, packages=packages, checks=checks, notes=tuple(judge.notes()))
+    notes = (*judge.notes(), *_unpadded(packages))
+    return Packages(target=target.name, packages=packages, checks=checks, notes=notes)
+
+
+def _unpadded(packages: Sequence[Package]) -> Iterator[str]:
+    """Why packages are served without the buckets that the spec asks for; engines often share a reason."""
+    refused: dict[str, list[str]] = {}
+    for built in packages:
+        if built.padding and built.padding.refused and not built.padding.buckets:
+            refused.setdefault(built.padding.refused, []).append(built.described)
+    for reason, names in refused.items():
+        yield f"no buckets of lengths for {', '.join(names)}: {reason}"
 
 
 def _servable(kept: Sequence[Candidate], target: Target, serving: Serving, *, text: bool) -> list[Candidate]:
@@ -111,6 +126,14 @@ def _servable(kept: Sequence[Candidate], target: Target, serving: Serving, *, te
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Answered:
+    """A candidate's answers to the golden requests, and what is proven about padding if the spec asks for buckets."""
+
+    outputs: Arrays
+    padding: Padding | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Builder:
     """What all packages of one target have in common."""
 
@@ -123,11 +146,12 @@ class _Builder:
     config: ServingConfig
     reference: Arrays
 
-    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: Limits) -> list[Arrays]:
+    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: Limits) -> list[_Answered]:
         """Each candidate's answers to the golden requests, from the sandbox; a Python model's are recorded already."""
         if self.exported.python:
             outputs = {spec.name: self.reference[f"output/{spec.name}"] for spec in self.exported.signature.outputs}
-            return [batch_of(outputs, golden_requests.SAMPLES) for _ in candidates]
+            recorded = batch_of(outputs, golden_requests.SAMPLES)
+            return [_Answered(outputs=recorded, padding=self._refusal(candidate)) for candidate in candidates]
         visible, states = self._visible()
         asked = [self._asked(candidate) for candidate in candidates]
         text = self.exported.text
@@ -135,7 +159,7 @@ class _Builder:
         files = {model.sha256: model for model, *_ in asked}
         folders = {digest: self.store.fetch(model, place.folder / digest) for digest, model in files.items()}
         index = {key: number for number, key in enumerate(dict.fromkeys((m.sha256, *engine) for m, *engine in asked))}
-        place.sandbox.run(
+        result, _ = place.sandbox.run(
             {
                 "models": [
                     {"file": str(folders[digest] / "model.onnx"), "engine": engine, "precision": precision}
@@ -146,15 +170,51 @@ class _Builder:
                 "outputs": [spec.name for spec in self.exported.signature.outputs],
                 "states": {name: output.model_dump(mode="json") for name, output in states.items()},
                 "text": str(self.store.fetch(text.files, place.folder / "text")) if text else "",
+                "lengths": self._lengths(candidates, [index[m.sha256, *engine] for m, *engine in asked]),
                 "out": str(place.sandbox.work),
             },
             limits,
         )
         require_regular(place.sandbox.work)
+        numbers = [index[m.sha256, *engine] for m, *engine in asked]
         return [
-            load_npz(place.sandbox.work / f"{index[model.sha256, engine, precision]}.npz")
-            for model, engine, precision in asked
+            _Answered(
+                outputs=load_npz(place.sandbox.work / f"{number}.npz"),
+                padding=self._refusal(candidate) or self._proven(result["padding"].get(str(number))),
+            )
+            for candidate, number in zip(candidates, numbers, strict=True)
         ]
+
+    def _lengths(self, candidates: Sequence[Candidate], numbers: Sequence[int]) -> dict[str, Any] | None:
+        """What the sandbox is to prove about padding, for the models of these numbers; None: nothing."""
+        lengths = self.serving.lengths
+        if lengths is None:
+            return None
+        return {
+            "pad": lengths.pad,
+            "buckets": buckets.to_prove(lengths),
+            "every": lengths.buckets != "auto",
+            "tolerances": {
+                str(number): buckets.TOLERANCE[candidate.precision]
+                for candidate, number in zip(candidates, numbers, strict=True)
+                if not self._refusal(candidate)
+            },
+        }
+
+    def _refusal(self, candidate: Candidate) -> Padding | None:
+        """Why a candidate can't pad requests, whatever a proof would say; None: it may."""
+        lengths = self.serving.lengths
+        if lengths is None:
+            return None
+        problem = "the requests of a sequence are not padded" if self.serving.sequence_batching else buckets.problem(
+            lengths, self.exported.signature, candidate.engine, self.target, text=self.exported.text is not None
+        )  # fmt: skip
+        return Padding(pad=lengths.pad, refused=problem) if problem else None
+
+    def _proven(self, proof: dict[str, Any] | None) -> Padding | None:
+        if self.serving.lengths is None:
+            return None
+        return Padding.model_validate(proof) if proof else Padding(refused="the model takes images, which have no lengths")
 
     def _asked(self, candidate: Candidate) -> tuple[Artifact, Engine, Precision]:
         """The model whose answers are the expected ones: fp32's, if nothing here runs the candidate on a CPU."""
@@ -164,7 +224,7 @@ class _Builder:
             return self.exported.model, "onnxruntime", "fp32"
         return self._model(candidate), "onnxruntime", "fp32"
 
-    def build(self, folder: Path, candidate: Candidate, answers: Arrays, evaluation: dict[str, Any]) -> Package:
+    def build(self, folder: Path, candidate: Candidate, answered: _Answered, evaluation: dict[str, Any]) -> Package:
         """The package of one candidate, made in `folder`, with golden requests that its engine answered."""
         visible, states = self._visible()
         text, python = self.exported.text, self.exported.python
@@ -172,11 +232,11 @@ class _Builder:
         if stamp := tensorrt_plans.read_stamp(model):
             tensorrt_plans.require_match(stamp, self.target)
         inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in visible.inputs}
-        golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), answers)
+        golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), answered.outputs)
         signature, golden, inputs = self._named(visible, golden, inputs)
         tree = folder / "package"
         tree.mkdir()
-        description = self._description(candidate, signature, states)
+        description = self._description(candidate, signature, states, answered.padding)
         backend = None
         if text:
             backend = write_text_backend(folder / "backend", self.store.fetch(text.files, folder / "text"))
@@ -193,7 +253,7 @@ class _Builder:
             version=self.version.version,
             engine=candidate.engine,
             precision=candidate.precision,
-            config=self.config,
+            config=description.config,
             repository=self.store.put_tree(tree),
             signature=signature,
             score=candidate.score,
@@ -201,6 +261,7 @@ class _Builder:
             samples=candidate.samples,
             slices=candidate.slices,
             sequences=bool(states),
+            padding=answered.padding,
             environment=python.environment if python else None,
             nodes=self.target.nodes,
             needs=server_needs(self.serving, self.target.server),
@@ -243,15 +304,17 @@ class _Builder:
         )
 
     def _description(
-        self, candidate: Candidate, signature: Signature, states: dict[str, TensorSpec]
+        self, candidate: Candidate, signature: Signature, states: dict[str, TensorSpec], padding: Padding | None
     ) -> ModelDescription:
+        first = buckets.declared(self.serving.lengths) if padding and padding.buckets else ()
         return ModelDescription(
             name=serving_name(self.version.name),
             version=self.version.version,
             signature=signature,
             states=states,
-            config=self.config,
+            config=self.config.model_copy(update={"buckets": first}),
             serving=self.serving,
+            padding=padding,
             gpu=self.target.gpu,
             engine=candidate.engine,
             precision=candidate.precision,

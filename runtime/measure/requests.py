@@ -59,14 +59,15 @@ def fitting(load: Load, signature: Signature) -> Load:
 
 
 def lengths(package: Package, golden: Arrays, load: Load) -> tuple[int, ...]:
-    """The lengths of the requests that `write` generates; none if the package does not pad requests.
+    """The lengths of the requests that `write` generates, of texts in tokens; none if the spec asks for no buckets.
 
     Raises:
         DataInvalid: the spec's shapes do not fit the model.
     """
-    if package.padding is None or not package.padding.pad:
-        return ()
-    name = next(iter(package.padding.pad))
+    padding = package.padding
+    if padding is None or not padding.pad:
+        return padding.lengths if padding else ()
+    name = next(iter(padding.pad))
     samples = synthetic(_example(package, golden), package.signature, load)
     return tuple(sample[name].shape[0] for sample in samples)
 

@@ -7,7 +7,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models, openvino_models, padding
 from shiplift.runtime.model.sequences import answer_sequence
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz, load_npz
-from shiplift.runtime.model.text.fronts import load_front
+from shiplift.runtime.model.text.fronts import load_front, takes_images
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.tensor import TensorSpec
 
@@ -64,7 +64,7 @@ def _answer_texts(
         session = _session(outputs=outputs, **model)
         answers = [around.run([sample], lambda feeds: onnx_models.answer(session, feeds)) for sample in samples]  # noqa: B023
         (out / f"{index}.npz").write_bytes(dump_npz(concatenate(answers)))
-        if lengths:
+        if lengths and not takes_images(front):
             proofs |= _text_proof(session, around, samples, index, lengths)
     return {"answered": len(models), "padding": proofs}
 
@@ -75,9 +75,10 @@ def _text_proof(
     """The same for a text model: its tokenizer knows what fills up; `lengths` of the tokens are kept for tuning."""
     tokens = around.encode(around.read(samples))
     longest = max(tokens, key=lambda encoding: len(encoding.ids))
-    pad = around.padding()
-    buckets = [bucket for bucket in lengths["buckets"] if bucket <= around.settings["max_tokens"]]
-    proof = _proof(running, around.feeds([longest]), index, lengths | {"pad": pad, "buckets": buckets})
+    buckets = lengths["buckets"]
+    if not lengths["every"]:
+        buckets = [bucket for bucket in buckets if bucket <= around.settings["max_tokens"]]
+    proof = _proof(running, around.feeds([longest]), index, lengths | {"pad": around.padding(), "buckets": buckets})
     sizes = tuple(len(encoding.ids) for encoding in tokens)
     return {key: value | {"pad": {}, "cut": (), "lengths": sizes} for key, value in proof.items()}
 

@@ -33,7 +33,7 @@ def prove(
     """
     proven: list[int] = []
     cut: dict[str, bool] = {}
-    refused = ""
+    refused = "" if buckets else "the model takes fewer tokens than the smallest bucket has"
     for at, bucket in enumerate(buckets):
         lengths = _lengths(buckets[at - 1] if at else 0, bucket)
         try:

@@ -16,21 +16,32 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.model.lengths import GRID, Buckets, bucket_sets, padding_percent
 from shiplift.runtime.model.tensors import numpy_type
 from shiplift.runtime.records.measurement import LengthsSent
-from shiplift.runtime.records.precision import Engine
-from shiplift.runtime.records.serving import Package, ServerKind
+from shiplift.runtime.records.precision import Engine, Precision
+from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.serving import Lengths
+from shiplift.runtime.spec.target import Target
 
 _ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")
+# How far an answer may be off once its request is padded, relative to the largest value: sums in another order, and what
+# coarser precisions make of that.
+TOLERANCE: dict[Precision, float] = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 2e-2, "int8": 2e-2, "fp8": 5e-2}
 _NAME = re.compile(r"[A-Za-z0-9_.:/-]{1,256}")  # what the backends find in a configuration without unescaping it
 
 
-def check_pad(lengths: Lengths, signature: Signature) -> None:
-    """Whether the spec's inputs are the model's, have lengths, and can hold their values.
+def check_pad(lengths: Lengths, signature: Signature, *, text: bool = False) -> None:
+    """Whether the spec's inputs are the model's, have lengths, and can hold their values; `text`: it takes text.
 
     Raises:
         SpecInvalid: one is not.
     """
+    if text and lengths.pad:
+        raise SpecInvalid(
+            "`serving.lengths.pad` names inputs, but the model takes text: its tokenizer knows what fills up",
+            do="Leave `pad` out.",
+        )
+    if text:
+        return
     if not lengths.pad:
         raise SpecInvalid(
             "`serving.lengths.pad` names no input",
@@ -50,23 +61,24 @@ def check_pad(lengths: Lengths, signature: Signature) -> None:
             )
 
 
-def problem(signature: Signature, engine: Engine, server: ServerKind) -> str:
-    """Why a model with lengths can't be served with buckets; empty: it may, if padding proves to change no answer."""
-    if server != "bundled":
+def problem(lengths: Lengths, signature: Signature, engine: Engine, target: Target, *, text: bool = False) -> str:
+    """Why a model can't be served with buckets; empty: it may, if padding proves to change no answer."""
+    if target.server != "bundled" or target.gpu:
         return "NVIDIA's backends don't pad requests, so only those of equal length share a batch"
     if engine not in _ENGINES:
         return f"{engine} pads no requests, so only those of equal length share a batch"
     if signature.batch == 1:
         return "the model takes one sample at a time"
-    tensors = (*signature.inputs, *signature.outputs)
+    return "" if text else _tensor_problem(lengths, (*signature.inputs, *signature.outputs))
+
+
+def _tensor_problem(lengths: Lengths, tensors: Sequence[TensorSpec]) -> str:
+    """Why tensors can't be padded, or cut back, along their first dimension after the batch; empty if they can."""
+    if any(spec.datatype == "BYTES" for spec in tensors):
+        return "models with texts as tensors run in the Python backend, which pads none"
     if unnamed := [spec.name for spec in tensors if not _NAME.fullmatch(spec.name)]:
         return f"the name {unnamed[0]!r} can't stand in the backend's parameters: only letters, digits and `_.:/-` can"
-    return ""
-
-
-def shape_problem(lengths: Lengths, signature: Signature) -> str:
-    """Why the inputs in `lengths.pad` can't be padded by their first dimension alone; empty if they can."""
-    wide = [spec.name for spec in signature.inputs if spec.name in lengths.pad and -1 in spec.shape[2:]]
+    wide = [spec.name for spec in tensors if spec.name in lengths.pad and -1 in spec.shape[2:]]
     return f"input {wide[0]!r} has more than one dynamic dimension after the batch" if wide else ""
 
 

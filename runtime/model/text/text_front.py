@@ -90,9 +90,16 @@ class TextFront:
             token = self.tokenizer.id_to_token(self.settings["mask_id"])
             raise BadText(f"the text has {masks} mask tokens, and needs exactly one {token}")
 
-    def feeds(self, encodings: Sequence[Encoding]) -> Arrays:
-        """The graph's inputs, int64 of shape (texts, tokens of the longest): shorter texts are padded and masked."""
-        shape = (len(encodings), max(1, *(len(encoding.ids) for encoding in encodings)))
+    def padding(self) -> dict[str, int]:
+        """What the graph's inputs are filled up with, by name."""
+        return {IDS: self.settings["pad_id"], MASK: 0} | ({TYPES: 0} if self.settings["types"] else {})
+
+    def feeds(self, encodings: Sequence[Encoding], length: int = 1) -> Arrays:
+        """The graph's inputs, int64 of shape (texts, tokens of the longest): shorter texts are padded and masked.
+
+        They have at least `length` tokens.
+        """
+        shape = (len(encodings), max(length, *(len(encoding.ids) for encoding in encodings)))
         ids, mask = np.full(shape, self.settings["pad_id"], np.int64), np.zeros(shape, np.int64)
         types = np.zeros(shape, np.int64)
         for row, encoding in enumerate(encodings):

@@ -64,12 +64,28 @@ class TritonPythonModel(OnnxModel):
         config = json.loads(args["model_config"])
         self.front = Front(Path(args["model_repository"], args["model_version"]))
         self.visible = [output["name"] for output in config["output"]]
+        buckets = config.get("parameters", {}).get("length_buckets", {}).get("string_value", "")
+        self.buckets = [int(bucket) for bucket in buckets.split(",") if bucket]
 
     def _answers(self, requests):
         read = [self._tokens(request) for request in requests]
         good = [entry for entry in read if isinstance(entry, tuple)]
-        answers = self._asked(good) if good else iter(())
+        answers = self._by_length(good) if good else iter(())
         return [next(answers) if isinstance(entry, tuple) else entry for entry in read]
+
+    def _by_length(self, entries):
+        """The answers to entries in their order; those of a bucket are asked together, padded to it."""
+        if not self.buckets:
+            return self._asked(entries)
+        groups = {}
+        for at, (_, encodings) in enumerate(entries):
+            longest = max(len(encoding.ids) for encoding in encodings)
+            length = next((bucket for bucket in self.buckets if longest <= bucket), longest)
+            groups.setdefault(length, []).append(at)
+        answers = {}
+        for length, places in sorted(groups.items()):
+            answers |= zip(places, self._asked([entries[at] for at in places], length))
+        return iter([answers[at] for at in range(len(entries))])
 
     def _tokens(self, request):
         """The texts of a request with their tokens; the answer that refuses it if the model can't take them."""
@@ -81,10 +97,13 @@ class TritonPythonModel(OnnxModel):
         except Refused as error:
             return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
 
-    def _asked(self, entries):
+    def _asked(self, entries, length=1):
         encodings = list(chain.from_iterable(encodings for _, encodings in entries))
-        outputs = self.limit.run(self.session, self.outputs, self.front.feeds(encodings))
+        outputs = self.limit.run(self.session, self.outputs, self._feeds(encodings, length))
         return map(self._answered, self.front.split(entries, dict(zip(self.outputs, outputs))))
+
+    def _feeds(self, encodings, length):
+        return self.front.feeds(encodings, length) if self.buckets else self.front.feeds(encodings)
 
     def _answered(self, answers):
         return pb_utils.InferenceResponse([pb_utils.Tensor(name, _carried(answers[name])) for name in self.visible])
