@@ -13,7 +13,7 @@ from tritonclient import grpc
 
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.records.precision import Engine, Precision
-from shiplift.runtime.records.serving import ServingConfig
+from shiplift.runtime.records.serving import Padding, ServingConfig
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.config import ModelDescription, parse, render
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
@@ -53,7 +53,7 @@ def server_for(work: Path) -> Iterator[tuple[Server, TritonClient]]:
 def put(
     work: Path, onnx_model: Any, name: str = "m", *, instances: int = 1, threads: int = 1, delay_us: int = 0,
     max_batch: int = 16, serving: Serving | None = None, engine: Engine = "onnxruntime", precision: Precision = "fp32",
-    settings: dict[str, str] | None = None,
+    settings: dict[str, str] | None = None, padding: Padding | None = None, buckets: tuple[int, ...] = (),
 ) -> None:  # fmt: skip
     """Adds a model to the server's repository; `settings` are more parameters of its configuration."""
     folder = work / f"{name}-onnx"
@@ -62,7 +62,10 @@ def put(
     description = ModelDescription(
         name=name, version=1, signature=signature_of(onnx_model), serving=serving or Serving(warmup=False),
         engine=engine, precision=precision,
-        config=ServingConfig(max_batch=max_batch, queue_delay_us=delay_us, instances=instances, threads=threads),
+        padding=padding,
+        config=ServingConfig(
+            max_batch=max_batch, queue_delay_us=delay_us, instances=instances, threads=threads, buckets=buckets
+        ),
     )  # fmt: skip
     package = work / f"{name}-package"
     package.mkdir()

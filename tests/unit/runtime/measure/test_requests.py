@@ -7,8 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.measure.requests import batch_problem, draw_length, recorded, synthetic
+from shiplift.runtime.measure.requests import (
+    batch_problem,
+    draw_length,
+    fitting,
+    lengths,
+    recorded,
+    synthetic,
+    with_lengths,
+)
 from shiplift.runtime.model.tensors import dump_npz
+from shiplift.runtime.records.serving import Package, Padding
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.measurement import DynamicShape, Load
 from tests.unit.examples import config, package, signature, tensor
@@ -103,6 +112,47 @@ def test_lengths_of_different_distributions_or_axes_are_drawn_apart() -> None:
     samples = synthetic({"image": np.ones((1, 4, 4), np.float32)}, image, Load(shapes=both))
     sizes = [sample["image"].shape for sample in samples]
     assert any(height != width for height, width in sizes)
+
+
+def padding_package(**changes: Any) -> Package:
+    return package(signature=TEXT, padding=Padding(pad={"ids": 0, "mask": 0}, **changes))
+
+
+def test_a_package_that_pads_gets_requests_of_many_lengths_even_if_the_spec_draws_none() -> None:
+    golden = {f"input/{name}": np.ones((2, 64), np.int64) for name in ("ids", "mask")}
+    served = padding_package()
+    load = with_lengths(Load(), served, golden)
+    sent = lengths(served, golden, load)
+    samples = synthetic({name: golden[f"input/{name}"] for name in ("ids", "mask")}, TEXT, load)
+    assert [sample["ids"].shape[0] for sample in samples] == list(sent)
+    assert all(sample["ids"].shape == sample["mask"].shape for sample in samples)
+    assert len(set(sent)) > 5
+    assert 4 <= min(sent) <= max(sent) <= 64
+
+
+def test_lengths_in_the_spec_are_drawn_as_they_are() -> None:
+    golden = {f"input/{name}": np.ones((2, 64), np.int64) for name in ("ids", "mask")}
+    load = Load(shapes=tuple(DynamicShape(input=name, distribution="choice", lengths=(3,)) for name in ("ids", "mask")))
+    assert with_lengths(load, padding_package(), golden) == load
+    assert set(lengths(padding_package(), golden, load)) == {3}
+
+
+def test_without_buckets_requests_are_as_long_as_the_example() -> None:
+    golden = {f"input/{name}": np.ones((2, 64), np.int64) for name in ("ids", "mask")}
+    assert with_lengths(Load(), package(signature=TEXT), golden) == Load()
+    assert lengths(package(signature=TEXT), golden, Load()) == ()
+
+
+def test_a_text_model_s_lengths_are_its_example_s_in_tokens() -> None:
+    text = package(padding=Padding(lengths=(3, 9), buckets=(8,)))
+    assert with_lengths(Load(), text, {}) == Load()
+    assert lengths(text, {}, Load()) == (3, 9)
+
+
+def test_a_champion_without_a_dimension_gets_no_lengths_of_it() -> None:
+    load = Load(shapes=(DynamicShape(input="ids"), DynamicShape(input="other")))
+    assert [shape.input for shape in fitting(load, TEXT).shapes] == ["ids"]
+    assert fitting(load, signature()).shapes == ()
 
 
 @pytest.mark.parametrize("shape", [DynamicShape(input="nothing"), DynamicShape(input="input", axis=1)])

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as pb
 
-from shiplift.runtime.records.serving import ServerKind, ServingConfig
+from shiplift.runtime.records.serving import Padding, ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.config import (
     ModelDescription,
@@ -128,6 +128,34 @@ def test_a_model_on_openvino_is_configured_as_promised(precision: Any, server: S
     assert again.parameters["NUM_STREAMS"].string_value == "3"
     assert again.parameters["INFERENCE_NUM_THREADS"].string_value == "6"
     assert retuned(render(again), config(8, 100, 2, 4)) == text
+
+
+TOKENS = Signature(
+    inputs=(tensor("input_ids", -1, -1, datatype="INT64"), tensor("attention_mask", -1, -1, datatype="INT64")),
+    outputs=(tensor("features", -1, -1, 384), tensor("label", -1, 2)),
+)
+PADDED = Padding(pad={"input_ids": 1, "attention_mask": 0}, cut=("features",), buckets=(32, 64, 128))
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_a_model_with_buckets_of_lengths_is_configured_as_promised(engine: Any, golden: Golden) -> None:
+    at = config(8).model_copy(update={"buckets": (32, 128)})
+    model = description(signature=TOKENS, engine=engine, padding=PADDED, config=at, warmups=())
+    text = render(model_config(model, "bundled"))
+    golden(f"lengths-{engine}.bundled.config.pbtxt", text)
+    without = parse(retuned(text, config(8)))
+    assert not any(entry.allow_ragged_batch for entry in without.input)
+    assert "length_buckets" not in without.parameters
+    assert retuned(render(without), at) == text
+
+
+def test_a_model_whose_padding_is_refused_is_configured_like_any_other() -> None:
+    refused = Padding(pad=PADDED.pad, refused="padding changes the answer")
+    texts = [
+        render(model_config(description(signature=TOKENS, padding=each, warmups=()), "bundled"))
+        for each in (refused, None)
+    ]
+    assert texts[0] == texts[1]
 
 
 def test_late_requests_let_others_go_first() -> None:

@@ -1,0 +1,143 @@
+"""Buckets of lengths on the real server: every request gets its own answer, whatever it was padded beside."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from tritonclient import grpc
+from tritonclient.utils import InferenceServerException
+
+from shiplift.runtime.model.lengths import padded_length
+from shiplift.runtime.records.precision import Engine
+from shiplift.runtime.records.serving import Padding
+from shiplift.runtime.serving.triton import native
+from shiplift.runtime.serving.triton.server import Server
+from tests.integration.backends import ask, model, put, server_for
+
+pytestmark = pytest.mark.integration
+ENGINES = tuple(backend.name for backend in native.BACKENDS)
+BUCKETS = (8, 16, 40)
+PADDING = Padding(pad={"ids": -7, "mask": 0, "vectors": 0.5}, cut=("seen", "masked"), buckets=BUCKETS)
+Arrays = dict[str, NDArray[Any]]
+
+
+def tokens() -> Any:
+    """Masks ids and vectors, sums the ids, and says what length it was run at (`width`)."""
+    nodes = [
+        helper.make_node("Mul", ["ids", "mask"], ["seen"]),
+        helper.make_node("ReduceSum", ["seen", "one"], ["total"], keepdims=1),
+        helper.make_node("Cast", ["mask"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["floats", "two"], ["column"]),
+        helper.make_node("Mul", ["vectors", "column"], ["masked"]),
+        helper.make_node("Shape", ["ids"], ["length"], start=1),
+        helper.make_node("Mul", ["total", "zero"], ["nothing"]),
+        helper.make_node("Add", ["nothing", "length"], ["width"]),
+    ]
+    constants = {"zero": [0], "one": [1], "two": [2]}
+    return model(
+        nodes,
+        [("ids", "INT64", ["n", "m"]), ("mask", "INT64", ["n", "m"]), ("vectors", "FP32", ["n", "m", 3])],
+        [
+            ("seen", "INT64", ["n", "m"]), ("total", "INT64", ["n", 1]), ("masked", "FP32", ["n", "m", 3]),
+            ("width", "INT64", ["n", 1]),
+        ],
+        tuple(numpy_helper.from_array(np.array(value, np.int64), name) for name, value in constants.items()),
+    )  # fmt: skip
+
+
+def request(rng: np.random.Generator, rows: int, length: int) -> Arrays:
+    return {
+        "ids": rng.integers(1, 1000, (rows, length)),
+        "mask": np.ones((rows, length), np.int64),
+        "vectors": rng.normal(size=(rows, length, 3)).astype(np.float32),
+    }
+
+
+@contextmanager
+def tokens_served(work: Path, engine: Engine, **options: Any) -> Iterator[Server]:
+    defaults: dict[str, Any] = {"padding": PADDING, "buckets": BUCKETS, "instances": 2, "delay_us": 3000}
+    put(work, tokens(), engine=engine, **defaults | options)
+    with server_for(work) as (server, client):
+        client.load("m")
+        yield server
+
+
+def all_at_once(server: Server, requests: list[Arrays]) -> tuple[list[Any], Any]:
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda arrays: ask(server, arrays), requests))
+    return answers, grpc.InferenceServerClient(server.grpc).get_inference_statistics("m").model_stats[0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_requests_of_every_length_each_get_their_own_answer_run_at_their_bucket(
+    engine: Engine, tmp_path: Path
+) -> None:
+    """Rows, lengths in, at and beyond the buckets, and no length at all, in every mixture that 16 clients make."""
+    rng = np.random.default_rng(0)
+    lengths = [*range(1, 46), *rng.choice([1, 7, 8, 9, 16, 17, 39, 40, 41, 60], 255)]
+    requests = [request(rng, int(rows), int(m)) for m, rows in zip(lengths, rng.integers(1, 5, 300), strict=True)]
+    with tokens_served(tmp_path, engine) as server:
+        answers, stats = all_at_once(server, requests)
+    for arrays, answer in zip(requests, answers, strict=True):
+        length = arrays["ids"].shape[1]
+        assert (answer.as_numpy("seen") == arrays["ids"]).all()
+        assert (answer.as_numpy("total") == arrays["ids"].sum(1, keepdims=True)).all()
+        assert np.allclose(answer.as_numpy("masked"), arrays["vectors"], rtol=1e-6)
+        assert (answer.as_numpy("width") == padded_length(length, BUCKETS)).all()
+    assert stats.inference_count == sum(len(arrays["ids"]) for arrays in requests)
+    assert stats.execution_count < len(requests)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_different_lengths_share_an_execution_with_buckets_and_never_without(engine: Engine, tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    requests = [request(rng, 1, length) for length in rng.permutation(np.arange(1, 33))]
+    executions = []
+    for name, buckets in (("with", (40,)), ("without", ())):
+        (tmp_path / name).mkdir()
+        with tokens_served(tmp_path / name, engine, buckets=buckets, delay_us=100_000) as server:
+            executions.append(all_at_once(server, requests)[1].execution_count)
+    assert executions[1] == len(requests)
+    assert executions[0] < len(requests) / 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_request_whose_inputs_differ_in_length_fails_alone(engine: Engine, tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    good = [request(rng, 1, 5) for _ in range(24)]
+    bad = request(rng, 1, 5) | {"mask": np.ones((1, 4), np.int64)}
+
+    def outcome(arrays: Arrays) -> Any:
+        try:
+            return ask(server, arrays).as_numpy("seen").tolist()
+        except InferenceServerException as error:
+            return str(error)
+
+    with tokens_served(tmp_path, engine) as server, ThreadPoolExecutor(16) as pool:
+        outcomes = list(pool.map(outcome, [each for arrays in good for each in (arrays, bad)]))
+    assert outcomes[::2] == [arrays["ids"].tolist() for arrays in good]
+    assert all("a different length than the request's others" in text for text in outcomes[1::2])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"length_buckets": "16,8"}, "length_buckets is no rising list"),
+        ({"length_buckets": "eight"}, "length_buckets is no rising list"),
+        ({"length_pad.ids": "0.5"}, "length_pad.ids is no number of the input's data type"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_at_load(
+    settings: dict[str, str], why: str, engine: Engine, tmp_path: Path
+) -> None:
+    from shiplift.runtime.base.errors import ServerFailed
+
+    with pytest.raises(ServerFailed, match=why), tokens_served(tmp_path, engine, settings=settings):
+        pass
