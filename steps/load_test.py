@@ -107,10 +107,9 @@ def load_test(
         if problem := requests.batch_problem(serving, load):
             raise DataInvalid(problem, do="Set `load: {batch: 1}`, or a size that the model takes.")
     place = staging(site, package.model, package.version)
-    if recorded_requests.file is None:
-        load = requests.with_lengths(load, package, _golden(store, package))
     with scratch_folder(Path(site.home)) as folder:
-        test = _LoadTest(site=site, generator=load_generator(site, load.protocol), load=load, work=folder)
+        drawn = requests.with_lengths(load, package, _golden(store, package))
+        test = _LoadTest(site=site, generator=load_generator(site, load.protocol), load=drawn, work=folder)
 
         def side(name: str, package: Package, staged: Staged) -> _Side:
             file = _write_requests(test, store, package, recorded_requests, name)

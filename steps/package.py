@@ -214,7 +214,9 @@ class _Builder:
     def _proven(self, proof: dict[str, Any] | None) -> Padding | None:
         if self.serving.lengths is None:
             return None
-        return Padding.model_validate(proof) if proof else Padding(refused="the model takes images, which have no lengths")
+        return (
+            Padding.model_validate(proof) if proof else Padding(refused="the model takes images, which have no lengths")
+        )
 
     def _asked(self, candidate: Candidate) -> tuple[Artifact, Engine, Precision]:
         """The model whose answers are the expected ones: fp32's, if nothing here runs the candidate on a CPU."""

@@ -47,7 +47,8 @@ def with_lengths(load: Load, package: Package, golden: Arrays) -> Load:
         return load
     longest = max(1, *(golden[f"input/{name}"].shape[1] for name in pad))
     shapes = tuple(
-        DynamicShape(input=name, distribution="lognormal", low=max(1, longest // _SHORTEST), high=longest) for name in pad
+        DynamicShape(input=name, distribution="lognormal", low=max(1, longest // _SHORTEST), high=longest)
+        for name in pad
     )
     return load.model_copy(update={"shapes": shapes})
 

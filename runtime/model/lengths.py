@@ -26,7 +26,7 @@ def padding_percent(lengths: Iterable[int], buckets: Sequence[int]) -> float:
 
 
 def bucket_sets(lengths: Iterable[int], allowed: Sequence[int]) -> tuple[Buckets, ...]:
-    """The sets of buckets to measure for requests of these lengths, none first: of each size the one with least padding.
+    """The sets of buckets to measure for requests of these lengths, none first: of each size what pads least.
 
     All are subsets of `allowed`, which rises. Lengths beyond it are not padded, and don't count.
     """

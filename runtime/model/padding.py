@@ -62,18 +62,19 @@ def _lengths(previous: int, bucket: int) -> list[int]:
     return sorted({1, min(previous + 1, bucket), max(1, bucket // 2), max(1, bucket - 1), bucket})
 
 
-def _samples(
-    example: Arrays, pad: Mapping[str, float], lengths: Sequence[int]
-) -> Iterator[tuple[int, Arrays]]:
+def _samples(example: Arrays, pad: Mapping[str, float], lengths: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
     """For each length a sample of the example, and a random one like it."""
     random = random_like(example, _specs(example), len(lengths), seed=0)
     count = len(next(iter(example.values())))
     for at, length in enumerate(lengths):
         for arrays, row in ((example, at % count), (random, at)):
-            yield length, {
-                name: _resized(array[row : row + 1], length) if name in pad else array[row : row + 1]
-                for name, array in arrays.items()
-            }
+            yield (
+                length,
+                {
+                    name: _resized(array[row : row + 1], length) if name in pad else array[row : row + 1]
+                    for name, array in arrays.items()
+                },
+            )
 
 
 def _specs(arrays: Arrays) -> tuple[TensorSpec, ...]:

@@ -103,8 +103,8 @@ class Lengths(Section):
     """Inputs whose first dimension after the batch varies, such as tokens: requests of different lengths share a batch.
 
     The server pads a request to the smallest of the `buckets` that holds it, runs those of a bucket together, and cuts
-    the outputs back; a longer request is run at its own length. `pad` has such inputs with the value that fills each up,
-    such as 0 for a mask. `auto`: tuning chooses among sets of buckets, or none, by the lengths of the load test's
+    the outputs back; a longer request is run at its own length. `pad` has such inputs with the value that fills each
+    up, such as 0 for a mask. `auto`: tuning chooses among sets of buckets, or none, by the lengths of the load test's
     requests. Packaging proves that padding changes no answer; a model of which it does is served without buckets.
     """
 

@@ -75,9 +75,7 @@ def all_at_once(server: Server, requests: list[Arrays]) -> tuple[list[Any], Any]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_requests_of_every_length_each_get_their_own_answer_run_at_their_bucket(
-    engine: Engine, tmp_path: Path
-) -> None:
+def test_requests_of_every_length_each_get_their_own_answer_run_at_their_bucket(engine: Engine, tmp_path: Path) -> None:
     """Rows, lengths in, at and beyond the buckets, and no length at all, in every mixture that 16 clients make."""
     rng = np.random.default_rng(0)
     lengths = [*range(1, 46), *rng.choice([1, 7, 8, 9, 16, 17, 39, 40, 41, 60], 255)]

@@ -77,7 +77,8 @@ def test_buckets_beyond_a_graph_s_positions_are_left_out_or_refuse_all(every: bo
     """A table of 20 positions: at 32, even a short request would fail."""
     nodes = [
         helper.make_node("Shape", ["ids"], ["length"], start=1), helper.make_node("Squeeze", ["length"], ["count"]),
-        helper.make_node("Range", ["zero", "count", "step"], ["at"]), helper.make_node("Gather", ["table", "at"], ["p"]),
+        helper.make_node("Range", ["zero", "count", "step"], ["at"]),
+        helper.make_node("Gather", ["table", "at"], ["p"]),
         helper.make_node("Mul", ["m", "p"], ["seen"]),
         helper.make_node("ReduceSum", ["seen", "one"], ["sum"], keepdims=0),
     ]  # fmt: skip
