@@ -27,8 +27,8 @@ def answer_golden(
 ) -> dict[str, Any]:
     """Answers the golden requests with each of `models`; writes `out/INDEX.npz` with the `outputs` by name.
 
-    A model is an ONNX `file`, and the `engine` and `precision` that answer. With `lengths`, padding is proven for each of
-    `models` that has a tolerance there, and what is proven returned by its index.
+    A model is an ONNX `file`, and the `engine` and `precision` that answer. With `lengths`, padding is proven for each
+    model that has a tolerance there, and what is proven is returned by its index.
 
     The requests are the `inputs` in the NPZ `reference`, one sample each, since int8 answers may round differently in a
     larger batch. For a model with `states` (the output of each, by the input's name) they are the steps of a sequence.
