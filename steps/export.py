@@ -6,6 +6,7 @@ what it wrote outside a sandbox, and it has no part in the proof.
 
 from pathlib import Path
 
+from shiplift.runtime.admission.generation_export import export_generation
 from shiplift.runtime.admission.python_export import export_python
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
@@ -25,7 +26,8 @@ _SEED = 20240229
 def export(site: Site, model_version: ModelVersion, contract: Contract, conversion: Conversion) -> Exported:
     """Converts the version and compares both models on the example and on random inputs of batch 1, 2 and 7.
 
-    A Python model is not converted: it gets an environment, and its answers are recorded (`export_python`).
+    A Python model is not converted: it gets an environment, and its answers are recorded (`export_python`). A model
+    that generates text becomes a stateful OpenVINO model, and tokens are compared (`export_generation`).
 
     Raises:
         ExportFailed: the model does not load, convert or run.
@@ -34,6 +36,8 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
     """
     if model_version.flavor == PYTHON:
         return export_python(site, model_version, contract, conversion)
+    if contract.generates:
+        return export_generation(site, model_version, contract, conversion)
     home, store = Path(site.home), ArtifactStore(site.artifacts_uri)
     # Both start now: the second's imports run while the first converts.
     with (

@@ -41,6 +41,7 @@ def inspect(
         "tabular": logged.tabular,
         "states": logged.states,
         "requirements": list(logged.requirements),
+        "generates": logged.generates,
         "notes": notes,
         "scan": scan.model_dump(mode="json"),
     }

@@ -12,19 +12,24 @@ Datatype = Literal[
 class TensorSpec(Record):
     """A tensor's name, Triton datatype and shape; -1 is a dynamic dimension, the first dimension is the batch.
 
-    A first dimension of 1 says that the model takes one sample at a time.
+    A first dimension of 1 says that the model takes one sample at a time. A request may leave out an `optional` input.
     """
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
+    optional: bool = False
 
 
 class Signature(Record):
-    """The tensors a model takes and returns."""
+    """The tensors a model takes and returns.
+
+    `streamed`: it answers a request in pieces, which add up: texts one after the other, numbers by addition.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    streamed: bool = False
 
     @property
     def batch(self) -> int:
