@@ -108,7 +108,8 @@ def load_test(
             raise DataInvalid(problem, do="Set `load: {batch: 1}`, or a size that the model takes.")
     place = staging(site, package.model, package.version)
     with scratch_folder(Path(site.home)) as folder:
-        test = _LoadTest(site=site, generator=load_generator(site, load.protocol), load=load, work=folder)
+        generator = load_generator(site, load.protocol, streamed=package.signature.streamed)
+        test = _LoadTest(site=site, generator=generator, load=load, work=folder)
 
         def side(name: str, package: Package, staged: Staged) -> _Side:
             file = _write_requests(test, store, package, recorded_requests, name)
@@ -124,7 +125,7 @@ def load_test(
             beside_first.append(_challenger_report(test, group, place, other, latency_target))
         report = report.model_copy(update={"others": tuple(beside_first)})
         with ExitStack() as beside:
-            champion_side, uncompared = None, _incomparable(champion, load)
+            champion_side, uncompared = None, _incomparable(champion, package, load)
             if champion.package is not None and not uncompared:
                 try:
                     staged = beside.enter_context(place.beside(deployment, champion.package))
@@ -209,7 +210,9 @@ def _open_loop(
     return tuple(sorted(measured, key=lambda point: point.rate_per_s)), max(sustained, default=None)
 
 
-def _incomparable(champion: Champion, load: Load) -> str:
+def _incomparable(champion: Champion, challenger: Package, load: Load) -> str:
+    if champion.package is not None and champion.package.signature.streamed != challenger.signature.streamed:
+        return f"one of version {champion.version} and this one streams its answers: their requests differ"
     if champion.package is not None:
         return requests.batch_problem(champion.package, load)
     if not champion.version:

@@ -11,8 +11,18 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.measure.generator import LoadGenerator, WireProtocol, load_generator
+from shiplift.runtime.model.generation.signature import MAX_TOKENS
 from shiplift.runtime.model.samples import random_like
-from shiplift.runtime.model.tensors import DATA_LIMITS, Arrays, DataLimits, as_input, fits, load_npz, numpy_type
+from shiplift.runtime.model.tensors import (
+    DATA_LIMITS,
+    Arrays,
+    DataLimits,
+    as_input,
+    fits,
+    inputs_in,
+    load_npz,
+    numpy_type,
+)
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site, SitePolicy
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -31,7 +41,7 @@ def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays
         DataInvalid: the spec's shapes do not fit the model.
     """
     signature = package.signature
-    example = {spec.name: golden[f"input/{spec.name}"] for spec in signature.inputs}
+    example = inputs_in(golden, signature)
     if package.sequences:
         return generator.write_sequences(path, signature, synthetic_sequences(example, signature, load))
     return generator.write_requests(path, signature, synthetic(example, signature, load))
@@ -55,8 +65,9 @@ def write_logged(
         DataInvalid: the logged requests can't be read, or do not fit the model.
     """
     here, served = Site.model_validate(site), Package.model_validate(package)
-    generator, limits = load_generator(here, protocol), data_limits(here.policy)
     body, path, signature = Path(file).read_bytes(), Path(out) / REQUESTS, served.signature
+    generator = load_generator(here, protocol, streamed=signature.streamed)
+    limits = data_limits(here.policy)
     if served.sequences:
         generator.write_sequences(path, signature, recorded_sequences(body, name, signature, sequence_length, limits))
     else:
@@ -79,9 +90,17 @@ def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]
     rng = np.random.default_rng(load.seed)
     for shape in load.shapes:
         _check_shape(shape, signature)
+    if signature.streamed:
+        return _prompts(example, load)
     if not load.shapes:
         return split(random_like(example, signature.inputs, _GENERATED, seed=load.seed))
     return [_resized_sample(example, signature, load, rng) for _ in range(_GENERATED)]
+
+
+def _prompts(example: Arrays, load: Load) -> list[Arrays]:
+    """The example's prompts, with answers of `load.tokens` tokens each."""
+    prompts = split({name: array for name, array in example.items() if name != MAX_TOKENS})
+    return [{**prompt, MAX_TOKENS: np.array([load.tokens], np.int32)} for prompt in prompts]
 
 
 def synthetic_sequences(example: Arrays, signature: Signature, load: Load) -> list[list[Arrays]]:
@@ -232,6 +251,8 @@ def _flat(data: Any) -> list[Any]:
 def _samples(batch: Arrays, signature: Signature) -> Iterator[tuple[Any, Arrays]]:
     arrays: dict[str, NDArray[Any]] = {}
     for spec in signature.inputs:
+        if spec.optional and spec.name not in batch:
+            continue
         if spec.name not in batch:
             raise ValueError(f"input {spec.name!r} is missing; the request has {', '.join(sorted(batch)) or 'none'}")
         raw = batch[spec.name]
