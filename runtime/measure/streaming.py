@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,11 @@ class StreamingClient:
         path.write_text(json.dumps([{name: array.tolist() for name, array in sample.items()} for sample in samples]))
         return path
 
-    def write_sequences(self, path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:
+    def write_sequences(self, path: Path, signature: Signature, sequences: Iterable[Iterable[Arrays]]) -> Path:  # noqa: ARG002
         """There are no sequences of such requests."""
         raise MeasurementFailed("a model that streams has no sequences", do="Leave `serving.sequence_batching` out.")
 
-    def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:
+    def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:  # noqa: ARG002
         """Repeats runs until the windows agree; the point is the last run's."""
         requests = [
             streaming.request_of(target.model, SIGNATURE, arrays) for arrays in _requests(target.requests)
@@ -116,7 +117,7 @@ def _run(
     with streaming.connected(target.address, (("grpc.use_local_subchannel_pool", 1),)) as service:
         clients = _closed(service, demand, requests, seen) if demand.concurrency else []
         if demand.rate_per_s:
-            clients = [_thread(lambda: _arrive(service, demand, requests, seen))]
+            clients = [_thread(partial(_arrive, service, demand, requests, seen))]
         _wait(seen, started, window.window_ms / _MS * _WINDOWS, _LEAST * max(1, demand.concurrency))
         seen.stop.set()
         ended = time.monotonic()
@@ -128,7 +129,7 @@ def _run(
             do="Send one with `shiplift infer`; `load.tokens` says how many tokens the load test asks for.",
         )
     cores = (_cpu_s() - used) / (ended - started)
-    return _point(seen, demand, window, started, ended, cores), _raw(seen, demand, started, ended)
+    return _point(seen, demand, window, started, ended, cores), _raw(seen, started, ended)
 
 
 def _wait(seen: _Seen, started: float, least_s: float, least_answers: int) -> None:
@@ -149,7 +150,7 @@ def _closed(service: Any, demand: Demand, requests: Sequence[Any], seen: _Seen) 
             _ask(service, requests[turn % len(requests)], seen)
             turn += demand.concurrency
 
-    return [_thread(lambda at=at: client(at)) for at in range(demand.concurrency)]
+    return [_thread(partial(client, at)) for at in range(demand.concurrency)]
 
 
 def _arrive(service: Any, demand: Demand, requests: Sequence[Any], seen: _Seen) -> None:
@@ -163,7 +164,7 @@ def _arrive(service: Any, demand: Demand, requests: Sequence[Any], seen: _Seen) 
             break
         senders = [sender for sender in senders if sender.is_alive()]
         if len(senders) < _MOST_IN_FLIGHT:
-            senders.append(_thread(lambda request=requests[turn % len(requests)]: _ask(service, request, seen)))
+            senders.append(_thread(partial(_ask, service, requests[turn % len(requests)], seen)))
             turn += 1
     for sender in senders:
         sender.join()
@@ -197,9 +198,7 @@ def _ask(service: Any, request: Any, seen: _Seen) -> None:
             seen.error = seen.error or "its answer had no pieces"
 
 
-def _point(
-    seen: _Seen, demand: Demand, window: Window, started: float, ended: float, cores: float
-) -> LoadPoint:
+def _point(seen: _Seen, demand: Demand, window: Window, started: float, ended: float, cores: float) -> LoadPoint:
     answered = [answer for answer in seen.answered if answer.pieces[-1][0] <= ended]
     if not answered:
         raise MeasurementFailed(
@@ -259,7 +258,7 @@ def _spread_percent(arrivals: Sequence[tuple[float, int]], started: float, ended
     return max(abs(count - mean) for count in counts) / mean * 100 if mean else 100.0
 
 
-def _raw(seen: _Seen, demand: Demand, started: float, ended: float) -> dict[str, Any]:
+def _raw(seen: _Seen, started: float, ended: float) -> dict[str, Any]:
     """Every answer, and the figures as a row of the table."""
     answers = [
         {"sent_s": answer.sent - started, "pieces": [(at - started, tokens) for at, tokens in answer.pieces]}

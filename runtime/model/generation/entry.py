@@ -119,7 +119,9 @@ def _problem(
 ) -> str:
     """The first token that is another one than the original's, if the original was not undecided about it."""
     for at, (wanted, (tokens, _)) in enumerate(zip(expected, answers, strict=True), 1):
-        differ = next((i for i, pair in enumerate(zip(wanted["tokens"], tokens, strict=False)) if len(set(pair)) > 1), None)
+        differ = next(
+            (i for i, pair in enumerate(zip(wanted["tokens"], tokens, strict=False)) if len(set(pair)) > 1), None
+        )
         if differ is None and len(tokens) != len(wanted["tokens"]):
             return f"prompt {at} is answered with {len(tokens)} tokens, the original generates {len(wanted['tokens'])}"
         if differ is not None and wanted["margins"][differ] > CLOSE_CALL:
