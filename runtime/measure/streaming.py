@@ -80,7 +80,7 @@ class _Seen:
 class StreamingClient:
     """A load generator for streamed answers. See `runtime.measure.generator.LoadGenerator`."""
 
-    def write_requests(self, path: Path, signature: Signature, samples: Iterable[Arrays]) -> Path:
+    def write_requests(self, path: Path, signature: Signature, samples: Iterable[Arrays]) -> Path:  # noqa: ARG002
         """Writes requests as JSON, each with its inputs by name."""
         path.write_text(json.dumps([{name: array.tolist() for name, array in sample.items()} for sample in samples]))
         return path

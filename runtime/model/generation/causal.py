@@ -49,7 +49,9 @@ def _cache_sizes(model: Any) -> list[tuple[int, int, int]]:
 
     with torch.no_grad():
         cache = model(input_ids=torch.zeros((1, 2), dtype=torch.int64), use_cache=True).past_key_values
-    layers = [(getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in getattr(cache, "layers", ())]
+    layers: list[tuple[Any, Any]] = [
+        (getattr(layer, "keys", None), getattr(layer, "values", None)) for layer in getattr(cache, "layers", ())
+    ]
     if not layers or any(keys is None or keys.ndim != 4 for keys, _ in layers):
         raise ExportFailed(
             f"{type(model).__name__} keeps no keys and values per layer, which generation with OpenVINO needs",

@@ -87,7 +87,7 @@ class GenerationFront:
     def _most(self, wanted: Any, prompt_tokens: int) -> int:
         """How many tokens may be generated: what fits, unless the request says how many it wants."""
         context: int = self.settings["context"]
-        room = min(self.max_tokens, context - prompt_tokens)
+        room: int = min(self.max_tokens, context - prompt_tokens)
         if wanted is None:
             return room
         count = int(wanted)
