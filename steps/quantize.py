@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from shiplift.runtime.admission.generation_export import check_generating
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import PYTHON_HOST, QUANTIZE, QUANTIZE_WITH_METRIC, Entry
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
+from shiplift.runtime.model.generation.targets import check_generating
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import ensure, readable
 from shiplift.runtime.model.python.targets import check_target

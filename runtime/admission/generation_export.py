@@ -6,10 +6,8 @@ most likely one is always taken: of random draws, no two engines make the same.
 
 import hashlib
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
-from shiplift.runtime.base.errors import MissingTool, NotAdmitted, SpecInvalid
 from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
 from shiplift.runtime.confinement.workplace import workplace
@@ -17,62 +15,12 @@ from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.records.model import Contract, Exported, ModelVersion, ParityCase
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.model import Conversion
-from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 CONVERT = Entry("shiplift.runtime.model.generation.entry:convert")
 VERIFY = Entry("shiplift.runtime.model.generation.entry:verify", EVALUATE)
-_EXTRA = "Install the `generation` extra: pip install 'shiplift[generation]'."
 _FILES = ("openvino_model.xml", "openvino_model.bin", "tokenizer.json", "generation.json")
-
-
-def check_generation(site: Site, spec: ReleaseSpec) -> None:
-    """Whether a site and a spec let a model that generates text be released, before time is spent on it.
-
-    Raises:
-        NotAdmitted: the site serves none.
-        SpecInvalid: the spec asks for something that such a model has not.
-        MissingTool: OpenVINO GenAI is not installed here.
-    """
-    if not site.place.generation:
-        raise NotAdmitted(
-            "models that generate text are served on one machine, not on a cluster yet",
-            do="Release it with the local engine; or serve it with Triton's vLLM or TensorRT-LLM backend.",
-        )
-    conversion, serving = spec.export, spec.serving
-    asked = {
-        "export.outputs": conversion.outputs, "export.postprocess": conversion.postprocess,
-        "export.torchscript": conversion.torchscript, "serving.sequence_batching": serving.sequence_batching,
-        "serving.response_cache": serving.response_cache, "serving.preferred_batch_size": serving.preferred_batch_size,
-        "load.shapes": spec.load.shapes,
-    }  # fmt: skip
-    if name := next((name for name, value in asked.items() if value), ""):
-        raise SpecInvalid(f"`{name}` is set, but a model that generates text has none of that", do="Leave it out.")
-    if spec.load.protocol != "grpc":
-        raise SpecInvalid("`load.protocol` is http, but text is streamed over gRPC", do="Leave it out.")
-    for target in spec.targets:
-        if isinstance(target, Target):
-            check_generating(target)
-    missing = [name for name in ("openvino_genai", "openvino_tokenizers") if find_spec(name) is None]
-    if missing:
-        raise MissingTool(f"the model generates text, and {missing[0]} is not installed here", do=_EXTRA)
-
-
-def check_generating(target: Target) -> None:
-    """Whether a target serves models that generate text.
-
-    Raises:
-        SpecInvalid: it does not.
-    """
-    fits = not target.gpu and target.server == "bundled" and "fp32" in target.precisions
-    if not fits or target.engine not in ("auto", "openvino") or target.accelerator == "cpu-arm64":
-        raise SpecInvalid(
-            f"target {target.name} can't serve a model that generates text: only the bundled server on an x86 CPU "
-            "does, in fp32, with `engine: auto` or `openvino`",
-            do="Choose such a target; or serve the model with Triton's vLLM or TensorRT-LLM backend.",
-        )
 
 
 def export_generation(site: Site, version: ModelVersion, contract: Contract, conversion: Conversion) -> Exported:

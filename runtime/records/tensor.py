@@ -1,6 +1,9 @@
 """Tensors and signatures: names, Triton datatypes and shapes."""
 
+import operator
 from typing import Literal
+
+from pydantic import Field
 
 from shiplift.runtime.records.base import Record
 
@@ -18,7 +21,7 @@ class TensorSpec(Record):
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
-    optional: bool = False
+    optional: bool = Field(default=False, exclude_if=operator.not_)  # older clients know no such field
 
 
 class Signature(Record):
@@ -29,7 +32,7 @@ class Signature(Record):
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    streamed: bool = False
+    streamed: bool = Field(default=False, exclude_if=operator.not_)
 
     @property
     def batch(self) -> int:

@@ -233,7 +233,7 @@ def test_a_cross_encoder_that_mlflow_would_load_as_a_sentence_encoder_is_refused
     ("kind", "more", "reason"),
     [
         ("QuestionAnsweringPipeline", {"task": "question-answering"}, "transformers 5 has no pipeline any more"),
-        ("TextGenerationPipeline", {"task": "text-generation"}, "'text-generation': models that generate text are not"),
+        ("Text2TextGenerationPipeline", {"task": "translation"}, "'translation': of the models that generate text"),
         ("ObjectDetectionPipeline", {"task": "object-detection"}, "task is 'object-detection'; released ones are"),
         ("TextClassificationPipeline", {"peft_adaptor": "peft"}, "a PEFT adapter"),
     ],
