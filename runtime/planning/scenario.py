@@ -18,6 +18,7 @@ from shiplift.runtime.spec.pipeline import PipelineSpec, Step
 
 Counts = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+PYTHON = ""  # the member of a step that has none: a Python function
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import numpy as np
 from shiplift.runtime.base.errors import NoPlan
 from shiplift.runtime.planning.arrivals import Floats
 from shiplift.runtime.planning.options import Problem, options_of
-from shiplift.runtime.planning.scenario import draw
+from shiplift.runtime.planning.scenario import PYTHON, draw
 from shiplift.runtime.planning.settings import Settings
 from shiplift.runtime.planning.simulation import Outcome, simulate
 
@@ -23,6 +23,7 @@ REQUESTS = 5000  # of a simulation
 _ALONE = 2000  # of those, for an option alone
 _HOPELESS = 1.5  # an estimate so far above the limit: estimates are mostly too high, by less than that
 _MOST_SIMULATIONS = 400
+_NEAREST = 10  # of the choices that are estimated to be fastest are simulated
 Choice = tuple[int, ...]
 """An option's number for each of the graph's members."""
 
@@ -38,7 +39,11 @@ class Alone:
 
 
 class Search:
-    """The options of all members, and a limit in ms that can be tightened."""
+    """The options of all members, and a limit in ms that can be tightened.
+
+    Raises:
+        NoPlan: a member has no option that keeps up with the arrivals.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.limit_ms = problem, problem.limit_ms
@@ -48,23 +53,21 @@ class Search:
         )
         self.simulations = 0
         self._known: dict[Choice, Outcome] = {}
-        self._few = self.scenario.first(min(_ALONE, self.scenario.count))
-        self._python = self._spent({}, [at for at, member in enumerate(problem.graph.members) if not member])
         self._estimates: dict[Choice, float] = {}
+        self._few = self.scenario.first(min(_ALONE, self.scenario.count))
+        steps, nothing = range(len(problem.graph.steps)), np.zeros(self._few.count)
+        self._base = dict.fromkeys(steps, nothing) | self._spent({}, problem.graph.steps_of(PYTHON))
         self.options = [self._useful(member) for member in self.members]
 
-    # --- what is known of choices -------------------------------------------------------------------------------------
+    # --- what is known of choices ------------------------------------------------------------------------------------
 
     def settings(self, choice: Choice) -> dict[str, Settings]:
         """The settings of each member."""
-        return {
-            member: options[at].settings
-            for member, options, at in zip(self.members, self.options, choice, strict=True)
-        }
+        return {member: alone.settings for member, alone in self._chosen(choice)}
 
     def cost(self, choice: Choice) -> tuple[float, float]:
         """Cores, then memory in MB."""
-        costs = [options[at].settings.cost for options, at in zip(self.options, choice, strict=True)]
+        costs = [alone.settings.cost for _, alone in self._chosen(choice)]
         return round(sum(cores for cores, _ in costs), 6), round(sum(memory for _, memory in costs), 3)
 
     def holds(self, choice: Choice) -> bool:
@@ -78,11 +81,15 @@ class Search:
     def estimated_ms(self, choice: Choice) -> float:
         """The p99 if each request spends as long at each member as if that member were alone."""
         if choice not in self._estimates:
-            spent = dict(self._python)
-            for options, at in zip(self.options, choice, strict=True):
-                spent |= options[at].spent
+            spent = dict(self._base)
+            for _, alone in self._chosen(choice):
+                spent |= alone.spent
             self._estimates[choice] = float(np.percentile(self._along(spent), 99)) * 1000
         return self._estimates[choice]
+
+    def _chosen(self, choice: Choice) -> Iterator[tuple[str, Alone]]:
+        for member, options, at in zip(self.members, self.options, choice, strict=True):
+            yield member, options[at]
 
     def _along(self, spent: Mapping[int, Floats]) -> Floats:
         """The latencies from the times spent in each step."""
@@ -93,16 +100,17 @@ class Search:
         return np.asarray(np.maximum.reduce(done))
 
     def _simulated(self, choice: Choice, *, whole: bool = False) -> Outcome:
+        """What happens with a choice; `whole`: to all requests, even if too many are late."""
         known = self._known.get(choice)
         if known is None or (whole and known.given_up):
             self.simulations += 1
-            limit = np.inf if whole else self.limit_ms
             known = self._known[choice] = simulate(
-                self.problem.graph, self.scenario, self.problem.profiles, self.settings(choice), limit_ms=limit
-            )
+                self.problem.graph, self.scenario, self.problem.profiles, self.settings(choice),
+                limit_ms=np.inf if whole else self.limit_ms,
+            )  # fmt: skip
         return known
 
-    # --- options ------------------------------------------------------------------------------------------------------
+    # --- options -----------------------------------------------------------------------------------------------------
 
     def _useful(self, member: str) -> list[Alone]:
         """A member's options, cheapest first, without those that another beats in cost and latency."""
@@ -115,9 +123,8 @@ class Search:
         return within or [min(useful, key=lambda alone: alone.p99_ms)]
 
     def _alone(self, member: str, settings: Settings) -> Alone:
-        steps = self.problem.graph.steps_of(member)
-        spent = self._spent({member: settings}, steps)
-        p50, p99 = np.percentile(self._along({**dict.fromkeys(range(len(self.problem.graph.steps)), _nothing(self._few.count)), **self._python, **spent}), [50, 99])
+        spent = self._spent({member: settings}, self.problem.graph.steps_of(member))
+        p50, p99 = np.percentile(self._along(self._base | spent), [50, 99])
         return Alone(settings=settings, spent=spent, p50_ms=float(p50) * 1000, p99_ms=float(p99) * 1000)
 
     def _spent(self, settings: Mapping[str, Settings], steps: list[int]) -> dict[int, Floats]:
@@ -125,7 +132,7 @@ class Search:
         outcome = simulate(self.problem.graph, self._few, self.problem.profiles, settings)
         return {step: outcome.done[step] - outcome.began[step] for step in steps}
 
-    # --- the search ---------------------------------------------------------------------------------------------------
+    # --- the search --------------------------------------------------------------------------------------------------
 
     def cheapest(self) -> Choice:
         """The cheapest choice found that holds the limit.
@@ -141,15 +148,17 @@ class Search:
     def _cheaper(self, choice: Choice) -> Choice | None:
         """The cheapest choice that holds the limit and differs in one or two members; None: nothing is cheaper."""
         cost = self.cost(choice)
-        cheaper = sorted((self.cost(other), other) for other in set(self._neighbours(choice)) if self.cost(other) < cost)
-        for _, other in cheaper:
+        cheaper = [other for other in dict.fromkeys(self._neighbours(choice)) if self.cost(other) < cost]
+        hopeful = [other for other in cheaper if self.estimated_ms(other) <= _HOPELESS * self.limit_ms]
+        for other in sorted(hopeful, key=lambda other: (self.cost(other), self.estimated_ms(other), other)):
             if self.simulations >= _MOST_SIMULATIONS:
                 return None
-            if self.estimated_ms(other) <= _HOPELESS * self.limit_ms and self.holds(other):
+            if self.holds(other):
                 return other
         return None
 
     def _neighbours(self, choice: Choice, most: int = 2) -> Iterator[Choice]:
+        """The choices that differ in at most so many members."""
         for changed in range(1, most + 1):
             for members in combinations(range(len(choice)), changed):
                 for numbers in product(*(range(len(self.options[member])) for member in members)):
@@ -164,13 +173,10 @@ class Search:
         Raises:
             NoPlan: there is none.
         """
-        choice = tuple(
-            min(range(len(options)), key=lambda at: (options[at].p99_ms, options[at].p50_ms))  # noqa: B023 - used at once
-            for options in self.options
-        )
+        choice = tuple(map(_fastest_of, self.options))
         while not self.holds(choice):
-            others = sorted((self.estimated_ms(other), other) for other in self._neighbours(choice, most=1))
             best = self._simulated(choice, whole=True).percentile_ms(99)
+            others = sorted((self.estimated_ms(other), other) for other in self._neighbours(choice, most=1))
             tried = [(self._simulated(other, whole=True).percentile_ms(99), other) for _, other in others[:_NEAREST]]
             nearest, other = min(tried, default=(best, choice))
             if nearest >= best:
@@ -180,35 +186,26 @@ class Search:
 
     def _impossible(self, choice: Choice, best_ms: float) -> NoPlan:
         """Why no choice holds the limit: what the nearest one spends its time on."""
-        shares = sorted(((alone.p99_ms, member) for member, alone in self._chosen(choice)), reverse=True)
-        slowest_ms, slowest = shares[0]
-        alone = dict(self._chosen(choice))[slowest]
+        slowest, alone = max(self._chosen(choice), key=lambda chosen: chosen[1].p99_ms)
         within = best_ms + self.problem.profiles.request_ms
         return NoPlan(
             f"no settings hold {self.problem.what}: the best p99 found is {within:.4g} ms. {slowest!r} takes longest: "
-            f"alone it has a p99 of {slowest_ms:.4g} ms, an execution of one row takes "
+            f"alone it has a p99 of {alone.p99_ms:.4g} ms, and an execution of one row takes "
             f"{1000 * alone.settings.seconds[1]:.4g} ms",
             do=f"Plan with --p99-ms {np.ceil(within):.0f} or more, lower the rate, or measure faster configurations of "
             f"{slowest!r}: more threads, a lower precision, another engine.",
         )
 
-    def _chosen(self, choice: Choice) -> Iterator[tuple[str, Alone]]:
-        for member, options, at in zip(self.members, self.options, choice, strict=True):
-            yield member, options[at]
 
-
-_NEAREST = 10
-
-
-def _nothing(count: int) -> Floats:
-    return np.zeros(count)
+def _fastest_of(options: list[Alone]) -> int:
+    return min(range(len(options)), key=lambda at: (options[at].p99_ms, options[at].p50_ms))
 
 
 def _beats(one: Alone, other: Alone) -> bool:
     """Whether an option that is no dearer is also no slower."""
     return (
-        one.settings.memory_mb <= other.settings.memory_mb
-        and one.settings.cores <= other.settings.cores
+        one.settings.cores <= other.settings.cores
+        and one.settings.memory_mb <= other.settings.memory_mb
         and one.p99_ms <= other.p99_ms
         and one.p50_ms <= other.p50_ms
     )
