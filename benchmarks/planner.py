@@ -47,6 +47,7 @@ def possible(search: Search) -> Options:
 
 def by_cores(options: Options) -> Iterator[tuple[float, tuple[int, ...]]]:
     """Every combination of options as their numbers, with its cores, ascending."""
+
     def cores(choice: tuple[int, ...]) -> float:
         return sum(each[at].cores for each, at in zip(options, choice, strict=True))
 

@@ -93,7 +93,7 @@ class Lab:
         generator = PerfAnalyzer(self.environment)
         tensors = tuple(TensorSpec(name=name, datatype="FP32", shape=(-1, _WIDTH)) for name in inputs)
         rows = np.random.default_rng(0).normal(size=(8, _WIDTH)).astype(np.float32)
-        samples = [{name: row for name in inputs} for row in rows]
+        samples = [dict.fromkeys(inputs, row) for row in rows]
         requests = generator.write_requests(
             self.folder / "requests.json", Signature(inputs=tensors, outputs=tensors), samples
         )

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import Field
 
@@ -37,7 +37,7 @@ class Problem:
     profiles: Profiles
     arrivals: Arrivals
     p99_ms: float
-    grid: Grid = Grid()
+    grid: Grid = field(default_factory=Grid)
     seed: int = 0
 
     @property

@@ -223,7 +223,7 @@ def worst_case(problem: Problem, settings: dict[str, Settings]) -> dict[str, Set
     rate = problem.arrivals.rate_per_s
     needed = [
         math.ceil(rate * rows * settings[member].instances / settings[member].rows_per_s)
-        for member, rows in worst_rows(problem.spec, problem.graph, problem.profiles).items()
+        for member, rows in worst_rows(problem.graph, problem.profiles).items()
     ]
     most = max((*needed, *(each.instances for each in settings.values())), default=1)
     return {member: each.model_copy(update={"instances": most}) for member, each in settings.items()}

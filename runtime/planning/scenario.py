@@ -111,9 +111,9 @@ def draw(
     return Scenario(arrivals=times, rows=tuple(rows), deviates=deviates)
 
 
-def worst_rows(spec: PipelineSpec, graph: Graph, profiles: Profiles) -> dict[str, int]:
+def worst_rows(graph: Graph, profiles: Profiles) -> dict[str, int]:
     """The rows that each member gets for one request if all conditions hold and all loops have their most rows."""
-    most = {name: 0 for name in graph.used}
+    most = dict.fromkeys(graph.used, 0)
     for name, member in zip(graph.steps, graph.members, strict=True):
         if member:
             most[member] += max(profiles.of(name).rows or {1: 1.0})

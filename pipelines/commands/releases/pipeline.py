@@ -13,8 +13,8 @@ def pipeline(
     action: Annotated[
         Literal["check", "build", "plan"],
         typer.Argument(
-            help="check: find every mistake, and draw it; build: also write what Triton serves; plan: find the cheapest "
-            "settings of all members that hold an end-to-end limit."
+            help="check: find every mistake, and draw it; build: also write what Triton serves; "
+            "plan: find the cheapest settings of all members that hold an end-to-end limit."
         ),
     ],
     file: Annotated[Path, typer.Argument(help="The pipeline, such as pipeline.yaml.")],
@@ -45,7 +45,7 @@ def pipeline(
 
     chosen = edge.engine(engine, namespace)
     if action == "plan":
-        from shiplift.pipelines.commands.releases import pipeline_plan
+        from shiplift.pipelines.commands.releases.planning import pipeline_plan
 
         expected, known = pipeline_plan.arrivals_of(rate, cv, arrivals), pipeline_plan.known_profiles(profiles)
         asked = pipeline_plan.compose(chosen, file, edge.read(file), known)

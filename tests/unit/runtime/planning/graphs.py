@@ -92,7 +92,9 @@ def profiles(name: str, *configurations: Configuration, **changes: Any) -> Profi
     )  # fmt: skip
 
 
-def problem(name: str, *configurations: Configuration, rate: float = 40, p99_ms: float = 200, **changes: Any) -> Problem:
+def problem(
+    name: str, *configurations: Configuration, rate: float = 40, p99_ms: float = 200, **changes: Any
+) -> Problem:
     written = spec(name)
     return Problem(
         spec=written, graph=graph_of(written, bls=name in ("loop", "cascade")),

@@ -67,49 +67,61 @@ class Member:
         self._wake()
 
 
+class Pipeline:
+    """A pipeline with its members, and as many instances as it may work on requests at once."""
+
+    def __init__(
+        self, graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int
+    ) -> None:
+        self.env = simpy.Environment()
+        self.graph, self.scenario, self.profiles = graph, scenario, profiles
+        self.members = {name: Member(self.env, each) for name, each in settings.items()}
+        self.instances = simpy.Resource(self.env, capacity=instances or scenario.count)
+        self.took = np.full(scenario.count, math.nan)
+
+    def factor(self, step: int, request: int) -> float:
+        member = self.graph.members[step]
+        measured = self.members[member].settings.configuration if member else self.profiles.of(self.graph.steps[step])
+        return math.exp(measured.spread * self.scenario.deviates[step][request] - measured.spread**2 / 2)
+
+    def request(self, request: int) -> Steps:
+        yield self.env.timeout(float(self.scenario.arrivals[request]))
+        with self.instances.request() as turn:
+            yield turn
+            done, worker = [self.env.event() for _ in self.graph.steps], simpy.Resource(self.env, capacity=1)
+            for step in range(len(self.graph.steps)):
+                self.env.process(self.step(step, request, done, worker))
+            yield self.env.all_of(done)
+        self.took[request] = self.env.now - float(self.scenario.arrivals[request])
+
+    def step(self, step: int, request: int, done: list[simpy.Event], worker: simpy.Resource) -> Steps:
+        yield self.env.all_of([done[need] for need in self.graph.needs[step]])
+        if rows := int(self.scenario.rows[step][request]):
+            factor, member = self.factor(step, request), self.graph.members[step]
+            yield from self.ask(member, rows, factor) if member else self.call(step, factor, worker)
+        done[step].succeed()
+
+    def ask(self, name: str, rows: int, factor: float) -> Steps:
+        member, calls = self.members[name], []
+        while rows > 0:
+            calls.append(member.ask(min(rows, member.settings.max_batch), factor))
+            rows -= member.settings.max_batch
+        yield self.env.all_of(calls)
+        if self.profiles.step_ms:
+            yield self.env.timeout(self.profiles.step_ms / 1000)
+
+    def call(self, step: int, factor: float, worker: simpy.Resource) -> Steps:
+        with worker.request() as turn:
+            yield turn
+            yield self.env.timeout((self.profiles.of(self.graph.steps[step]).ms or 0) / 1000 * factor)
+
+
 def latencies(
     graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int = 0
 ) -> Any:
     """The latency of each request in s."""
-    env = simpy.Environment()
-    members = {name: Member(env, each) for name, each in settings.items()}
-    pipeline = simpy.Resource(env, capacity=instances or scenario.count)
-    took = np.full(scenario.count, math.nan)
-
-    def spread_of(step: int) -> float:
-        member = graph.members[step]
-        return settings[member].configuration.spread if member else profiles.of(graph.steps[step]).spread
-
-    def step_of(step: int, request: int, done: list[simpy.Event], worker: simpy.Resource) -> Steps:
-        yield env.all_of([done[need] for need in graph.needs[step]])
-        rows = int(scenario.rows[step][request])
-        sigma = spread_of(step)
-        factor = math.exp(sigma * scenario.deviates[step][request] - sigma**2 / 2)
-        if rows and graph.members[step]:
-            member, calls = members[graph.members[step]], []
-            while rows > 0:
-                calls.append(member.ask(min(rows, member.settings.max_batch), factor))
-                rows -= member.settings.max_batch
-            yield env.all_of(calls)
-            if profiles.step_ms:
-                yield env.timeout(profiles.step_ms / 1000)
-        elif rows:
-            with worker.request() as turn:
-                yield turn
-                yield env.timeout((profiles.of(graph.steps[step]).ms or 0) / 1000 * factor)
-        done[step].succeed()
-
-    def request_of(request: int) -> Steps:
-        yield env.timeout(float(scenario.arrivals[request]))
-        with pipeline.request() as turn:
-            yield turn
-            done, worker = [env.event() for _ in graph.steps], simpy.Resource(env, capacity=1)
-            for step in range(len(graph.steps)):
-                env.process(step_of(step, request, done, worker))
-            yield env.all_of(done)
-        took[request] = env.now - float(scenario.arrivals[request])
-
+    pipeline = Pipeline(graph, scenario, profiles, settings, instances)
     for request in range(scenario.count):
-        env.process(request_of(request))
-    env.run()
-    return took
+        pipeline.env.process(pipeline.request(request))
+    pipeline.env.run()
+    return pipeline.took

@@ -22,9 +22,7 @@ def saturated(batch: int, ms: float, instances: int = 1, **changes: object) -> T
     )  # fmt: skip
 
 
-@given(
-    times=st.lists(st.floats(0.5, 50), min_size=3, max_size=3, unique=True).map(sorted), instances=st.integers(1, 4)
-)
+@given(times=st.lists(st.floats(0.5, 50), min_size=3, max_size=3, unique=True).map(sorted), instances=st.integers(1, 4))
 def test_trials_show_the_times_that_they_were_made_with(times: list[float], instances: int) -> None:
     trials = [saturated(batch, ms, instances) for batch, ms in zip((1, 4, 16), times, strict=True)]
     (found,) = configurations_of(tuned(*trials), None)

@@ -55,6 +55,10 @@ def test_drawing_more_of_one_thing_changes_no_other() -> None:
 
 
 def test_the_worst_case_has_every_condition_true_and_every_loop_at_its_longest() -> None:
-    for name, worst in (("loop", {"a": 1, "b": 9}), ("cascade", {"small": 1, "large": 1}), ("shared", {"a": 2, "b": 1})):
+    for name, worst in (
+        ("loop", {"a": 1, "b": 9}),
+        ("cascade", {"small": 1, "large": 1}),
+        ("shared", {"a": 2, "b": 1}),
+    ):
         written = spec(name)
-        assert worst_rows(written, graph_of(written, bls=True), profiles(name)) == worst
+        assert worst_rows(graph_of(written, bls=True), profiles(name)) == worst

@@ -59,7 +59,9 @@ def test_one_member_with_varying_times_is_an_m_g_1_queue(load: float) -> None:
     assert blocks.mean() == pytest.approx(0.01 * (1 + load * squared / (2 * (1 - load))), abs=error + 1e-5)
 
 
-@given(name=st.sampled_from(sorted(GRAPHS)), load=st.floats(0.1, 0.9), instances=st.integers(1, 4), seed=st.integers(0, 99))
+@given(
+    name=st.sampled_from(sorted(GRAPHS)), load=st.floats(0.1, 0.9), instances=st.integers(1, 4), seed=st.integers(0, 99)
+)
 @QUICK
 def test_utilisation_is_the_offered_work(name: str, load: float, instances: int, seed: int) -> None:
     """The utilisation law: what is busy is what came times how long it takes, however it queued."""
@@ -93,6 +95,7 @@ def test_little_s_law_holds_and_nobody_is_lost(name: str, max_batch: int, seed: 
 @QUICK
 def test_a_higher_rate_is_never_faster(name: str, slow: float, seed: int) -> None:
     """Without batches, requests that come closer together wait longer, each single one of them."""
+
     def served(rate: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
         graph, scenario, profiles = drawn(name, rate=rate, count=300, seed=seed)
         return simulate(graph, scenario, profiles, {member: settings() for member in graph.used}).latencies

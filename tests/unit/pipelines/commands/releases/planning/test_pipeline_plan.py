@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from shiplift.pipelines.commands.releases import pipeline_plan
+from shiplift.pipelines.commands.releases.planning import pipeline_plan
 from shiplift.pipelines.commands.releases.pipeline_check import Composed
 from shiplift.pipelines.engines.protocol import PastReleases
 from shiplift.runtime.base.errors import NotFound, SpecInvalid, UsageError
@@ -120,7 +120,7 @@ def test_mistakes_are_refused_before_anything_is_planned(tmp_path: Path) -> None
         planned(Engine(), tmp_path, CASCADE.replace("member: large", "member: nobody"), FILE)
     with pytest.raises(SpecInvalid, match="no such step"):
         planned(Engine(), tmp_path, CASCADE, FILE.replace("think:", "thinks:"))
-    with pytest.raises(SpecInvalid, match="how long does crop.py take"):
+    with pytest.raises(SpecInvalid, match=r"how long does crop\.py take"):
         planned(Engine(*measured()), tmp_path, OCR)
     with pytest.raises(UsageError, match="--p99-ms"):
         planned(Engine(), tmp_path, CASCADE, FILE, p99_ms=None)

@@ -125,7 +125,16 @@ def show(made: Plan) -> None:
         )  # fmt: skip
     for step in made.python:
         table.add_row(
-            step.name, "Python function", "", "", "", "", f"({step.busy_cores:.2g})", "", "", f"{step.latency_share:.0%}"
+            step.name,
+            "Python function",
+            "",
+            "",
+            "",
+            "",
+            f"({step.busy_cores:.2g})",
+            "",
+            "",
+            f"{step.latency_share:.0%}",
         )
     console.stdout.print(table)
     for line in _lines(made):
@@ -135,11 +144,17 @@ def show(made: Plan) -> None:
 def _lines(made: Plan) -> list[str]:
     ratio = made.worst_case_cores / made.cores if made.cores else 1.0
     instances = f"instances: {made.instances} of the pipeline itself (`instances` in its file)"
-    return [
+    predicted = (
         f"predicted at {made.rate_per_s:.4g}/s, CV {made.cv:.3g}: p50 {made.p50_ms:.4g} ms, p99 {made.p99_ms:.4g} ms "
-        f"(limit {made.limit_p99_ms:g} ms)",
-        *([instances] if made.instances else []),
+        f"(limit {made.limit_p99_ms:g} ms)"
+    )
+    cost = (
         f"cost: {made.cores:g} cores, {made.memory_mb:,.0f} MB; every member at the worst case: "
-        f"{made.worst_case_cores:g} cores, {made.worst_case_memory_mb:,.0f} MB ({ratio:.1f} times the cores)",
+        f"{made.worst_case_cores:g} cores, {made.worst_case_memory_mb:,.0f} MB ({ratio:.1f} times the cores)"
+    )
+    return [
+        predicted,
+        *([instances] if made.instances else []),
+        cost,
         *(f"note: {note}" for note in made.notes),
     ]
