@@ -16,7 +16,7 @@ SMALL = Grid(max_batch=(1, 8), spare=1)
 def test_a_plan_holds_its_limit_and_says_where_the_time_goes(name: str) -> None:
     made = plan(problem(name, rate=30, p99_ms=250, grid=SMALL))
     assert 0 < made.p50_ms < made.p99_ms <= made.limit_p99_ms
-    shares = [part.latency_share for part in (*made.members, *made.python)]
+    shares = [*(member.latency_share for member in made.members), *(step.latency_share for step in made.python)]
     assert sum(shares) + made.waiting_share + made.other_share == pytest.approx(1)
     assert all(0 < member.utilisation < 1 and member.mean_batch >= 1 for member in made.members)
     assert made.cores == sum(member.cores for member in made.members)

@@ -4,8 +4,8 @@ from typing import cast
 
 import pytest
 
-from shiplift.pipelines.commands.releases.planning import pipeline_plan
 from shiplift.pipelines.commands.releases.pipeline_check import Composed
+from shiplift.pipelines.commands.releases.planning import pipeline_plan
 from shiplift.pipelines.engines.protocol import PastReleases
 from shiplift.runtime.base.errors import NotFound, SpecInvalid, UsageError
 from shiplift.runtime.planning.arrivals import Arrivals
@@ -43,7 +43,7 @@ class Engine:
         return {name: known[name] for name in pipeline.members}
 
     def report(self, model: str, version: int) -> ReleaseReport:
-        return ReleaseReport.model_construct(model=model, version=version)
+        return cast("ReleaseReport", f"{model}/{version}")  # only `history` looks at it
 
     def history(self, report: ReleaseReport) -> "Engine":
         return self
