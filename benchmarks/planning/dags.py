@@ -89,7 +89,7 @@ steps:
   rank: {{member: trees, inputs: {{x: embedding}}, outputs: {{y: score}}}}
 """,
         profiles=Profiles(members={"cnn": CNN, "encoder": ENCODER, "trees": TREES}, request_ms=0.4, step_ms=0.1),
-        rate_per_s=300, p99_ms=60,
+        rate_per_s=1500, p99_ms=12,
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ steps:
   join: {{member: trees, inputs: {{a: seen, b: meant}}, outputs: {{y: match}}}}
 """,
         profiles=Profiles(members={"resnet": RESNET, "minilm": MINILM, "trees": TREES}, request_ms=0.4, step_ms=0.1),
-        rate_per_s=250, p99_ms=50,
+        rate_per_s=1000, p99_ms=15,
     )  # fmt: skip
 
 
@@ -129,7 +129,7 @@ steps:
             steps={"look": StepProfile(probability=0.25), "think": StepProfile(probability=0.05)},
             request_ms=0.4, step_ms=0.3, pipeline_mb=60,
         ),
-        rate_per_s=600, p99_ms=60,
+        rate_per_s=3000, p99_ms=20,
     )  # fmt: skip
 
 
@@ -155,7 +155,7 @@ steps:
             },
             request_ms=0.8, step_ms=0.3, pipeline_mb=90,
         ),
-        rate_per_s=60, p99_ms=180,
+        rate_per_s=300, p99_ms=80,
     )  # fmt: skip
 
 
@@ -173,7 +173,7 @@ steps:
   rank: {{member: trees, inputs: {{a: asked, b: studied}}, outputs: {{y: score}}}}
 """,
         profiles=Profiles(members={"encoder": ENCODER, "minilm": MINILM, "trees": TREES}, request_ms=0.4, step_ms=0.1),
-        rate_per_s=150, p99_ms=70, cv=1.5,
+        rate_per_s=700, p99_ms=23, cv=1.5,
     )  # fmt: skip
 
 
@@ -194,7 +194,7 @@ def _frame() -> Dag:
             members={name.replace("-", "_"): kinds[name.partition("-")[0]] for name in names}, request_ms=0.4,
             step_ms=0.1,
         ),
-        rate_per_s=100, p99_ms=60, tried=False,
+        rate_per_s=500, p99_ms=16, tried=False,
     )  # fmt: skip
 
 

@@ -88,16 +88,16 @@ class Lab:
             repository=repository, signature=described.signature,
         )  # fmt: skip
 
-    def measure(self, server: Any, model: str, inputs: tuple[str, ...], demand: Demand, *, batch: int = 1) -> LoadPoint:
-        """One measurement, in three windows."""
+    def measure(self, server: Any, model: str, inputs: tuple[str, ...], demand: Demand, *, batch: int = 0) -> LoadPoint:
+        """One measurement, in three windows; without a `batch`, of a model that takes whole tensors, of one row."""
         generator = PerfAnalyzer(self.environment)
         tensors = tuple(TensorSpec(name=name, datatype="FP32", shape=(-1, _WIDTH)) for name in inputs)
         rows = np.random.default_rng(0).normal(size=(8, _WIDTH)).astype(np.float32)
-        samples = [dict.fromkeys(inputs, row) for row in rows]
+        samples = [dict.fromkeys(inputs, row if batch else row[None]) for row in rows]
         requests = generator.write_requests(
             self.folder / "requests.json", Signature(inputs=tensors, outputs=tensors), samples
         )
-        target = LoadTarget(model=model, address=server.grpc, requests=requests, batch=batch)
+        target = LoadTarget(model=model, address=server.grpc, requests=requests, batch=batch or 1)
         window = Window(window_ms=self.window_ms, attempts=1)
         return generator.measure(target, demand, window, self.folder).point
 

@@ -21,7 +21,7 @@ from shiplift.runtime.planning.simulation import Outcome, simulate
 
 REQUESTS = 5000  # of a simulation
 _ALONE = 2000  # of those, for an option alone
-_HOPELESS = 1.5  # an estimate so far above the limit: estimates are mostly too high, by less than that
+_HOPELESS = 1.25  # times the limit: estimates are wrong by less than that, once they are right for the last choice
 _MOST_SIMULATIONS = 400
 _NEAREST = 10  # of the choices that are estimated to be fastest are simulated
 Choice = tuple[int, ...]
@@ -119,7 +119,7 @@ class Search:
             alone = self._alone(member, settings)
             if not any(_beats(other, alone) for other in useful):
                 useful.append(alone)
-        within = [alone for alone in useful if alone.p99_ms <= _HOPELESS * self.limit_ms]
+        within = [alone for alone in useful if alone.p99_ms <= _HOPELESS * self.limit_ms]  # of few requests
         return within or [min(useful, key=lambda alone: alone.p99_ms)]
 
     def _alone(self, member: str, settings: Settings) -> Alone:
@@ -146,26 +146,27 @@ class Search:
         return choice
 
     def _cheaper(self, choice: Choice) -> Choice | None:
-        """The cheapest choice that holds the limit and differs in one or two members; None: nothing is cheaper."""
-        cost = self.cost(choice)
-        cheaper = [other for other in dict.fromkeys(self._neighbours(choice)) if self.cost(other) < cost]
-        hopeful = [other for other in cheaper if self.estimated_ms(other) <= _HOPELESS * self.limit_ms]
-        for other in sorted(hopeful, key=lambda other: (self.cost(other), self.estimated_ms(other), other)):
-            if self.simulations >= _MOST_SIMULATIONS:
-                return None
-            if self.holds(other):
-                return other
+        """The cheapest choice that holds the limit and differs in one member, else in two; None: nothing is cheaper."""
+        cost, off = self.cost(choice), self._simulated(choice).percentile_ms(99) / self.estimated_ms(choice)
+        for changed in (1, 2):
+            cheaper = [other for other in self._neighbours(choice, changed) if self.cost(other) < cost]
+            hopeful = [other for other in cheaper if off * self.estimated_ms(other) <= _HOPELESS * self.limit_ms]
+            for other in sorted(hopeful, key=lambda other: (self.cost(other), self.estimated_ms(other), other)):
+                if self.simulations >= _MOST_SIMULATIONS:
+                    return None
+                if self.holds(other):
+                    return other
         return None
 
-    def _neighbours(self, choice: Choice, most: int = 2) -> Iterator[Choice]:
-        """The choices that differ in at most so many members."""
-        for changed in range(1, most + 1):
-            for members in combinations(range(len(choice)), changed):
-                for numbers in product(*(range(len(self.options[member])) for member in members)):
-                    other = list(choice)
-                    for member, number in zip(members, numbers, strict=True):
-                        other[member] = number
-                    yield tuple(other)
+    def _neighbours(self, choice: Choice, changed: int) -> Iterator[Choice]:
+        """The choices that differ in so many members."""
+        for members in combinations(range(len(choice)), changed):
+            others = [[at for at in range(len(self.options[member])) if at != choice[member]] for member in members]
+            for numbers in product(*others):
+                other = list(choice)
+                for member, number in zip(members, numbers, strict=True):
+                    other[member] = number
+                yield tuple(other)
 
     def _fastest(self) -> Choice:
         """A choice that holds the limit, however much it costs.
@@ -176,7 +177,7 @@ class Search:
         choice = tuple(map(_fastest_of, self.options))
         while not self.holds(choice):
             best = self._simulated(choice, whole=True).percentile_ms(99)
-            others = sorted((self.estimated_ms(other), other) for other in self._neighbours(choice, most=1))
+            others = sorted((self.estimated_ms(other), other) for other in self._neighbours(choice, 1))
             tried = [(self._simulated(other, whole=True).percentile_ms(99), other) for _, other in others[:_NEAREST]]
             nearest, other = min(tried, default=(best, choice))
             if nearest >= best:
