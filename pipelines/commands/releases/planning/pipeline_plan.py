@@ -68,16 +68,28 @@ def make(
     require_sound(composed)
     if p99_ms is None:
         raise UsageError("a plan needs a limit", do="Give the end-to-end p99 with --p99-ms, for example 50.")
-    spec = composed.written.spec
-    profiles.require_fit(spec, known)
-    looked_up = [name for name in spec.members if name not in known.members]
+    profiles.require_fit(composed.written.spec, known)
     packages = {member.name: member.package for member in composed.checked.members}
+    spec = merged(composed.written.spec, packages)
+    looked_up = [name for name in spec.members if name not in known.members]
     complete = with_measured(engine, {name: packages[name] for name in looked_up}, known)
     problem = Problem(
         spec=spec, graph=graph_of(spec, bls=composed.checked.way == "bls"), profiles=complete, arrivals=arrivals,
         p99_ms=p99_ms, seed=seed,
     )  # fmt: skip
     return plan(problem, notes=tuple(_notes(spec, known, unverified=bool(looked_up) and not engine.verified)))
+
+
+def merged(spec: PipelineSpec, packages: dict[str, Package]) -> PipelineSpec:
+    """The pipeline with one member for those at the same version of a model: in a bundle these are one, too."""
+    first: dict[object, str] = {}
+    names = {}
+    for name, member in spec.members.items():
+        package = packages.get(name)
+        names[name] = first.setdefault((package.model, package.version) if package else repr(member), name)
+    steps = {name: step.model_copy(update={"member": names.get(step.member, "")}) for name, step in spec.steps.items()}
+    members = {name: member for name, member in spec.members.items() if name in first.values()}
+    return spec.model_copy(update={"steps": steps, "members": members})
 
 
 def with_measured(engine: PastReleases, packages: dict[str, Package], known: Profiles) -> Profiles:

@@ -98,6 +98,15 @@ def test_members_are_looked_up_in_their_releases(tmp_path: Path) -> None:
     assert made.p50_ms > 2 * 4 + 0.4
 
 
+def test_members_at_the_same_version_are_one(tmp_path: Path) -> None:
+    """As in the bundle: two steps then queue for the same instances."""
+    twice = STATIC.replace("classify: {model: classifier, version: 3, follow: pinned}", "classify: {model: encoder}")
+    file = "members: {encode: [{batch_ms: {1: 2}}], classify: [{batch_ms: {1: 2}}]}"
+    (member,) = planned(Engine(), tmp_path, twice, file).members
+    assert member.name == "encode"
+    assert member.utilisation == pytest.approx(2 * 50 * 0.002 / member.config.instances, rel=0.1)
+
+
 def test_what_the_plan_takes_for_granted_is_said(tmp_path: Path) -> None:
     engine = Engine(*measured())
     engine.verified = False
