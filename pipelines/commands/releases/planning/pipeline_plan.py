@@ -155,7 +155,10 @@ def show(made: Plan) -> None:
 
 def _lines(made: Plan) -> list[str]:
     ratio = made.worst_case_cores / made.cores if made.cores else 1.0
-    instances = f"instances: {made.instances} of the pipeline itself (`instances` in its file)"
+    instances = (
+        f"instances: {made.instances} of the pipeline itself (`instances` in its file), "
+        f"for which requests wait {made.waiting_share:.0%} of their time"
+    )
     predicted = (
         f"predicted at {made.rate_per_s:.4g}/s, CV {made.cv:.3g}: p50 {made.p50_ms:.4g} ms, p99 {made.p99_ms:.4g} ms "
         f"(limit {made.limit_p99_ms:g} ms)"
