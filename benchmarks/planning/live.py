@@ -45,7 +45,7 @@ _LAYERS = {"look": 4, "read": 2, "join": 1}  # of the members: 4 MB of weights e
 _SIZES = (1, 2, 4, 8)
 _RATE_PER_S = 60.0
 _P99_MS = 60.0
-_X = f"{{datatype: FP32, shape: [-1, {_WIDTH}]}}"
+_X = f"{{datatype: FP32, shape: [1, {_WIDTH}]}}"
 PIPELINE = f"""
 name: live
 inputs: {{x: {_X}}}
@@ -127,7 +127,7 @@ def measure_live(*, quick: bool) -> dict[str, Any]:
     """Profiles the members, plans the pipeline, serves the plan and measures it."""
     with tempfile.TemporaryDirectory(prefix="shiplift-planner-") as folder:
         environment = ensure(Configured().server_environment or default_root())
-        lab = Lab(folder=Path(folder), environment=environment, window_ms=4000 if quick else 20_000)
+        lab = Lab(folder=Path(folder), environment=environment, window_ms=2000 if quick else 20_000)
         models = {name: perceptron(layers, _inputs(name)) for name, layers in _LAYERS.items()}
         profiles = _profiles(lab, models)
         written = parse(PIPELINE)

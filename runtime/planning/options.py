@@ -1,7 +1,7 @@
 """What a member could be served with: its measured configurations, with batches and instances that can keep up."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from pydantic import Field
@@ -30,7 +30,10 @@ class Grid(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is planned: a pipeline under its arrivals, with a limit on its 99th percentile in ms."""
+    """What is planned: a pipeline under its arrivals, with a limit on its 99th percentile in ms.
+
+    `least_batch` is the least that a member's `max_batch` may be, for its edges to fit.
+    """
 
     spec: PipelineSpec
     graph: Graph
@@ -39,6 +42,7 @@ class Problem:
     p99_ms: float
     grid: Grid = field(default_factory=Grid)
     seed: int = 0
+    least_batch: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def limit_ms(self) -> float:
@@ -105,8 +109,9 @@ def _most(configurations: tuple[Configuration, ...]) -> float:
 def _least_batch(problem: Problem, member: str) -> int:
     """The most rows that the member gets in one request: only a loop's are split."""
     steps = problem.spec.steps
-    return max(
+    asked = max(
         (max(problem.profiles.of(name).rows or {1: 1.0}) for name, step in steps.items()
          if step.member == member and step.for_each is None),
         default=1,
     )  # fmt: skip
+    return max(asked, problem.least_batch.get(member, 1))

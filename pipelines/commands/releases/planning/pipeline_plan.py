@@ -9,6 +9,7 @@ from shiplift.pipelines.commands.releases import pipeline_check
 from shiplift.pipelines.commands.releases.pipeline_check import Composed, require_sound
 from shiplift.pipelines.engines.protocol import PastReleases
 from shiplift.runtime.base.errors import NotFound, UsageError
+from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.planning import measured, profiles
 from shiplift.runtime.planning.arrivals import Arrivals, recorded
 from shiplift.runtime.planning.options import Problem
@@ -75,7 +76,7 @@ def make(
     complete = with_measured(engine, {name: packages[name] for name in looked_up}, known)
     problem = Problem(
         spec=spec, graph=graph_of(spec, bls=composed.checked.way == "bls"), profiles=complete, arrivals=arrivals,
-        p99_ms=p99_ms, seed=seed,
+        p99_ms=p99_ms, seed=seed, least_batch=least_batch(spec, composed.checked),
     )  # fmt: skip
     return plan(problem, notes=tuple(_notes(spec, known, unverified=bool(looked_up) and not engine.verified)))
 
@@ -90,6 +91,17 @@ def merged(spec: PipelineSpec, packages: dict[str, Package]) -> PipelineSpec:
     steps = {name: step.model_copy(update={"member": names.get(step.member, "")}) for name, step in spec.steps.items()}
     members = {name: member for name, member in spec.members.items() if name in first.values()}
     return spec.model_copy(update={"steps": steps, "members": members})
+
+
+def least_batch(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, int]:
+    """The least that each member's largest batch may be for its edges to fit: more than 1 for any number of rows."""
+    least: dict[str, int] = {}
+    for edge in checked.edges:
+        step = spec.steps.get(edge.taker)
+        if step and step.member and step.for_each is None:
+            rows = 2 if edge.shape[0] == -1 else edge.shape[0]
+            least[step.member] = max(rows, least.get(step.member, 1))
+    return least
 
 
 def with_measured(engine: PastReleases, packages: dict[str, Package], known: Profiles) -> Profiles:

@@ -96,6 +96,7 @@ def test_members_are_looked_up_in_their_releases(tmp_path: Path) -> None:
     assert made.instances == 0  # an ensemble
     assert made.notes == ()
     assert made.p50_ms > 2 * 4 + 0.4
+    assert all(member.config.max_batch > 1 for member in made.members)  # their edges have any number of rows
 
 
 def test_members_at_the_same_version_are_one(tmp_path: Path) -> None:
