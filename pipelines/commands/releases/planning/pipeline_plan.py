@@ -96,10 +96,10 @@ def merged(spec: PipelineSpec, packages: dict[str, Package]) -> PipelineSpec:
 def least_batch(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, int]:
     """The least that each member's largest batch may be for its edges to fit: more than 1 for any number of rows."""
     least: dict[str, int] = {}
-    for edge in checked.edges:
-        step = spec.steps.get(edge.taker)
+    for wire in checked.edges:
+        step = spec.steps.get(wire.taker)
         if step and step.member and step.for_each is None:
-            rows = 2 if edge.shape[0] == -1 else edge.shape[0]
+            rows = 2 if wire.shape[0] == -1 else wire.shape[0]
             least[step.member] = max(rows, least.get(step.member, 1))
     return least
 
