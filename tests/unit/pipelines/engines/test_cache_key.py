@@ -167,6 +167,7 @@ runtime/serving/triton/backends/text_model.py        .     .       .        x   
 runtime/serving/triton/backends/pipelines/*.py       .     .       .        .     .     .        .       .
 runtime/serving/bundles/*.py                         .     .       .        .     .     .        .       .
 runtime/composition/*.py                             .     .       .        .     .     .        .       .
+runtime/planning/*.py                                .     .       .        .     .     .        .       .
 runtime/spec/pipeline.py                             .     .       .        .     .     .        .       .
 runtime/serving/triton/config.py                     .     .       .        x     x     x        x       .
 runtime/serving/triton/server.py                     .     .       .        .     x     x        x       .
