@@ -1,4 +1,4 @@
-"""A pipeline's bundle in production, on the real bundled Triton: it moves, fails and goes back as a whole, under traffic."""
+"""A pipeline's bundle in production, on the real bundled Triton: it moves, fails and goes back as a whole."""
 
 import threading
 from collections import Counter
@@ -12,17 +12,19 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed
+from shiplift.runtime.host.processes import free_port, stop
 from shiplift.runtime.records.measurement import Trial, Tuned
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.bundles.package import package_bundle
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.production import LocalProduction, reinstall
-from shiplift.runtime.serving.triton.server import Features, Server, private_server
+from shiplift.runtime.serving.triton.server import Features, Ports, Server, private_server, start_production
 from shiplift.runtime.serving.triton.staging import LocalStaging
 from shiplift.runtime.spec.pipeline import parse
 from shiplift.runtime.spec.serving import Rollout, Serving
 from tests.integration.backends import ENVIRONMENT
+from tests.integration.conftest import until
 from tests.integration.test_pipelines_of_models import CHAIN, ROWS, Shelf, largest, request, sound, times
 
 pytestmark = pytest.mark.integration
@@ -152,6 +154,26 @@ def test_a_member_that_is_gone_is_loaded_again_from_the_store(tmp_path: Path) ->
         assert isinstance(place.site.place, Machine)
         reinstall(place.site, place.site.place, package, timeout_s=60)
         np.testing.assert_array_equal(request(place.server, "chain", {"x": ROWS})["six"], 6 * ROWS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_server_that_starts_again_serves_the_bundle(tmp_path: Path, way: str) -> None:
+    """All models of production's repository are loaded at once, in an order of Triton's own."""
+    with placed(Shelf(tmp_path), WAYS[way]) as place:
+        first, second = place.bundle(1, 2), place.bundle(2, 20)
+        place.move(first)
+        place.move(second)
+    ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
+    features = Features(cache_mb=0, tolerant=True)
+    server = start_production(ENVIRONMENT, place.production.repository, ports, features, log=tmp_path / "again")
+    try:
+        with TritonClient(server.grpc) as client:
+            assert until(lambda: client.ready("chain"))
+        answer = request(server, "chain", {"x": ROWS})
+        np.testing.assert_array_equal(answer["six"], 60 * ROWS)
+        assert answer["bundle"][0].decode() == digest_of(second)
+    finally:
+        stop(server.process)
 
 
 def test_a_bundle_is_staged_beside_its_champion(tmp_path: Path) -> None:

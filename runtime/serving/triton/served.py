@@ -4,7 +4,6 @@ Beside it is what was put into the server for a name, noted before that happens,
 """
 
 import json
-
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path

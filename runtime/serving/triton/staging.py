@@ -27,7 +27,7 @@ from shiplift.runtime.records.serving import (
     Staged,
 )
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.bundles.loading import load_companions
+from shiplift.runtime.serving.companions import load_companions
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.environment import ServerEnvironment

@@ -1,7 +1,7 @@
-"""Loads the companions of a package, such as a pipeline's members, into a server beside everything that it serves.
+"""Loads the companions of a package, such as a pipeline's members, into a Triton server beside all that it serves.
 
-Their names have the bundle's digest in them, so one that the server has already is the same: it is never reloaded, which
-would unload an ensemble that uses it.
+Their names have the bundle's digest in them, so one that the server has already is the same. None is ever reloaded:
+that would unload an ensemble which uses it.
 """
 
 import shutil
