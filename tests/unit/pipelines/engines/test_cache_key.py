@@ -172,6 +172,7 @@ runtime/spec/pipeline.py                             .     .       .        .   
 runtime/serving/triton/config.py                     .     .       .        x     x     x        x       .
 runtime/serving/triton/server.py                     .     .       .        .     x     x        x       .
 runtime/serving/triton/staging.py                    .     .       .        .     .     x        x       .
+runtime/serving/companions.py                        .     .       .        .     .     x        x       .
 runtime/serving/triton/production.py                 .     .       .        .     .     .        .       .
 runtime/serving/kubernetes/staging.py                .     .       .        .     .     x        x       .
 runtime/serving/kubernetes/objects/front.py          .     .       .        .     .     x        x       .
