@@ -129,13 +129,6 @@ def test_a_client_that_leaves_harms_no_other(lab: Lab, released: Any, service: A
     assert told(pieces(service, "a", max_tokens=4, temperature=0))[2] == 4
     leaver.join()
     until(lambda: pending(lab) == 0, seconds=20)
-    print(
-        [
-            x
-            for x in httpx.get(lab.site.place.metrics, trust_env=False).text.splitlines()
-            if "writer" in x and ("request" in x or "shiplift" in x)
-        ]
-    )
 
 
 def pending(lab: Lab) -> float:
