@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt
 	@touch $@
 
 $(TESTS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[catboost,transformers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[catboost,generation,transformers]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps silero-vad  # its ONNX file
 	@touch $@
 

@@ -257,7 +257,8 @@ def _samples(batch: Arrays, signature: Signature) -> Iterator[tuple[Any, Arrays]
             raise ValueError(f"input {spec.name!r} is missing; the request has {', '.join(sorted(batch)) or 'none'}")
         raw = batch[spec.name]
         array = raw if spec.datatype == "BYTES" and raw.dtype == object else as_input(raw, spec)
-        if not fits(array, spec):
+        rows = array[:1] if signature.streamed else array  # such a model takes one at a time: each is a request
+        if not fits(rows, spec):
             raise ValueError(f"{spec.name!r} has shape {array.shape}, the model takes {spec.shape}")
         arrays[spec.name] = array
     sequences = None if _SEQUENCE in arrays else batch.get(_SEQUENCE)

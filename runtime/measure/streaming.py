@@ -72,6 +72,7 @@ class _Seen:
 
     answered: list[Answered] = field(default_factory=list)
     arrivals: list[tuple[float, int]] = field(default_factory=list)  # of tokens, also of unfinished requests
+    sent: int = 0
     error: str = ""
     stop: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -179,6 +180,8 @@ def _thread(work: Callable[[], None]) -> threading.Thread:
 def _ask(service: Any, request: Any, seen: _Seen) -> None:
     """Sends a request and notes its pieces; gives it up when the measurement ends."""
     sent, pieces = time.monotonic(), []
+    with seen.lock:
+        seen.sent += 1
     try:
         for piece in streaming.pieces(service, request, SIGNATURE, _REQUEST_S):
             arrival = time.monotonic(), int(piece[TOKENS].sum())
@@ -220,7 +223,7 @@ def _point(seen: _Seen, demand: Demand, window: Window, started: float, ended: f
         stable=spread <= window.stability_percent,
         spread_percent=round(spread, 1),
         rate_per_s=demand.rate_per_s,
-        sent_per_s=demand.rate_per_s,
+        sent_per_s=seen.sent / seconds if demand.rate_per_s else 0.0,
         client_cores=round(cores, 3),
         streaming=streaming_of(answered, seen.arrivals, started, ended),
     )

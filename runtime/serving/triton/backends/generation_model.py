@@ -105,7 +105,13 @@ class TritonPythonModel:
             while not self.closing:
                 answer = self.incoming.get(block=not (self.running or self.generator.busy))
                 if answer is not None:
-                    self.running[self.generator.add(answer.ask)] = answer
+                    self._start(answer)
+
+    def _start(self, answer):
+        try:
+            self.running[self.generator.add(answer.ask)] = answer
+        except RuntimeError as error:  # of this request alone: the thread goes on for the others
+            _fail(answer.sender, f"{_FAILED}: {str(error)[:200]}")
 
     def _step(self):
         try:
