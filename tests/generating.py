@@ -42,4 +42,5 @@ def pipeline(**changes: Any) -> Any:
         pad_token_id=0, **changes,
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config).eval()
+    model.generation_config.max_new_tokens = 8  # MLflow generates once, to find the signature
     return transformers.pipeline("text-generation", model=model, tokenizer=words)
