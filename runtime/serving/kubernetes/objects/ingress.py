@@ -6,7 +6,7 @@ models share a host for HTTP, told apart by path. All gRPC requests have the sam
 
 import math
 
-from shiplift.runtime.base.names import dns_name, serving_name
+from shiplift.runtime.base.names import TENSORS, dns_name, serving_name
 from shiplift.runtime.records.site import IngressRef
 from shiplift.runtime.serving.kubernetes.objects.names import Object
 
@@ -27,7 +27,7 @@ def ingresses(model: str, ingress: IngressRef, metadata: Object, *, timeout_s: f
     waits = {f"{_NGINX}proxy-read-timeout": seconds, f"{_NGINX}proxy-send-timeout": seconds}
     tensors = {**waits, f"{_NGINX}proxy-body-size": "0"}  # a request has no limit but Triton's own
 
-    def of(suffix: str, host: str, path: str, port: str, notes: dict[str, str]) -> Object:
+    def of(suffix: str, host: str, paths: list[str], port: str, notes: dict[str, str]) -> Object:
         name = metadata["name"]
         backend = {"service": {"name": name, "port": {"name": port}}}
         tls = [{"hosts": [host], "secretName": ingress.tls_secret}] if ingress.tls_secret else []
@@ -40,12 +40,16 @@ def ingresses(model: str, ingress: IngressRef, metadata: Object, *, timeout_s: f
                 "ingressClassName": ingress.class_name,
                 **({"tls": tls} if tls else {}),
                 "rules": [
-                    {"host": host, "http": {"paths": [{"path": path, "pathType": "Prefix", "backend": backend}]}}
+                    {
+                        "host": host,
+                        "http": {"paths": [{"path": p, "pathType": "Prefix", "backend": backend} for p in paths]},
+                    }
                 ],
             },
         }
 
+    prefix = f"/v2/models/{serving_name(model)}"
     return [
-        of("", ingress.host, f"/v2/models/{serving_name(model)}", "http", tensors),
-        of(".grpc", grpc_host(model, ingress), _GRPC_PATH, "grpc", {**tensors, f"{_NGINX}backend-protocol": "GRPC"}),
+        of("", ingress.host, [prefix, prefix + TENSORS], "http", tensors),
+        of(".grpc", grpc_host(model, ingress), [_GRPC_PATH], "grpc", {**tensors, f"{_NGINX}backend-protocol": "GRPC"}),
     ]
