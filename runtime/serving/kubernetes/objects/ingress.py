@@ -21,6 +21,11 @@ def grpc_host(model: str, ingress: IngressRef) -> str:
     return f"{dns_name(model)}.{ingress.host}"
 
 
+def _path(path: str, service: str, port: str) -> Object:
+    backend = {"service": {"name": service, "port": {"name": port}}}
+    return {"path": path, "pathType": "Prefix", "backend": backend}
+
+
 def ingresses(model: str, ingress: IngressRef, metadata: Object, *, timeout_s: float) -> list[Object]:
     """The Ingresses of a model's front Service, for HTTP and for gRPC; requests may take `timeout_s` seconds."""
     seconds = str(math.ceil(timeout_s))
@@ -29,7 +34,6 @@ def ingresses(model: str, ingress: IngressRef, metadata: Object, *, timeout_s: f
 
     def of(suffix: str, host: str, paths: list[str], port: str, notes: dict[str, str]) -> Object:
         name = metadata["name"]
-        backend = {"service": {"name": name, "port": {"name": port}}}
         tls = [{"hosts": [host], "secretName": ingress.tls_secret}] if ingress.tls_secret else []
         annotations = {**metadata["annotations"], **notes, **ingress.annotations}
         return {
@@ -39,12 +43,7 @@ def ingresses(model: str, ingress: IngressRef, metadata: Object, *, timeout_s: f
             "spec": {
                 "ingressClassName": ingress.class_name,
                 **({"tls": tls} if tls else {}),
-                "rules": [
-                    {
-                        "host": host,
-                        "http": {"paths": [{"path": p, "pathType": "Prefix", "backend": backend} for p in paths]},
-                    }
-                ],
+                "rules": [{"host": host, "http": {"paths": [_path(path, name, port) for path in paths]}}],
             },
         }
 
