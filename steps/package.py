@@ -8,19 +8,19 @@ requests is found out in a sandbox, since a model may answer never.
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base.errors import SpecInvalid
-from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.names import TENSORS, serving_name
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, scored
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model import golden as golden_requests
 from shiplift.runtime.model.sequences import hide_states
-from shiplift.runtime.model.tensors import Arrays, batch_of, inputs_in, load_npz
+from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, inputs_in, load_npz, under
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
@@ -35,7 +35,7 @@ from shiplift.runtime.serving.generation_backend import write_generation_backend
 from shiplift.runtime.serving.python_backend import write_python_backend
 from shiplift.runtime.serving.text_backend import write_text_backend
 from shiplift.runtime.serving.triton.config import ModelDescription, positional, server_needs
-from shiplift.runtime.serving.triton.repository import golden_arrays, write_package
+from shiplift.runtime.serving.triton.repository import golden_arrays, write_model, write_package
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
 from shiplift.runtime.spec.model import Data, Quality, Quantization
 from shiplift.runtime.spec.serving import Serving
@@ -102,6 +102,11 @@ def _servable(kept: Sequence[Candidate], target: Target, serving: Serving, *, te
             f"target {target.name} can't serve a model that takes text: only the bundled server on a CPU can",
             do="Choose such a target, or log the model itself as pt2 or ONNX: clients then send tokens.",
         )
+    if serving.tensors and not text:
+        raise SpecInvalid(
+            "`serving.tensors` is for models that take text or images; this one takes tensors already",
+            do="Leave `serving.tensors` out of the spec.",
+        )
     stateless = [candidate for candidate in kept if candidate.engine != "openvino"]
     if serving.sequence_batching and kept and not stateless:
         raise SpecInvalid(
@@ -147,6 +152,7 @@ class _Builder:
                 "outputs": [spec.name for spec in self.exported.signature.outputs],
                 "states": {name: output.model_dump(mode="json") for name, output in states.items()},
                 "text": str(self.store.fetch(text.files, place.folder / "text")) if text else "",
+                "tensors": self.serving.tensors,
                 "out": str(place.sandbox.work),
             },
             limits,
@@ -173,7 +179,9 @@ class _Builder:
         if stamp := tensorrt_plans.read_stamp(model):
             tensorrt_plans.require_match(stamp, self.target)
         inputs = inputs_in(self.reference, visible)
-        golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), answers)
+        graph = {name: answers[name] for name in answers if self.serving.tensors and name.startswith(GRAPH)}
+        seen = {name: answers[name] for name in answers if name not in graph}
+        golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), seen)
         signature, golden, inputs = self._named(visible, golden, inputs)
         tree = folder / "package"
         tree.mkdir()
@@ -186,9 +194,11 @@ class _Builder:
         elif self.exported.generates:
             backend = write_generation_backend(folder / "backend")
         write_package(
-            tree, description, None if python else model, self.target.server, example=inputs, golden=golden,
+            tree, description, None if python else model, self.target.server, example=inputs, golden=golden | graph,
             backend=backend,
         )  # fmt: skip
+        if self.serving.tensors:
+            self._write_graph(tree, description, model, under(GRAPH, graph))
         package = Package(
             target=self.target.name,
             server=self.target.server,
@@ -205,12 +215,21 @@ class _Builder:
             slices=candidate.slices,
             sequences=bool(states),
             environment=python.environment if python else None,
+            tensors=self.exported.signature if self.serving.tensors else None,
             nodes=self.target.nodes,
             needs=server_needs(self.serving, self.target.server),
             **evaluation,
         )
         shutil.rmtree(folder)
         return package
+
+    def _write_graph(self, tree: Path, text: ModelDescription, model: Path, golden: Arrays) -> None:
+        """Writes the graph behind a model of texts as a model of its own: it takes what is made of the texts."""
+        graph = replace(
+            text, name=text.name + TENSORS, signature=self.exported.signature,
+            serving=text.serving.model_copy(update={"labels": ()}),
+        )  # fmt: skip
+        write_model(tree, graph, model, self.target.server, example=under("input/", golden))
 
     def _visible(self) -> tuple[Signature, dict[str, TensorSpec]]:
         """The signature that clients see, and the states that they don't."""

@@ -29,7 +29,7 @@ def check_generation(site: Site, spec: ReleaseSpec) -> None:
         "export.outputs": conversion.outputs, "export.postprocess": conversion.postprocess,
         "export.torchscript": conversion.torchscript, "serving.sequence_batching": serving.sequence_batching,
         "serving.response_cache": serving.response_cache, "serving.preferred_batch_size": serving.preferred_batch_size,
-        "load.shapes": spec.load.shapes,
+        "serving.tensors": serving.tensors, "load.shapes": spec.load.shapes,
     }  # fmt: skip
     if name := next((name for name, value in asked.items() if value), ""):
         raise SpecInvalid(f"`{name}` is set, but a model that generates text has none of that", do="Leave it out.")

@@ -16,6 +16,7 @@ from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
 Arrays = dict[str, NDArray[Any]]
 MAX_NPZ_BYTES = 16 << 30
+GRAPH = "graph/"  # begins the names of the golden arrays of a graph behind a model that takes text
 
 _NUMPY: dict[Datatype, type[np.generic]] = {
     "BOOL": np.bool_,
@@ -144,6 +145,11 @@ def as_input(array: NDArray[Any], spec: TensorSpec) -> NDArray[Any]:
 def batch_of(arrays: Mapping[str, NDArray[Any]], size: int) -> Arrays:
     """The first `size` samples along the first axis, repeated if there are fewer."""
     return {name: np.take(array, np.arange(size) % len(array), axis=0) for name, array in arrays.items()}
+
+
+def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The arrays whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def concatenate(batches: Sequence[Arrays]) -> Arrays:

@@ -122,6 +122,9 @@ class Serving(Section):
 
     An execution that takes longer than `request_timeout_s` is stopped and its requests fail, so that an input on which
     the model does not end can't keep an instance busy.
+
+    `tensors`: a model that takes text or images is also served as `MODEL--tensors`, which takes what its tokenizer or
+    image processor makes of them, and answers the graph's outputs. Its weights are then in memory twice.
     """
 
     labels: tuple[str, ...] = ()
@@ -137,6 +140,7 @@ class Serving(Section):
     sequence_batching: SequenceBatching | None = None
     generation: Generation = Generation()
     request_timeout_s: float = Field(30, ge=0.1, le=3600)
+    tensors: bool = Field(False, strict=True)
 
     @model_validator(mode="after")
     def _one_scheduler(self) -> Self:

@@ -16,8 +16,8 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, Temporary
-from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.model.tensors import Arrays, concatenate, inputs_in
+from shiplift.runtime.base.names import TENSORS, serving_name
+from shiplift.runtime.model.tensors import GRAPH, Arrays, concatenate, inputs_in, under
 from shiplift.runtime.model.text.comparing import text_difference
 from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.records.precision import Precision
@@ -273,11 +273,16 @@ def check_golden(
 def check_package(client: TritonClient, name: str, package: Package, golden: Arrays) -> None:
     """Checks the golden requests of a package that is loaded as `name`, as strictly as its precision allows.
 
+    Those of the graph behind a model of texts are checked too, if the package serves it.
+
     Raises:
         GoldenMismatch: an answer is wrong.
     """
     tolerance = TOLERANCE[package.precision]
     check_golden(client, name, package.signature, golden, tolerance=tolerance, sequences=package.sequences)
+    if package.tensors:
+        own = under(GRAPH, golden)
+        check_golden(client, name + TENSORS, package.tensors, own, tolerance=tolerance)
 
 
 def _specs(tensors: Any, optional: Collection[str] = ()) -> tuple[TensorSpec, ...]:
