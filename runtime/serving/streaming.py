@@ -3,7 +3,7 @@
 A model that streams has no other way: Triton refuses ordinary requests to it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -45,7 +45,7 @@ def request_of(model: str, signature: Signature, inputs: Arrays, version: int | 
     return request
 
 
-def pieces(service: Any, request: Any, signature: Signature, timeout_s: float) -> Iterator[Arrays]:
+def pieces(service: Any, request: Any, signature: Signature, timeout_s: float) -> Generator[Arrays]:
     """The pieces of a request's answer as they come, each with the outputs by name.
 
     Who stops listening before the last one cancels the request.

@@ -78,7 +78,8 @@ class Server(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[mis
     """Answers each request as told; `seen` are the requests, and `left` says that a client gave one up."""
 
     def __init__(self, answer: Answer) -> None:
-        self.answer, self.seen, self.left = answer, [], threading.Event()
+        self.answer, self.left = answer, threading.Event()
+        self.seen: list[Any] = []
 
     def ModelStreamInfer(self, request_iterator: Any, context: Any) -> Iterator[Any]:  # noqa: N802 - the protocol's name
         request = next(request_iterator)
