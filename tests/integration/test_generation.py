@@ -12,6 +12,7 @@ import pytest
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.exposition import samples_of
 from shiplift.runtime.model.generation.signature import SIGNATURE
+from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving import streaming
 from shiplift.runtime.serving.triton.client import TritonClient
 from tests.generating import PROMPTS, pipeline
@@ -129,6 +130,24 @@ def test_a_client_that_leaves_harms_no_other(lab: Lab, released: Any, service: A
     assert told(pieces(service, "a", max_tokens=4, temperature=0))[2] == 4
     leaver.join()
     until(lambda: pending(lab) == 0, seconds=20)
+
+
+def test_a_version_that_generates_too_slowly_is_refused_and_the_one_before_serves_on(
+    lab: Lab, released: Any, service: Any
+) -> None:
+    before = told(pieces(service, "a", max_tokens=8, temperature=0))
+    spec = SPEC.replace("tokens_per_s: 0.01", "tokens_per_s: 10000000")
+
+    def log_model(**options: Any) -> Any:
+        return lab.mlflow.transformers.log_model(released, input_example=PROMPTS, **options)
+
+    report = lab.wait(NAME, lab.log(NAME, log_model, spec=spec), seconds=400)
+    assert report.exit_code == 20
+    checks = {check.name: check for check in report.checks}
+    assert checks["tokens"].verdict is Outcome.FAIL
+    assert checks["time to first token"].verdict is Outcome.PASS
+    assert checks["throughput against the champion"].measured is not None
+    assert told(pieces(service, "a", max_tokens=8, temperature=0)) == before
 
 
 def pending(lab: Lab) -> float:
