@@ -43,7 +43,7 @@ class Runner:
         """Runs a case; whatever goes wrong with it is in its result."""
         started = time.monotonic()
         try:
-            with TemporaryDirectory(prefix="shiplift-zoo-", dir=self.home) as folder:
+            with TemporaryDirectory(prefix="zoo-case-") as folder:
                 result = self._released(case, Path(folder))
         except Exception as error:  # a case must not end the others
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:600]
