@@ -31,9 +31,9 @@ def missing(case: Case) -> str:
 
 
 def chosen(only: list[str], earlier: Results | None) -> list[Case]:
-    """The cases to run: those named (all, if none is), without those that earlier results have."""
+    """The cases to run: those named; if none is, all that earlier results don't have."""
     done = {result.name for result in earlier.cases} if earlier else set()
-    return [case for case in CASES if case.name in (only or [case.name]) and case.name not in done]
+    return [case for case in CASES if case.name in only or (not only and case.name not in done)]
 
 
 def run(cases: list[Case], file: Path, earlier: Results | None, *, quick: bool) -> Results:
@@ -72,7 +72,7 @@ def main() -> None:
     parser.add_argument("--only", choices=names, metavar="NAME", action="append", default=[],
                         help="this case (may be repeated); --list shows all")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="short searches and windows")
-    parser.add_argument("--resume", action="store_true", help="keep the results, and skip the cases that they have")
+    parser.add_argument("--resume", action="store_true", help="keep the results, and run what they lack, or --only")
     parser.add_argument("--json", action="store_true", help="also print the results as JSON")
     parser.add_argument("--list", action="store_true", help="list the cases, and run none")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
