@@ -3,6 +3,8 @@
 A version is first loaded next to the serving one, under a name of its own, where it must answer its golden requests.
 Then the served name is reloaded in place: Triton warms up the new version while the old one answers, switches
 atomically, and stays with the old one if that fails. There is no router in between, so requests pay nothing for it.
+A package's companions (a pipeline's members) have names of their own: they are loaded beside those that serve, and
+those of the package before stay loaded until the next move, so that its last requests end and a rollback loads nothing.
 Every method can be killed at any line and called again.
 """
 
@@ -22,10 +24,11 @@ from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.companions import drop_companions, load_companions
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install, retire
-from shiplift.runtime.serving.triton.served import note_served, served, served_version
+from shiplift.runtime.serving.triton.served import companions, note_companions, note_served, served, served_version
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -97,7 +100,8 @@ class LocalProduction:
         name = serving_name(model)
         with TritonClient(self._machine.grpc) as client:
             client.unload(name + _BESIDE)
-        shutil.rmtree(self.repository / (name + _BESIDE), ignore_errors=True)
+            shutil.rmtree(self.repository / (name + _BESIDE), ignore_errors=True)
+            self._retire_companions(client, model)
         retire(self.repository, name)
 
     def declare(
@@ -115,7 +119,10 @@ class LocalProduction:
 
     def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"loading version {package.version} beside the one that serves")
-        beside = name + _BESIDE
+        beside, home = name + _BESIDE, Path(self._site.home)
+        if package.companions:
+            note_companions(home, package.model, (*companions(home, package.model), *package.companions))
+        new = load_companions(client, tree, self.repository, package.companions)
         try:
             install(tree, self.repository, source=name, name=beside)
             client.load(beside)
@@ -123,7 +130,16 @@ class LocalProduction:
         except ShipliftError:
             client.unload(beside)
             shutil.rmtree(self.repository / beside, ignore_errors=True)
+            drop_companions(client, self.repository, new)
             raise
+
+    def _retire_companions(self, client: TritonClient, model: str) -> None:
+        home = Path(self._site.home)
+        state, known = served(home, model), companions(home, model)
+        kept = state.kept if state else ()
+        if unneeded := [companion for companion in known if companion not in kept]:
+            drop_companions(client, self.repository, unneeded)
+            note_companions(home, model, (companion for companion in known if companion in kept))
 
     def _switch(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"moving {name} to version {package.version}")
@@ -177,9 +193,10 @@ def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: floa
         if place:
             prepare(site, package)
             tree = ArtifactStore(site.artifacts_uri).fetch(package.repository, folder)
-            install(tree, place.repository, source=name, name=name)
-            place.load_again(name, timeout_s=timeout_s)
             with TritonClient(machine.grpc) as client:
+                load_companions(client, tree, place.repository, package.companions)
+                install(tree, place.repository, source=name, name=name)
+                place.load_again(name, timeout_s=timeout_s)
                 check_package(client, name, package, load_npz(tree / GOLDEN))
 
 
