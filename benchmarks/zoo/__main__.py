@@ -1,6 +1,7 @@
 """`make zoo`: runs the cases on a stack of its own, and says which did not end as their table says."""
 
 import argparse
+import fnmatch
 import importlib.util
 import os
 import sys
@@ -14,8 +15,9 @@ from benchmarks.zoo.table import CASES
 _EXAMPLES = """\
 examples:
   make zoo                                                 every case, about a minute each
-  python -m benchmarks.zoo --quick --only sklearn-logistic --only onnx-scalar-state
+  python -m benchmarks.zoo --quick --only 'sklearn-*' --only onnx-voice
   python -m benchmarks.zoo --resume                        what the results don't have yet
+  python -m benchmarks.zoo --resume --only 'hf-*' --json   the same, of these
 """
 
 
@@ -30,10 +32,18 @@ def missing(case: Case) -> str:
     return f"{', '.join(lacking)} is not installed: {case.install}" if lacking else ""
 
 
-def chosen(only: list[str], earlier: Results | None) -> list[Case]:
-    """The cases to run: those named; if none is, all that earlier results don't have."""
-    done = {result.name for result in earlier.cases} if earlier else set()
-    return [case for case in CASES if case.name in only or (not only and case.name not in done)]
+def chosen(only: list[str], done: Results | None) -> list[Case]:
+    """The cases to run: those whose names fit a shell pattern, or all if there is none, without those in `done`.
+
+    Raises:
+        SystemExit: a pattern fits no case.
+    """
+    for pattern in only:
+        if not any(fnmatch.fnmatchcase(case.name, pattern) for case in CASES):
+            raise SystemExit(f"no case is called '{pattern}': see --list")
+    finished = {result.name for result in done.cases} if done else set()
+    return [case for case in CASES if case.name not in finished
+            and (not only or any(fnmatch.fnmatchcase(case.name, pattern) for pattern in only))]  # fmt: skip
 
 
 def run(cases: list[Case], file: Path, earlier: Results | None, *, quick: bool) -> Results:
@@ -68,11 +78,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    names = [case.name for case in CASES]
-    parser.add_argument("--only", choices=names, metavar="NAME", action="append", default=[],
-                        help="this case (may be repeated); --list shows all")  # fmt: skip
+    parser.add_argument("--only", metavar="PATTERN", action="append", default=[],
+                        help="cases of such a name (may be repeated); their results replace earlier ones, others stay")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="short searches and windows")
-    parser.add_argument("--resume", action="store_true", help="keep the results, and run what they lack, or --only")
+    parser.add_argument("--resume", action="store_true", help="keep the results, and run only what they lack")
     parser.add_argument("--json", action="store_true", help="also print the results as JSON")
     parser.add_argument("--list", action="store_true", help="list the cases, and run none")
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
@@ -80,8 +89,8 @@ def main() -> None:
     if arguments.list:
         print("\n".join(f"{case.name:<28}{case.flavor:<24}{case.right:<10}{case.about}" for case in CASES))
         return
-    earlier = read(arguments.out) if arguments.resume else None
-    wanted = chosen(arguments.only, earlier)
+    earlier = read(arguments.out) if arguments.resume or arguments.only else None
+    wanted = chosen(arguments.only, earlier if arguments.resume else None)
     for case in wanted:
         if lacking := missing(case):
             tell(f"{case.name}: skipped, {lacking}")

@@ -18,12 +18,19 @@ METHOD = {
 
 
 class Result(Record):
-    """How a case ended: `failed` is whatever the case's table does not call right; then `reason` says what."""
+    """How a case ended: `failed` is whatever the case's table does not call right; then `reason` says what.
+
+    `exit_code` is the release's; None if there was no end of a release. `served` is the engine and the precision in
+    production. `quick` results come from short searches and windows: their throughput is no measurement.
+    """
 
     name: str
     flavor: str
     outcome: Literal["promoted", "refused", "failed"]
     reason: str = ""
+    exit_code: int | None = None
+    served: str = ""
+    quick: bool = False
     seconds: float = 0.0
     max_difference: float | None = None
     throughput: float | None = None

@@ -50,8 +50,8 @@ class Runner:
             result = Result(name=case.name, flavor=case.flavor, outcome="failed", reason=reason)
         finally:
             self._remove(case)
-        return result if result.seconds else result.model_copy(
-            update={"seconds": round(time.monotonic() - started, 1)})  # fmt: skip
+        seconds = result.seconds or round(time.monotonic() - started, 1)
+        return result.model_copy(update={"seconds": seconds, "quick": self.quick})
 
     def _released(self, case: Case, folder: Path) -> Result:
         built = folder / "built"
@@ -67,7 +67,8 @@ class Runner:
         expected = logged.original if logged.original is not None else asked.answer
         absolute, relative = difference(expected, self._answers(case, logged.inputs))
         result = result.model_copy(update={
-            "max_difference": absolute, "pyfunc_throughput": asked.throughput(3 if self.quick else 6),
+            "served": package.described, "max_difference": absolute,
+            "pyfunc_throughput": asked.throughput(3 if self.quick else 6),
         })  # fmt: skip
         if not relative <= TOLERANCE[package.precision]:
             reason = f"production in {package.precision} answers otherwise than pyfunc: relative {relative:.3g}"
@@ -149,7 +150,8 @@ def merged(spec: str, more: str) -> str:
 def judged(case: Case, report: ReleaseReport) -> Result:
     """How a release ended, against what is right for the case."""
     promoted, reason = report.exit_code == 0, " ".join(report.reason.split())[:600]
-    end = Result(name=case.name, flavor=case.flavor, outcome="failed", reason=reason, seconds=round(report.seconds, 1))
+    end = Result(name=case.name, flavor=case.flavor, outcome="failed", reason=reason, exit_code=report.exit_code,
+                 seconds=round(report.seconds, 1))  # fmt: skip
     if case.right == "promoted":
         return end.model_copy(update={"outcome": "promoted", "reason": ""}) if promoted else end
     if promoted:

@@ -24,7 +24,9 @@ README = Path(__file__).parents[3] / "README.md"
 
 
 def case(**fields: Any) -> Case:
-    return Case(**{"name": "x", "flavor": "onnx", "about": "", "build": lambda _: Logged(log=print, inputs={})} | fields)
+    return Case(
+        **{"name": "x", "flavor": "onnx", "about": "", "build": lambda _: Logged(log=print, inputs={})} | fields
+    )
 
 
 def report(exit_code: int, reason: str) -> ReleaseReport:
@@ -122,6 +124,7 @@ def test_only_the_end_that_the_table_calls_right_is_no_failure(
     result = judged(case(**fields), ended)
     assert result.outcome == outcome
     assert bool(result.reason) == (outcome != "promoted")
+    assert result.exit_code == ended.exit_code
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------
@@ -177,9 +180,20 @@ def test_results_are_read_back_and_say_what_is_left_to_run(tmp_path: Path) -> No
     earlier = read(tmp_path / "zoo.json")
     assert earlier == results
     assert [entry.name for entry in chosen([], earlier)] == [entry.name for entry in CASES[1:]]
-    assert chosen([CASES[0].name], earlier) == [CASES[0]]
+    assert chosen([CASES[0].name], earlier) == []
+    assert chosen([CASES[0].name], None) == [CASES[0]]
     again = results.including(first.model_copy(update={"outcome": "promoted", "reason": ""}))
     assert [result.outcome for result in again.cases] == ["promoted"]
+
+
+def test_cases_are_chosen_by_pattern_in_the_tables_order() -> None:
+    names = [entry.name for entry in chosen(["onnx-*", "sklearn-ridge", "onnx-voice"], None)]
+    assert names == ["sklearn-ridge", *(entry.name for entry in CASES if entry.flavor == "onnx")]
+
+
+def test_a_pattern_that_fits_no_case_is_an_error() -> None:
+    with pytest.raises(SystemExit, match="no case is called 'sklern-\\*': see --list"):
+        chosen(["onnx-*", "sklern-*"], None)
 
 
 def test_no_results_leave_all_to_run(tmp_path: Path) -> None:
