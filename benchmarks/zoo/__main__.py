@@ -79,7 +79,7 @@ def main() -> None:
         description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", metavar="PATTERN", action="append", default=[],
-                        help="cases of such a name (may be repeated); their results replace earlier ones, others stay")  # fmt: skip
+                        help="cases of such a name (may be repeated); others keep their results")  # fmt: skip
     parser.add_argument("--quick", action="store_true", help="short searches and windows")
     parser.add_argument("--resume", action="store_true", help="keep the results, and run only what they lack")
     parser.add_argument("--json", action="store_true", help="also print the results as JSON")

@@ -8,11 +8,12 @@ from shiplift.runtime.records.base import Record
 
 RESULTS = Path(__file__).parents[1] / "results" / "zoo.json"
 METHOD = {
-    "max_difference": "between production's answer and mlflow.pyfunc's (the original's where pyfunc takes no such input),"
-    " over all outputs; in the outputs' own unit; texts must be equal",
+    "max_difference": "between production's answer and mlflow.pyfunc's (the original's where pyfunc takes no such"
+    " input), over all outputs; in the outputs' own unit; texts must be equal",
     "throughput": "answers per second of production's Triton, 16 clients of benchmarks/load.py, one sample per request,"
     " HTTP with binary tensors; null for sequences",
     "pyfunc_throughput": "samples per second of model.predict in a loop, in one process, one sample per call",
+    "quick": "true: short searches and windows, so that throughput and seconds are no measurements",
     "seconds": "from registration to the end of the release",
 }
 

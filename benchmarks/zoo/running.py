@@ -67,7 +67,7 @@ class Runner:
         expected = logged.original if logged.original is not None else asked.answer
         absolute, relative = difference(expected, self._answers(case, logged.inputs))
         result = result.model_copy(update={
-            "served": package.described, "max_difference": absolute,
+            "served": f"{package.engine} {package.precision}", "max_difference": absolute,
             "pyfunc_throughput": asked.throughput(3 if self.quick else 6),
         })  # fmt: skip
         if not relative <= TOLERANCE[package.precision]:

@@ -16,7 +16,7 @@ from benchmarks.zoo.case import Case, Logged
 from benchmarks.zoo.cases.data import columns, flats
 from benchmarks.zoo.results import RESULTS, Result, Results, read, write
 from benchmarks.zoo.running import count, for_inputs, judged, merged, requests, row
-from benchmarks.zoo.table import CASES, flavors
+from benchmarks.zoo.table import CASES, outcomes
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
@@ -24,9 +24,8 @@ README = Path(__file__).parents[3] / "README.md"
 
 
 def case(**fields: Any) -> Case:
-    return Case(
-        **{"name": "x", "flavor": "onnx", "about": "", "build": lambda _: Logged(log=print, inputs={})} | fields
-    )
+    plain = {"name": "x", "flavor": "onnx", "about": "", "build": lambda _: Logged(log=print, inputs={})}
+    return Case(**plain | fields)
 
 
 def report(exit_code: int, reason: str) -> ReleaseReport:
@@ -45,8 +44,18 @@ def test_the_table_has_cases_enough_and_a_reason_for_each_refusal() -> None:
         assert bool(entry.needs) == bool(entry.install), entry.name
 
 
-def test_readme_has_the_table_of_flavors() -> None:
-    assert flavors() in README.read_text()
+def test_readme_has_the_table_of_the_cases_that_were_run() -> None:
+    results = read(RESULTS)
+    assert results is not None
+    assert outcomes(results) in README.read_text()
+
+
+def test_the_table_of_outcomes_has_only_cases_that_were_run() -> None:
+    assert len(outcomes(Results(machine={})).splitlines()) == 2
+    refused = Result(name="torch-nan", flavor="pytorch", outcome="refused", reason="NaN", exit_code=31)
+    assert outcomes(Results(machine={}).including(refused)).splitlines()[2:] == [
+        "| `mlflow.pytorch` | a weight that is not a number | refused | 31 | - |"
+    ]
 
 
 def test_the_results_are_of_cases_in_the_table() -> None:
