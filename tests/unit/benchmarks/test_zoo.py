@@ -24,12 +24,18 @@ README = Path(__file__).parents[3] / "README.md"
 
 
 def case(**fields: Any) -> Case:
-    plain = {"name": "x", "flavor": "onnx", "about": "", "build": lambda _: Logged(log=print, inputs={})}
+    plain: dict[str, Any] = {
+        "name": "x",
+        "flavor": "onnx",
+        "about": "",
+        "build": lambda _: Logged(log=print, inputs={}),
+    }
     return Case(**plain | fields)
 
 
 def report(exit_code: int, reason: str) -> ReleaseReport:
-    return ReleaseReport.model_construct(exit_code=exit_code, reason=reason, seconds=3.0)
+    fields: dict[str, Any] = {"exit_code": exit_code, "reason": reason, "seconds": 3.0}
+    return ReleaseReport.model_construct(**fields)
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
