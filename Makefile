@@ -12,7 +12,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all check check-github unit integration test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
-	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-planner check-gpu constraints clean
+	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-planner zoo check-gpu constraints clean
 
 setup: $(READY)
 
@@ -101,6 +101,9 @@ bench-own: setup  ## what Shiplift itself costs, and how that grows up to 1,000 
 
 bench-autoscale: setup  ## the scaling rule against others, simulated, one core (10 minutes; `--quick`: 2)
 	$(BIN)/python -m benchmarks.autoscale
+
+zoo: $(TESTS_READY)  ## models as people log them: released, and equal to pyfunc, or refused with the right reason (an hour)
+	$(BIN)/python -m benchmarks.zoo
 
 bench-planner: setup  ## plans of whole pipelines against every combination, simulated, one core; `--live`: against Triton
 	$(BIN)/python -m benchmarks.planner
