@@ -33,16 +33,19 @@ Options = list[tuple[Settings, ...]]
 
 def possible(search: Search) -> Options:
     """Every option of each member that alone holds the limit, cheapest first."""
-    problem = search.problem
     return [
         tuple(
-            option for option in options_of(problem, member, search.scenario)
-            if simulate(
-                problem.graph, search.scenario, problem.profiles, {member: option}, limit_ms=search.limit_ms
-            ).percentile_ms(99) <= search.limit_ms
+            option for option in options_of(search.problem, member, search.scenario) if _holds(search, {member: option})
         )
         for member in search.members
     ]  # fmt: skip
+
+
+def _holds(search: Search, settings: dict[str, Settings]) -> bool:
+    """Whether these settings hold the limit; members without any answer at once."""
+    problem = search.problem
+    outcome = simulate(problem.graph, search.scenario, problem.profiles, settings, limit_ms=search.limit_ms)
+    return outcome.percentile_ms(99) <= search.limit_ms
 
 
 def by_cores(options: Options) -> Iterator[tuple[float, tuple[int, ...]]]:
@@ -76,10 +79,7 @@ def optimum(search: Search, ours: float, most: int) -> tuple[float | None, int]:
             return None, tried
         tried += 1
         settings = {member: each[at] for member, each, at in zip(search.members, options, choice, strict=True)}
-        outcome = simulate(
-            search.problem.graph, search.scenario, search.problem.profiles, settings, limit_ms=search.limit_ms
-        )
-        if outcome.percentile_ms(99) <= search.limit_ms:
+        if _holds(search, settings):
             return cost, tried
     return ours, tried
 

@@ -22,7 +22,7 @@ from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.planning.arrivals import Arrivals
-from shiplift.runtime.planning.measured import spread_of
+from shiplift.runtime.planning.measured import overhead_ms, spread_of
 from shiplift.runtime.planning.options import Grid, Problem
 from shiplift.runtime.planning.plan import Plan, plan
 from shiplift.runtime.planning.profiles import Configuration, Profiles
@@ -169,7 +169,7 @@ def _profiles(lab: Lab, models: dict[str, Any]) -> Profiles:
         package = lab.package(name, model, config)
         points = _alone(lab, package)
         alone[name] = points[1].compute_ms
-        besides.append(max(0.0, points[1].p50_ms - points[1].queue_ms - points[1].compute_ms))
+        besides.append(overhead_ms(points[1]))
         members[name] = (
             Configuration(
                 max_batch=max(_SIZES), batch_ms={size: point.compute_ms for size, point in points.items()},

@@ -42,8 +42,9 @@ def chosen(only: list[str], done: Results | None) -> list[Case]:
         if not any(fnmatch.fnmatchcase(case.name, pattern) for case in CASES):
             raise SystemExit(f"no case is called '{pattern}': see --list")
     finished = {result.name for result in done.cases} if done else set()
+    patterns = only or ["*"]
     return [case for case in CASES if case.name not in finished
-            and (not only or any(fnmatch.fnmatchcase(case.name, pattern) for pattern in only))]  # fmt: skip
+            and any(fnmatch.fnmatchcase(case.name, pattern) for pattern in patterns)]  # fmt: skip
 
 
 def run(cases: list[Case], file: Path, earlier: Results | None, *, quick: bool) -> Results:
@@ -91,10 +92,11 @@ def main() -> None:
         return
     earlier = read(arguments.out) if arguments.resume or arguments.only else None
     wanted = chosen(arguments.only, earlier if arguments.resume else None)
-    for case in wanted:
-        if lacking := missing(case):
-            tell(f"{case.name}: skipped, {lacking}")
-    able = [case for case in wanted if not missing(case)]
+    lacking = {case.name: missing(case) for case in wanted}
+    for name, what in lacking.items():
+        if what:
+            tell(f"{name}: skipped, {what}")
+    able = [case for case in wanted if not lacking[case.name]]
     results = run(able, arguments.out, earlier, quick=arguments.quick) if able else earlier
     if arguments.json and results:
         print(results.model_dump_json())

@@ -1,6 +1,5 @@
 """One case after the other: logged, released, compared with pyfunc, measured, and removed from the stack."""
 
-import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.companions import drop_models
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, as_tensor, infer_one_by_one
 from shiplift.runtime.serving.triton.served import served
 
@@ -135,8 +135,7 @@ class Runner:
                 raise
         (production / "served" / f"{name}.json").unlink(missing_ok=True)
         with TritonClient(self._grpc) as client:
-            client.unload(name)
-        shutil.rmtree(production / "models" / name, ignore_errors=True)
+            drop_models(client, production / "models", [name])
 
 
 def merged(spec: str, more: str) -> str:

@@ -38,11 +38,12 @@ def configurations_of(tuned: Tuned, report: LoadReport | None) -> tuple[Configur
 
 def request_ms(report: LoadReport) -> float | None:
     """What an answer takes besides queue and execution, as a client saw it who waited for each; None: not measured."""
-    return next(
-        (max(0.0, point.p50_ms - point.queue_ms - point.compute_ms) for point in report.points
-         if point.concurrency == 1),
-        None,
-    )  # fmt: skip
+    return next((overhead_ms(point) for point in report.points if point.concurrency == 1), None)
+
+
+def overhead_ms(point: LoadPoint) -> float:
+    """What an answer takes besides queue and execution at one load."""
+    return max(0.0, point.p50_ms - point.queue_ms - point.compute_ms)
 
 
 def typical_request_ms(reports: Iterable[LoadReport]) -> float:

@@ -160,8 +160,9 @@ def _described(problem: Problem, confirmed: Confirmed, notes: tuple[str, ...]) -
     graph, profiles, outcome = problem.graph, problem.profiles, confirmed.outcome
     request_ms = profiles.request_ms
     total_s = float(outcome.latencies.sum()) + len(outcome.latencies) * request_ms / 1000
-    spent = critical_s(graph, outcome) / total_s
-    waiting = float((outcome.latencies.sum() - critical_s(graph, outcome).sum()) / total_s)
+    critical = critical_s(graph, outcome)
+    spent = critical / total_s
+    waiting = float((outcome.latencies.sum() - critical.sum()) / total_s)
     worst = worst_case(problem, confirmed.settings)
     instances_mb = confirmed.instances * profiles.pipeline_mb
     return Plan(

@@ -42,11 +42,7 @@ def bf16_first(
 ) -> Bf16First:  # fmt: skip
     """Scores bf16 on OpenVINO against fp32, which is `top` with `run`, and times both on `inputs`."""
     candidate, bf16 = score("bf16", top, run, validation)
-    evaluation = Evaluation(
-        score=candidate.score, score_error=candidate.score_error, resamples=candidate.resamples,
-        samples=candidate.samples, relative_error=candidate.relative_error, slices=candidate.slices,
-    )  # fmt: skip
-    if bf16 is None or over_budget(base, evaluation, validation.metric, settings):
+    if bf16 is None or over_budget(base, candidate.evaluation, validation.metric, settings):
         return Bf16First(scored=(candidate, bf16), wins="")
     speedup = timing.speedup(run, bf16, inputs)
     wins = f"bf16 on OpenVINO is within the accuracy budget and {speedup:.1f}x as fast as fp32"

@@ -29,13 +29,13 @@ def load_companions(client: TritonClient, tree: Path, repository: Path, names: I
                 install(tree, repository, source=name, name=name)
                 client.load(name)
     except ShipliftError:
-        drop_companions(client, repository, new)
+        drop_models(client, repository, new)
         raise
     return tuple(new)
 
 
-def drop_companions(client: TritonClient, repository: Path, names: Sequence[str]) -> None:
-    """Unloads companions that nothing calls any more, and removes their files; doing so again is harmless."""
+def drop_models(client: TritonClient, repository: Path, names: Sequence[str]) -> None:
+    """Unloads models that nothing calls any more, last loaded first, and removes their files; repeating is harmless."""
     for name in reversed(names):
         client.unload(name)
         shutil.rmtree(repository / name, ignore_errors=True)

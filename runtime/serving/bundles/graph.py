@@ -91,13 +91,18 @@ def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
 _BUNDLE_TYPE = TensorType(datatype="BYTES", shape=(1,))
 
 
+def outputs_of(spec: PipelineSpec) -> dict[str, TensorType]:
+    """What clients get: the pipeline's outputs, and the one that names the bundle."""
+    return {**spec.outputs, BUNDLE: _BUNDLE_TYPE}
+
+
 def _graph(spec: PipelineSpec, version: int) -> pb.ModelConfig:
     """The part that both have in common: the tensors that clients see."""
     config = pb.ModelConfig(name=serving_name(spec.name))
     config.version_policy.specific.versions.append(version)
     for name, kind in spec.inputs.items():
         _tensor(config.input.add(), name, kind)
-    for name, kind in {**spec.outputs, BUNDLE: _BUNDLE_TYPE}.items():
+    for name, kind in outputs_of(spec).items():
         _tensor(config.output.add(), name, kind)
     return config
 

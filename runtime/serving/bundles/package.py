@@ -17,6 +17,7 @@ from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.serving.bundles.graph import outputs_of
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.client import TOLERANCE
 from shiplift.runtime.serving.triton.repository import GOLDEN, golden_arrays
@@ -63,8 +64,7 @@ def package_bundle(
 
 def signature_of(spec: PipelineSpec) -> Signature:
     """A pipeline's tensors as its clients see them, with the output that names the bundle."""
-    outputs = {**spec.outputs, BUNDLE: TensorType(datatype="BYTES", shape=(1,))}
-    return Signature(inputs=_tensors(spec.inputs), outputs=_tensors(outputs))
+    return Signature(inputs=_tensors(spec.inputs), outputs=_tensors(outputs_of(spec)))
 
 
 def _tensors(types: Mapping[str, TensorType]) -> tuple[TensorSpec, ...]:

@@ -11,7 +11,6 @@ Every method can be killed at any line and called again.
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +24,7 @@ from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Machine, Site
-from shiplift.runtime.serving.companions import drop_companions, load_companions
+from shiplift.runtime.serving.companions import drop_models, load_companions
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install_all, retire
@@ -103,15 +102,10 @@ class LocalProduction:
         if state and not state.package.tensors:  # unlike the version before
             unneeded.append(TENSORS)
         with TritonClient(self._machine.grpc) as client:
-            for ending in unneeded:
-                self._remove(client, name + ending)
+            drop_models(client, self.repository, [name + ending for ending in unneeded])
             self._retire_companions(client, model)
         for served_name in (name, name + TENSORS):
             retire(self.repository, served_name)
-
-    def _remove(self, client: TritonClient, name: str) -> None:
-        client.unload(name)
-        shutil.rmtree(self.repository / name, ignore_errors=True)
 
     def declare(
         self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
@@ -138,9 +132,7 @@ class LocalProduction:
                 client.load(beside + ending)
             check_package(client, beside, package, golden)
         except ShipliftError:
-            for ending in package.endings:
-                self._remove(client, beside + ending)
-            drop_companions(client, self.repository, new)
+            drop_models(client, self.repository, [*new, *(beside + ending for ending in package.endings)])
             raise
 
     def _retire_companions(self, client: TritonClient, model: str) -> None:
@@ -148,7 +140,7 @@ class LocalProduction:
         state, known = served(home, model), companions(home, model)
         kept = state.kept if state else ()
         if unneeded := [companion for companion in known if companion not in kept]:
-            drop_companions(client, self.repository, unneeded)
+            drop_models(client, self.repository, unneeded)
             note_companions(home, model, (companion for companion in known if companion in kept))
 
     def _switch(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
@@ -181,7 +173,7 @@ class LocalProduction:
             write_atomically(self.repository / name / "config.pbtxt", before)
             client.load(name)
         else:
-            self._remove(client, name)
+            drop_models(client, self.repository, [name])
 
 
 def reload_stuck(site: Site, machine: Machine, name: str, *, timeout_s: float) -> None:

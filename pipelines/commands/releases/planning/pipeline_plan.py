@@ -149,17 +149,9 @@ def show(made: Plan) -> None:
         )  # fmt: skip
     for step in made.python:
         table.add_row(
-            step.name,
-            "Python function",
-            "",
-            "",
-            "",
-            "",
-            f"({step.busy_cores:.2g})",
-            "",
-            "",
+            step.name, "Python function", "", "", "", "", f"({step.busy_cores:.2g})", "", "",
             f"{step.latency_share:.0%}",
-        )
+        )  # fmt: skip
     console.stdout.print(table)
     for line in _lines(made):
         console.echo(line)
