@@ -19,6 +19,7 @@ from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, scored
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model import golden as golden_requests
+from shiplift.runtime.model.generation.signature import ROOM
 from shiplift.runtime.model.sequences import hide_states
 from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, inputs_in, load_npz, under
 from shiplift.runtime.precision import tensorrt_plans
@@ -182,6 +183,8 @@ class _Builder:
         graph = {name: answers[name] for name in answers if self.serving.tensors and name.startswith(GRAPH)}
         seen = {name: answers[name] for name in answers if name not in graph}
         golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), seen)
+        if ROOM in self.reference:
+            golden[ROOM] = batch_of({ROOM: self.reference[ROOM]}, golden_requests.SAMPLES)[ROOM]
         signature, golden, inputs = self._named(visible, golden, inputs)
         tree = folder / "package"
         tree.mkdir()

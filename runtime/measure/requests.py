@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.measure.generator import LoadGenerator, WireProtocol, load_generator
-from shiplift.runtime.model.generation.signature import MAX_TOKENS
+from shiplift.runtime.model.generation.signature import MAX_TOKENS, ROOM
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import (
     DATA_LIMITS,
@@ -44,7 +44,18 @@ def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays
     example = inputs_in(golden, signature)
     if package.sequences:
         return generator.write_sequences(path, signature, synthetic_sequences(example, signature, load))
-    return generator.write_requests(path, signature, synthetic(example, signature, load))
+    return generator.write_requests(path, signature, synthetic(example, signature, load, golden.get(ROOM)))
+
+
+def shortened(golden: Arrays, load: Load) -> str:
+    """A note that a model's context has no room for answers of `load.tokens` tokens; empty if it has."""
+    least = int(np.min(golden.get(ROOM, load.tokens)))
+    if least >= load.tokens:
+        return ""
+    return (
+        f"after some prompts the context has no room for the {load.tokens} tokens of `load.tokens`: the requests "
+        f"asked for as many as fit, {least} after the longest"
+    )
 
 
 def batch_problem(package: Package, load: Load) -> str:
@@ -81,8 +92,10 @@ def split(arrays: Arrays, *, limit: int = _GENERATED) -> list[Arrays]:
     return [{name: array[index] for name, array in arrays.items()} for index in range(count)]
 
 
-def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]:
+def synthetic(example: Arrays, signature: Signature, load: Load, room: NDArray[Any] | None = None) -> list[Arrays]:
     """Generates samples like the example's (by input name, no batch dimension), with the lengths in `load.shapes`.
+
+    `room` (INT32, prompts x 1) is how many tokens a model that generates text can add to each prompt of the example.
 
     Raises:
         DataInvalid: a shape names an input or dimension that does not exist or is not dynamic.
@@ -91,16 +104,17 @@ def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]
     for shape in load.shapes:
         _check_shape(shape, signature)
     if signature.streamed:
-        return _prompts(example, load)
+        return _prompts(example, load, room)
     if not load.shapes:
         return split(random_like(example, signature.inputs, _GENERATED, seed=load.seed))
     return [_resized_sample(example, signature, load, rng) for _ in range(_GENERATED)]
 
 
-def _prompts(example: Arrays, load: Load) -> list[Arrays]:
-    """The example's prompts, with answers of `load.tokens` tokens each."""
-    prompts = split({name: array for name, array in example.items() if name != MAX_TOKENS})
-    return [{**prompt, MAX_TOKENS: np.array([load.tokens], np.int32)} for prompt in prompts]
+def _prompts(example: Arrays, load: Load, room: NDArray[Any] | None) -> list[Arrays]:
+    """The example's prompts, with answers of `load.tokens` tokens each, or of as many as there is room for."""
+    count = len(next(iter(example.values())))
+    most = np.full((count, 1), load.tokens, np.int32)
+    return split({**example, MAX_TOKENS: most if room is None else np.minimum(most, room)})
 
 
 def synthetic_sequences(example: Arrays, signature: Signature, load: Load) -> list[list[Arrays]]:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -22,7 +23,7 @@ pytest.importorskip("openvino_genai", reason="the `generation` extra is not inst
 pytestmark = pytest.mark.slow
 NAME = "writer"
 SPEC = FAST.replace("slo: {", "slo: {ttft_p99_ms: 60000, tokens_per_s: 0.01, ").replace(
-    "load: {", "load: {tokens: 16, "
+    "load: {", "load: {tokens: 250, "
 )
 
 
@@ -44,6 +45,9 @@ def released(lab: Lab) -> Any:
     report = lab.wait(NAME, lab.log(NAME, log_model, spec=SPEC), seconds=400)
     assert report.exit_code == 0, report.reason
     assert {"time to first token", "tokens"} <= {check.name for check in report.checks}
+    assert (
+        "asked for as many as fit" in Path(report.report).read_text()
+    )  # 250 tokens after a prompt, in a context of 256
     return model
 
 

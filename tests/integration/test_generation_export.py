@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("openvino_genai", reason="the `generation` extra is not installed")
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.generation.signature import SIGNATURE
+from shiplift.runtime.model.generation.signature import ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.model import Contract, Exported, ModelVersion
 from shiplift.runtime.spec.model import Conversion
@@ -47,6 +47,7 @@ def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: 
     golden = load_npz(store.fetch(result.reference, tmp_path / "reference.npz"))
     expected = [continued(model, prompt, int(golden["input/max_tokens"][0, 0])) for prompt in PROMPTS]
     assert golden["output/text"].reshape(-1).tolist() == expected
+    assert golden[ROOM].reshape(-1).tolist() == [256 - len(model.tokenizer(prompt).input_ids) for prompt in PROMPTS]
 
 
 def continued(model: Any, prompt: str, tokens: int) -> str:

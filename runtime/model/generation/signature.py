@@ -5,6 +5,7 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 PROMPT, MAX_TOKENS, TEMPERATURE = "prompt", "max_tokens", "temperature"
 # The pieces of a streamed answer add up: texts one after the other, numbers by addition.
 TEXT, FINISH_REASON, TOKENS = "text", "finish_reason", "tokens"
+ROOM = f"limit/{MAX_TOKENS}"  # beside golden requests: how many tokens fit into the model's context after each prompt
 
 SIGNATURE = Signature(
     inputs=(

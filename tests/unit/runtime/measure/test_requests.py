@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.measure.requests import batch_problem, draw_length, recorded, synthetic
-from shiplift.runtime.model.generation.signature import SIGNATURE
+from shiplift.runtime.measure.requests import batch_problem, draw_length, recorded, shortened, synthetic
+from shiplift.runtime.model.generation.signature import ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.measurement import DynamicShape, Load
@@ -94,6 +94,16 @@ def test_prompts_are_the_example_s_and_ask_for_as_many_tokens_as_the_spec_says()
     assert [{name: array.tolist() for name, array in sample.items()} for sample in samples] == [
         {"prompt": [prompt], "max_tokens": [17], "temperature": [0.0]} for prompt in "ab"
     ]
+
+
+def test_prompts_ask_for_no_more_tokens_than_the_context_has_room_for() -> None:
+    example = {"prompt": np.array([["a"], ["b"]], object), "temperature": np.zeros((2, 1), np.float32)}
+    room = np.array([[9], [40]], np.int32)
+    samples = synthetic(example, SIGNATURE, Load(tokens=17), room)
+    assert [sample["max_tokens"].tolist() for sample in samples] == [[9], [17]]
+    assert "as many as fit, 9 after the longest" in shortened({ROOM: room}, Load(tokens=17))
+    assert not shortened({ROOM: room}, Load(tokens=9))
+    assert not shortened({}, Load(tokens=17))
 
 
 def test_logged_prompts_may_leave_options_out() -> None:
