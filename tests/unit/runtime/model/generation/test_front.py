@@ -85,8 +85,8 @@ def test_whatever_tokens_come_the_pieces_add_up_to_their_text(around: Any, data:
 
 
 def test_words_are_told_at_once_and_bytes_with_the_next_word() -> None:
-    pieces, of = Pieces(llama(), ()), llama().tokenizer.token_to_id
-    told = [pieces.add([of(word)]) for word in ("▁the", "<0xC3>", "<0xB6>", "b", "<0xFF>", "▁a")]
+    pieces, number = Pieces(llama(), ()), llama().tokenizer.get_vocab()
+    told = [pieces.add([number[word]]) for word in ("▁the", "<0xC3>", "<0xB6>", "b", "<0xFF>", "▁a")]
     assert told == ["the", "", "", "öb", "", "\ufffd a"]
 
 
