@@ -65,8 +65,7 @@ class TritonPythonModel:
         for request in requests:
             sender = request.get_response_sender()
             if self.incoming.qsize() + len(self.running) >= _MOST:
-                _fail(sender, f"the server has {_MOST} requests under way or waiting, its limit: try again later",
-                      pb_utils.TritonError.UNAVAILABLE)  # fmt: skip
+                _fail(sender, f"the server has {_MOST} requests under way or waiting, its limit: try again later")
                 continue
             try:
                 ask = self.front.read(_fields(request))
@@ -208,6 +207,6 @@ def _send(sender, text, ended, tokens):
         sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if ended else 0)
 
 
-def _fail(sender, why, code=pb_utils.TritonError.INTERNAL):
+def _fail(sender, why):
     with contextlib.suppress(pb_utils.TritonModelException):
-        sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(why, code)), flags=_FINAL)
+        sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(why)), flags=_FINAL)
