@@ -29,13 +29,32 @@ def tokenizer() -> Any:
     )  # fmt: skip
 
 
-def pipeline(**changes: Any) -> Any:
+def llama_tokenizer() -> Any:
+    """Words as SentencePiece writes them, and bytes for everything else, as in Llama's."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    letters = sorted(set("".join(TEXTS)) - {" "})
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", *letters]
+    core = Tokenizer(models.BPE(vocab={word: at for at, word in enumerate(words)}, merges=[], byte_fallback=True))
+    core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    core.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    core.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core, pad_token="<unk>", bos_token="<s>", eos_token="</s>", model_max_length=256,
+        clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+def pipeline(words: Any = None, **changes: Any) -> Any:
     """A text-generation pipeline around a Llama of four layers, with fewer heads for keys than for queries."""
     import torch
     import transformers
 
     torch.manual_seed(0)
-    words = tokenizer()
+    words = words or tokenizer()
     config = transformers.LlamaConfig(
         vocab_size=len(words), hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=128, max_position_embeddings=256, initializer_range=0.3, bos_token_id=1, eos_token_id=2,

@@ -106,12 +106,12 @@ class Runner:
             return infer_one_by_one(client, name, signature, for_inputs(inputs, signature), sequence=case.sequence)
 
     def _throughput(self, case: Case, inputs: Arrays, work: Path) -> float | None:
-        """Answers per second with 16 clients; None for a model whose requests must come in sequences."""
-        if case.sequence:
-            return None
+        """Answers per second with 16 clients; None for a model that takes sequences, or streams its answers."""
         name = serving_name(case.name)
         with TritonClient(self._grpc) as client:
             signature = client.signature(name)
+        if case.sequence or signature.streamed:
+            return None
         side = Side(
             name=name, port=self.running.http_port, process=self.running.processes["triton"],
             requests=requests(self.running.http_port, name, signature, for_inputs(inputs, signature)),
@@ -165,7 +165,10 @@ def for_inputs(inputs: Arrays, signature: Signature) -> Arrays:
     """Arrays in the form Triton takes, by the names of a model's inputs; a single one fits a single input."""
     if len(inputs) == len(signature.inputs) == 1:
         inputs = {signature.inputs[0].name: next(iter(inputs.values()))}
-    return {spec.name: as_tensor(spec.datatype, inputs[spec.name]) for spec in signature.inputs}
+    return {
+        spec.name: as_tensor(spec.datatype, inputs[spec.name])
+        for spec in signature.inputs if spec.name in inputs or not spec.optional
+    }  # fmt: skip
 
 
 def requests(port: int, name: str, signature: Signature, inputs: Arrays) -> tuple[bytes, ...]:

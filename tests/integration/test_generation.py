@@ -136,6 +136,18 @@ def test_a_client_that_leaves_harms_no_other(lab: Lab, released: Any, service: A
     until(lambda: pending(lab) == 0, seconds=20)
 
 
+def test_a_flood_of_requests_is_refused_beyond_the_limit_and_the_rest_is_answered(lab: Lab, service: Any) -> None:
+    request = streaming.request_of(NAME, SIGNATURE, asked("a", max_tokens=16, temperature=0))
+    ended, refused = 0, 0
+    for answer in service.ModelStreamInfer(iter([request] * 700), timeout=120):
+        last = answer.infer_response.parameters["triton_final_response"].bool_param
+        ended += bool(answer.error_message) or last
+        refused += "512 requests under way or waiting, its limit: try again later" in answer.error_message
+    assert ended == 700
+    assert 0 < refused <= 700 - 512
+    assert told(pieces(service, "a", max_tokens=4, temperature=0))[2] == 4
+
+
 def test_a_version_that_generates_too_slowly_is_refused_and_the_one_before_serves_on(
     lab: Lab, released: Any, service: Any
 ) -> None:

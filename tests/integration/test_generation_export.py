@@ -15,7 +15,7 @@ from shiplift.runtime.records.model import Contract, Exported, ModelVersion
 from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
-from tests.generating import PROMPTS, pipeline
+from tests.generating import PROMPTS, llama_tokenizer, pipeline
 from tests.unit.examples import signature, site
 
 
@@ -48,6 +48,17 @@ def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: 
     expected = [continued(model, prompt, int(golden["input/max_tokens"][0, 0])) for prompt in PROMPTS]
     assert golden["output/text"].reshape(-1).tolist() == expected
     assert golden[ROOM].reshape(-1).tolist() == [256 - len(model.tokenizer(prompt).input_ids) for prompt in PROMPTS]
+
+
+def test_what_bytes_a_llama_s_tokenizer_falls_back_to_is_shown_as_transformers_does(tmp_path: Path) -> None:
+    """The model is random, so its bytes are hardly ever characters."""
+    model = pipeline(words=llama_tokenizer())
+    result = exported(tmp_path, model, PROMPTS)
+    assert {case.problem for case in result.parity} == {""}
+    golden = load_npz(
+        ArtifactStore(site(tmp_path).artifacts_uri).fetch(result.reference, tmp_path / "reference.npz")
+    )  # fmt: skip
+    assert any("\ufffd" in text for text in golden["output/text"].reshape(-1))
 
 
 def continued(model: Any, prompt: str, tokens: int) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TREES = ["sklearn.tree._tree.Tree"]
+# What skops does not load unless it is named: trees, and the state in which a neural network's training ended.
+TRUSTED = ["sklearn.tree._tree.Tree", "sklearn.neural_network._stochastic_optimizers.AdamOptimizer"]
 
 
 def digits() -> tuple[NDArray[Any], NDArray[Any]]:

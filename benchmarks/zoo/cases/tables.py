@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.zoo.case import Case, Logged
-from benchmarks.zoo.cases.data import TREES, columns, digits, flats
+from benchmarks.zoo.cases.data import TRUSTED, columns, digits, flats
 from shiplift.runtime.model.tensors import Arrays
 
 
@@ -29,7 +29,7 @@ def sklearn_case(name: str, about: str, make: Callable[[], Any], *, classifies: 
         signature = infer_signature(rows[:8], model.predict(rows[:8]))
         return Logged(
             log=lambda **options: mlflow.sklearn.log_model(
-                model, signature=signature, input_example=rows[:8], pip_requirements=[], skops_trusted_types=TREES,
+                model, signature=signature, input_example=rows[:8], pip_requirements=[], skops_trusted_types=TRUSTED,
                 **options,
             ), question=asked, inputs={"input": asked}, answer=label if classifies else None,
         )  # fmt: skip

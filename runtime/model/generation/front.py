@@ -6,18 +6,21 @@ of Shiplift. Tokenizers run in their Rust library from `tokenizer.json`, never t
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer
-from tokenizers.decoders import DecodeStream
 
 TOKENIZER, SETTINGS = "tokenizer.json", "generation.json"
 MAX_PROMPT_BYTES = 1 << 20
 MAX_STOPS, MAX_STOP_CHARACTERS = 4, 200
 MAX_TEMPERATURE = 10.0
+_BYTE = re.compile("<0x[0-9A-F]{2}>")  # a token that is a byte, in vocabularies that fall back to them
+_HALF = "\ufffd"  # what bytes that are no character are shown as
+_HELD = 64  # tokens that wait for the rest of a character
 
 
 class BadRequest(ValueError):
@@ -110,13 +113,17 @@ class Pieces:
     """An answer's text as its tokens come: what is certain is given out, and the first stop text ends it.
 
     All pieces together are the text of all tokens, up to the stop text. What may be the beginning of a stop text, or
-    half of a character, is kept back until the next token.
+    half of a character, is kept back until the next token; bytes are until one comes that is none, since a run of them
+    is decoded as a whole. (The `DecodeStream` of tokenizers 0.23 raises there: "Invalid prefix encountered".)
     """
 
     def __init__(self, front: GenerationFront, stop: Sequence[str]) -> None:
         self._front, self._stop = front, tuple(stop)
-        self._stream = DecodeStream(skip_special_tokens=True)
         self._ids: list[int] = []
+        self._shown: list[int] = []  # without those that end an answer
+        self._before = self._read = (
+            0  # the tokens before `_read` are in the text; those from `_before` on were the last
+        )
         self._text, self._given = "", 0
         self.stopped = False
 
@@ -125,8 +132,23 @@ class Pieces:
         for token in ids:
             self._ids.append(token)
             if token not in self._front.settings["stop_ids"]:
-                self._text += self._stream.step(self._front.tokenizer, token) or ""
+                self._shown.append(token)
+                self._text += self._decoded()
         return self._next(final=False)
+
+    def _decoded(self) -> str:
+        """The text of the tokens since the last one that was certain, if it is: the tokens before say how it begins."""
+        held = len(self._shown) - self._read
+        if _BYTE.fullmatch(self._front.tokenizer.id_to_token(self._shown[-1]) or ""):
+            return ""
+        before, whole = (
+            str(self._front.tokenizer.decode(tokens, skip_special_tokens=True))
+            for tokens in (self._shown[self._before : self._read], self._shown[self._before :])
+        )
+        if whole.endswith(_HALF) and held < _HELD:
+            return ""
+        self._before, self._read = self._read, len(self._shown)
+        return whole[len(before) :]
 
     def close(self) -> str:
         """The rest of the text: nothing comes after it."""

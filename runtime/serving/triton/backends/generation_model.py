@@ -28,6 +28,7 @@ _LOOK_S = 0.1  # how often a client is asked whether it still listens
 _STOPPED = "shiplift_stopped_executions_total"  # as the other backends count them
 _OPTIONS = ("max_tokens", "temperature", "top_p", "seed")
 _FAILED = "the server could not generate"
+_MOST = 512  # requests under way or waiting: Triton's own queue is empty, since it gets every request back at once
 
 
 @dataclass
@@ -63,6 +64,9 @@ class TritonPythonModel:
     def execute(self, requests):
         for request in requests:
             sender = request.get_response_sender()
+            if self.incoming.qsize() + len(self.running) >= _MOST:
+                _fail(sender, f"the server has {_MOST} requests under way or waiting, its limit: try again later")
+                continue
             try:
                 ask = self.front.read(_fields(request))
             except (BadRequest, ValueError) as error:
@@ -92,12 +96,27 @@ class TritonPythonModel:
 
     def _work(self):
         while not self.closing:
-            self._take()
-            self._look()
-            if self.generator.busy:
-                self._step()
+            try:
+                self._take()
+                self._look()
+                if self.generator.busy:
+                    self._step()
+            except Exception as error:  # no error of one request, known or not, may end the thread of all
+                self._start_again(error)
+        self._fail_all("the model is being unloaded")
+
+    def _start_again(self, error):
+        print(f"shiplift: {self.name}: {type(error).__name__}: {error}", file=sys.stderr)
+        self._fail_all(f"{_FAILED}: {str(error)[:200]}")
+        try:
+            self.generator = self._generator()
+        except Exception:
+            os._exit(1)  # Triton sees that, and starts this process again
+
+    def _fail_all(self, why):
         for answer in self.running.values():
-            _fail(answer.sender, "the model is being unloaded")
+            _fail(answer.sender, why)
+        self.running = {}
 
     def _take(self):
         """New requests; if there is nothing else to do, waits for one."""
@@ -110,19 +129,11 @@ class TritonPythonModel:
     def _start(self, answer):
         try:
             self.running[self.generator.add(answer.ask)] = answer
-        except RuntimeError as error:  # of this request alone: the thread goes on for the others
+        except Exception as error:  # of this request alone: the thread goes on for the others
             _fail(answer.sender, f"{_FAILED}: {str(error)[:200]}")
 
     def _step(self):
-        try:
-            news = self.generator.step()
-        except RuntimeError as error:
-            print(f"shiplift: {self.name}: {error}", file=sys.stderr)
-            for answer in self.running.values():
-                _fail(answer.sender, f"{_FAILED}: {str(error)[:200]}")
-            self.running, self.generator = {}, self._generator()
-            return
-        for number, new in news.items():
+        for number, new in self.generator.step().items():
             if number in self.running:
                 self._tell(number, self.running[number], new)
 

@@ -57,6 +57,39 @@ def test_pieces_add_up_to_the_text_before_the_first_stop_text(text: str, stop: l
     assert pieces.add(ids("more")) == "" or not pieces.stopped
 
 
+@cache
+def llama() -> GenerationFront:
+    """Words, and bytes for what is no word; a run of bytes that are no characters is shown as that many signs."""
+    from tokenizers import Tokenizer, decoders, models
+
+    words = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁a", "b", "▁the", "é", "."]
+    core = Tokenizer(models.BPE(vocab={word: at for at, word in enumerate(words)}, merges=[], byte_fallback=True))
+    core.add_special_tokens(["<s>", "</s>"])
+    core.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    folder = Path(mkdtemp())
+    core.save(str(folder / "tokenizer.json"))
+    (folder / "generation.json").write_text(json.dumps({"context": CONTEXT, "stop_ids": [2]}))
+    return GenerationFront(folder, max_prompt_tokens=40, max_tokens=30)
+
+
+@pytest.mark.parametrize("around", [front, llama])
+@given(data=st.data())
+def test_whatever_tokens_come_the_pieces_add_up_to_their_text(around: Any, data: Any) -> None:
+    """Tokens are drawn at random: bytes that are no characters, and ends of answers in the middle."""
+    settings: GenerationFront = around()
+    tokens = data.draw(st.lists(st.integers(3, settings.tokenizer.get_vocab_size() - 1), max_size=30))
+    pieces = Pieces(settings, ())
+    assert "".join([*(pieces.add([token]) for token in tokens), pieces.close()]) == settings.text_of(tokens)
+
+
+def test_words_are_told_at_once_and_bytes_with_the_next_word() -> None:
+    pieces, number = Pieces(llama(), ()), llama().tokenizer.get_vocab()
+    told = [pieces.add([number[word]]) for word in ("▁the", "<0xC3>", "<0xB6>", "b", "<0xFF>", "▁a")]
+    assert told == ["the", "", "", "öb", "", "\ufffd a"]
+
+
 def test_half_a_character_and_what_may_be_a_stop_text_are_kept_back() -> None:
     pieces, (first, second) = Pieces(front(), ["end"]), ids("ö")
     assert [pieces.add([first]), pieces.add([second])] == ["", "ö"]
