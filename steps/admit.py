@@ -18,7 +18,15 @@ from shiplift.runtime.confinement.policy import SCAN, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, expect, workplace
 from shiplift.runtime.model.contracts import likely_flavor
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import PYTHON, Contract, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.records.model import (
+    FALL_BACK,
+    PYTHON,
+    Contract,
+    Datasets,
+    ModelVersion,
+    RecordedRequests,
+    Scan,
+)
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
@@ -78,7 +86,7 @@ def admit(site: Site, request: Request) -> Admitted:
         _check_site(site, spec)
         _check_size(model, min(spec.admission.max_size_mb, site.policy.max_size_mb))
         inspected = _inspect(model, place, spec)
-        if inspected.flavor == PYTHON:
+        if inspected.flavor == PYTHON or (spec.export.fallback == "python" and inspected.flavor in FALL_BACK):
             check_python(site, spec)
         datasets = _datasets(registry, run_id, spec, model, store)
         admitted = _admitted(info, run_id, spec, inspected, model, store, datasets)
@@ -194,6 +202,7 @@ def _inspect(model: Path, place: Workplace, spec: ReleaseSpec) -> Inspected:
             "out": str(work),
             "pickle": spec.admission.pickle,
             "python": spec.admission.python,
+            "fallback": spec.export.fallback == "python",
             "unpacked_mb": int(2 * spec.admission.max_size_mb),
             "states": told_states(spec.serving),
         },
