@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.admission import policy
+from shiplift.runtime.admission.generation_specs import check_generation
 from shiplift.runtime.admission.python_specs import check_python
 from shiplift.runtime.admission.scan import objections, refusal
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
@@ -61,6 +62,7 @@ class Inspected:
     tabular: bool
     states: dict[str, str]
     requirements: tuple[str, ...]
+    generates: bool
     notes: tuple[str, ...]
     example: bytes
 
@@ -88,6 +90,8 @@ def admit(site: Site, request: Request) -> Admitted:
         inspected = _inspect(model, place, spec)
         if inspected.flavor == PYTHON or (spec.export.fallback == "python" and inspected.flavor in FALL_BACK):
             check_python(site, spec)
+        if inspected.generates:
+            check_generation(site, spec)
         datasets = _datasets(registry, run_id, spec, model, store)
         admitted = _admitted(info, run_id, spec, inspected, model, store, datasets)
         return admitted.model_copy(update={"recorded_requests": _recorded(registry, run_id, spec, model, store)})
@@ -230,6 +234,7 @@ def _inspected(result: dict[str, Any], example: Path) -> Inspected:
             tabular=bool(result["tabular"]),
             states={str(name): str(output) for name, output in result["states"].items()},
             requirements=tuple(str(requirement) for requirement in result["requirements"]),
+            generates=bool(result["generates"]),
             notes=tuple(str(note) for note in result["notes"]),
             example=read_regular(example, _MAX_EXAMPLE_BYTES),
         )
@@ -258,6 +263,7 @@ def _admitted(
             example=store.put_bytes(inspected.example),
             tabular=inspected.tabular,
             requirements=inspected.requirements,
+            generates=inspected.generates,
             notes=inspected.notes,
         ),
         datasets=datasets,

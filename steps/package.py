@@ -19,8 +19,9 @@ from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, scored
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model import golden as golden_requests
+from shiplift.runtime.model.generation.signature import ROOM
 from shiplift.runtime.model.sequences import hide_states
-from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, load_npz, under
+from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, inputs_in, load_npz, under
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
@@ -31,6 +32,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Check, Outcome, Packages, Scored
 from shiplift.runtime.search.space import first_config
+from shiplift.runtime.serving.generation_backend import write_generation_backend
 from shiplift.runtime.serving.python_backend import write_python_backend
 from shiplift.runtime.serving.text_backend import write_text_backend
 from shiplift.runtime.serving.triton.config import ModelDescription, positional, server_needs
@@ -57,7 +59,7 @@ def package(
         ArtifactCorrupt: a model is missing or altered.
         QuantizeFailed: a TensorRT plan is for another target.
         SandboxLimit: answering the golden requests takes more memory or time than the spec allows.
-        MissingTool: the model takes text, and the library that tokenizes it is not installed here.
+        MissingTool: the model takes text, and the library that tokenizes it or generates is not installed here.
         SpecInvalid: the target needs TorchScript, which was not exported; or the spec's states are not the model's.
     """
     judge = _Judge(
@@ -129,8 +131,8 @@ class _Builder:
     reference: Arrays
 
     def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: Limits) -> list[Arrays]:
-        """Each candidate's answers to the golden requests, from the sandbox; a Python model's are recorded already."""
-        if self.exported.python:
+        """Each candidate's answers to the golden requests, from the sandbox, unless they are recorded already."""
+        if self.exported.python or self.exported.generates:
             outputs = {spec.name: self.reference[f"output/{spec.name}"] for spec in self.exported.signature.outputs}
             return [batch_of(outputs, golden_requests.SAMPLES) for _ in candidates]
         visible, states = self._visible()
@@ -177,10 +179,12 @@ class _Builder:
         model = self.store.fetch(self._model(candidate), folder / "model")
         if stamp := tensorrt_plans.read_stamp(model):
             tensorrt_plans.require_match(stamp, self.target)
-        inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in visible.inputs}
+        inputs = inputs_in(self.reference, visible)
         graph = {name: answers[name] for name in answers if self.serving.tensors and name.startswith(GRAPH)}
         seen = {name: answers[name] for name in answers if name not in graph}
         golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), seen)
+        if ROOM in self.reference:
+            golden[ROOM] = batch_of({ROOM: self.reference[ROOM]}, golden_requests.SAMPLES)[ROOM]
         signature, golden, inputs = self._named(visible, golden, inputs)
         tree = folder / "package"
         tree.mkdir()
@@ -190,6 +194,8 @@ class _Builder:
             backend = write_text_backend(folder / "backend", self.store.fetch(text.files, folder / "text"))
         elif python:
             backend = write_python_backend(folder / "backend", model, python, signature)
+        elif self.exported.generates:
+            backend = write_generation_backend(folder / "backend")
         write_package(
             tree, description, None if python else model, self.target.server, example=inputs, golden=golden | graph,
             backend=backend,

@@ -20,7 +20,8 @@ def inspect(
 ) -> dict[str, Any]:  # fmt: skip
     """The contract and the scan of the MLflow model in `folder`; writes the input example to `out/example.npz`.
 
-    `states` are those that the spec names; None: look for some. `fallback`: the model's own code may serve it. What the scan objects to is not opened any further.
+    `states` are those that the spec names; None: look for some. `fallback`: the model's own code may serve it. What the
+    scan objects to is not opened any further.
 
     Raises:
         NotAdmitted: it has no signature, no usable input example, or no known flavor.
@@ -41,6 +42,7 @@ def inspect(
         "tabular": logged.tabular,
         "states": logged.states,
         "requirements": list(logged.requirements),
+        "generates": logged.generates,
         "notes": notes,
         "scan": scan.model_dump(mode="json"),
     }

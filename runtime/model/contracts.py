@@ -21,7 +21,7 @@ from shiplift.runtime.base.files import read_regular
 from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.python.requirements import check_python, read_requirements
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
-from shiplift.runtime.model.text.tasks import TEXT_FLAVORS, task_of, texts_of
+from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of
 from shiplift.runtime.records.model import FALL_BACK, PYTHON, Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
@@ -48,7 +48,8 @@ class LoggedModel:
     """An MLflow model's flavor, signature and input example, None if it has none.
 
     `tabular`: the inputs are columns of a data frame. `states` maps each input that takes a state to the output with
-    its next value. `requirements` are the packages that a Python model needs. `notes` are for the report.
+    its next value. `requirements` are the packages that a Python model needs. `generates`: it is a causal language
+    model, which continues a text. `notes` are for the report.
     """
 
     flavor: Flavor
@@ -57,6 +58,7 @@ class LoggedModel:
     tabular: bool = False
     states: dict[str, str] = field(default_factory=dict)
     requirements: tuple[str, ...] = ()
+    generates: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -130,7 +132,8 @@ def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
             do="Log it without a signature: MLflow writes the right one.",
         )
     texts = tuple(TensorSpec(name=name, datatype="BYTES", shape=(-1, 1)) for name in names)
-    return LoggedModel(flavor=flavor, signature=Signature(inputs=texts, outputs=()), example=None)
+    signature = Signature(inputs=texts, outputs=())
+    return LoggedModel(flavor=flavor, signature=signature, example=None, generates=task == GENERATION)
 
 
 def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedModel:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.records.tensor import Datatype, TensorSpec
+from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
 Arrays = dict[str, NDArray[Any]]
 MAX_NPZ_BYTES = 16 << 30
@@ -176,3 +176,12 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind != "O":
         return array
     return np.array([text_of(item) for item in array.ravel()], dtype=np.str_).reshape(array.shape)
+
+
+def inputs_in(arrays: Mapping[str, NDArray[Any]], signature: Signature) -> Arrays:
+    """The inputs among arrays that are named `input/NAME`; optional ones may be missing."""
+    return {
+        spec.name: arrays[f"input/{spec.name}"]
+        for spec in signature.inputs
+        if not spec.optional or f"input/{spec.name}" in arrays
+    }

@@ -51,8 +51,10 @@ class Package(Variant):
     """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
 
     `sequences`: the model is stateful, so each request belongs to a sequence; the golden ones are the steps of one.
-    `environment` is what a Python model runs in: servers need it beside their own. `tensors` are those of the graph
-    behind a model that takes text or images, if the package serves it, too.
+    `environment` is what a Python model runs in: servers need it beside their own. `companions` are the other models of
+    the repository, which the one of the model's name calls (a pipeline's members), in the order in which to load them;
+    no other package has a model of such a name. `tensors` are those of the graph behind a model that takes text or
+    images, if the package serves it, too.
     """
 
     target: str
@@ -70,6 +72,7 @@ class Package(Variant):
     slices: tuple[Slice, ...] = ()
     sequences: bool = False
     environment: PythonEnvironment | None = None
+    companions: tuple[str, ...] = ()
     tensors: Signature | None = None
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())

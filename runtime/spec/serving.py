@@ -96,6 +96,18 @@ def _rising(sizes: tuple[int, ...]) -> tuple[int, ...]:
 BatchSizes = Annotated[tuple[Annotated[int, Field(ge=1, le=4096)], ...], AfterValidator(_rising)]
 
 
+class Generation(Section):
+    """The limits of a model that generates text, within its own context: requests beyond them are refused.
+
+    `max_prompt_tokens` bounds the prompt, `max_tokens` the answer, and `max_sequences` how many requests are generated
+    for at the same time; more of them wait. Memory for all their keys and values is set aside.
+    """
+
+    max_prompt_tokens: int = Field(4096, ge=1, le=1_000_000)
+    max_tokens: int = Field(1024, ge=1, le=1_000_000)
+    max_sequences: int = Field(16, ge=1, le=1024)
+
+
 class Serving(Section):
     """Triton settings that tuning does not decide.
 
@@ -126,6 +138,7 @@ class Serving(Section):
     host_policy: HostPolicy | None = None
     graph_optimization: Literal["off", "basic", "all"] = "all"
     sequence_batching: SequenceBatching | None = None
+    generation: Generation = Generation()
     request_timeout_s: float = Field(30, ge=0.1, le=3600)
     tensors: bool = Field(False, strict=True)
 

@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,26 +46,38 @@ class Traffic:
         for thread in self._threads:
             thread.join(timeout=30)
 
-    def _over_grpc(self) -> None:
-        options = [("grpc.default_authority", self.authority)]
+    @property
+    def body(self) -> dict[str, Any]:
+        """The request as JSON."""
+        values = self.row.ravel().tolist()
+        return {
+            "inputs": [{"name": "input", "shape": list(self.row.shape), "datatype": "FP32", "data": values}]
+        }  # fmt: skip
+
+    @contextmanager
+    def grpc(self, timeout_s: float) -> Iterator[Callable[[], str]]:
+        """A function that sends a request over gRPC and returns the version that answered."""
+        again_ms = 100  # gRPC's second would show as an outage
+        options: list[tuple[str, str | int]] = [
+            ("grpc.default_authority", self.authority), ("grpc.initial_reconnect_backoff_ms", again_ms),
+            ("grpc.min_reconnect_backoff_ms", again_ms), ("grpc.max_reconnect_backoff_ms", again_ms),
+        ]  # fmt: skip
         with triton.InferenceServerClient(f"{self.gateway}:8001", channel_args=options) as client:
             tensor = triton.InferInput("input", list(self.row.shape), "FP32")
             tensor.set_data_from_numpy(self.row)
-            limit_s = self.timeout_s
-            self._repeat(
-                lambda: str(client.infer(self.model, [tensor], client_timeout=limit_s).get_response().model_version)
-            )
+            yield lambda: str(
+                client.infer(self.model, [tensor], client_timeout=timeout_s).get_response().model_version
+            )  # fmt: skip
+
+    def _over_grpc(self) -> None:
+        with self.grpc(self.timeout_s) as ask:
+            self._repeat(ask)
 
     def _over_http(self) -> None:
-        body = {
-            "inputs": [
-                {"name": "input", "shape": list(self.row.shape), "datatype": "FP32", "data": self.row.ravel().tolist()}
-            ]
-        }
         with httpx.Client(base_url=f"http://{self.gateway}:8000", trust_env=False, timeout=self.timeout_s) as client:
 
             def ask() -> str:
-                answer = client.post(f"/v2/models/{self.model}/infer", json=body)
+                answer = client.post(f"/v2/models/{self.model}/infer", json=self.body)
                 answer.raise_for_status()
                 return str(answer.json()["model_version"])
 
@@ -87,6 +99,18 @@ class Traffic:
     def outage_s(self) -> float:
         """The seconds between the first and the last failure."""
         return max(self.failed_at) - min(self.failed_at) if self.failed_at else 0.0
+
+
+@contextmanager
+def every_route(client: Traffic) -> Iterator[Callable[[], bool]]:
+    """A function that says whether each of a model's routes answers a request: gRPC, HTTP by host and by path."""
+    url = f"http://{client.gateway}:8000/v2/models/{client.model}/infer"
+    with client.grpc(1) as over_grpc, httpx.Client(timeout=1, trust_env=False) as http:
+
+        def over_http(**headers: str) -> bool:
+            return http.post(url, json=client.body, headers=headers).status_code == 200
+
+        yield lambda: over_http() and over_http(Host=client.authority) and bool(over_grpc())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,12 +4,13 @@ A version is first loaded next to the serving one, under a name of its own, wher
 Then the served name is reloaded in place: Triton warms up the new version while the old one answers, switches
 atomically, and stays with the old one if that fails. `NAME--tensors` follows in the same way, and both are put back if
 either fails. There is no router in between, so requests pay nothing for it.
+A package's companions (a pipeline's members) have names of their own: they are loaded beside those that serve, and
+those of the package before stay loaded until the next move, so that its last requests end and a rollback loads nothing.
 Every method can be killed at any line and called again.
 """
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,10 +24,11 @@ from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.companions import drop_models, load_companions
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install_all, retire
-from shiplift.runtime.serving.triton.served import note_served, served, served_version
+from shiplift.runtime.serving.triton.served import companions, note_companions, note_served, served, served_version
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -100,14 +102,10 @@ class LocalProduction:
         if state and not state.package.tensors:  # unlike the version before
             unneeded.append(TENSORS)
         with TritonClient(self._machine.grpc) as client:
-            for ending in unneeded:
-                self._remove(client, name + ending)
+            drop_models(client, self.repository, [name + ending for ending in unneeded])
+            self._retire_companions(client, model)
         for served_name in (name, name + TENSORS):
             retire(self.repository, served_name)
-
-    def _remove(self, client: TritonClient, name: str) -> None:
-        client.unload(name)
-        shutil.rmtree(self.repository / name, ignore_errors=True)
 
     def declare(
         self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
@@ -124,16 +122,26 @@ class LocalProduction:
 
     def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"loading version {package.version} beside the one that serves")
-        beside = name + _BESIDE
+        beside, home = name + _BESIDE, Path(self._site.home)
+        if package.companions:
+            note_companions(home, package.model, (*companions(home, package.model), *package.companions))
+        new = load_companions(client, tree, self.repository, package.companions)
         try:
             install_all(tree, self.repository, source=name, name=beside)
             for ending in package.endings:
                 client.load(beside + ending)
             check_package(client, beside, package, golden)
         except ShipliftError:
-            for ending in package.endings:
-                self._remove(client, beside + ending)
+            drop_models(client, self.repository, [*new, *(beside + ending for ending in package.endings)])
             raise
+
+    def _retire_companions(self, client: TritonClient, model: str) -> None:
+        home = Path(self._site.home)
+        state, known = served(home, model), companions(home, model)
+        kept = state.kept if state else ()
+        if unneeded := [companion for companion in known if companion not in kept]:
+            drop_models(client, self.repository, unneeded)
+            note_companions(home, model, (companion for companion in known if companion in kept))
 
     def _switch(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"moving {name} to version {package.version}")
@@ -165,7 +173,7 @@ class LocalProduction:
             write_atomically(self.repository / name / "config.pbtxt", before)
             client.load(name)
         else:
-            self._remove(client, name)
+            drop_models(client, self.repository, [name])
 
 
 def reload_stuck(site: Site, machine: Machine, name: str, *, timeout_s: float) -> None:
@@ -196,10 +204,11 @@ def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: floa
         if place:
             prepare(site, package)
             tree = ArtifactStore(site.artifacts_uri).fetch(package.repository, folder)
-            install_all(tree, place.repository, source=name, name=name)
-            for ending in package.endings:
-                place.load_again(name + ending, timeout_s=timeout_s)
             with TritonClient(machine.grpc) as client:
+                load_companions(client, tree, place.repository, package.companions)
+                install_all(tree, place.repository, source=name, name=name)
+                for ending in package.endings:
+                    place.load_again(name + ending, timeout_s=timeout_s)
                 check_package(client, name, package, load_npz(tree / GOLDEN))
 
 

@@ -77,7 +77,7 @@ def write_model(
         name = f"labels.{model.version}.txt"
         (folder / name).write_text("\n".join(model.serving.labels) + "\n")
         model = replace(model, labels_file=name)
-    if how := model.serving.warm_up:
+    if (how := model.serving.warm_up) and not model.signature.streamed:  # such a model warms itself up
         model = replace(model, warmups=_write_warmups(folder, model, example, how))
     (folder / "config.pbtxt").write_text(render(model_config(model, server)))
 

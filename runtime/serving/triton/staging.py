@@ -27,6 +27,7 @@ from shiplift.runtime.records.serving import (
     Staged,
 )
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.companions import load_companions
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
@@ -65,6 +66,7 @@ class LocalStaging:
             install_all(tree, server.repository, source=name, name=name)
             with TritonClient(server.grpc) as client:
                 progress("loading and warming the model")
+                load_companions(client, tree, server.repository, package.companions)
                 seconds = sum(client.load(name + ending) for ending in package.endings)
                 golden = load_npz(tree / GOLDEN)
                 check_package(client, name, package, golden)
@@ -87,8 +89,10 @@ class LocalStaging:
         prepare(self._site, package)
         name = serving_name(package.model)
         tree = self._store.fetch(package.repository, self.folder / "beside")
-        install(tree, Path(_server(deployment).repository), source=name, name=name + _BESIDE)
+        repository = Path(_server(deployment).repository)
+        install(tree, repository, source=name, name=name + _BESIDE)
         with TritonClient(deployment.endpoint.grpc) as client:
+            load_companions(client, tree, repository, package.companions)
             client.load(name + _BESIDE)
         yield Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
 

@@ -44,6 +44,6 @@ def test_the_site_may_refuse_python_whatever_the_spec_says() -> None:
 
 
 def test_a_fallback_to_the_model_s_own_code_needs_the_word_that_admits_it() -> None:
-    with pytest.raises(SpecInvalid, match=r"set `admission\.python: sandbox`"):
+    with pytest.raises(SpecInvalid, match=r"with `admission\.python: sandbox`"):
         parse("export: {fallback: python}")
     assert parse("{export: {fallback: python}, admission: {python: sandbox}}").export.fallback == "python"
