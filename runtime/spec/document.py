@@ -60,7 +60,7 @@ class ReleaseSpec(Section):
     def _falls_back(self) -> Self:
         if self.export.fallback == "python" and self.admission.python != "sandbox":
             raise ValueError(
-                "export.fallback is python, which runs the model's own code: allow that with `admission.python: sandbox`"
+                "export.fallback is python, which runs the model's own code: allow it with `admission.python: sandbox`"
             )
         return self
 
