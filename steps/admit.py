@@ -19,7 +19,15 @@ from shiplift.runtime.confinement.policy import SCAN, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, expect, workplace
 from shiplift.runtime.model.contracts import likely_flavor
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import PYTHON, Contract, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.records.model import (
+    FALL_BACK,
+    PYTHON,
+    Contract,
+    Datasets,
+    ModelVersion,
+    RecordedRequests,
+    Scan,
+)
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
@@ -80,7 +88,7 @@ def admit(site: Site, request: Request) -> Admitted:
         _check_site(site, spec)
         _check_size(model, min(spec.admission.max_size_mb, site.policy.max_size_mb))
         inspected = _inspect(model, place, spec)
-        if inspected.flavor == PYTHON:
+        if inspected.flavor == PYTHON or (spec.export.fallback == "python" and inspected.flavor in FALL_BACK):
             check_python(site, spec)
         if inspected.generates:
             check_generation(site, spec)
@@ -198,6 +206,7 @@ def _inspect(model: Path, place: Workplace, spec: ReleaseSpec) -> Inspected:
             "out": str(work),
             "pickle": spec.admission.pickle,
             "python": spec.admission.python,
+            "fallback": spec.export.fallback == "python",
             "unpacked_mb": int(2 * spec.admission.max_size_mb),
             "states": told_states(spec.serving),
         },

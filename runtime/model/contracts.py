@@ -22,7 +22,7 @@ from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.python.requirements import check_python, read_requirements
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
 from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of
-from shiplift.runtime.records.model import PYTHON, Flavor
+from shiplift.runtime.records.model import FALL_BACK, PYTHON, Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
@@ -63,12 +63,13 @@ class LoggedModel:
 
 
 def read_model(
-    folder: Path, examples: Path | None = None, states: Mapping[str, str] | None = None, *, python: bool = False
+    folder: Path, examples: Path | None = None, states: Mapping[str, str] | None = None, *, python: bool = False,
+    fallback: bool = False,
 ) -> LoggedModel:  # fmt: skip
     """The contract of the MLflow model in `folder`. `examples` is where its input example is, if not there.
 
     `states` are the states that the spec names; None: they are looked for, in ONNX graphs. `python`: Python models are
-    admitted.
+    admitted. `fallback`: its own code may serve it, so what that needs is read, too.
 
     Raises:
         NotAdmitted: there is no `MLmodel` file, no known flavor, no signature, or an unusable input example; or it is a
@@ -77,7 +78,8 @@ def read_model(
     meta = metadata(folder)
     with _readable("the MLmodel file can't be read", "Log the model again."):
         flavor = _flavor(meta)
-        requirements = _requirements(folder, meta, python=python) if flavor == PYTHON else ()
+        own_code = flavor == PYTHON or (fallback and flavor in FALL_BACK)
+        requirements = _requirements(folder, meta, python=python) if own_code else ()
     advice = _ADVICE.format(flavor="pyfunc" if flavor == PYTHON else flavor)
     graph = _graph(folder, meta, states) if flavor == "onnx" else None
     if flavor in TEXT_FLAVORS:

@@ -15,6 +15,11 @@ Flavor = Literal[
     "sentence_transformers", "python_function",
 ]  # fmt: skip
 PYTHON: Flavor = "python_function"  # every version has this one: it counts where there is no other
+# Those that can be served by their own code if their graph can't be exported: ONNX's graph is the model, and what takes
+# text answers through a front of ours.
+FALL_BACK: tuple[Flavor, ...] = (
+    "pytorch", "sklearn", "lightgbm", "xgboost", "catboost", "tensorflow", "keras",
+)  # fmt: skip
 # `name[extra]==1.0,<2`: nothing that says where to fetch a package
 Requirement = Annotated[
     str,

@@ -61,6 +61,7 @@ def graph_answers(lab: Lab, name: str, ids: Any, mask: Any) -> Any:
     return next(iter(answers.values()))
 
 
+@pytest.mark.slow
 def test_tokens_in_are_served_beside_text_in_and_move_with_it(lab: Lab) -> None:
     words = pipeline("text-classification")
     log_model = partial(lab.mlflow.transformers.log_model, words)
