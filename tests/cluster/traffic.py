@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -102,15 +102,15 @@ class Traffic:
 
 
 @contextmanager
-def every_route(client: Traffic) -> Iterator[Callable[[], bool]]:
-    """A function that says whether each of a model's routes answers a request: gRPC, HTTP by host and by path."""
+def every_route(client: Traffic) -> Iterator[list[Callable[[], bool]]]:
+    """Functions that say whether a model's routes answer a request: HTTP by path and by host, and gRPC."""
     url = f"http://{client.gateway}:8000/v2/models/{client.model}/infer"
     with client.grpc(1) as over_grpc, httpx.Client(timeout=1, trust_env=False) as http:
 
         def over_http(**headers: str) -> bool:
             return http.post(url, json=client.body, headers=headers).status_code == 200
 
-        yield lambda: over_http() and over_http(Host=client.authority) and bool(over_grpc())
+        yield [over_http, lambda: over_http(Host=client.authority), lambda: bool(over_grpc())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,17 +141,18 @@ class Disagreement:
 class Prober:
     """Asks production and its status ten times a second, each on its own, and adds up how long they disagreed.
 
-    `served` sends a request and says whether it was answered; the next one is sent on time even if it hangs.
-    Production is down from the first to the last of at least three requests in a row that were not answered.
+    Each of `served` sends a request on a route and says whether it was answered; the next one is sent on time even if
+    it hangs. A route is down from the first to the last of at least three requests in a row that were not answered, and
+    production if one of its routes is.
     `ready` gives what the status says against that, empty if it says that they are answered. Only what lasts longer
     than `grace_s` counts as a disagreement: both are asked at slightly different moments.
     """
 
-    served: Callable[[], bool]
+    served: Sequence[Callable[[], bool]]
     ready: Callable[[], str]
     grace_s: float = 0.2
     began: float = field(default_factory=time.monotonic)
-    _requests: dict[float, bool] = field(default_factory=dict)  # when it was sent, and whether it was answered
+    _requests: dict[tuple[int, float], bool] = field(default_factory=dict)  # of a route, sent when: was it answered
     _statuses: list[tuple[float, str]] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -192,14 +193,13 @@ class Prober:
     def _send(self) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             while not self._stop.wait(_EVERY_S):
-                pool.submit(self._ask, time.monotonic())
+                for route in range(len(self.served)):
+                    pool.submit(self._ask, route, time.monotonic())
 
-    def _ask(self, sent_at: float) -> None:
-        self._requests[sent_at] = False
-        try:
-            self._requests[sent_at] = self.served()
-        except Exception:
-            self._requests[sent_at] = False
+    def _ask(self, route: int, sent_at: float) -> None:
+        self._requests[route, sent_at] = False
+        with suppress(Exception):
+            self._requests[route, sent_at] = self.served[route]()
 
     def _look(self) -> None:
         while not self._stop.wait(_EVERY_S):
@@ -207,8 +207,13 @@ class Prober:
                 self._statuses.append((time.monotonic(), self.ready()))
 
     def _outages(self) -> list[tuple[float, float]]:
-        """The spans in which at least three requests in a row were not answered."""
-        return _spans([(at, not answered) for at, answered in sorted(dict(self._requests).items())], least=3)
+        """The spans in which at least three requests in a row were not answered on a route."""
+        requests = sorted(self._requests.copy().items())
+        return [
+            span
+            for route in range(len(self.served))
+            for span in _spans([(at, not answered) for (of, at), answered in requests if of == route], least=3)
+        ]
 
     def _unready(self) -> list[tuple[float, float]]:
         return _spans([(at, bool(problem)) for at, problem in list(self._statuses)], least=1)
@@ -217,7 +222,7 @@ class Prober:
 _EVERY_S = 0.1
 _TICK_S = 0.02
 _PATIENCE_S = 1.5  # longer than a request may take
-_AT_ONCE = 32  # requests that hang
+_AT_ONCE = 64  # requests that hang
 
 
 def _spans(seen: list[tuple[float, bool]], *, least: int) -> list[tuple[float, float]]:
