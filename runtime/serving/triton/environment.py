@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
-from shiplift.runtime.serving.triton import native, patches
+from shiplift.runtime.serving.triton.building import native, patches
 from shiplift.runtime.serving.triton.requirements import REQUIREMENTS
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

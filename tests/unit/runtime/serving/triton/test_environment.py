@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import MissingTool
-from shiplift.runtime.serving.triton import environment, native, patches
+from shiplift.runtime.serving.triton import environment
+from shiplift.runtime.serving.triton.building import native, patches
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure, unsupported
 from shiplift.runtime.serving.triton.requirements import REQUIREMENTS, pinned
 

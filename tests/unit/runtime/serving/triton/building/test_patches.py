@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import MissingTool
-from shiplift.runtime.serving.triton.patches import TRITONSERVER, Patch, Patched, apply
+from shiplift.runtime.serving.triton.building.patches import TRITONSERVER, Patch, Patched, apply
 
 OLD = b"0123456789"
 NEW = b"01ab4567cd"
