@@ -167,7 +167,9 @@ def _generator() -> Any:
         vocab_size=len(words), n_positions=64, n_embd=32, n_layer=2, n_head=2, bos_token_id=2, eos_token_id=3,
         initializer_range=0.5,
     )  # fmt: skip
-    return transformers.pipeline("text-generation", model=transformers.GPT2LMHeadModel(settings), tokenizer=words)
+    return transformers.pipeline(
+        "text-generation", model=transformers.GPT2LMHeadModel(settings).eval(), tokenizer=words
+    )
 
 
 # --- refused ---------------------------------------------------------------------------------------------------------
