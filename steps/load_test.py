@@ -135,7 +135,7 @@ def load_test(
             if champion_side is not None:
                 report = _compared(test, challenger, champion_side, champion.version, report, comparison_target)
     raw = store.put_bytes(json_lines(test.raw))
-    shortened = requests.shortened(_golden(store, package), load)
+    shortened = requests.shortened(_golden(store, package), load) if package.signature.streamed else ""
     notes = tuple(_notes(report, uncompared, recorded_requests, shortened))
     table = store.put_bytes(_table(test.raw))
     return report.model_copy(update={"uncompared": uncompared, "notes": notes, "raw": raw, "table": table})
