@@ -12,7 +12,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all check check-github unit integration test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
-	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale check-gpu constraints clean
+	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-planner zoo check-gpu constraints clean
 
 setup: $(READY)
 
@@ -23,7 +23,7 @@ $(READY): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt
 	@touch $@
 
 $(TESTS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[catboost,transformers]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[catboost,generation,transformers]'
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps silero-vad  # its ONNX file
 	@touch $@
 
@@ -101,6 +101,12 @@ bench-own: setup  ## what Shiplift itself costs, and how that grows up to 1,000 
 
 bench-autoscale: setup  ## the scaling rule against others, simulated, one core (10 minutes; `--quick`: 2)
 	$(BIN)/python -m benchmarks.autoscale
+
+zoo: $(TESTS_READY)  ## models as people log them: released, and equal to pyfunc, or refused with the right reason (an hour)
+	$(BIN)/python -m benchmarks.zoo
+
+bench-planner: setup  ## plans of whole pipelines against every combination, simulated, one core; `--live`: against Triton
+	$(BIN)/python -m benchmarks.planner
 
 constraints: setup  ## pin the packages that are installed now
 	(head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' | sort -f) > constraints.new

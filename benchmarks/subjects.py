@@ -30,8 +30,8 @@ from shiplift.runtime.targets import machine
 NAMES = ("digits-cnn", "boosting", "encoder", "resnet50")  # quick ones first
 _RELEASE_S = 1200
 _LARGE_SAMPLE = 100_000  # numbers
-_QUICK = "search: {time_budget_s: 6}\nload: {concurrency: [1, 16], window_ms: 300, attempts: 1, open_loop_s: 0}\n"
-_FULL = "search: {time_budget_s: 30}\nload: {concurrency: [1, 4, 16, 64], open_loop_s: 0}\n"
+QUICK_SPEC = "search: {time_budget_s: 6}\nload: {concurrency: [1, 16], window_ms: 300, attempts: 1, open_loop_s: 0}\n"
+FULL_SPEC = "search: {time_budget_s: 30}\nload: {concurrency: [1, 4, 16, 64], open_loop_s: 0}\n"
 
 
 class Failed(Exception):
@@ -186,9 +186,9 @@ def release(home: Path, running: stack.Stack, name: str, folder: Path, *, quick:
     model.save(folder)
     (folder / "spec.json").write_text(json.dumps(model.spec))
     kind = machine.accelerator_of(machine.this_machine())
-    spec = f"targets: [{{name: {kind}, accelerator: {kind}}}]\n" + (_QUICK if quick else _FULL) + model.yaml
+    spec = f"targets: [{{name: {kind}, accelerator: {kind}}}]\n" + (QUICK_SPEC if quick else FULL_SPEC) + model.yaml
     version = _log(running, name, model, folder, spec)
-    report = _wait_for(Releases(home), release_name(name, version, ""))
+    report = wait_for(Releases(home), release_name(name, version, ""))
     if report.exit_code:
         raise Failed(f"the release of {name} ended with {report.exit_code}: {report.reason}")
     subject = Subject(
@@ -220,7 +220,12 @@ def _log(running: stack.Stack, name: str, model: _Model, folder: Path, spec: str
     return int(info.registered_model_version)
 
 
-def _wait_for(releases: Releases, name: str) -> ReleaseReport:
+def wait_for(releases: Releases, name: str) -> ReleaseReport:
+    """Waits for the release that a registration starts, and returns its report.
+
+    Raises:
+        Failed: it takes too long.
+    """
     deadline = time.monotonic() + _RELEASE_S
     while time.monotonic() < deadline:
         if releases.folder(name).is_dir() and not releases.active(name) and (report := releases.result(name)):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.admission import policy
+from shiplift.runtime.admission.generation_specs import check_generation
 from shiplift.runtime.admission.python_specs import check_python
 from shiplift.runtime.admission.scan import objections, refusal
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
@@ -18,7 +19,15 @@ from shiplift.runtime.confinement.policy import SCAN, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, expect, workplace
 from shiplift.runtime.model.contracts import likely_flavor
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import PYTHON, Contract, Datasets, ModelVersion, RecordedRequests, Scan
+from shiplift.runtime.records.model import (
+    FALL_BACK,
+    PYTHON,
+    Contract,
+    Datasets,
+    ModelVersion,
+    RecordedRequests,
+    Scan,
+)
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
@@ -53,6 +62,7 @@ class Inspected:
     tabular: bool
     states: dict[str, str]
     requirements: tuple[str, ...]
+    generates: bool
     notes: tuple[str, ...]
     example: bytes
 
@@ -78,8 +88,10 @@ def admit(site: Site, request: Request) -> Admitted:
         _check_site(site, spec)
         _check_size(model, min(spec.admission.max_size_mb, site.policy.max_size_mb))
         inspected = _inspect(model, place, spec)
-        if inspected.flavor == PYTHON:
+        if inspected.flavor == PYTHON or (spec.export.fallback == "python" and inspected.flavor in FALL_BACK):
             check_python(site, spec)
+        if inspected.generates:
+            check_generation(site, spec)
         datasets = _datasets(registry, run_id, spec, model, store)
         admitted = _admitted(info, run_id, spec, inspected, model, store, datasets)
         return admitted.model_copy(update={"recorded_requests": _recorded(registry, run_id, spec, model, store)})
@@ -194,6 +206,7 @@ def _inspect(model: Path, place: Workplace, spec: ReleaseSpec) -> Inspected:
             "out": str(work),
             "pickle": spec.admission.pickle,
             "python": spec.admission.python,
+            "fallback": spec.export.fallback == "python",
             "unpacked_mb": int(2 * spec.admission.max_size_mb),
             "states": told_states(spec.serving),
         },
@@ -221,6 +234,7 @@ def _inspected(result: dict[str, Any], example: Path) -> Inspected:
             tabular=bool(result["tabular"]),
             states={str(name): str(output) for name, output in result["states"].items()},
             requirements=tuple(str(requirement) for requirement in result["requirements"]),
+            generates=bool(result["generates"]),
             notes=tuple(str(note) for note in result["notes"]),
             example=read_regular(example, _MAX_EXAMPLE_BYTES),
         )
@@ -249,6 +263,7 @@ def _admitted(
             example=store.put_bytes(inspected.example),
             tabular=inspected.tabular,
             requirements=inspected.requirements,
+            generates=inspected.generates,
             notes=inspected.notes,
         ),
         datasets=datasets,

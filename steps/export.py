@@ -6,12 +6,23 @@ what it wrote outside a sandbox, and it has no part in the proof.
 
 from pathlib import Path
 
+from shiplift.runtime.admission.generation_export import export_generation
 from shiplift.runtime.admission.python_export import export_python
+from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
-from shiplift.runtime.records.model import PYTHON, Contract, Exported, Isolation, ModelVersion, ParityCase, TextFront
+from shiplift.runtime.records.model import (
+    FALL_BACK,
+    PYTHON,
+    Contract,
+    Exported,
+    Isolation,
+    ModelVersion,
+    ParityCase,
+    TextFront,
+)
 from shiplift.runtime.records.site import Site, SitePolicy
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Conversion
@@ -20,12 +31,18 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 CONVERT = Entry("shiplift.runtime.model.conversion.entry:convert")
 VERIFY = Entry("shiplift.runtime.admission.verification:verify", EVALUATE)
 _SEED = 20240229
+_FELL_BACK = (
+    "Warning: the model could not be exported to ONNX, so its own code serves it, as fast as mlflow.pyfunc and without "
+    "lower precisions (export.fallback). Why: {why}."
+)
 
 
 def export(site: Site, model_version: ModelVersion, contract: Contract, conversion: Conversion) -> Exported:
     """Converts the version and compares both models on the example and on random inputs of batch 1, 2 and 7.
 
-    A Python model is not converted: it gets an environment, and its answers are recorded (`export_python`).
+    A Python model is not converted: it gets an environment, and its answers are recorded (`export_python`). So does one
+    that does not convert, if the spec says `fallback: python`. A model that generates text becomes a stateful OpenVINO
+    model, and tokens are compared (`export_generation`).
 
     Raises:
         ExportFailed: the model does not load, convert or run.
@@ -34,6 +51,28 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
     """
     if model_version.flavor == PYTHON:
         return export_python(site, model_version, contract, conversion)
+    if contract.generates:
+        return export_generation(site, model_version, contract, conversion)
+    try:
+        return _export_graph(site, model_version, contract, conversion)
+    except ExportFailed as error:
+        if conversion.fallback != "python" or model_version.flavor not in FALL_BACK:
+            raise
+        return _fallen_back(site, model_version, contract, conversion, why=error.what.rstrip("."))
+
+
+def _fallen_back(
+    site: Site, model_version: ModelVersion, contract: Contract, conversion: Conversion, *, why: str
+) -> Exported:
+    progress("no graph: the model's own code serves it")
+    try:
+        exported = export_python(site, model_version, contract, conversion)
+    except ExportFailed as error:
+        raise ExportFailed(f"{why}; nor can its own code serve it: {error.what}", do=error.do) from error
+    return exported.model_copy(update={"notes": (_FELL_BACK.format(why=why), *exported.notes)})
+
+
+def _export_graph(site: Site, model_version: ModelVersion, contract: Contract, conversion: Conversion) -> Exported:
     home, store = Path(site.home), ArtifactStore(site.artifacts_uri)
     # Both start now: the second's imports run while the first converts.
     with (

@@ -108,8 +108,9 @@ def load_test(
             raise DataInvalid(problem, do="Set `load: {batch: 1}`, or a size that the model takes.")
     place = staging(site, package.model, package.version)
     with scratch_folder(Path(site.home)) as folder:
+        generator = load_generator(site, load.protocol, streamed=package.signature.streamed)
         drawn = requests.with_lengths(load, package, _golden(store, package))
-        test = _LoadTest(site=site, generator=load_generator(site, load.protocol), load=drawn, work=folder)
+        test = _LoadTest(site=site, generator=generator, load=drawn, work=folder)
 
         def side(name: str, package: Package, staged: Staged) -> _Side:
             file = _write_requests(test, store, package, recorded_requests, name)
@@ -125,7 +126,7 @@ def load_test(
             beside_first.append(_challenger_report(test, group, place, other, latency_target))
         report = report.model_copy(update={"others": tuple(beside_first)})
         with ExitStack() as beside:
-            champion_side, uncompared = None, _incomparable(champion, load)
+            champion_side, uncompared = None, _incomparable(champion, package, load)
             if champion.package is not None and not uncompared:
                 try:
                     staged = beside.enter_context(place.beside(deployment, champion.package))
@@ -135,7 +136,8 @@ def load_test(
             if champion_side is not None:
                 report = _compared(test, challenger, champion_side, champion.version, report, comparison_target)
     raw = store.put_bytes(json_lines(test.raw))
-    notes = tuple(_notes(report, uncompared, recorded_requests))
+    shortened = requests.shortened(_golden(store, package), load) if package.signature.streamed else ""
+    notes = tuple(_notes(report, uncompared, recorded_requests, shortened))
     table = store.put_bytes(_table(test.raw))
     return report.model_copy(update={"uncompared": uncompared, "notes": notes, "raw": raw, "table": table})
 
@@ -210,7 +212,9 @@ def _open_loop(
     return tuple(sorted(measured, key=lambda point: point.rate_per_s)), max(sustained, default=None)
 
 
-def _incomparable(champion: Champion, load: Load) -> str:
+def _incomparable(champion: Champion, challenger: Package, load: Load) -> str:
+    if champion.package is not None and champion.package.signature.streamed != challenger.signature.streamed:
+        return f"one of version {champion.version} and this one streams its answers: their requests differ"
     if champion.package is not None:
         return requests.batch_problem(champion.package, load)
     if not champion.version:
@@ -241,11 +245,13 @@ def _compared(
     return report.model_copy(update={"comparison": comparison, "champion_points": points})
 
 
-def _notes(report: LoadReport, uncompared: str, recorded_requests: RecordedRequests) -> Iterator[str]:
+def _notes(report: LoadReport, uncompared: str, recorded_requests: RecordedRequests, shortened: str) -> Iterator[str]:
     if uncompared:
         yield uncompared
     if recorded_requests.file:
         yield f"the requests were those logged at {recorded_requests.name}"
+    elif shortened:
+        yield shortened
     if any(point.client_saturated for point in (*report.points, *report.open_points)):
         yield "the client was the limit at the points so marked: the server can do more than they show"
     for point in report.open_points:

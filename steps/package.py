@@ -8,19 +8,20 @@ requests is found out in a sandbox, since a model may answer never.
 import math
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base.errors import SpecInvalid
-from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.names import TENSORS, serving_name
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, scored
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model import golden as golden_requests
+from shiplift.runtime.model.generation.signature import ROOM
 from shiplift.runtime.model.sequences import hide_states
-from shiplift.runtime.model.tensors import Arrays, batch_of, load_npz
+from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, inputs_in, load_npz, under
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
@@ -32,10 +33,11 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Check, Outcome, Packages, Scored
 from shiplift.runtime.search import buckets
 from shiplift.runtime.search.space import first_config
+from shiplift.runtime.serving.generation_backend import write_generation_backend
 from shiplift.runtime.serving.python_backend import write_python_backend
 from shiplift.runtime.serving.text_backend import write_text_backend
 from shiplift.runtime.serving.triton.config import ModelDescription, positional, server_needs
-from shiplift.runtime.serving.triton.repository import golden_arrays, write_package
+from shiplift.runtime.serving.triton.repository import golden_arrays, write_model, write_package
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
 from shiplift.runtime.spec.model import Data, Quality, Quantization
 from shiplift.runtime.spec.serving import Serving
@@ -58,7 +60,7 @@ def package(
         ArtifactCorrupt: a model is missing or altered.
         QuantizeFailed: a TensorRT plan is for another target.
         SandboxLimit: answering the golden requests takes more memory or time than the spec allows.
-        MissingTool: the model takes text, and the library that tokenizes it is not installed here.
+        MissingTool: the model takes text, and the library that tokenizes it or generates is not installed here.
         SpecInvalid: the target needs TorchScript, which was not exported; or the spec's states or lengths are not the
             model's.
     """
@@ -116,6 +118,11 @@ def _servable(kept: Sequence[Candidate], target: Target, serving: Serving, *, te
             f"target {target.name} can't serve a model that takes text: only the bundled server on a CPU can",
             do="Choose such a target, or log the model itself as pt2 or ONNX: clients then send tokens.",
         )
+    if serving.tensors and not text:
+        raise SpecInvalid(
+            "`serving.tensors` is for models that take text or images; this one takes tensors already",
+            do="Leave `serving.tensors` out of the spec.",
+        )
     stateless = [candidate for candidate in kept if candidate.engine != "openvino"]
     if serving.sequence_batching and kept and not stateless:
         raise SpecInvalid(
@@ -147,8 +154,8 @@ class _Builder:
     reference: Arrays
 
     def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: Limits) -> list[_Answered]:
-        """Each candidate's answers to the golden requests, from the sandbox; a Python model's are recorded already."""
-        if self.exported.python:
+        """Each candidate's answers to the golden requests, from the sandbox, unless they are recorded already."""
+        if self.exported.python or self.exported.generates:
             outputs = {spec.name: self.reference[f"output/{spec.name}"] for spec in self.exported.signature.outputs}
             recorded = batch_of(outputs, golden_requests.SAMPLES)
             return [_Answered(outputs=recorded, padding=self._refusal(candidate)) for candidate in candidates]
@@ -171,6 +178,7 @@ class _Builder:
                 "states": {name: output.model_dump(mode="json") for name, output in states.items()},
                 "text": str(self.store.fetch(text.files, place.folder / "text")) if text else "",
                 "lengths": self._lengths(candidates, [index[m.sha256, *engine] for m, *engine in asked]),
+                "tensors": self.serving.tensors,
                 "out": str(place.sandbox.work),
             },
             limits,
@@ -206,9 +214,13 @@ class _Builder:
         lengths = self.serving.lengths
         if lengths is None:
             return None
-        problem = "the requests of a sequence are not padded" if self.serving.sequence_batching else buckets.problem(
-            lengths, self.exported.signature, candidate.engine, self.target, text=self.exported.text is not None
-        )  # fmt: skip
+        if self.serving.sequence_batching:
+            problem = "the requests of a sequence are not padded"
+        elif self.exported.generates:
+            problem = "a model that generates text takes prompts of any length together already"
+        else:
+            text = self.exported.text is not None
+            problem = buckets.problem(lengths, self.exported.signature, candidate.engine, self.target, text=text)
         return Padding(pad=lengths.pad, refused=problem) if problem else None
 
     def _proven(self, proof: dict[str, Any] | None) -> Padding | None:
@@ -233,8 +245,13 @@ class _Builder:
         model = self.store.fetch(self._model(candidate), folder / "model")
         if stamp := tensorrt_plans.read_stamp(model):
             tensorrt_plans.require_match(stamp, self.target)
-        inputs = {spec.name: self.reference[f"input/{spec.name}"] for spec in visible.inputs}
-        golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), answered.outputs)
+        answers = answered.outputs
+        inputs = inputs_in(self.reference, visible)
+        graph = {name: answers[name] for name in answers if self.serving.tensors and name.startswith(GRAPH)}
+        seen = {name: answers[name] for name in answers if name not in graph}
+        golden = golden_arrays(batch_of(inputs, golden_requests.SAMPLES), seen)
+        if ROOM in self.reference:
+            golden[ROOM] = batch_of({ROOM: self.reference[ROOM]}, golden_requests.SAMPLES)[ROOM]
         signature, golden, inputs = self._named(visible, golden, inputs)
         tree = folder / "package"
         tree.mkdir()
@@ -244,10 +261,14 @@ class _Builder:
             backend = write_text_backend(folder / "backend", self.store.fetch(text.files, folder / "text"))
         elif python:
             backend = write_python_backend(folder / "backend", model, python, signature)
+        elif self.exported.generates:
+            backend = write_generation_backend(folder / "backend")
         write_package(
-            tree, description, None if python else model, self.target.server, example=inputs, golden=golden,
+            tree, description, None if python else model, self.target.server, example=inputs, golden=golden | graph,
             backend=backend,
         )  # fmt: skip
+        if self.serving.tensors:
+            self._write_graph(tree, description, model, under(GRAPH, graph))
         package = Package(
             target=self.target.name,
             server=self.target.server,
@@ -265,12 +286,21 @@ class _Builder:
             sequences=bool(states),
             padding=answered.padding,
             environment=python.environment if python else None,
+            tensors=self.exported.signature if self.serving.tensors else None,
             nodes=self.target.nodes,
             needs=server_needs(self.serving, self.target.server),
             **evaluation,
         )
         shutil.rmtree(folder)
         return package
+
+    def _write_graph(self, tree: Path, text: ModelDescription, model: Path, golden: Arrays) -> None:
+        """Writes the graph behind a model of texts as a model of its own: it takes what is made of the texts."""
+        graph = replace(
+            text, name=text.name + TENSORS, signature=self.exported.signature, padding=None,
+            serving=text.serving.model_copy(update={"labels": ()}),
+        )  # fmt: skip
+        write_model(tree, graph, model, self.target.server, example=under("input/", golden))
 
     def _visible(self) -> tuple[Signature, dict[str, TensorSpec]]:
         """The signature that clients see, and the states that they don't."""

@@ -14,6 +14,7 @@ from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import PYTHON_HOST, QUANTIZE, QUANTIZE_WITH_METRIC, Entry
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
+from shiplift.runtime.model.generation.targets import check_generating
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import ensure, readable
 from shiplift.runtime.model.python.targets import check_target
@@ -46,8 +47,11 @@ def quantize(
         SandboxLimit: it takes more memory or time than the spec allows.
         Temporary: this machine is not the target: the target vanished, or a pod was put on the wrong node.
         MissingTool: the target is a GPU, and this environment can't run models on GPUs.
-        SpecInvalid: the target can't serve a Python model.
+        SpecInvalid: the target can't serve a Python model, or one that generates text.
     """
+    if exported.generates:
+        check_generating(target)
+        return _generating(target, exported, datasets)
     if exported.python:
         check_target(target)
         return _scored_as_it_is(site, target, exported, exported.python, datasets, data, quantization)
@@ -91,6 +95,18 @@ def _candidates(
         validation=datasets.validation.sha256 if datasets.validation else "",
         candidates=candidates,
         notes=ladder.notes,
+    )
+
+
+def _generating(target: Target, exported: Exported, datasets: Datasets) -> Candidates:
+    """A text generator's only candidate, in fp32: its tokens were compared at export, and have no other score."""
+    candidate = Candidate(
+        engine="openvino", precision="fp32", method="as exported", model=exported.model,
+        size_bytes=exported.model.size_bytes,
+    )  # fmt: skip
+    notes = ("Validation data are not used: the tokens that a model generates have no metric yet.",)
+    return Candidates(
+        target=target.name, metric=None, candidates=(candidate,), notes=notes if datasets.validation else ()
     )
 
 

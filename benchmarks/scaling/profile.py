@@ -6,12 +6,12 @@ of the same form, from any load test, replaces it.
 
 import itertools
 import json
-import math
 from pathlib import Path
 
 import numpy as np
 from pydantic import Field
 
+from shiplift.runtime.planning.profiles import execution_seconds
 from shiplift.runtime.records.base import Record
 
 DEFAULT = Path(__file__).parent / "resnet50.json"
@@ -40,12 +40,7 @@ class Profile(Record):
 
     def seconds(self) -> list[float]:
         """The execution time in s of each batch size, from 0 to `max_batch`."""
-        sizes = sorted(self.batch_ms)
-        times = [self.batch_ms[size] for size in sizes]
-        if sizes[-1] < self.max_batch:
-            times.append(times[-1] * self.max_batch / sizes[-1])
-            sizes.append(self.max_batch)
-        return [0.0, *(np.interp(range(1, self.max_batch + 1), sizes, times) / 1000).tolist()]
+        return execution_seconds(self.batch_ms, self.max_batch)
 
     def factors(self, seed: int, count: int = 65536) -> "itertools.cycle[float]":
         """Random factors on the execution times, with mean 1."""
@@ -61,11 +56,6 @@ class Profile(Record):
         """The most requests per second, whatever their latency."""
         times = self.seconds()
         return self.instances * max(size / times[size] for size in range(1, self.max_batch + 1))
-
-
-def spread(p50_ms: float, p99_ms: float) -> float:
-    """Sigma of the lognormal with these percentiles."""
-    return math.log(p99_ms / p50_ms) / 2.326
 
 
 def load(path: Path) -> Profile:

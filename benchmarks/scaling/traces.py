@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.scaling.fleet import Floats
+from shiplift.runtime.planning.arrivals import renewals
 
 DURATION_S = 900
 _STEP_S = 0.1
@@ -32,9 +33,8 @@ class Trace:
 def generated(rate: Floats, cv: float, seed: int) -> Floats:
     """Arrival times for a rate per second, sampled every 0.1 s."""
     mass = np.concatenate([[0.0], np.cumsum(rate) * _STEP_S])
-    generator = np.random.default_rng(seed)
     count = int(mass[-1] + 10 * cv * math.sqrt(mass[-1])) + 100
-    unit = np.cumsum(generator.gamma(1 / cv**2, cv**2, count))
+    unit = renewals(cv, count, np.random.default_rng(seed))
     times = np.arange(len(mass)) * _STEP_S
     return np.asarray(np.interp(unit[unit < mass[-1]], mass, times), dtype=np.float64)
 

@@ -34,7 +34,7 @@ def ask(server: Server, model: str, file: Path, *, sequence: bool) -> Answer:
     """
     name = serving_name(model)
     signature = server.signature(name)
-    inputs = matched(request_arrays(file), [spec.name for spec in signature.inputs], file)
+    inputs = matched(request_arrays(file), signature, file)
     if sequence:
         outputs = infer_one_by_one(server, name, signature, inputs, sequence=True)
     else:
@@ -62,17 +62,19 @@ def request_arrays(file: Path) -> Arrays:
         ) from error
 
 
-def matched(arrays: Arrays, names: list[str], file: Path) -> Arrays:
-    """The arrays for the inputs of these names; a single array matches a single input, whatever its name."""
-    if len(names) == 1 and len(arrays) == 1:
-        return {names[0]: next(iter(arrays.values()))}
-    missing = [name for name in names if name not in arrays]
+def matched(arrays: Arrays, signature: Signature, file: Path) -> Arrays:
+    """The arrays for the inputs of a model; a single array matches the only input needed, whatever its name."""
+    names = [spec.name for spec in signature.inputs]
+    needed = [spec.name for spec in signature.inputs if not spec.optional]
+    if len(needed) == 1 and len(arrays) == 1:
+        return {needed[0]: next(iter(arrays.values()))}
+    missing = [name for name in needed if name not in arrays]
     if missing:
         raise DataInvalid(
             f"{file.name} has no {', '.join(missing)}; the model's inputs are {', '.join(names)}",
             do="Name each array after the input it is for.",
         )
-    return {name: arrays[name] for name in names}
+    return {name: arrays[name] for name in names if name in arrays}
 
 
 def _plain(value: Any) -> Any:

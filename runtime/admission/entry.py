@@ -15,17 +15,18 @@ EXAMPLE = "example.npz"
 
 
 def inspect(
-    *, folder: str, examples: str, out: str, pickle: Pickle, python: Pickle, unpacked_mb: int,
-    states: dict[str, str] | None,
+    *, folder: str, examples: str, out: str, pickle: Pickle, python: Pickle, fallback: bool,
+    unpacked_mb: int, states: dict[str, str] | None,
 ) -> dict[str, Any]:  # fmt: skip
     """The contract and the scan of the MLflow model in `folder`; writes the input example to `out/example.npz`.
 
-    `states` are those that the spec names; None: look for some. What the scan objects to is not opened any further.
+    `states` are those that the spec names; None: look for some. `fallback`: the model's own code may serve it. What the
+    scan objects to is not opened any further.
 
     Raises:
         NotAdmitted: it has no signature, no usable input example, or no known flavor.
     """
-    logged = read_model(Path(folder), Path(examples), states, python=python == "sandbox")
+    logged = read_model(Path(folder), Path(examples), states, python=python == "sandbox", fallback=fallback)
     scan = scan_files(
         Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb, python=logged.flavor == PYTHON
     )  # fmt: skip
@@ -41,6 +42,7 @@ def inspect(
         "tabular": logged.tabular,
         "states": logged.states,
         "requirements": list(logged.requirements),
+        "generates": logged.generates,
         "notes": notes,
         "scan": scan.model_dump(mode="json"),
     }

@@ -16,7 +16,7 @@ from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
-from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz
+from shiplift.runtime.model.tensors import Arrays, concatenate, dump_npz, load_npz, under
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.records.model import ParityCase
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -52,7 +52,7 @@ def verify(
     running = onnx_models.session(file)
     cases = [_case(running, originals, expected, name) for name in sets]
     cases += _text_cases(running, Path(text)) if text else []
-    (Path(out) / REFERENCE).write_bytes(dump_npz(_part(originals, "example/")))
+    (Path(out) / REFERENCE).write_bytes(dump_npz(under("example/", originals)))
     return {
         "parity": [case.model_dump(mode="json") for case in cases],
         "opset": _opset(file),
@@ -87,7 +87,7 @@ def _case(running: Any, answers: Arrays, signature: Signature, name: str) -> Par
 def _text_cases(running: Any, folder: Path) -> list[ParityCase]:
     """Texts in one batch, padded, and each alone: both must give what the pipeline answers to each."""
     arrays, (front, _) = load_npz(folder.with_name("texts.npz")), load_front(folder)
-    samples, expected = front.samples(_part(arrays, "input/")), _part(arrays, "output/")
+    samples, expected = front.samples(under("input/", arrays)), under("output/", arrays)
 
     def asked(samples: list[Any]) -> Arrays:
         answers: Arrays = front.run(samples, lambda feeds: onnx_models.answer(running, feeds))
@@ -118,10 +118,6 @@ def _problem(original: Any, exported: Any, spec: TensorSpec) -> str:
         if array.dtype.kind == "f" and np.isnan(array).any():
             return f"{source} gives NaN in {spec.name!r}"
     return f"{spec.name!r} differs where it must be equal"
-
-
-def _part(arrays: Arrays, prefix: str) -> Arrays:
-    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def _opset(model: Path) -> int:

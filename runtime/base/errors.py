@@ -201,6 +201,13 @@ class PolicyRefused(ShipliftError):
     about_model = True
 
 
+class NoPlan(ShipliftError):
+    """No settings of a pipeline's members were found that hold the limit."""
+
+    exit_code = 56
+    title = "no plan"
+
+
 class UsageError(ShipliftError):
     """The command line is wrong."""
 

@@ -4,6 +4,7 @@ import hashlib
 import re
 import unicodedata
 
+TENSORS = "--tensors"  # ends the name of the graph behind a model that takes text or images
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 _SLUG_LENGTH = 40
 _WORKFLOW_LENGTH = 50  # a label's value has room for 63 characters

@@ -21,7 +21,7 @@ from shiplift.runtime.gates.quality import (
     scored,
 )
 from shiplift.runtime.precision.scoring.estimates import score_of, slice_of
-from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport
+from shiplift.runtime.records.measurement import Comparison, LoadPoint, LoadReport, Streaming
 from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.serving import Champion, Deployment, which_targets_serve
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
@@ -219,8 +219,18 @@ def _point_reading(rule: Rule, report: LoadReport, slo: Slo) -> Reading:
         point = operating_point(report, slo)
     if point is None:
         return Reading.missing(f"it was not measured at {rule.slice or 'any rate'}: see the spec's section `load`")
+    if field in Streaming.model_fields:
+        return _streaming_reading(field, point)
     value = float(getattr(point, field))
     return _load_point_reading(value, point, f"{field} {value:.2f} {where(point)}")
+
+
+def _streaming_reading(name: str, point: LoadPoint) -> Reading:
+    """What users of streamed answers saw at a load."""
+    if point.streaming is None:
+        return Reading.missing("the model does not stream, so it was not measured")
+    value = float(getattr(point.streaming, name))
+    return _load_point_reading(value, point, f"{name} {value:.2f} {where(point)}")
 
 
 def where(point: LoadPoint) -> str:
@@ -257,6 +267,12 @@ def load_checks(report: LoadReport, slo: Slo) -> Iterator[Check]:
         point.throughput_per_s, point, f"{point.throughput_per_s:.0f} inferences/s {where(point)}"
     )
     yield check_limit("throughput", rate, slo.throughput_per_s, "inferences/s", upper=False)
+    for name, metric, limit, unit, upper in (
+        ("time to first token", "ttft_p99_ms", slo.ttft_p99_ms, "ms", True),
+        ("tokens", "tokens_per_s", slo.tokens_per_s, "tokens/s", False),
+    ):
+        if limit is not None or point.streaming is not None:
+            yield check_limit(name, _streaming_reading(metric, point), limit, unit, upper=upper)
     failures = Reading.exact(report.failures, f"{report.failures} requests failed")
     yield check_limit("failures", failures, slo.failures, "requests")
     yield check_limit("memory", _memory_reading(report), slo.memory_mb, "MiB")

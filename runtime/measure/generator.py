@@ -86,8 +86,12 @@ class LoadGenerator(Protocol):
         """
 
 
-def load_generator(site: Site, protocol: WireProtocol) -> LoadGenerator:
-    """Returns the load generator for a wire protocol."""
+def load_generator(site: Site, protocol: WireProtocol, *, streamed: bool = False) -> LoadGenerator:
+    """Returns the load generator for a wire protocol, or for answers in pieces (over gRPC)."""
+    if streamed:
+        from shiplift.runtime.measure.streaming import StreamingClient  # noqa: PLC0415 - it imports this module
+
+        return StreamingClient()
     from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer  # noqa: PLC0415 - it imports this module
 
     factories: dict[WireProtocol, Callable[[Site], LoadGenerator]] = {"grpc": PerfAnalyzer.of, "http": PerfAnalyzer.of}

@@ -11,8 +11,18 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.measure.generator import LoadGenerator, WireProtocol, load_generator
+from shiplift.runtime.model.generation.signature import MAX_TOKENS, ROOM
 from shiplift.runtime.model.samples import random_like
-from shiplift.runtime.model.tensors import DATA_LIMITS, Arrays, DataLimits, as_input, fits, load_npz, numpy_type
+from shiplift.runtime.model.tensors import (
+    DATA_LIMITS,
+    Arrays,
+    DataLimits,
+    as_input,
+    fits,
+    inputs_in,
+    load_npz,
+    numpy_type,
+)
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site, SitePolicy
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -31,10 +41,22 @@ def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays
     Raises:
         DataInvalid: the spec's shapes do not fit the model.
     """
-    signature, example = package.signature, _example(package, golden)
+    signature = package.signature
+    example = inputs_in(golden, signature)
     if package.sequences:
         return generator.write_sequences(path, signature, synthetic_sequences(example, signature, load))
-    return generator.write_requests(path, signature, synthetic(example, signature, load))
+    return generator.write_requests(path, signature, synthetic(example, signature, load, golden.get(ROOM)))
+
+
+def shortened(golden: Arrays, load: Load) -> str:
+    """A note that a model's context has no room for answers of `load.tokens` tokens; empty if it has."""
+    least = int(np.min(golden.get(ROOM, load.tokens)))
+    if least >= load.tokens:
+        return ""
+    return (
+        f"after some prompts the context has no room for the {load.tokens} tokens of `load.tokens`: the requests "
+        f"asked for as many as fit, {least} after the longest"
+    )
 
 
 def with_lengths(load: Load, package: Package, golden: Arrays) -> Load:
@@ -69,7 +91,7 @@ def lengths(package: Package, golden: Arrays, load: Load) -> tuple[int, ...]:
     if padding is None or not padding.pad:
         return padding.lengths if padding else ()
     name = next(iter(padding.pad))
-    samples = synthetic(_example(package, golden), package.signature, load)
+    samples = synthetic(inputs_in(golden, package.signature), package.signature, load)
     return tuple(sample[name].shape[0] for sample in samples)
 
 
@@ -91,17 +113,14 @@ def write_logged(
         DataInvalid: the logged requests can't be read, or do not fit the model.
     """
     here, served = Site.model_validate(site), Package.model_validate(package)
-    generator, limits = load_generator(here, protocol), data_limits(here.policy)
     body, path, signature = Path(file).read_bytes(), Path(out) / REQUESTS, served.signature
+    generator = load_generator(here, protocol, streamed=signature.streamed)
+    limits = data_limits(here.policy)
     if served.sequences:
         generator.write_sequences(path, signature, recorded_sequences(body, name, signature, sequence_length, limits))
     else:
         generator.write_requests(path, signature, recorded(body, name, signature, limits))
     return {}
-
-
-def _example(package: Package, golden: Arrays) -> Arrays:
-    return {spec.name: golden[f"input/{spec.name}"] for spec in package.signature.inputs}
 
 
 def split(arrays: Arrays, *, limit: int = _GENERATED) -> list[Arrays]:
@@ -110,8 +129,10 @@ def split(arrays: Arrays, *, limit: int = _GENERATED) -> list[Arrays]:
     return [{name: array[index] for name, array in arrays.items()} for index in range(count)]
 
 
-def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]:
+def synthetic(example: Arrays, signature: Signature, load: Load, room: NDArray[Any] | None = None) -> list[Arrays]:
     """Generates samples like the example's (by input name, no batch dimension), with the lengths in `load.shapes`.
+
+    `room` (INT32, prompts x 1) is how many tokens a model that generates text can add to each prompt of the example.
 
     Raises:
         DataInvalid: a shape names an input or dimension that does not exist or is not dynamic.
@@ -119,9 +140,18 @@ def synthetic(example: Arrays, signature: Signature, load: Load) -> list[Arrays]
     rng = np.random.default_rng(load.seed)
     for shape in load.shapes:
         _check_shape(shape, signature)
+    if signature.streamed:
+        return _prompts(example, load, room)
     if not load.shapes:
         return split(random_like(example, signature.inputs, _GENERATED, seed=load.seed))
     return [_resized_sample(example, signature, load, rng) for _ in range(_GENERATED)]
+
+
+def _prompts(example: Arrays, load: Load, room: NDArray[Any] | None) -> list[Arrays]:
+    """The example's prompts, with answers of `load.tokens` tokens each, or of as many as there is room for."""
+    count = len(next(iter(example.values())))
+    most = np.full((count, 1), load.tokens, np.int32)
+    return split({**example, MAX_TOKENS: most if room is None else np.minimum(most, room)})
 
 
 def synthetic_sequences(example: Arrays, signature: Signature, load: Load) -> list[list[Arrays]]:
@@ -277,11 +307,14 @@ def _flat(data: Any) -> list[Any]:
 def _samples(batch: Arrays, signature: Signature) -> Iterator[tuple[Any, Arrays]]:
     arrays: dict[str, NDArray[Any]] = {}
     for spec in signature.inputs:
+        if spec.optional and spec.name not in batch:
+            continue
         if spec.name not in batch:
             raise ValueError(f"input {spec.name!r} is missing; the request has {', '.join(sorted(batch)) or 'none'}")
         raw = batch[spec.name]
         array = raw if spec.datatype == "BYTES" and raw.dtype == object else as_input(raw, spec)
-        if not fits(array, spec):
+        rows = array[:1] if signature.streamed else array  # such a model takes one at a time: each is a request
+        if not fits(rows, spec):
             raise ValueError(f"{spec.name!r} has shape {array.shape}, the model takes {spec.shape}")
         arrays[spec.name] = array
     sequences = None if _SEQUENCE in arrays else batch.get(_SEQUENCE)

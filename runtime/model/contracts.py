@@ -21,8 +21,8 @@ from shiplift.runtime.base.files import read_regular
 from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.python.requirements import check_python, read_requirements
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
-from shiplift.runtime.model.text.tasks import TEXT_FLAVORS, task_of, texts_of
-from shiplift.runtime.records.model import PYTHON, Flavor
+from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of
+from shiplift.runtime.records.model import FALL_BACK, PYTHON, Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
@@ -48,7 +48,8 @@ class LoggedModel:
     """An MLflow model's flavor, signature and input example, None if it has none.
 
     `tabular`: the inputs are columns of a data frame. `states` maps each input that takes a state to the output with
-    its next value. `requirements` are the packages that a Python model needs. `notes` are for the report.
+    its next value. `requirements` are the packages that a Python model needs. `generates`: it is a causal language
+    model, which continues a text. `notes` are for the report.
     """
 
     flavor: Flavor
@@ -57,16 +58,18 @@ class LoggedModel:
     tabular: bool = False
     states: dict[str, str] = field(default_factory=dict)
     requirements: tuple[str, ...] = ()
+    generates: bool = False
     notes: tuple[str, ...] = ()
 
 
 def read_model(
-    folder: Path, examples: Path | None = None, states: Mapping[str, str] | None = None, *, python: bool = False
+    folder: Path, examples: Path | None = None, states: Mapping[str, str] | None = None, *, python: bool = False,
+    fallback: bool = False,
 ) -> LoggedModel:  # fmt: skip
     """The contract of the MLflow model in `folder`. `examples` is where its input example is, if not there.
 
     `states` are the states that the spec names; None: they are looked for, in ONNX graphs. `python`: Python models are
-    admitted.
+    admitted. `fallback`: its own code may serve it, so what that needs is read, too.
 
     Raises:
         NotAdmitted: there is no `MLmodel` file, no known flavor, no signature, or an unusable input example; or it is a
@@ -75,7 +78,8 @@ def read_model(
     meta = metadata(folder)
     with _readable("the MLmodel file can't be read", "Log the model again."):
         flavor = _flavor(meta)
-        requirements = _requirements(folder, meta, python=python) if flavor == PYTHON else ()
+        own_code = flavor == PYTHON or (fallback and flavor in FALL_BACK)
+        requirements = _requirements(folder, meta, python=python) if own_code else ()
     advice = _ADVICE.format(flavor="pyfunc" if flavor == PYTHON else flavor)
     graph = _graph(folder, meta, states) if flavor == "onnx" else None
     if flavor in TEXT_FLAVORS:
@@ -128,7 +132,8 @@ def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
             do="Log it without a signature: MLflow writes the right one.",
         )
     texts = tuple(TensorSpec(name=name, datatype="BYTES", shape=(-1, 1)) for name in names)
-    return LoggedModel(flavor=flavor, signature=Signature(inputs=texts, outputs=()), example=None)
+    signature = Signature(inputs=texts, outputs=())
+    return LoggedModel(flavor=flavor, signature=signature, example=None, generates=task == GENERATION)
 
 
 def _of_signature(meta: dict[str, Any], flavor: Flavor, advice: str) -> LoggedModel:

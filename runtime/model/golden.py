@@ -6,7 +6,7 @@ from typing import Any
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models, openvino_models, padding
 from shiplift.runtime.model.sequences import answer_sequence
-from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz, load_npz
+from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, concatenate, dump_npz, load_npz
 from shiplift.runtime.model.text.fronts import load_front, takes_images
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.tensor import TensorSpec
@@ -23,6 +23,7 @@ def answer_golden(
     states: dict[str, dict[str, Any]],
     text: str,
     lengths: dict[str, Any] | None,
+    tensors: bool,
     out: str,
 ) -> dict[str, Any]:
     """Answers the golden requests with each of `models`; writes `out/INDEX.npz` with the `outputs` by name.
@@ -32,7 +33,9 @@ def answer_golden(
 
     The requests are the `inputs` in the NPZ `reference`, one sample each, since int8 answers may round differently in a
     larger batch. For a model with `states` (the output of each, by the input's name) they are the steps of a sequence.
-    For a text model, whose requests are texts, `text` is the folder of what is around the graph. A sandbox entry.
+    For a text model, whose requests are texts, `text` is the folder of what is around the graph; with `tensors` the
+    graph's own requests and answers are written too, as `graph/input/NAME` and `graph/output/NAME`, with all texts
+    padded to the longest. A sandbox entry.
 
     Raises:
         ExportFailed, QuantizeFailed: the engine does not load a model.
@@ -41,7 +44,7 @@ def answer_golden(
     arrays = load_npz(Path(reference))
     requests = batch_of({name: arrays[f"input/{name}"] for name in inputs}, SAMPLES)
     if text:
-        return _answer_texts(models, outputs, requests, Path(text), lengths, Path(out))
+        return _answer_texts(models, outputs, requests, Path(text), Path(out), lengths, tensors=tensors)
     carried = {name: TensorSpec.model_validate(output) for name, output in states.items()}
     proofs: dict[str, Any] = {}
     for index, model in enumerate(models):
@@ -53,17 +56,19 @@ def answer_golden(
 
 
 def _answer_texts(
-    models: list[dict[str, Any]], outputs: list[str], requests: Arrays, front: Path, lengths: dict[str, Any] | None,
-    out: Path,
+    models: list[dict[str, Any]], outputs: list[str], requests: Arrays, front: Path, out: Path,
+    lengths: dict[str, Any] | None, *, tensors: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Each text's answers, one by one; padding is proven with the tokens of the longest."""
     around, _ = load_front(front)
     samples = around.samples(requests)
+    feeds = around.feeds(around.encode(around.read(samples))) if tensors else {}
     proofs: dict[str, Any] = {}
     for index, model in enumerate(models):
         session = _session(outputs=outputs, **model)
         answers = [around.run([sample], lambda feeds: onnx_models.answer(session, feeds)) for sample in samples]  # noqa: B023
-        (out / f"{index}.npz").write_bytes(dump_npz(concatenate(answers)))
+        graph = _of_graph(feeds, onnx_models.answer(session, feeds, step=1)) if tensors else {}
+        (out / f"{index}.npz").write_bytes(dump_npz(concatenate(answers) | graph))
         if lengths and not takes_images(front):
             proofs |= _text_proof(session, around, samples, index, lengths)
     return {"answered": len(models), "padding": proofs}
@@ -93,6 +98,11 @@ def _proof(running: Any, example: Arrays, index: int, lengths: dict[str, Any] | 
         running, example, lengths["pad"], lengths["buckets"], tolerance, every=bool(lengths["every"])
     )  # fmt: skip
     return {str(index): proven.model_dump(mode="json")}
+
+
+def _of_graph(feeds: Arrays, answers: Arrays) -> Arrays:
+    inputs = {f"{GRAPH}input/{name}": array for name, array in feeds.items()}
+    return inputs | {f"{GRAPH}output/{name}": array for name, array in answers.items()}
 
 
 def _session(*, file: str, engine: Engine, precision: Precision, outputs: list[str]) -> Any:

@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.records.tensor import Datatype, TensorSpec
+from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 
 Arrays = dict[str, NDArray[Any]]
 MAX_NPZ_BYTES = 16 << 30
+GRAPH = "graph/"  # begins the names of the golden arrays of a graph behind a model that takes text
 
 _NUMPY: dict[Datatype, type[np.generic]] = {
     "BOOL": np.bool_,
@@ -146,6 +147,11 @@ def batch_of(arrays: Mapping[str, NDArray[Any]], size: int) -> Arrays:
     return {name: np.take(array, np.arange(size) % len(array), axis=0) for name, array in arrays.items()}
 
 
+def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
+    """The arrays whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
 def concatenate(batches: Sequence[Arrays]) -> Arrays:
     """The answers to consecutive batches as one set of arrays; of ragged ones, the shorter are filled up with zeros."""
     return {name: _stacked([batch[name] for batch in batches]) for name in batches[0]}
@@ -170,3 +176,12 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
     if array.dtype.kind != "O":
         return array
     return np.array([text_of(item) for item in array.ravel()], dtype=np.str_).reshape(array.shape)
+
+
+def inputs_in(arrays: Mapping[str, NDArray[Any]], signature: Signature) -> Arrays:
+    """The inputs among arrays that are named `input/NAME`; optional ones may be missing."""
+    return {
+        spec.name: arrays[f"input/{spec.name}"]
+        for spec in signature.inputs
+        if not spec.optional or f"input/{spec.name}" in arrays
+    }

@@ -16,7 +16,8 @@ from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
 from shiplift.runtime.model.text.samples import tokenized
 from shiplift.runtime.precision import nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
-from shiplift.runtime.precision.evaluation import Validation, answers, task_metric
+from shiplift.runtime.precision.evaluation import Validation, answers, over_budget, task_metric
+from shiplift.runtime.precision.openvino_rungs import Bf16First, bf16_first
 from shiplift.runtime.precision.selection import judged
 from shiplift.runtime.records.precision import (
     AS_EXPORTED,
@@ -98,11 +99,12 @@ class Builder:
         evaluation = validation.evaluate(running)
         del running  # each rung may need as much memory
         onnx_models.release_memory()
-        jobs, more = self._jobs(validation, calibration, evaluation)
-        built = rungs.build_all(jobs, memory_mb=self.memory_mb)
+        first = self._bf16_first(validation, evaluation)
+        jobs, later, more = self._jobs(validation, calibration, evaluation, first.wins if first else "")
+        built = self._built(jobs, later, validation, evaluation)
         own = [self._top(evaluation), *(self._candidate(rung) for rung in built)]
         runs = {index: self._run(Path(rung.file), own[index]) for index, rung in enumerate(built, 1) if rung.file}
-        own, runs = self._with_openvino(own, {0: self._run(self.model, own[0]), **runs}, validation)
+        own, runs = self._with_openvino(own, {0: self._run(self.model, own[0]), **runs}, validation, first)
         measured = timing.measure(runs, self._example(), self.work)
         ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
         candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
@@ -162,15 +164,36 @@ class Builder:
 
     # --- the rungs ---
 
+    def _bf16_first(self, validation: Validation, evaluation: Evaluation) -> Bf16First | None:
+        """bf16 on OpenVINO, where the target has it: it decides what else is worth building."""
+        if not self._in_bf16 or not openvino_rungs.serves(self.signature):
+            return None
+        top = self._top(evaluation)
+        run = self._run(self.model, top)
+        return bf16_first(top, run, self._example(), validation, evaluation, self.settings)
+
+    def _built(
+        self, jobs: list[rungs.Job], later: list[rungs.Job], validation: Validation, evaluation: Evaluation
+    ) -> list[rungs.Rung]:  # fmt: skip
+        """The rungs of these jobs, and of those for `later` if none of the first is within the budget."""
+        built = rungs.build_all(jobs, memory_mb=self.memory_mb)
+        within = [
+            rung for rung in built
+            if not rung.failed and not over_budget(evaluation, rung.evaluation, validation.metric, self.settings)
+        ]  # fmt: skip
+        return [*built, *(() if within else rungs.build_all(later, memory_mb=self.memory_mb))]
+
     def _jobs(
-        self, validation: Validation, calibration: Arrays | None, evaluation: Evaluation
-    ) -> tuple[list[rungs.Job], list[str]]:
+        self, validation: Validation, calibration: Arrays | None, evaluation: Evaluation, wins: str
+    ) -> tuple[list[rungs.Job], list[rungs.Job], list[str]]:
+        """What to build, what to build if none of that is accurate enough, and notes. `wins`: what bf16 does, if so."""
         kinds, notes = self._kinds(calibrated=calibration is not None)
+        kinds, later = self._without_need(kinds, notes, wins) if wins else (kinds, [])
         if not kinds:
-            return [], notes
+            return [], [], notes
         arrays = rungs.write_arrays(self.work / "arrays.npz", calibration, validation)
         jobs = []
-        for kind in kinds:
+        for kind in (*kinds, *later):
             folder = self.work / kind.replace(" ", "-")
             folder.mkdir()
             jobs.append(
@@ -180,7 +203,22 @@ class Builder:
                     metric_file=self.metric_file, target=self.target, settings=self.settings, modelopt=self.modelopt,
                 )
             )  # fmt: skip
-        return jobs, notes
+        return jobs[: len(kinds)], jobs[len(kinds) :], notes
+
+    def _without_need(
+        self, kinds: list[rungs.Kind], notes: list[str], wins: str
+    ) -> tuple[list[rungs.Kind], list[rungs.Kind]]:
+        """What is still worth building where bf16 wins, and what only if that turns out too inaccurate.
+
+        For transformers bf16 is about as fast as int8, and much closer to fp32. Convolutions gain from int8, most of
+        all from NNCF's; our own calibrations take longest.
+        """
+        if any(kind.startswith("int8") for kind in kinds) and quantization.has_attention(self.model):
+            notes.append(f"int8 was not built: {wins}, which for transformers is about what int8 gains")
+            return [kind for kind in kinds if not kind.startswith("int8")], []
+        if "int8 nncf" in kinds and "int8 static" in kinds:
+            return [kind for kind in kinds if kind != "int8 static"], ["int8 static"]
+        return kinds, []
 
     def _kinds(self, *, calibrated: bool) -> tuple[list[rungs.Kind], list[str]]:
         target, notes = self.target, []
@@ -196,9 +234,6 @@ class Builder:
             kinds.remove("int8 dynamic")  # it helps transformers and recurrent models, on CPUs
         if "int8 nncf" in kinds and (target.gpu or quantization.model_bytes(self.model) < nncf_graphs.SMALLEST_BYTES):
             kinds.remove("int8 nncf")
-        if "int8 nncf" in kinds and attentive and self._in_bf16:
-            kinds.remove("int8 nncf")
-            notes.append("int8 by NNCF was not built: here bf16 is as fast for transformers, and closer to fp32")
         return kinds, notes
 
     @property
@@ -223,12 +258,15 @@ class Builder:
         )  # fmt: skip
 
     def _with_openvino(
-        self, own: list[Built], runs: dict[int, timing.Run], validation: Validation
+        self, own: list[Built], runs: dict[int, timing.Run], validation: Validation, first: Bf16First | None
     ) -> tuple[list[Built], dict[int, timing.Run]]:
         """Adds what OpenVINO makes of the same files, if the target may use it."""
         if "openvino" not in self.target.engines:
             return own, runs
-        added = openvino_rungs.scored(own, runs, self.target, self.signature, validation)
+        known: dict[Precision, openvino_rungs.Scored] = {"bf16": first.scored} if first else {}
+        if first and first.wins:
+            known["fp32"] = openvino_rungs.left_out("fp32", f"not tried: {first.wins}")
+        added = openvino_rungs.scored(own, runs, self.target, self.signature, validation, known)
         indices = range(len(own), len(own) + len(added))
         more = {index: run for index, (_, run) in zip(indices, added, strict=True) if run is not None}
         return [*own, *(built for built, _ in added)], {**runs, **more}

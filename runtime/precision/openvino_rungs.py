@@ -1,42 +1,91 @@
-"""What OpenVINO makes of the ladder's files, each scored on it: bf16 is a hint, int8 the calibrated file."""
+"""What OpenVINO makes of the ladder's files, each scored on it: bf16 is a hint, int8 the calibrated file.
+
+bf16 comes first: nothing is built for it, and no calibration is needed. Where the processor computes in bf16 it is
+several times as fast as fp32, and closer to it than any 8-bit graph. Building and scoring those takes most of a
+ladder's time.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.precision.evaluation import Validation
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.precision import timing
+from shiplift.runtime.precision.evaluation import Validation, over_budget
 from shiplift.runtime.precision.timing import Run
 from shiplift.runtime.records.precision import Built, Evaluation, Precision
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.spec.model import Quantization
 from shiplift.runtime.spec.target import Target
 
 _LADDER: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8")
 _METHODS: dict[Precision, str] = {"fp32": "as exported", "fp16": "hint", "bf16": "hint"}
 _CALIBRATED = ("static", "NNCF")  # their Q/DQ nodes are for both engines; dynamic ones are for ONNX Runtime alone
+_FASTER = 1.5  # than fp32; a processor that only emulates bf16 is slower
 Scored = tuple[Built, Run | None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Bf16First:
+    """bf16 on OpenVINO, scored and timed before anything is built.
+
+    `wins` says why little else need be built; empty if bf16 is too inaccurate, or hardly faster than fp32.
+    """
+
+    scored: Scored
+    wins: str
+
+
+def bf16_first(
+    top: Built, run: Run, inputs: Arrays, validation: Validation, base: Evaluation, settings: Quantization
+) -> Bf16First:  # fmt: skip
+    """Scores bf16 on OpenVINO against fp32, which is `top` with `run`, and times both on `inputs`."""
+    candidate, bf16 = score("bf16", top, run, validation)
+    if bf16 is None or over_budget(base, candidate.evaluation, validation.metric, settings):
+        return Bf16First(scored=(candidate, bf16), wins="")
+    speedup = timing.speedup(run, bf16, inputs)
+    wins = f"bf16 on OpenVINO is within the accuracy budget and {speedup:.1f}x as fast as fp32"
+    return Bf16First(scored=(candidate, bf16), wins=wins if speedup >= _FASTER else "")
+
+
 def scored(
-    built: Sequence[Built], runs: Mapping[int, Run], target: Target, signature: Signature, validation: Validation
-) -> list[Scored]:
+    built: Sequence[Built], runs: Mapping[int, Run], target: Target, signature: Signature, validation: Validation,
+    known: Mapping[Precision, Scored],
+) -> list[Scored]:  # fmt: skip
     """A candidate for each precision of the target, and what to time it with (None: it can't be had).
 
-    `built` are the candidates for ONNX Runtime, fp32 first, and `runs` the files of those that could be built.
+    `built` are the candidates for ONNX Runtime, fp32 first, and `runs` the files of those that could be built. `known`
+    are the candidates that need no scoring.
     """
     precisions = [precision for precision in _LADDER if precision in target.precisions]
-    if any(spec.datatype == "BYTES" for spec in (*signature.inputs, *signature.outputs)):
+    if not serves(signature):
         return [(_without(precision, "OpenVINO does not serve texts"), None) for precision in precisions]
     candidates = []
     for precision in precisions:
+        if precision in known:
+            candidates.append(known[precision])
+            continue
         sources = _sources(precision, built, runs)
-        candidates += [_scored(precision, built[source], runs[source], validation) for source in sources]
+        candidates += [score(precision, built[source], runs[source], validation) for source in sources]
         if not sources:
-            why = "OpenVINO runs int8 from a calibrated file, and none could be built"
+            why = "OpenVINO runs int8 from a calibrated file, and there is none"
             candidates.append((_without(precision, why), None))
     return candidates
 
 
-def _scored(precision: Precision, candidate: Built, source: Run, validation: Validation) -> Scored:
+def serves(signature: Signature) -> bool:
+    """Whether OpenVINO takes these tensors: it has no texts."""
+    return all(spec.datatype != "BYTES" for spec in (*signature.inputs, *signature.outputs))
+
+
+def left_out(precision: Precision, why: str) -> Scored:
+    """A candidate that was not tried."""
+    return _without(precision, why), None
+
+
+def score(precision: Precision, candidate: Built, source: Run, validation: Validation) -> Scored:
+    """What OpenVINO makes of a candidate's file in this precision."""
     run = Run(file=source.file, outputs=source.outputs, engine="openvino", precision=precision)
     progress(f"scoring {precision} on OpenVINO")
     try:

@@ -6,7 +6,7 @@ Engines are not compared: which is faster depends on the batch size and the load
 from typing import TypeVar
 
 from shiplift.runtime.precision.evaluation import over_budget
-from shiplift.runtime.records.precision import Candidate, Evaluation, TaskMetricName
+from shiplift.runtime.records.precision import Candidate, TaskMetricName
 from shiplift.runtime.spec.model import Quantization
 from shiplift.runtime.spec.target import Target
 
@@ -63,7 +63,7 @@ def _objection(
     candidate: Candidate, base: Candidate, above: Candidate | None, metric: TaskMetricName | None,
     settings: Quantization,
 ) -> str:  # fmt: skip
-    if reason := over_budget(_evaluation(base), _evaluation(candidate), metric, settings):
+    if reason := over_budget(base.evaluation, candidate.evaluation, metric, settings):
         return reason
     if above is not None and candidate.latency_ms >= above.latency_ms:
         return (
@@ -71,10 +71,3 @@ def _objection(
             f"{above.precision}'s {above.latency_ms:.3f} ms"
         )
     return ""
-
-
-def _evaluation(candidate: Candidate) -> Evaluation:
-    return Evaluation(
-        score=candidate.score, resamples=candidate.resamples, samples=candidate.samples, slices=candidate.slices,
-        relative_error=candidate.relative_error,
-    )  # fmt: skip

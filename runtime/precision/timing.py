@@ -17,8 +17,9 @@ from shiplift.runtime.records.precision import Engine, Precision
 
 TIMED_BATCH = 8
 _FOOTPRINT = Path(__file__).with_name("footprint.py")
-_ROUNDS = 15
+_ROUNDS, _FEWEST_ROUNDS = 15, 5
 _MIN_TIMING_S = 0.05  # per candidate, so that fast models get more rounds
+_MOST_TIMING_S = 4.0  # of all candidates, after which the fewest rounds are enough: tuning compares what is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +76,27 @@ def _time(sessions: Mapping[int, Any], inputs: Arrays) -> dict[int, float]:
     for running in sessions.values():  # the first runs allocate
         onnx_models.answer(running, inputs)
     started = time.perf_counter()
-    while len(spent[0]) < _ROUNDS or time.perf_counter() - started < _MIN_TIMING_S * len(sessions):
+    while _goes_on(len(spent[0]), time.perf_counter() - started, len(sessions)):
         for index, running in sessions.items():
             before = time.perf_counter()
             onnx_models.answer(running, inputs)
             spent[index].append(time.perf_counter() - before)
     return {index: median(times) * 1000 for index, times in spent.items()}
+
+
+def _goes_on(rounds: int, seconds: float, sessions: int) -> bool:
+    if rounds < _FEWEST_ROUNDS:
+        return True
+    return seconds < _MOST_TIMING_S and (rounds < _ROUNDS or seconds < _MIN_TIMING_S * sessions)
+
+
+def speedup(slow: Run, fast: Run, inputs: Arrays) -> float:
+    """How many times as fast a batch of inputs is in one run as in another, both in alternation."""
+    sessions = {0: slow.session(), 1: fast.session()}
+    if onnx_models.takes_one_sample(sessions[0]):
+        inputs = batch_of(inputs, 1)
+    times = _time(sessions, inputs)
+    return times[0] / times[1]
 
 
 def _footprint(run: Run, inputs: Path) -> float:

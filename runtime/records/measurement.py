@@ -76,6 +76,19 @@ class Tuned(Record):
     lengths: LengthsSent | None = volatile(None)
 
 
+class Streaming(Record):
+    """What users of streamed answers wait for: the first token, and the time between tokens, at the client.
+
+    `tokens_per_s` is of all clients together.
+    """
+
+    ttft_p50_ms: float
+    ttft_p99_ms: float
+    inter_token_p50_ms: float
+    inter_token_p99_ms: float
+    tokens_per_s: float
+
+
 class LoadPoint(Record):
     """One point of a load test: a concurrency or an arrival rate.
 
@@ -85,6 +98,7 @@ class LoadPoint(Record):
     Closed loop: `concurrency` requests are always in flight. Open loop: requests arrive at `rate_per_s` (0: closed
     loop), however many are in flight, and `concurrency` is 0. `sent_per_s` is the rate the client achieved, and
     `client_cores` how many cores it used. `client_saturated`: the client, not the server, was the bottleneck.
+    `streaming` is there for answers in pieces; the latencies above are then those of the last piece.
     """
 
     concurrency: int
@@ -101,6 +115,7 @@ class LoadPoint(Record):
     sent_per_s: float = 0.0
     client_cores: float = 0.0
     client_saturated: bool = False
+    streaming: Streaming | None = None
 
 
 class Comparison(Record):

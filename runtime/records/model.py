@@ -15,6 +15,11 @@ Flavor = Literal[
     "sentence_transformers", "python_function",
 ]  # fmt: skip
 PYTHON: Flavor = "python_function"  # every version has this one: it counts where there is no other
+# Those that can be served by their own code if their graph can't be exported: ONNX's graph is the model, and what takes
+# text answers through a front of ours.
+FALL_BACK: tuple[Flavor, ...] = (
+    "pytorch", "sklearn", "lightgbm", "xgboost", "catboost", "tensorflow", "keras",
+)  # fmt: skip
 # `name[extra]==1.0,<2`: nothing that says where to fetch a package
 Requirement = Annotated[
     str,
@@ -40,13 +45,15 @@ class Contract(Record):
     """What the author declared: the signature, and the input example as an NPZ of arrays by input name.
 
     The signature is the graph's for ONNX, else the logged one. `tabular`: the inputs are the columns of a data frame.
-    `requirements` are the packages that a Python model needs. `notes` say what was not declared but derived.
+    `requirements` are the packages that a Python model needs. `generates`: the model continues texts, and the example
+    holds prompts. `notes` say what was not declared but derived.
     """
 
     signature: Signature
     example: Artifact
     tabular: bool = False
     requirements: tuple[Requirement, ...] = ()
+    generates: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -168,6 +175,7 @@ class Exported(Record):
     `torchscript` is the original itself (a tree holding `model.pt`), if the spec asks for it. `graph` is the digest of
     the graph without its weights: what is learnt about a graph is kept under it. `text` is there for models that take
     text: the graph takes their tokens. `python` is there for Python models: `model` is then the logged model itself.
+    `generates`: the model continues texts, and `model` is the folder that OpenVINO GenAI takes, with its tokenizer.
     """
 
     model: Artifact
@@ -177,6 +185,7 @@ class Exported(Record):
     torchscript: Artifact | None = None
     text: TextFront | None = None
     python: PythonModel | None = None
+    generates: bool = False
     parity: tuple[ParityCase, ...]
     reference: Artifact
     isolation: Isolation = volatile()

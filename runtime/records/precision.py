@@ -166,6 +166,14 @@ class Candidate(Variant):
     size_bytes: int = 0
     dropped: str = ""
 
+    @property
+    def evaluation(self) -> Evaluation:
+        """How it did on the validation set."""
+        return Evaluation(
+            score=self.score, score_error=self.score_error, resamples=self.resamples, samples=self.samples,
+            slices=self.slices, relative_error=self.relative_error,
+        )  # fmt: skip
+
 
 class Candidates(Record):
     """Every precision built for a target, on each of its engines; those still considered come best first."""

@@ -49,6 +49,12 @@ class StageRuns(Record):
     target: str = ""
 
 
+class Taken(Record):
+    """What a stage takes, as JSON by the names of its parameters: for whoever has to run it without its pod."""
+
+    texts: dict[str, str]
+
+
 class Ending(Record):
     """How a pipeline ended: its stages, the verdict if one was reached, the error if one was raised.
 

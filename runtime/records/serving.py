@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from shiplift.runtime.base.names import TENSORS
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.capacity import Capacity
@@ -70,7 +71,10 @@ class Package(Variant):
 
     `sequences`: the model is stateful, so each request belongs to a sequence; the golden ones are the steps of one.
     `padding` is there if the spec asks for buckets of lengths.
-    `environment` is what a Python model runs in: servers need it beside their own.
+    `environment` is what a Python model runs in: servers need it beside their own. `companions` are the other models of
+    the repository, which the one of the model's name calls (a pipeline's members), in the order in which to load them;
+    no other package has a model of such a name. `tensors` are those of the graph behind a model that takes text or
+    images, if the package serves it, too.
     """
 
     target: str
@@ -89,8 +93,15 @@ class Package(Variant):
     sequences: bool = False
     padding: Padding | None = None
     environment: PythonEnvironment | None = None
+    companions: tuple[str, ...] = ()
+    tensors: Signature | None = None
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())
+
+    @property
+    def endings(self) -> tuple[str, ...]:
+        """What ends the name of each model in the repository, after the name that the package is served under."""
+        return ("", TENSORS) if self.tensors else ("",)
 
 
 class Beside(Record):

@@ -1,6 +1,9 @@
 """Tensors and signatures: names, Triton datatypes and shapes."""
 
+import operator
 from typing import Literal
+
+from pydantic import Field
 
 from shiplift.runtime.records.base import Record
 
@@ -12,19 +15,24 @@ Datatype = Literal[
 class TensorSpec(Record):
     """A tensor's name, Triton datatype and shape; -1 is a dynamic dimension, the first dimension is the batch.
 
-    A first dimension of 1 says that the model takes one sample at a time.
+    A first dimension of 1 says that the model takes one sample at a time. A request may leave out an `optional` input.
     """
 
     name: str
     datatype: Datatype
     shape: tuple[int, ...]
+    optional: bool = Field(default=False, exclude_if=operator.not_)  # older clients know no such field
 
 
 class Signature(Record):
-    """The tensors a model takes and returns."""
+    """The tensors a model takes and returns.
+
+    `streamed`: it answers a request in pieces, which add up: texts one after the other, numbers by addition.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
+    streamed: bool = Field(default=False, exclude_if=operator.not_)
 
     @property
     def batch(self) -> int:

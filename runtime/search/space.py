@@ -101,7 +101,9 @@ def space_of(
     least = least_instances(serving, packages[0].server)
     placements = {
         (max(instances, least), threads)
-        for instances, threads in product(search_space.instances, threads_of(search_space, packages[0].engine))
+        for instances, threads in product(
+            instances_of(search_space, packages[0].signature), threads_of(search_space, packages[0].engine)
+        )
         if max(instances, least) * threads <= max(2 * cores, least)
     }
     return Space(
@@ -112,6 +114,11 @@ def space_of(
         buckets=sets_of(packages, serving.lengths, lengths),
         cores=cores,
     )
+
+
+def instances_of(space: SearchSpace, signature: Signature) -> tuple[int, ...]:
+    """The numbers of instances to try; one that streams answers many requests at once, so that more only compete."""
+    return (1,) if signature.streamed else space.instances
 
 
 def threads_of(space: SearchSpace, engine: Engine) -> tuple[int, ...]:
@@ -150,6 +157,6 @@ def first_config(
     return ServingConfig(
         max_batch=sizes[len(sizes) // 2],
         queue_delay_us=min(space.queue_delay_us),
-        instances=max(min(space.instances), least_instances(serving, server)),
+        instances=max(min(instances_of(space, signature)), least_instances(serving, server)),
         threads=min(threads_of(space, engine)),
     )

@@ -48,8 +48,8 @@ def open_workbench(
     Raises:
         MissingTool, ServerFailed, ClusterRefused: the bench can't start; the message says why.
     """
-    generator = load_generator(site, load.protocol)
     store, first = ArtifactStore(site.artifacts_uri), packages.packages[0]
+    generator = load_generator(site, load.protocol, streamed=first.signature.streamed)
     with (
         scratch_folder(Path(site.home)) as work,
         start_bench(site, packages.packages, serving, work) as bench,

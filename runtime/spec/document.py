@@ -57,6 +57,14 @@ class ReleaseSpec(Section):
         return self
 
     @model_validator(mode="after")
+    def _falls_back(self) -> Self:
+        if self.export.fallback == "python" and self.admission.python != "sandbox":
+            raise ValueError(
+                "export.fallback is python, which runs the model's own code: allow it with `admission.python: sandbox`"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _serves(self) -> Self:
         native = [t.name for t in self.targets if isinstance(t, Target) and t.engine == "pytorch"]
         if native and not self.export.torchscript:

@@ -25,13 +25,16 @@ class Slo(Section):
     """What serving must reach.
 
     p99 and throughput are judged at one operating point of the load test: the one with the highest throughput among
-    those within `p99_ms`.
+    those within `p99_ms`. So are, of a model that generates text, the time to the first token and the tokens per second
+    of all clients together; `p99_ms` is then that of whole answers.
     """
 
     p99_ms: Positive | None = None
     throughput_per_s: Positive | None = None
     failures: int = Field(0, ge=0)
     memory_mb: Positive | None = None
+    ttft_p99_ms: Positive | None = None
+    tokens_per_s: Positive | None = None
     regression: Regression = Regression()
 
 
@@ -107,7 +110,8 @@ class Load(Section):
     sequences of `sequence_length` requests. A request has `batch` samples; throughput and rates count samples. Windows
     agree if their throughput is within `stability_percent`, and their latency too at the `percentile`, if one is set.
     `open_loop_s` bounds the search for the highest rate (0 skips it),
-    `comparison_budget_s` the time until the comparison must be decided.
+    `comparison_budget_s` the time until the comparison must be decided. `tokens` is how many a model that generates
+    text is asked for per request.
     """
 
     protocol: Literal["grpc", "http"] = "grpc"
@@ -123,6 +127,7 @@ class Load(Section):
     requests: RelativePath = "shiplift/requests.npz"
     shapes: tuple[DynamicShape, ...] = ()
     sequence_length: int = Field(20, ge=1, le=100_000)
+    tokens: int = Field(32, ge=1, le=100_000)
     seed: int = Field(0, ge=0, le=2**32 - 1)
 
     @model_validator(mode="after")

@@ -30,6 +30,10 @@ class Conversion(Section):
     `torchscript` also stores the model as TorchScript, traced with the same `postprocess`, for targets with
     `engine: pytorch`. That form has all of the model's outputs, so it excludes `outputs`. `max_megapixels` is the
     largest image that a model of images decodes.
+
+    With `fallback: python`, a model that can't be exported (control flow that depends on data, operators of its own) is
+    served as a Python model: `mlflow.pyfunc` in the sandbox, no faster than that. It needs `admission: {python:
+    sandbox}`. Models logged as ONNX, and those that take text or images, have no such fallback.
     """
 
     opset: int = Field(20, ge=17, le=NEWEST_OPSET)
@@ -38,6 +42,7 @@ class Conversion(Section):
     top_k: int = Field(5, ge=1, le=100_000)
     outputs: tuple[str, ...] = ()
     max_megapixels: int = Field(32, ge=1, le=1000)
+    fallback: Literal["none", "python"] = "none"
     memory_mb: int = Field(4096, ge=512, le=4_194_304)
     timeout_s: int = Field(300, ge=5, le=86400)
 

@@ -40,6 +40,7 @@ _MEMORY = Unit(
 _PER_S = {f"{noun}/{per}": 1 / s for noun in ("", "1", "infer", "inferences", "requests", "req")
           for per, s in (("s", 1), ("min", 60), ("h", 3600))}  # fmt: skip
 _RATE = Unit(name="inferences/s", kind="a rate", others=_PER_S)
+_TOKENS = Unit(name="tokens/s", kind="a rate of tokens", others={"tokens/s": 1, "tokens/min": 1 / 60, "/s": 1})
 _PERCENT = Unit(name="%", kind="a percentage", others={"%": 1, "percent": 1})
 _COUNT = Unit(name="requests", kind="a count", others={"requests": 1})
 _PLAIN = Unit(name="", kind="a plain number", others={})
@@ -59,6 +60,9 @@ METRICS: dict[str, Metric] = {
     "queue_ms": Metric(unit=_TIME, slices="load"),
     "compute_ms": Metric(unit=_TIME, slices="load"),
     "throughput_per_s": Metric(unit=_RATE, better="larger", slices="load"),
+    "ttft_p99_ms": Metric(unit=_TIME, slices="load"),
+    "inter_token_p99_ms": Metric(unit=_TIME, slices="load"),
+    "tokens_per_s": Metric(unit=_TOKENS, better="larger", slices="load"),
     "open_p99_ms": Metric(unit=_TIME, slices="load"),
     "max_rate_per_s": Metric(unit=_RATE, better="larger"),
     "failures": Metric(unit=_COUNT),

@@ -112,6 +112,18 @@ class Lengths(Section):
     buckets: Literal["auto"] | Buckets = "auto"
 
 
+class Generation(Section):
+    """The limits of a model that generates text, within its own context: requests beyond them are refused.
+
+    `max_prompt_tokens` bounds the prompt, `max_tokens` the answer, and `max_sequences` how many requests are generated
+    for at the same time; more of them wait. Memory for all their keys and values is set aside.
+    """
+
+    max_prompt_tokens: int = Field(4096, ge=1, le=1_000_000)
+    max_tokens: int = Field(1024, ge=1, le=1_000_000)
+    max_sequences: int = Field(16, ge=1, le=1024)
+
+
 class Serving(Section):
     """Triton settings that tuning does not decide.
 
@@ -128,6 +140,9 @@ class Serving(Section):
 
     An execution that takes longer than `request_timeout_s` is stopped and its requests fail, so that an input on which
     the model does not end can't keep an instance busy.
+
+    `tensors`: a model that takes text or images is also served as `MODEL--tensors`, which takes what its tokenizer or
+    image processor makes of them, and answers the graph's outputs. Its weights are then in memory twice.
     """
 
     labels: tuple[str, ...] = ()
@@ -142,7 +157,9 @@ class Serving(Section):
     graph_optimization: Literal["off", "basic", "all"] = "all"
     lengths: Lengths | None = None
     sequence_batching: SequenceBatching | None = None
+    generation: Generation = Generation()
     request_timeout_s: float = Field(30, ge=0.1, le=3600)
+    tensors: bool = Field(False, strict=True)
 
     @model_validator(mode="after")
     def _one_scheduler(self) -> Self:

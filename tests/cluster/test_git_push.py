@@ -22,6 +22,7 @@ from shiplift.runtime.base.names import repository_slug
 from shiplift.runtime.host.processes import free_port, start_child
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from tests.cluster.conftest import Lab, of_this_machine, small_values, until
+from tests.cluster.test_release import RELEASE_S
 from tests.integration.conftest import FAST
 
 NAME = "team/models"
@@ -110,7 +111,7 @@ def test_a_push_releases_the_model_whose_spec_changed_with_its_commit(lab: Lab, 
     assert [answer.status_code for answer in answers] == [202] * 3
     assert [answer.text.split(":")[0] for answer in answers] == ["accepted", "already there", "already there"]
     push = answers[0].text.split(": ")[1].strip()
-    until(lambda: releases.get(push).succeeded, seconds=180)
+    until(lambda: releases.get(push).succeeded, seconds=RELEASE_S)
 
     (run,) = releases.active("pushed")
     assert run.request is not None
@@ -133,7 +134,7 @@ def test_a_push_whose_webhook_was_lost_is_found_by_the_reconciler(lab: Lab, host
         after = host.commit(swept=f"model: swept\n{FAST}")
         with pytest.raises(httpx.TransportError):
             host.announce(before, after)
-        (run,) = until(lambda: releases.active("swept"), seconds=180)
+        (run,) = until(lambda: releases.active("swept"), seconds=RELEASE_S)
         assert run.request is not None
         assert run.trigger is not None
         assert (run.request.version, run.trigger.kind, run.trigger.commit) == (version, "git", after)
@@ -181,7 +182,7 @@ def test_a_push_of_a_spec_for_nobody_says_so_at_its_node(lab: Lab, host: Host) -
     after = host.commit(other="model: nobody\n")
     push = host.announce(NO_COMMIT, after).text.split(": ")[1].strip()
     releases = ArgoReleases(KubernetesClient(lab.namespace), lambda *_: {})
-    until(lambda: not releases.get(push).active, seconds=180)
+    until(lambda: not releases.get(push).active, seconds=RELEASE_S)
     assert not releases.get(push).succeeded
     workflow = lab.kube.get("workflow", lab.namespace, push)
     messages = " ".join(node.get("message", "") for node in workflow["status"]["nodes"].values())

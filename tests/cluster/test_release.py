@@ -29,10 +29,10 @@ from tests.integration.conftest import FAST, digits
 
 MODEL = "plain"
 SPEC = FAST + "rollout: {canary_percent: [50], hold_s: 1}\n"
-_RELEASE_S = 420
+RELEASE_S = 420
 
 
-def ended(lab: Lab, name: str, *, seconds: float = _RELEASE_S) -> Any:
+def ended(lab: Lab, name: str, *, seconds: float = RELEASE_S) -> Any:
     """Waits until a Workflow has ended and the registry has its report; returns the Workflow."""
 
     def look() -> Any:
@@ -47,7 +47,7 @@ def ended(lab: Lab, name: str, *, seconds: float = _RELEASE_S) -> Any:
 def promoted(lab: Lab, model: str, version: int) -> None:
     """Waits until a version is the champion and its release has ended; any other end fails at once, with its reason."""
     try:
-        outcome = until(lambda: tag(lab, model, version, "outcome"), seconds=_RELEASE_S)
+        outcome = until(lambda: tag(lab, model, version, "outcome"), seconds=RELEASE_S)
     except AssertionError as error:
         raise AssertionError(f"{error}\n{state(lab)}") from None
     assert outcome == "promoted", f"{outcome}: {tag(lab, model, version, 'reason')}\n{state(lab)}"
@@ -87,7 +87,7 @@ def pod_of(lab: Lab, name: str, stage: str) -> Any:
         running = (pod for pod in pods_with(lab, name, stage) if pod["status"].get("phase") == "Running")
         return next((pod for pod in running if has_started(stage, log_of(lab, pod))), None)
 
-    return until(look, seconds=_RELEASE_S)
+    return until(look, seconds=RELEASE_S)
 
 
 def has_started(stage: str, lines: list[str]) -> bool:

@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,26 +46,38 @@ class Traffic:
         for thread in self._threads:
             thread.join(timeout=30)
 
-    def _over_grpc(self) -> None:
-        options = [("grpc.default_authority", self.authority)]
+    @property
+    def body(self) -> dict[str, Any]:
+        """The request as JSON."""
+        values = self.row.ravel().tolist()
+        return {
+            "inputs": [{"name": "input", "shape": list(self.row.shape), "datatype": "FP32", "data": values}]
+        }  # fmt: skip
+
+    @contextmanager
+    def grpc(self, timeout_s: float) -> Iterator[Callable[[], str]]:
+        """A function that sends a request over gRPC and returns the version that answered."""
+        again_ms = 100  # gRPC's second would show as an outage
+        options: list[tuple[str, str | int]] = [
+            ("grpc.default_authority", self.authority), ("grpc.initial_reconnect_backoff_ms", again_ms),
+            ("grpc.min_reconnect_backoff_ms", again_ms), ("grpc.max_reconnect_backoff_ms", again_ms),
+        ]  # fmt: skip
         with triton.InferenceServerClient(f"{self.gateway}:8001", channel_args=options) as client:
             tensor = triton.InferInput("input", list(self.row.shape), "FP32")
             tensor.set_data_from_numpy(self.row)
-            limit_s = self.timeout_s
-            self._repeat(
-                lambda: str(client.infer(self.model, [tensor], client_timeout=limit_s).get_response().model_version)
-            )
+            yield lambda: str(
+                client.infer(self.model, [tensor], client_timeout=timeout_s).get_response().model_version
+            )  # fmt: skip
+
+    def _over_grpc(self) -> None:
+        with self.grpc(self.timeout_s) as ask:
+            self._repeat(ask)
 
     def _over_http(self) -> None:
-        body = {
-            "inputs": [
-                {"name": "input", "shape": list(self.row.shape), "datatype": "FP32", "data": self.row.ravel().tolist()}
-            ]
-        }
         with httpx.Client(base_url=f"http://{self.gateway}:8000", trust_env=False, timeout=self.timeout_s) as client:
 
             def ask() -> str:
-                answer = client.post(f"/v2/models/{self.model}/infer", json=body)
+                answer = client.post(f"/v2/models/{self.model}/infer", json=self.body)
                 answer.raise_for_status()
                 return str(answer.json()["model_version"])
 
@@ -87,6 +99,18 @@ class Traffic:
     def outage_s(self) -> float:
         """The seconds between the first and the last failure."""
         return max(self.failed_at) - min(self.failed_at) if self.failed_at else 0.0
+
+
+@contextmanager
+def every_route(client: Traffic) -> Iterator[list[Callable[[], bool]]]:
+    """Functions that say whether a model's routes answer a request: HTTP by path and by host, and gRPC."""
+    url = f"http://{client.gateway}:8000/v2/models/{client.model}/infer"
+    with client.grpc(1) as over_grpc, httpx.Client(timeout=1, trust_env=False) as http:
+
+        def over_http(**headers: str) -> bool:
+            return http.post(url, json=client.body, headers=headers).status_code == 200
+
+        yield [over_http, lambda: over_http(Host=client.authority), lambda: bool(over_grpc())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,17 +141,18 @@ class Disagreement:
 class Prober:
     """Asks production and its status ten times a second, each on its own, and adds up how long they disagreed.
 
-    `served` sends a request and says whether it was answered; the next one is sent on time even if it hangs.
-    Production is down from the first to the last of at least three requests in a row that were not answered.
+    Each of `served` sends a request on a route and says whether it was answered; the next one is sent on time even if
+    it hangs. A route is down from the first to the last of at least three requests in a row that were not answered, and
+    production if one of its routes is.
     `ready` gives what the status says against that, empty if it says that they are answered. Only what lasts longer
     than `grace_s` counts as a disagreement: both are asked at slightly different moments.
     """
 
-    served: Callable[[], bool]
+    served: Sequence[Callable[[], bool]]
     ready: Callable[[], str]
     grace_s: float = 0.2
     began: float = field(default_factory=time.monotonic)
-    _requests: dict[float, bool] = field(default_factory=dict)  # when it was sent, and whether it was answered
+    _requests: dict[tuple[int, float], bool] = field(default_factory=dict)  # of a route, sent when: was it answered
     _statuses: list[tuple[float, str]] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -168,14 +193,13 @@ class Prober:
     def _send(self) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             while not self._stop.wait(_EVERY_S):
-                pool.submit(self._ask, time.monotonic())
+                for route in range(len(self.served)):
+                    pool.submit(self._ask, route, time.monotonic())
 
-    def _ask(self, sent_at: float) -> None:
-        self._requests[sent_at] = False
-        try:
-            self._requests[sent_at] = self.served()
-        except Exception:
-            self._requests[sent_at] = False
+    def _ask(self, route: int, sent_at: float) -> None:
+        self._requests[route, sent_at] = False
+        with suppress(Exception):
+            self._requests[route, sent_at] = self.served[route]()
 
     def _look(self) -> None:
         while not self._stop.wait(_EVERY_S):
@@ -183,8 +207,13 @@ class Prober:
                 self._statuses.append((time.monotonic(), self.ready()))
 
     def _outages(self) -> list[tuple[float, float]]:
-        """The spans in which at least three requests in a row were not answered."""
-        return _spans([(at, not answered) for at, answered in sorted(dict(self._requests).items())], least=3)
+        """The spans in which at least three requests in a row were not answered on a route."""
+        requests = sorted(self._requests.copy().items())
+        return [
+            span
+            for route in range(len(self.served))
+            for span in _spans([(at, not answered) for (of, at), answered in requests if of == route], least=3)
+        ]
 
     def _unready(self) -> list[tuple[float, float]]:
         return _spans([(at, bool(problem)) for at, problem in list(self._statuses)], least=1)
@@ -193,7 +222,7 @@ class Prober:
 _EVERY_S = 0.1
 _TICK_S = 0.02
 _PATIENCE_S = 1.5  # longer than a request may take
-_AT_ONCE = 32  # requests that hang
+_AT_ONCE = 64  # requests that hang
 
 
 def _spans(seen: list[tuple[float, bool]], *, least: int) -> list[tuple[float, float]]:

@@ -14,7 +14,7 @@ from tritonclient import grpc
 
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.records.precision import Engine
-from shiplift.runtime.serving.triton import native
+from shiplift.runtime.serving.triton.building import native
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from tests.integration import backends
 from tests.integration.backends import (

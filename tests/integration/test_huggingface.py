@@ -3,6 +3,7 @@
 import base64
 import json
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.steps.rollback import rollback
 from tests.huggingface import (
     MASKED,
     PAIRS,
@@ -50,6 +52,37 @@ def test_labels_and_scores_are_those_of_pyfunc(lab: Lab) -> None:
     assert flat(answer["label"]) == list(expected["label"])
     np.testing.assert_allclose(flat(answer["score"]), expected["score"], atol=1e-5)
     refuses_bad_texts(lab, "sentiment")
+
+
+def graph_answers(lab: Lab, name: str, ids: Any, mask: Any) -> Any:
+    with TritonClient(lab.grpc) as client:
+        served = client.signature(f"{name}--tensors")
+        answers = client.infer(f"{name}--tensors", served, {"input_ids": ids, "attention_mask": mask})
+    return next(iter(answers.values()))
+
+
+@pytest.mark.slow
+def test_tokens_in_are_served_beside_text_in_and_move_with_it(lab: Lab) -> None:
+    words = pipeline("text-classification")
+    log_model = partial(lab.mlflow.transformers.log_model, words)
+    versions = [lab.log("both", log_model, spec=FAST + "serving: {tensors: true}") for _ in range(2)]
+    for version in versions:
+        report = lab.wait("both", version, seconds=300)
+        assert report.exit_code == 0, report.reason
+    tokens = words.tokenizer(TEXTS, padding=True, return_tensors="np")
+    with TritonClient(lab.grpc) as client:
+        assert client.loaded().items() >= {"both": [versions[1]], "both--tensors": [versions[1]]}.items()
+        scores = graph_answers(lab, "both", tokens["input_ids"], tokens["attention_mask"])
+        expected = words(TEXTS)
+        assert [words.model.config.id2label[at] for at in scores.argmax(axis=1)] == [e["label"] for e in expected]
+        np.testing.assert_allclose(scores.max(axis=1), [e["score"] for e in expected], atol=1e-5)
+        assert rollback(lab.site, "both").version == versions[0]
+        assert client.loaded().items() >= {"both": [versions[0]], "both--tensors": [versions[0]]}.items()
+        without = lab.log("both", log_model)
+        assert lab.wait("both", without, seconds=300).exit_code == 0
+        loaded = client.loaded()
+        assert loaded["both"] == [without]
+        assert not [name for name in loaded if name.startswith("both--")]  # nobody serves what no release checked
 
 
 def refuses_bad_texts(lab: Lab, name: str) -> None:

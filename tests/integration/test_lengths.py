@@ -13,10 +13,11 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
+from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.model.lengths import padded_length
 from shiplift.runtime.records.precision import Engine
 from shiplift.runtime.records.serving import Padding
-from shiplift.runtime.serving.triton import native
+from shiplift.runtime.serving.triton.building import native
 from shiplift.runtime.serving.triton.server import Server
 from tests.integration.backends import ask, model, put, server_for
 
@@ -129,13 +130,44 @@ def test_a_request_whose_inputs_differ_in_length_fails_alone(engine: Engine, tmp
     [
         ({"length_buckets": "16,8"}, "length_buckets is no rising list"),
         ({"length_buckets": "eight"}, "length_buckets is no rising list"),
+        ({"length_buckets": ",".join(map(str, range(1, 34)))}, "length_buckets has more than 32 lengths"),
+        ({"length_buckets": " " * 600 + "8"}, "length_buckets is longer than 511 characters"),
         ({"length_pad.ids": "0.5"}, "length_pad.ids is no number of the input's data type"),
+        ({"length_pad.ids": "1e19"}, "length_pad.ids is no number of the input's data type"),
+        ({"length_pad.vectors": "1e39"}, "length_pad.vectors is no number of the input's data type"),
+        ({"length_pad.vectors": "nan"}, "length_pad.vectors is no number of the input's data type"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused_at_load(
     settings: dict[str, str], why: str, engine: Engine, tmp_path: Path
 ) -> None:
-    from shiplift.runtime.base.errors import ServerFailed
-
     with pytest.raises(ServerFailed, match=why), tokens_served(tmp_path, engine, settings=settings):
         pass
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_buckets_without_anything_to_fill_up_with_are_refused_at_load(engine: Engine, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"padding": None, "buckets": (), "settings": {"length_buckets": "8"}}
+    with pytest.raises(ServerFailed, match=r"no length_pad\.INPUT says"), tokens_served(tmp_path, engine, **options):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("datatype", "value", "fits"),
+    [
+        ("UINT8", "255", True), ("UINT8", "256", False), ("UINT8", "-1", False), ("INT8", "-128", True),
+        ("INT8", "128", False), ("INT32", "2147483647", True), ("INT32", "2147483648", False), ("BOOL", "1", True),
+        ("BOOL", "2", False),
+    ],
+)  # fmt: skip
+def test_what_fills_an_input_up_must_fit_its_data_type(datatype: str, value: str, fits: bool, tmp_path: Path) -> None:
+    nodes = [helper.make_node("Identity", ["x"], ["y"])]
+    graph = model(nodes, [("x", datatype, ["n", "m"])], [("y", datatype, ["n", "m"])])
+    settings = {"length_buckets": "4", "length_pad.x": value}
+    put(tmp_path, graph, engine="onnxruntime", settings=settings)
+    with server_for(tmp_path) as (_, client):
+        if fits:
+            client.load("m")
+        else:
+            with pytest.raises(ServerFailed, match=r"length_pad\.x is no number of the input's data type"):
+                client.load("m")

@@ -65,6 +65,14 @@ def test_a_pipeline_is_made_of_what_was_promoted(lab: Lab, tmp_path: Path) -> No
     assert shiplift(lab, tmp_path, "build", "pipeline.yaml", "--out", "bundle").returncode == 64
     _answers_as_production(lab, tmp_path, list(json.loads(built.stdout)["models"]))
 
+    planned = shiplift(lab, tmp_path, "plan", "pipeline.yaml", "--rate", "20", "--p99-ms", "500", "--json")
+    assert planned.returncode == 0, planned.stderr
+    plan = json.loads(planned.stdout)
+    assert [member["name"] for member in plan["members"]] == ["champion"]  # both are the same version of one model
+    assert 0 < plan["p50_ms"] < plan["p99_ms"] <= 500
+    impossible = shiplift(lab, tmp_path, "plan", "pipeline.yaml", "--rate", "20", "--p99-ms", "0.01")
+    assert impossible.returncode == 56, impossible.stderr
+
     file.write_text(TEXT.replace("VERSION", str(refused)).replace("[-1, 64]", "[-1, 65]"))
     wrong = shiplift(lab, tmp_path, "check", "pipeline.yaml")
     assert wrong.returncode == 65
@@ -76,18 +84,18 @@ def test_a_pipeline_is_made_of_what_was_promoted(lab: Lab, tmp_path: Path) -> No
 
 def test_a_forged_promotion_makes_no_member(lab: Lab, tmp_path: Path) -> None:
     """Whoever may write to a version's run could name any files as its package."""
-    version = lab.log_classifier("forged")
-    assert lab.wait("forged", version).outcome == "promoted"
-    run = lab.registry.version("forged", version).run_id
+    version = lab.log_classifier("forged-member")
+    assert lab.wait("forged-member", version).outcome == "promoted"
+    run = lab.registry.version("forged-member", version).run_id
     envelope = json.loads(lab.registry.read_text(run, PROMOTION) or "")
     lab.registry.write_text(
         run, PROMOTION, json.dumps({**envelope, "record": envelope["record"].replace("local-cpu", "x")})
     )
     file = tmp_path / "pipeline.yaml"
-    file.write_text(TEXT.replace("VERSION", str(version)).replace("model: member", "model: forged"))
+    file.write_text(TEXT.replace("VERSION", str(version)).replace("model: member", "model: forged-member"))
     wrong = shiplift(lab, tmp_path, "check", "pipeline.yaml")
     assert wrong.returncode == 65
-    assert f"no genuine record of the promotion of version {version} of 'forged'" in wrong.stderr
+    assert f"no genuine record of the promotion of version {version} of 'forged-member'" in wrong.stderr
 
 
 def _answers_as_production(lab: Lab, folder: Path, models: list[str]) -> None:

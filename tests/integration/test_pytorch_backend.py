@@ -24,6 +24,7 @@ from shiplift.runtime.serving.triton.repository import golden_arrays, install, w
 from shiplift.runtime.serving.triton.server import Features, Server, private_server
 from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.spec.serving import Serving
+from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration
 BACKEND = Path(__file__).with_name("pytorch_backend.py")
@@ -89,8 +90,9 @@ def test_a_traced_model_with_post_processing_answers_its_golden_requests(tmp_pat
     with served(tmp_path, step) as (server, signature, golden), TritonClient(server.grpc) as client:
         assert client.ready("m", 3)
         check_golden(client, "m", signature, golden, tolerance=1e-5)
-        stats = grpc.InferenceServerClient(server.grpc).get_inference_statistics("m").model_stats[0]
-        assert stats.inference_count >= 9 + len(X)  # the warm-up's too
+        asking = grpc.InferenceServerClient(server.grpc)
+        # The warm-up's count too, and Triton counts after it has answered.
+        until(lambda: asking.get_inference_statistics("m").model_stats[0].inference_count >= 9 + len(X))
 
 
 def test_requests_of_several_clients_are_one_batch(tmp_path: Path) -> None:

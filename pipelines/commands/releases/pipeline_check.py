@@ -30,8 +30,8 @@ class Composed:
     sources: dict[str, bytes | Unusable]
 
 
-def compose(engine: PastReleases, file: Path, text: str) -> Composed:
-    """Reads a pipeline's text, looks up its members, and checks it.
+def compose(engine: PastReleases | None, file: Path, text: str) -> Composed:
+    """Reads a pipeline's text, looks up its members, and checks it; without an engine, only the graph is checked.
 
     Raises:
         SpecInvalid: it is not YAML, or has wrong fields.
@@ -39,7 +39,7 @@ def compose(engine: PastReleases, file: Path, text: str) -> Composed:
     """
     written = parse(text)
     sources = _sources(file.parent, written.spec)
-    checked = check(written, engine.members(written.spec), sources)
+    checked = check(written, engine.members(written.spec) if engine else {}, sources)
     return Composed(written=written, checked=checked, sources=sources)
 
 
@@ -78,7 +78,7 @@ def require_sound(composed: Composed) -> None:
         SpecInvalid: its check found mistakes; the message lists them.
     """
     if problems := composed.checked.problems:
-        raise SpecInvalid("\n".join(map(str, problems)), do="Fix them all: nothing was written.")
+        raise SpecInvalid("\n".join(map(str, problems)), do="Fix them all: nothing was done.")
 
 
 def _because(checked: CheckedPipeline) -> str:

@@ -39,9 +39,10 @@ from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.failure import Failure
-from shiplift.runtime.records.release import Ending, StageRun, StageRuns
+from shiplift.runtime.records.release import Ending, StageRun, StageRuns, Taken
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Site
+from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
@@ -264,35 +265,49 @@ def _arguments(walk: _Walk, stage: Stage) -> dict[str, Any]:
     """The step's arguments. The last stage's ending, which says how the other stages went, comes from the Workflow."""
     arguments = {name: walk.known[name] for name in stage.takes if name in walk.known}
     if stage is RELEASE.on_exit:
-        _finish_shielded(walk)
-        arguments[Ending.parameter()] = ending_of(_workflow(walk.call), RELEASE)
+        taken = _finish_shielded(walk)
+        ending = ending_of(_workflow(walk.call), RELEASE)
+        arguments[Ending.parameter()] = ending.model_copy(
+            update={"verdict": ending.verdict or taken.get(Verdict.parameter())}
+        )
     if _says_so(walk.call, stage):
+        _keep(walk.call, stage, arguments)
         shield.begin(_api(walk.call), walk.call.workflow, walk.so_far(stage.name))
     return arguments
 
 
-def _finish_shielded(walk: _Walk) -> None:
-    """Runs a shielded stage that was killed when its Workflow was stopped, to its end.
+def _keep(call: Call, stage: Stage, arguments: Mapping[str, Any]) -> None:
+    """Writes what a shielded stage takes into the ledger, for the exit handler."""
+    if call.cache:
+        taken = Taken(texts={name: record.model_dump_json() for name, record in arguments.items()})
+        call.cache.put(shield.key(call.workflow, stage), stage.name, taken)
+
+
+def _finish_shielded(walk: _Walk) -> dict[str, Any]:
+    """Runs a shielded stage that was killed when its Workflow was stopped, to its end; returns what it took.
 
     Raises:
         Temporary: what it needs does not answer.
     """
-    call, half_way = walk.call, shield.unfinished(partial(_workflow, walk.call), RELEASE, patience_s=shield.PATIENCE_S)
-    if half_way is None:
-        return
-    stage, site = half_way.stage, call.arguments.get(Site.parameter())
+    call, half_way = walk.call, shield.unfinished(_workflow(walk.call), RELEASE)
+    if half_way is None or call.cache is None:
+        return {}
+    stage = half_way.stage
+    taken = call.cache.get(shield.key(call.workflow, stage), stage.name, Taken)
+    if taken is None:
+        return {}
+    arguments = {name: load(kind, taken.texts[name]) for name, kind in stage.takes.items()}
     _print(started(stage.name))
     done = Attempt(
         stage=stage,
-        arguments=lambda: {
-            name: load(kind, _resolved(json.loads(half_way.texts[name]), site)) for name, kind in stage.takes.items()
-        },
+        arguments=lambda: arguments,
         listener=partial(_on_progress, walk.check, stage),
     ).make()
     _print(finished(done.run), file=sys.stderr if done.exit_code else sys.stdout)
     if done.failure and done.exit_code == Temporary.exit_code:
         raise Temporary(done.failure.what, do=done.failure.do)
     shield.tell(_api(call), call.workflow, StageRuns(runs=(*half_way.before, done.run)))
+    return arguments
 
 
 def _workflow(call: Call) -> Object:

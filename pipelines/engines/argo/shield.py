@@ -3,41 +3,32 @@
 When a Workflow is stopped, Argo calls the nodes of its pods failed, kills the pods (at once, as seen with 4.0) and
 starts the exit handler. A stage that moves traffic must not be left half-way. So it says on the Workflow that it
 begins, and does not begin if the Workflow was stopped before. Both are writes to the same object, so one of them sees
-the other. The exit handler runs a stage that has begun and not ended once more, with the records that its pod had: it
-can be killed at any line and run again.
+the other. The exit handler runs a stage that has begun and not ended once more: it can be killed at any line and run
+again. What it takes is in the ledger from before it begins, since Argo may never report what a killed pod left.
 """
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pydantic import ValidationError
 
 from shiplift.pipelines import pods
-from shiplift.pipelines.engines.argo.layout import dashed
-from shiplift.pipelines.engines.argo.workflows import SHIELDED, inputs, nodes, outputs
+from shiplift.pipelines.engines.argo.workflows import SHIELDED
 from shiplift.pipelines.graph import Pipeline, Stage
 from shiplift.runtime.base.errors import Cancelled, Temporary
-from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.release import StageRun, StageRuns
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
 
-PATIENCE_S = 120.0
-_POLL_S = 1.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class Unfinished:
-    """A shielded stage that was under way when its Workflow was stopped.
-
-    `before` are the runs of its pod's stages until then, `texts` the records that the pod had, as JSON by name.
-    """
+    """A shielded stage that was under way when its Workflow was stopped, and its pod's stages until then."""
 
     stage: Stage
     before: tuple[StageRun, ...]
-    texts: Mapping[str, str]
 
 
 def among(stages: Iterable[Stage]) -> bool:
@@ -75,39 +66,17 @@ def told(workflow: Object, stages: Iterable[Stage]) -> StageRuns:
     return _read(workflow) if _is_stopped(workflow) and among(stages) else StageRuns()
 
 
-def unfinished(
-    look: Callable[[], Object], pipeline: Pipeline, *, patience_s: float, sleep: Callable[[float], None] = time.sleep
-) -> Unfinished | None:
-    """The shielded stage that a stopped Workflow left half-way; None if there is none, or its pod left no records.
-
-    Argo reports what a killed pod left some time after it has started the exit handler. So this waits for the records.
-    """
-    waited = 0.0
-    while _is_half_way(body := look()):
-        if half_way := _with_records(body, pipeline):
-            return half_way
-        if waited >= patience_s:
-            break
-        progress("waiting for the records of the pod that was stopped")
-        sleep(_POLL_S)
-        waited += _POLL_S
-    return None
-
-
-def _is_half_way(workflow: Object) -> bool:
-    return _is_stopped(workflow) and bool(_read(workflow).under_way)
-
-
-def _with_records(workflow: Object, pipeline: Pipeline) -> Unfinished | None:
+def unfinished(workflow: Object, pipeline: Pipeline) -> Unfinished | None:
+    """The shielded stage that a stopped Workflow left half-way; None if there is none."""
     runs = _read(workflow)
-    pod = next(pod for pod in pods.flat(pods.of(pipeline)) if runs.under_way in {stage.name for stage in pod.stages})
-    stage = next(stage for stage in pod.stages if stage.name == runs.under_way)
-    attempts = [node for node in nodes(workflow.get("status", {})) if node.get("templateName") == dashed(pod.name)]
-    latest = max(attempts, key=lambda node: str(node.get("startedAt") or ""), default={})
-    texts = {name: text for name, text in (inputs(latest) | outputs(latest)).items() if text}
-    if not stage.at.shielded or not stage.takes.keys() <= texts.keys():
-        return None
-    return Unfinished(stage=stage, before=runs.runs, texts=texts)
+    stages = (stage for pod in pods.flat(pods.of(pipeline)) for stage in pod.stages)
+    stage = next((stage for stage in stages if stage.name == runs.under_way and stage.at.shielded), None)
+    return Unfinished(stage=stage, before=runs.runs) if stage and _is_stopped(workflow) else None
+
+
+def key(workflow: str, stage: Stage) -> str:
+    """The ledger's key for what a shielded stage of a Workflow takes."""
+    return hashlib.sha256(f"what {stage.name} of {workflow} takes".encode()).hexdigest()
 
 
 def _read(workflow: Object) -> StageRuns:

@@ -172,16 +172,8 @@ def _push(parameters: Mapping[str, str]) -> Push:
 
 def outputs(node: Mapping[str, Any]) -> dict[str, str]:
     """A node's output parameters by name."""
-    return _values(node.get("outputs"))
-
-
-def inputs(node: Mapping[str, Any]) -> dict[str, str]:
-    """A node's input parameters by name."""
-    return _values(node.get("inputs"))
-
-
-def _values(arguments: Mapping[str, Any] | None) -> dict[str, str]:
-    return {item["name"]: str(item.get("value") or "") for item in (arguments or {}).get("parameters") or []}
+    parameters = (node.get("outputs") or {}).get("parameters") or []
+    return {item["name"]: str(item.get("value") or "") for item in parameters}
 
 
 def nodes(status: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

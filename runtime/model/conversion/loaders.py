@@ -3,6 +3,7 @@
 import inspect
 import warnings
 import zipfile
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -279,20 +280,32 @@ class Sklearn(Original):
         """`predict`, and `predict_proba` if the estimator has it."""
         features = self.columns.frame(inputs) if self.columns else next(iter(inputs.values()))
         label = np.asarray(self.model.predict(features))
-        if self._classifies() and hasattr(self.model, "predict_proba"):
+        if self._has_probabilities():
             return {"label": label, "probabilities": np.asarray(self.model.predict_proba(features), dtype=np.float32)}
         return {"label" if self._classifies() else "variable": label}
 
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through `skl2onnx.to_onnx`; float inputs are served as FP32."""
-        import skl2onnx  # noqa: PLC0415 - only for sklearn models
-
-        options = {id(self.model): {"zipmap": False}} if self._classifies() else None
+        """Through `skl2onnx.to_onnx`; float inputs are served as FP32, scores that are no probabilities not at all."""
         types = [(spec.name, self._type(spec)) for spec in self.specs]
         try:
-            return skl2onnx.to_onnx(self.model, initial_types=types, options=options, target_opset=min(opset, 21))
+            graph = self._converted(types, min(opset, 21))
         except Exception as error:
             raise failed("skl2onnx can't convert the model", error) from error
+        return graph if self._has_probabilities() or not self._classifies() else _first_output(graph)
+
+    def _converted(self, types: list[tuple[str, Any]], opset: int) -> onnx.ModelProto:
+        import skl2onnx  # noqa: PLC0415 - only for sklearn models
+
+        convert = partial(skl2onnx.to_onnx, self.model, initial_types=types, target_opset=opset)
+        if not self._classifies():
+            return convert()
+        try:
+            return convert(options={id(self.model): {"zipmap": False}})
+        except NameError:  # LinearSVC has no such option; any of its own keeps skl2onnx from adding it
+            return convert(options={id(self.model): {"output_class_labels": False}})
+
+    def _has_probabilities(self) -> bool:
+        return self._classifies() and hasattr(self.model, "predict_proba")
 
     def _classifies(self) -> bool:
         from sklearn.base import is_classifier  # noqa: PLC0415
@@ -310,6 +323,12 @@ class Sklearn(Original):
             "INT64": kinds.Int64TensorType,
         }
         return table.get(spec.datatype, kinds.FloatTensorType)(shape)
+
+
+def _first_output(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model without its other outputs and what only they need."""
+    inputs = [value.name for value in model.graph.input]
+    return onnx.utils.Extractor(model).extract_model(inputs, [model.graph.output[0].name])
 
 
 # --- TensorFlow -----------------------------------------------------------------------------------------------------

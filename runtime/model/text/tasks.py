@@ -21,13 +21,15 @@ _PIPELINES = {
     "FillMaskPipeline": "fill-mask",
     "FeatureExtractionPipeline": "feature-extraction",
     "ImageClassificationPipeline": "image-classification",
+    "TextGenerationPipeline": "text-generation",
 }
+GENERATION = "text-generation"
 IMAGE_TASKS = ("image-classification",)
 PAIR = ("text", "text_pair")  # what a pipeline calls two texts; cross-encoders take such
 _OF_PAIRS = {"text-classification": "text-pair-classification"}  # a task's name if its signature names a pair
 _TRUNCATION = ("truncation", "max_length")
 _CUTS = ("TextClassificationPipeline",)  # what pipelines do with these parameters differs
-_GENERATES = ("TextGeneration", "Text2TextGeneration", "Summarization", "Translation", "Conversational")
+_GENERATES = ("Text2TextGeneration", "Summarization", "Translation", "Conversational")
 _HEAD = re.compile(r"For[A-Z]")  # in the class of a model with a head: a sentence encoder has none
 _TEXTS = (
     "Ships carry most of the goods that the world trades.",
@@ -96,9 +98,9 @@ def _changes(meta: dict[str, Any], kind: str) -> bool:
 def _refusal(meta: dict[str, Any], task: str, kind: str) -> NotAdmitted:
     if kind.startswith(_GENERATES):
         return NotAdmitted(
-            f"the model's task is {task!r}: models that generate text are not released, because Triton's ONNX backends "
-            "don't stream tokens",
-            do="Serve it with Triton's vLLM or TensorRT-LLM backend, or with OpenVINO GenAI.",
+            f"the model's task is {task!r}: of the models that generate text, only those for text-generation are "
+            "released, which continue a prompt",
+            do="Choose a decoder-only model; or serve this one with Triton's vLLM or TensorRT-LLM backend.",
         )
     if kind == "QuestionAnsweringPipeline":
         return NotAdmitted(

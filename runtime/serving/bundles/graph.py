@@ -31,9 +31,9 @@ _ANY = 1000  # how large a dynamic dimension counts in the choice of a small ten
 _WITNESS_INPUT = "any"
 
 
-def ensemble(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
+def ensemble(spec: PipelineSpec, checked: CheckedPipeline, version: int = VERSION) -> pb.ModelConfig:
     """The pipeline as an ensemble; its output `bundle` comes from the witness, which runs only if it is asked for."""
-    config = _graph(spec)
+    config = _graph(spec, version)
     config.platform = "ensemble"
     packages = {member.name: member.package for member in checked.members}
     for name in checked.order:
@@ -63,9 +63,9 @@ def witness(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
     return config
 
 
-def bls(spec: PipelineSpec) -> pb.ModelConfig:
+def bls(spec: PipelineSpec, version: int = VERSION) -> pb.ModelConfig:
     """The pipeline as a model of the Python backend, which reads `plan` beside it."""
-    config = _graph(spec)
+    config = _graph(spec, version)
     config.backend = "python"
     config.instance_group.add(count=spec.instances, kind=pb.ModelInstanceGroup.KIND_CPU)
     config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
@@ -91,13 +91,18 @@ def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
 _BUNDLE_TYPE = TensorType(datatype="BYTES", shape=(1,))
 
 
-def _graph(spec: PipelineSpec) -> pb.ModelConfig:
+def outputs_of(spec: PipelineSpec) -> dict[str, TensorType]:
+    """What clients get: the pipeline's outputs, and the one that names the bundle."""
+    return {**spec.outputs, BUNDLE: _BUNDLE_TYPE}
+
+
+def _graph(spec: PipelineSpec, version: int) -> pb.ModelConfig:
     """The part that both have in common: the tensors that clients see."""
     config = pb.ModelConfig(name=serving_name(spec.name))
-    config.version_policy.specific.versions.append(VERSION)
+    config.version_policy.specific.versions.append(version)
     for name, kind in spec.inputs.items():
         _tensor(config.input.add(), name, kind)
-    for name, kind in {**spec.outputs, BUNDLE: _BUNDLE_TYPE}.items():
+    for name, kind in outputs_of(spec).items():
         _tensor(config.output.add(), name, kind)
     return config
 

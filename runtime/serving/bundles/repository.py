@@ -27,11 +27,13 @@ _PYTHON = "python"  # the folder of the author's files, beside the plan
 
 
 def write_bundle(
-    to: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], store: ArtifactStore
-) -> dict[str, str]:
+    to: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], store: ArtifactStore,
+    version: int = graph.VERSION,
+) -> dict[str, str]:  # fmt: skip
     """Writes the repository into the new or empty folder `to`; returns what each of its models is.
 
-    Members come first, since the graph can't be loaded without them.
+    Members come first, since the graph can't be loaded without them. `version` is the pipeline's: the graph changes in
+    place, so that each of its versions needs another number.
 
     Raises:
         UsageError: the folder is not empty.
@@ -49,7 +51,7 @@ def write_bundle(
             tree = store.fetch(package.repository, Path(scratch) / name)
             install(tree, repository, source=serving_name(package.model), name=name)
             models[name] = f"{package.model} {package.version}, {package.described}"
-        models |= _write_graph(repository, spec, checked, sources)
+        models |= _write_graph(repository, spec, checked, sources, version)
         if to.exists():
             to.rmdir()
         repository.rename(to)
@@ -57,29 +59,29 @@ def write_bundle(
 
 
 def _write_graph(
-    repository: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes]
+    repository: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], version: int
 ) -> dict[str, str]:
     name = serving_name(spec.name)
     plan = json.dumps(graph.plan(spec, checked), indent=1, sort_keys=True) + "\n"
     if checked.way == "ensemble":
         witness = graph.witness(spec, checked)
-        shutil.copyfile(WITNESS_MODEL, _write(repository, witness) / "model.py")
-        (_write(repository, graph.ensemble(spec, checked)) / PLAN).write_text(plan)
+        shutil.copyfile(WITNESS_MODEL, _write(repository, witness, graph.VERSION) / "model.py")
+        (_write(repository, graph.ensemble(spec, checked, version), version) / PLAN).write_text(plan)
         return {witness.name: "says which bundle answers", name: "the pipeline, as an ensemble"}
-    version = _write(repository, graph.bls(spec))
-    shutil.copyfile(PIPELINE_MODEL, version / "model.py")
-    shutil.copyfile(PIPELINE_WORKER, version / PIPELINE_WORKER.name)
-    (version / PLAN).write_text(plan)
+    folder = _write(repository, graph.bls(spec, version), version)
+    shutil.copyfile(PIPELINE_MODEL, folder / "model.py")
+    shutil.copyfile(PIPELINE_WORKER, folder / PIPELINE_WORKER.name)
+    (folder / PLAN).write_text(plan)
     for path, source in sources.items():
-        file = version / _PYTHON / path
+        file = folder / _PYTHON / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(source)
     return {name: "the pipeline, in BLS"}
 
 
-def _write(repository: Path, config: pb.ModelConfig) -> Path:
+def _write(repository: Path, config: pb.ModelConfig, version: int) -> Path:
     """Writes a model's configuration; returns the folder of its version."""
-    version = repository / str(config.name) / str(graph.VERSION)
-    version.mkdir(parents=True)
-    (version.parent / "config.pbtxt").write_text(render(config))
-    return version
+    folder = repository / str(config.name) / str(version)
+    folder.mkdir(parents=True)
+    (folder.parent / "config.pbtxt").write_text(render(config))
+    return folder

@@ -2,7 +2,7 @@
 
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,13 +16,14 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import InferenceServerException, triton_to_np_dtype
 
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, Temporary
-from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.model.tensors import Arrays, concatenate
+from shiplift.runtime.base.names import TENSORS, serving_name
+from shiplift.runtime.model.tensors import GRAPH, Arrays, concatenate, inputs_in, under
 from shiplift.runtime.model.text.comparing import text_difference
 from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.serving import streaming
 
 _LOAD_S = 300
 _CALL_S = 60
@@ -68,6 +69,7 @@ class TritonClient:
         # Connections of its own: clients that share one also share the pause after it could not be made.
         options: list[tuple[str, str | int]] = [("grpc.use_local_subchannel_pool", 1)]
         options += [("grpc.default_authority", authority)] if authority else []
+        self._options, self._secure = options, secure
         self._client = triton.InferenceServerClient(address, ssl=secure, channel_args=options)
 
     def __enter__(self) -> Self:
@@ -146,22 +148,34 @@ class TritonClient:
         """A model's tensors, according to the server."""
         with self._translated(model):
             metadata = self._client.get_model_metadata(model, client_timeout=_CALL_S)
-        return Signature(inputs=_specs(metadata.inputs), outputs=_specs(metadata.outputs))
+            config = self._client.get_model_config(model, client_timeout=_CALL_S).config
+        optional = {entry.name for entry in config.input if entry.optional}
+        return Signature(
+            inputs=_specs(metadata.inputs, optional), outputs=_specs(metadata.outputs),
+            streamed=config.model_transaction_policy.decoupled,
+        )  # fmt: skip
 
     def infer(
         self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
     ) -> Arrays:
-        """The outputs of one request, by name.
+        """The outputs of one request, by name; the pieces of a streamed answer are put together.
 
         Raises:
             ServerFailed: Triton refuses or fails the request.
         """
-        tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in signature.inputs]
         with self._translated(model):
+            if signature.streamed:
+                return self._streamed(model, signature, inputs, version)
+            tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in signature.inputs]
             result = self._client.infer(
                 model, tensors, model_version=str(version or ""), client_timeout=self._timeout_s, **vars(step)
             )
         return {spec.name: result.as_numpy(spec.name) for spec in signature.outputs}
+
+    def _streamed(self, model: str, signature: Signature, inputs: Arrays, version: int | None) -> Arrays:
+        request = streaming.request_of(model, signature, inputs, version)
+        with streaming.connected(self.address, self._options, secure=self._secure) as service:
+            return streaming.whole(signature, streaming.pieces(service, request, signature, self._timeout_s))
 
     def answering_version(self, package: Package, inputs: Arrays) -> int:
         """The version that answers a request which names none; raises Triton's own exception if it fails."""
@@ -242,7 +256,7 @@ def check_golden(
     Raises:
         GoldenMismatch: an answer is wrong; the model must not take traffic.
     """
-    inputs = {spec.name: golden[f"input/{spec.name}"] for spec in signature.inputs}
+    inputs = inputs_in(golden, signature)
     count = min(len(next(iter(inputs.values()))), _GOLDEN_SAMPLES)
     samples = {name: array[:count] for name, array in inputs.items()}
     outputs = infer_one_by_one(client, model, signature, samples, version=version, sequence=sequences)
@@ -259,15 +273,22 @@ def check_golden(
 def check_package(client: TritonClient, name: str, package: Package, golden: Arrays) -> None:
     """Checks the golden requests of a package that is loaded as `name`, as strictly as its precision allows.
 
+    Those of the graph behind a model of texts are checked too, if the package serves it.
+
     Raises:
         GoldenMismatch: an answer is wrong.
     """
     tolerance = TOLERANCE[package.precision]
     check_golden(client, name, package.signature, golden, tolerance=tolerance, sequences=package.sequences)
+    if package.tensors:
+        own = under(GRAPH, golden)
+        check_golden(client, name + TENSORS, package.tensors, own, tolerance=tolerance)
 
 
-def _specs(tensors: Any) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name=t.name, datatype=t.datatype, shape=tuple(t.shape)) for t in tensors)
+def _specs(tensors: Any, optional: Collection[str] = ()) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(name=t.name, datatype=t.datatype, shape=tuple(t.shape), optional=t.name in optional) for t in tensors
+    )
 
 
 def _difference(expected: Any, actual: Any) -> float:

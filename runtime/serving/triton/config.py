@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.serving import SequenceBatching, Serving
+from shiplift.runtime.spec.serving import Generation, SequenceBatching, Serving
 from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 
 _US_PER_MS = 1000
@@ -77,6 +77,8 @@ def model_config(model: ModelDescription, server: ServerKind) -> pb.ModelConfig:
     config = pb.ModelConfig(name=model.name, max_batch_size=model.config.max_batch)
     config.version_policy.specific.versions.append(model.version)
     reshaped = not in_python(model, server)
+    if model.signature.streamed:
+        config.model_transaction_policy.decoupled = True
     for spec in model.signature.inputs:
         _tensor(config.input.add(), spec, reshaped=reshaped)
     for at, spec in enumerate(model.signature.outputs):
@@ -170,6 +172,8 @@ def _tensor(entry: Any, spec: TensorSpec, *, reshaped: bool) -> None:
     entry.name = spec.name
     entry.data_type = datatype_value(spec.datatype)
     entry.dims.extend(spec.shape[1:] or (1,))
+    if spec.optional:
+        entry.optional = True
     if len(spec.shape) == 1 and reshaped:
         entry.reshape.SetInParent()
 
@@ -422,9 +426,18 @@ def _python_backend(config: pb.ModelConfig, model: ModelDescription) -> None:
     config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
     if model.engine == "python":
         return
+    if model.signature.streamed:
+        _generation(config, serving.generation)
+        return
     config.parameters["graph_optimization"].string_value = serving.graph_optimization
     if sequences := serving.sequence_batching:
         config.parameters["sequence_states"].string_value = json.dumps(sequences.states, sort_keys=True)
+
+
+def _generation(config: pb.ModelConfig, generation: Generation) -> None:
+    """The limits of a model that generates text, which our model.py enforces."""
+    for name, value in generation.model_dump().items():
+        config.parameters[name].string_value = str(value)
 
 
 def _pinning(config: pb.ModelConfig, serving: Serving) -> None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
-from shiplift.runtime.serving.triton import native
+from shiplift.runtime.serving.triton.building import native, patches
 from shiplift.runtime.serving.triton.requirements import REQUIREMENTS
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -69,7 +69,7 @@ class ServerEnvironment:
 
 def default_root() -> Path:
     """Inside the pipeline's own environment: shared by every stack of this installation, and removed with it."""
-    sources = [file.read_bytes() for file in (REQUIREMENTS, *native.sources())]
+    sources = [file.read_bytes() for file in (REQUIREMENTS, Path(patches.__file__), *native.sources())]
     tools = " ".join((native.COMPILER, *native.FLAGS, PYTHON)).encode()
     digest = hashlib.sha256(b"".join(sources) + tools).hexdigest()[:12]
     return Path(sys.prefix) / "share" / "shiplift" / f"server-{digest}"
@@ -130,6 +130,7 @@ def _make(environment: ServerEnvironment) -> None:
     shutil.copytree(bundled / "python_backend_stubs" / PYTHON, python, dirs_exist_ok=True)
     for program in (environment.tritonserver, python / "triton_python_backend_stub"):
         program.chmod(0o755)
+    patches.apply(patches.TRITONSERVER, environment.tritonserver)
     native.build_all(environment.backends, environment.site)
     _link_libraries(environment)
     (root / "stamp").write_text(REQUIREMENTS.read_text())

@@ -2,19 +2,21 @@
 
 A version is first loaded next to the serving one, under a name of its own, where it must answer its golden requests.
 Then the served name is reloaded in place: Triton warms up the new version while the old one answers, switches
-atomically, and stays with the old one if that fails. There is no router in between, so requests pay nothing for it.
+atomically, and stays with the old one if that fails. `NAME--tensors` follows in the same way, and both are put back if
+either fails. There is no router in between, so requests pay nothing for it.
+A package's companions (a pipeline's members) have names of their own: they are loaded beside those that serve, and
+those of the package before stay loaded until the next move, so that its last requests end and a rollback loads nothing.
 Every method can be killed at any line and called again.
 """
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from shiplift.runtime.base.errors import ServerFailed, ShipliftError
-from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.names import TENSORS, serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.folders import scratch_folder
@@ -22,10 +24,11 @@ from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.companions import drop_models, load_companions
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
-from shiplift.runtime.serving.triton.repository import GOLDEN, install, retire
-from shiplift.runtime.serving.triton.served import note_served, served, served_version
+from shiplift.runtime.serving.triton.repository import GOLDEN, install_all, retire
+from shiplift.runtime.serving.triton.served import companions, note_companions, note_served, served, served_version
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -49,8 +52,8 @@ class LocalProduction:
             yield
 
     def lock_of(self, name: str) -> Path:
-        """The file that is locked while a served name moves."""
-        file = self._home / "locks" / name
+        """The file that is locked while a served name moves; what ends a name moves with it."""
+        file = self._home / "locks" / name.partition("--")[0]
         file.parent.mkdir(parents=True, exist_ok=True)
         return file
 
@@ -69,7 +72,7 @@ class LocalProduction:
         if state is None or (state.package.version, state.package.repository) != (package.version, package.repository):
             return False
         with TritonClient(self._machine.grpc) as client:
-            return client.versions(name) == [package.version]
+            return all(client.versions(name + ending) == [package.version] for ending in package.endings)
 
     def move(
         self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
@@ -94,11 +97,15 @@ class LocalProduction:
 
     def retire(self, model: str) -> None:
         """Unloads what was only needed for the move, and removes the files of versions that no longer serve."""
-        name = serving_name(model)
+        name, state = serving_name(model), served(Path(self._site.home), model)
+        unneeded = [_BESIDE, _BESIDE + TENSORS]
+        if state and not state.package.tensors:  # unlike the version before
+            unneeded.append(TENSORS)
         with TritonClient(self._machine.grpc) as client:
-            client.unload(name + _BESIDE)
-        shutil.rmtree(self.repository / (name + _BESIDE), ignore_errors=True)
-        retire(self.repository, name)
+            drop_models(client, self.repository, [name + ending for ending in unneeded])
+            self._retire_companions(client, model)
+        for served_name in (name, name + TENSORS):
+            retire(self.repository, served_name)
 
     def declare(
         self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
@@ -115,29 +122,50 @@ class LocalProduction:
 
     def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"loading version {package.version} beside the one that serves")
-        beside = name + _BESIDE
+        beside, home = name + _BESIDE, Path(self._site.home)
+        if package.companions:
+            note_companions(home, package.model, (*companions(home, package.model), *package.companions))
+        new = load_companions(client, tree, self.repository, package.companions)
         try:
-            install(tree, self.repository, source=name, name=beside)
-            client.load(beside)
+            install_all(tree, self.repository, source=name, name=beside)
+            for ending in package.endings:
+                client.load(beside + ending)
             check_package(client, beside, package, golden)
         except ShipliftError:
-            client.unload(beside)
-            shutil.rmtree(self.repository / beside, ignore_errors=True)
+            drop_models(client, self.repository, [*new, *(beside + ending for ending in package.endings)])
             raise
+
+    def _retire_companions(self, client: TritonClient, model: str) -> None:
+        home = Path(self._site.home)
+        state, known = served(home, model), companions(home, model)
+        kept = state.kept if state else ()
+        if unneeded := [companion for companion in known if companion not in kept]:
+            drop_models(client, self.repository, unneeded)
+            note_companions(home, model, (companion for companion in known if companion in kept))
 
     def _switch(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"moving {name} to version {package.version}")
-        config = self.repository / name / "config.pbtxt"
-        before = config.read_text() if config.is_file() else ""
+        names = [name + ending for ending in package.endings]
+        before = {served_name: self._config(served_name) for served_name in names}
         try:
-            install(tree, self.repository, source=name, name=name)
-            client.load(name)
-            if client.versions(name) != [package.version]:
-                raise ServerFailed(f"{name} serves {client.versions(name)} after the switch", do="Rerun the release.")
+            install_all(tree, self.repository, source=name, name=name)
+            for served_name in names:
+                self._load(client, served_name, package.version)
             check_package(client, name, package, golden)
         except ShipliftError:
-            self._restore(client, name, before)
+            for served_name in names:
+                self._restore(client, served_name, before[served_name])
             raise
+
+    def _config(self, name: str) -> str:
+        """The configuration that a served name has; empty if it has none."""
+        config = self.repository / name / "config.pbtxt"
+        return config.read_text() if config.is_file() else ""
+
+    def _load(self, client: TritonClient, name: str, version: int) -> None:
+        client.load(name)
+        if (versions := client.versions(name)) != [version]:
+            raise ServerFailed(f"{name} serves {versions} after the switch", do="Rerun the release.")
 
     def _restore(self, client: TritonClient, name: str, before: str) -> None:
         """Puts the previous configuration back, into the repository for a restart and into the server."""
@@ -145,8 +173,7 @@ class LocalProduction:
             write_atomically(self.repository / name / "config.pbtxt", before)
             client.load(name)
         else:
-            client.unload(name)
-            shutil.rmtree(self.repository / name, ignore_errors=True)
+            drop_models(client, self.repository, [name])
 
 
 def reload_stuck(site: Site, machine: Machine, name: str, *, timeout_s: float) -> None:
@@ -177,9 +204,11 @@ def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: floa
         if place:
             prepare(site, package)
             tree = ArtifactStore(site.artifacts_uri).fetch(package.repository, folder)
-            install(tree, place.repository, source=name, name=name)
-            place.load_again(name, timeout_s=timeout_s)
             with TritonClient(machine.grpc) as client:
+                load_companions(client, tree, place.repository, package.companions)
+                install_all(tree, place.repository, source=name, name=name)
+                for ending in package.endings:
+                    place.load_again(name + ending, timeout_s=timeout_s)
                 check_package(client, name, package, load_npz(tree / GOLDEN))
 
 

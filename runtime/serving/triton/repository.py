@@ -1,8 +1,9 @@
 """A Triton model repository on disk: the only place that knows how the bundled server's differs from NVIDIA's.
 
 A package is a tree `NAME/config.pbtxt`, `NAME/VERSION/model.onnx` (and `model.py` if the bundled server runs it in
-Python). The names of its warm-up data and labels contain the version, so that two versions fit in one model folder
-during a switch. Next to the model is `golden.npz`: requests and the answers they must get.
+Python). A model that takes text may have another one beside it, `NAME--tensors`. The names of its warm-up data and
+labels contain the version, so that two versions fit in one model folder during a switch. Next to the model is
+`golden.npz`: requests and the answers they must get.
 """
 
 import shutil
@@ -49,6 +50,20 @@ def write_package(
     Raises:
         StorageFull: no space is left.
     """
+    write_model(to, model, onnx_folder, server, example=example, backend=backend)
+    (to / GOLDEN).write_bytes(dump_npz(golden))
+    return to
+
+
+def write_model(
+    to: Path, model: ModelDescription, onnx_folder: Path | None, server: ServerKind, *, example: Arrays,
+    backend: Path | None = None,
+) -> None:  # fmt: skip
+    """Writes one model of a package, as `write_package` does.
+
+    Raises:
+        StorageFull: no space is left.
+    """
     folder = to / model.name
     version = folder / str(model.version)
     version.mkdir(parents=True)
@@ -62,11 +77,9 @@ def write_package(
         name = f"labels.{model.version}.txt"
         (folder / name).write_text("\n".join(model.serving.labels) + "\n")
         model = replace(model, labels_file=name)
-    if how := model.serving.warm_up:
+    if (how := model.serving.warm_up) and not model.signature.streamed:  # such a model warms itself up
         model = replace(model, warmups=_write_warmups(folder, model, example, how))
     (folder / "config.pbtxt").write_text(render(model_config(model, server)))
-    (to / GOLDEN).write_bytes(dump_npz(golden))
-    return to
 
 
 def _write_backend(version: Path, model: ModelDescription) -> None:
@@ -93,10 +106,22 @@ def install(package: Path, repository: Path, *, source: str, name: str) -> None:
     partial.replace(to / "config.pbtxt")
 
 
+def install_all(package: Path, repository: Path, *, source: str, name: str) -> None:
+    """Puts every model of a fetched package into a server's repository; what ends its name comes after `name` there."""
+    for model in _models(package, source):
+        install(package, repository, source=model.name, name=name + model.name.removeprefix(source))
+
+
+def _models(package: Path, source: str) -> list[Path]:
+    """The folders of a package's models: the one that is served under its name, and those beside it."""
+    return [package / source, *sorted(package.glob(f"{source}--*"))]
+
+
 def reconfigure(package: Path, model: str, config: ServingConfig, late_after_ms: float = 0.0) -> None:
     """Gives a fetched package another serving configuration (`config.retuned`)."""
-    file = package / model / "config.pbtxt"
-    file.write_text(retuned(file.read_text(), config, late_after_ms))
+    for folder in _models(package, model):
+        file = folder / "config.pbtxt"
+        file.write_text(retuned(file.read_text(), config, late_after_ms))
 
 
 def retire(repository: Path, name: str) -> None:

@@ -1,6 +1,10 @@
-"""What each name serves on a machine: written after every move of production, and read by whoever asks about it."""
+"""What each name serves on a machine: written after every move of production, and read by whoever asks about it.
 
-from collections.abc import Iterator
+Beside it is what was put into the server for a name, noted before that happens, so that a kill leaves nothing unknown.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,9 +17,15 @@ from shiplift.runtime.records.serving import Package
 
 
 class Served(Record):
-    """What answers under a model's name."""
+    """What answers under a model's name; `former` are the companions of the package that answered before."""
 
     package: Package
+    former: tuple[str, ...] = ()
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """The companions that stay loaded: requests that the package before took may still be under way."""
+        return (*self.former, *self.package.companions)
 
 
 def served(home: Path, model: str) -> Served | None:
@@ -41,7 +51,27 @@ def every_served(home: Path) -> Iterator[Served]:
 
 def note_served(home: Path, package: Package) -> None:
     """Notes that production serves a package now."""
-    write_atomically(_file(home, package.model), Served(package=package).model_dump_json())
+    before = served(home, package.model)
+    moved = before is not None and before.package.companions != package.companions
+    former = () if before is None else before.package.companions if moved else before.former
+    write_atomically(_file(home, package.model), Served(package=package, former=former).model_dump_json())
+
+
+def companions(home: Path, model: str) -> tuple[str, ...]:
+    """Every companion that was put into the server for a model, in the order of loading."""
+    try:
+        return tuple(map(str, json.loads(_companions(home, model).read_text())))
+    except (FileNotFoundError, ValueError):  # none ever, or cut off by a crash of the machine
+        return ()
+
+
+def note_companions(home: Path, model: str, names: Iterable[str]) -> None:
+    """Notes all companions that are, or are about to be, in the server for a model."""
+    write_atomically(_companions(home, model), json.dumps(list(dict.fromkeys(names))))
+
+
+def _companions(home: Path, model: str) -> Path:
+    return home / "production" / "companions" / f"{serving_name(model)}.json"
 
 
 def _file(home: Path, model: str) -> Path:

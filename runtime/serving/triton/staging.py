@@ -27,10 +27,11 @@ from shiplift.runtime.records.serving import (
     Staged,
 )
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.companions import load_companions
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
-from shiplift.runtime.serving.triton.repository import GOLDEN, install
+from shiplift.runtime.serving.triton.repository import GOLDEN, install, install_all
 from shiplift.runtime.serving.triton.server import Features, start_private
 from shiplift.runtime.spec.serving import Rollout, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -62,10 +63,11 @@ class LocalStaging:
         try:
             write_atomically(self._state, server.process.model_dump_json())
             tree = self._store.fetch(package.repository, self.folder / "package")
-            install(tree, server.repository, source=name, name=name)
+            install_all(tree, server.repository, source=name, name=name)
             with TritonClient(server.grpc) as client:
                 progress("loading and warming the model")
-                seconds = client.load(name)
+                load_companions(client, tree, server.repository, package.companions)
+                seconds = sum(client.load(name + ending) for ending in package.endings)
                 golden = load_npz(tree / GOLDEN)
                 check_package(client, name, package, golden)
         except BaseException:
@@ -87,8 +89,10 @@ class LocalStaging:
         prepare(self._site, package)
         name = serving_name(package.model)
         tree = self._store.fetch(package.repository, self.folder / "beside")
-        install(tree, Path(_server(deployment).repository), source=name, name=name + _BESIDE)
+        repository = Path(_server(deployment).repository)
+        install(tree, repository, source=name, name=name + _BESIDE)
         with TritonClient(deployment.endpoint.grpc) as client:
+            load_companions(client, tree, repository, package.companions)
             client.load(name + _BESIDE)
         yield Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
 

@@ -13,8 +13,9 @@ from benchmarks.scaling.control import Hpa, Outcome, Policy, serve
 from benchmarks.scaling.fleet import Fleet, Floats
 from benchmarks.scaling.load_test import load_report
 from benchmarks.scaling.monitoring import Prometheus
-from benchmarks.scaling.profile import DEFAULT, Profile, load, spread
+from benchmarks.scaling.profile import DEFAULT, Profile, load
 from benchmarks.scaling.traces import Trace, catalogue, from_file, generated
+from shiplift.runtime.planning.measured import spread
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.serving.scaling.burst import burst_of
 from shiplift.runtime.serving.scaling.capacity import capacity

@@ -69,3 +69,10 @@ def test_files_that_are_not_what_was_admitted_are_not_loaded(bench: Bench) -> No
             blob.write_bytes(b"swapped")
     with pytest.raises(ArtifactCorrupt):
         bench.export(version)
+
+
+def test_a_graph_that_fails_has_no_code_of_its_own_to_fall_back_to(bench: Bench) -> None:
+    (bench.folder / "model.onnx").write_bytes(b"not a model")
+    contract = Contract(signature=signature(), example=bench.store.put_bytes(dump_npz({"input": EXAMPLE})))
+    with pytest.raises(ExportFailed, match="does not load"):
+        export(site(bench.home), bench.version(), contract, Conversion(timeout_s=60, fallback="python"))

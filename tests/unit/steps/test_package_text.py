@@ -108,6 +108,33 @@ def test_a_text_package_takes_texts_and_brings_its_tokenizer(bench: TextBench, t
     assert alone.stdout.strip() == str(version / "tokenizers" / "__init__.py")
 
 
+@pytest.mark.parametrize("engine", ["onnxruntime", "openvino"])
+def test_the_graph_behind_the_texts_is_a_model_beside_it_with_golden_requests_of_its_own(
+    bench: TextBench, tmp_path: Path, engine: str
+) -> None:
+    serving = Serving(tensors=True, labels=("short", "long"))
+    (built,) = bench.package(offered(bench, engine), serving=serving).packages
+    assert built.tensors == bench.exported().signature
+    tree = bench.store.fetch(built.repository, tmp_path / "tree")
+    name, beside = sorted(path.name for path in tree.iterdir() if path.is_dir())
+    assert beside == name + "--tensors"
+    config = parse((tree / beside / "config.pbtxt").read_text())
+    assert (config.name, config.backend) == (beside, engine)
+    assert [(entry.name, list(entry.dims)) for entry in config.input] == [("input_ids", [-1]), ("attention_mask", [-1])]
+    assert (tree / beside / "7" / "model.onnx").read_bytes() == bench.file.read_bytes()
+    golden = load_npz(tree / GOLDEN)
+    ids, mask = (golden[f"graph/input/{key}"] for key in ("input_ids", "attention_mask"))
+    assert ids.shape == mask.shape == (8, mask.sum(axis=1).max())
+    tokens = mask.sum(axis=1) + np.min(ids * mask, axis=1)  # what the graph computes
+    np.testing.assert_allclose(golden["graph/output/probabilities"][:, 1], 0.125 * tokens, rtol=1e-6)
+    assert {key for key in golden if not key.startswith("graph/")} == {"input/input", "output/label", "output/score"}
+
+
+def test_only_a_model_of_texts_has_a_graph_behind_it(tmp_path: Path) -> None:
+    with pytest.raises(SpecInvalid, match=r"`serving.tensors` is for models that take text"):
+        Bench(tmp_path).package(serving=Serving(tensors=True))
+
+
 @pytest.mark.parametrize("target", [Target(server="nvidia"), Target(accelerator="nvidia", server="nvidia")])
 def test_a_target_that_cannot_serve_text_is_refused(bench: TextBench, target: Target) -> None:
     with pytest.raises(SpecInvalid, match="can't serve a model that takes text"):

@@ -9,7 +9,7 @@ Envoy Gateway: the Gateway API has no stable field for either.
 import math
 from collections.abc import Collection, Mapping
 
-from shiplift.runtime.base.names import dns_name, serving_name
+from shiplift.runtime.base.names import TENSORS, dns_name, serving_name
 from shiplift.runtime.records.site import Cluster, GatewayRef
 from shiplift.runtime.serving.kubernetes.objects.activator import ACTIVATOR, groups_behind
 from shiplift.runtime.serving.kubernetes.objects.ingress import ingresses
@@ -126,12 +126,13 @@ def routes(
     def http(**matches: list[Object]) -> Object:
         return {**matches, "backendRefs": backends(HTTP), "timeouts": timeouts}
 
-    path = {"path": {"type": "PathPrefix", "value": f"/v2/models/{serving_name(model)}"}}
+    prefix = f"/v2/models/{serving_name(model)}"
+    paths: list[Object] = [{"path": {"type": "PathPrefix", "value": prefix + end}} for end in ("", TENSORS)]
     hosts = hostnames(model, cluster)
     return [
         route("GRPCRoute", "grpc", {"backendRefs": backends(GRPC)}, hosts=hosts),
         route("HTTPRoute", "http", http(), hosts=hosts),
-        route("HTTPRoute", "http", http(matches=[path]), suffix="-path"),
+        route("HTTPRoute", "http", http(matches=paths), suffix="-path"),
     ]
 
 

@@ -6,7 +6,7 @@ models share a host for HTTP, told apart by path. All gRPC requests have the sam
 
 import math
 
-from shiplift.runtime.base.names import dns_name, serving_name
+from shiplift.runtime.base.names import TENSORS, dns_name, serving_name
 from shiplift.runtime.records.site import IngressRef
 from shiplift.runtime.serving.kubernetes.objects.names import Object
 
@@ -21,15 +21,19 @@ def grpc_host(model: str, ingress: IngressRef) -> str:
     return f"{dns_name(model)}.{ingress.host}"
 
 
+def _path(path: str, service: str, port: str) -> Object:
+    backend = {"service": {"name": service, "port": {"name": port}}}
+    return {"path": path, "pathType": "Prefix", "backend": backend}
+
+
 def ingresses(model: str, ingress: IngressRef, metadata: Object, *, timeout_s: float) -> list[Object]:
     """The Ingresses of a model's front Service, for HTTP and for gRPC; requests may take `timeout_s` seconds."""
     seconds = str(math.ceil(timeout_s))
     waits = {f"{_NGINX}proxy-read-timeout": seconds, f"{_NGINX}proxy-send-timeout": seconds}
     tensors = {**waits, f"{_NGINX}proxy-body-size": "0"}  # a request has no limit but Triton's own
 
-    def of(suffix: str, host: str, path: str, port: str, notes: dict[str, str]) -> Object:
+    def of(suffix: str, host: str, paths: list[str], port: str, notes: dict[str, str]) -> Object:
         name = metadata["name"]
-        backend = {"service": {"name": name, "port": {"name": port}}}
         tls = [{"hosts": [host], "secretName": ingress.tls_secret}] if ingress.tls_secret else []
         annotations = {**metadata["annotations"], **notes, **ingress.annotations}
         return {
@@ -39,13 +43,12 @@ def ingresses(model: str, ingress: IngressRef, metadata: Object, *, timeout_s: f
             "spec": {
                 "ingressClassName": ingress.class_name,
                 **({"tls": tls} if tls else {}),
-                "rules": [
-                    {"host": host, "http": {"paths": [{"path": path, "pathType": "Prefix", "backend": backend}]}}
-                ],
+                "rules": [{"host": host, "http": {"paths": [_path(path, name, port) for path in paths]}}],
             },
         }
 
+    prefix = f"/v2/models/{serving_name(model)}"
     return [
-        of("", ingress.host, f"/v2/models/{serving_name(model)}", "http", tensors),
-        of(".grpc", grpc_host(model, ingress), _GRPC_PATH, "grpc", {**tensors, f"{_NGINX}backend-protocol": "GRPC"}),
+        of("", ingress.host, [prefix, prefix + TENSORS], "http", tensors),
+        of(".grpc", grpc_host(model, ingress), [_GRPC_PATH], "grpc", {**tensors, f"{_NGINX}backend-protocol": "GRPC"}),
     ]

@@ -104,6 +104,19 @@ def test_without_a_stack_the_error_says_how_to_start_one(shiplift: Shiplift, wor
     assert not (tmp_path / "home").exists()
 
 
+def test_a_pipeline_whose_members_are_profiled_is_planned_without_a_stack(shiplift: Shiplift, tmp_path: Path) -> None:
+    (tmp_path / "pipeline.yaml").write_text(STATIC)
+    profiles = tmp_path / "profiles.yaml"
+    profiles.write_text("members: {encode: [{batch_ms: {1: 4}}], classify: [{batch_ms: {1: 1}}]}")
+    words = ("pipeline", "plan", tmp_path / "pipeline.yaml", "--profiles", profiles, "--rate", "50")
+    done = shiplift(*words, "--p99-ms", "40", "--json", home=tmp_path / "home")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {member["name"] for member in json.loads(done.stdout)["members"]} == {"encode", "classify"}
+    refused = shiplift(*words, "--p99-ms", "3", home=tmp_path / "home")
+    assert (refused.returncode, refused.stdout) == (56, "")
+    assert "no plan: no settings hold a p99 of 3 ms at 50/s" in refused.stderr
+
+
 def test_with_json_an_error_is_one_line_of_json(shiplift: Shiplift, tmp_path: Path) -> None:
     done = shiplift("status", "digits", "--json", home=tmp_path)
     (line,) = done.stdout.splitlines()

@@ -10,6 +10,7 @@ import pytest
 from shiplift.pipelines.engines import inference
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.model.tensors import dump_npz
+from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 
 def test_a_request_is_read_from_npz_or_json(tmp_path: Path) -> None:
@@ -31,7 +32,10 @@ def test_a_request_that_is_neither_is_refused(tmp_path: Path, text: str) -> None
 
 def test_arrays_are_matched_to_inputs_by_name_and_a_single_one_by_itself(tmp_path: Path) -> None:
     zeros, ones = np.zeros(1), np.ones(1)
-    assert inference.matched({"": zeros}, ["x"], tmp_path) == {"x": zeros}
-    assert inference.matched({"b": ones, "a": zeros, "c": zeros}, ["a", "b"], tmp_path) == {"a": zeros, "b": ones}
+    x, a, b = (TensorSpec(name=name, datatype="FP32", shape=(-1,)) for name in "xab")
+    option = TensorSpec(name="option", datatype="FP32", shape=(-1,), optional=True)
+    assert inference.matched({"": zeros}, Signature(inputs=(x, option), outputs=()), tmp_path) == {"x": zeros}
+    both = Signature(inputs=(a, b), outputs=())
+    assert inference.matched({"b": ones, "a": zeros, "c": zeros}, both, tmp_path) == {"a": zeros, "b": ones}
     with pytest.raises(DataInvalid, match="has no b; the model's inputs are a, b"):
-        inference.matched({"a": zeros}, ["a", "b"], tmp_path)
+        inference.matched({"a": zeros}, both, tmp_path)

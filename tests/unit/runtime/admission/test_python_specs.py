@@ -41,3 +41,9 @@ def test_the_site_may_refuse_python_whatever_the_spec_says() -> None:
     policy.check(SitePolicy(), spec)
     with pytest.raises(PolicyRefused, match=r"admission\.python is 'sandbox', `policy\.python` allows refuse"):
         policy.check(SitePolicy(python=("refuse",)), spec)
+
+
+def test_a_fallback_to_the_model_s_own_code_needs_the_word_that_admits_it() -> None:
+    with pytest.raises(SpecInvalid, match=r"with `admission\.python: sandbox`"):
+        parse("export: {fallback: python}")
+    assert parse("{export: {fallback: python}, admission: {python: sandbox}}").export.fallback == "python"

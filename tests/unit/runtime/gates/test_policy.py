@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from shiplift.runtime.gates import policy, quality
 from shiplift.runtime.gates.quality import parity_check, score_check
+from shiplift.runtime.records.measurement import Streaming
 from shiplift.runtime.records.precision import AuthorMetric, Slice
 from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored
@@ -217,6 +218,35 @@ def test_each_limit_fails_its_own_check(slo: Slo, failing: set[str]) -> None:
     assert all(explained(check) for check in checks.values())
 
 
+STREAMING = Streaming(
+    ttft_p50_ms=20, ttft_p99_ms=50, inter_token_p50_ms=4, inter_token_p99_ms=9, tokens_per_s=300
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("slo", "failing"),
+    [
+        (Slo(), set()),
+        (Slo(ttft_p99_ms=50, tokens_per_s=300), set()),
+        (Slo(ttft_p99_ms=49), {"time to first token"}),
+        (Slo(tokens_per_s=301), {"tokens"}),
+    ],
+)
+def test_streamed_answers_are_judged_by_their_first_token_and_their_rate(slo: Slo, failing: set[str]) -> None:
+    checks = named(policy.load_checks(load_report(point(streaming=STREAMING)), slo))
+    assert list(checks) == ["p99", "throughput", "time to first token", "tokens", "failures", "memory"]
+    assert {name for name, check in checks.items() if check.verdict is FAIL} == failing
+    assert (checks["time to first token"].measured, checks["tokens"].measured) == (50, 300)
+    assert all(explained(check) for check in checks.values())
+
+
+def test_a_limit_on_tokens_decides_nothing_about_a_model_that_does_not_stream() -> None:
+    checks = named(policy.load_checks(load_report(), Slo(ttft_p99_ms=1, tokens_per_s=1)))
+    for name in ("time to first token", "tokens"):
+        assert (checks[name].verdict, checks[name].measured) == (INCONCLUSIVE, None)
+        assert "the model does not stream" in checks[name].reason
+
+
 @pytest.mark.parametrize(("failures", "allowed", "verdict"), [(0, 0, PASS), (1, 0, FAIL), (3, 3, PASS), (4, 3, FAIL)])
 def test_failed_requests_are_counted_against_what_is_allowed(failures: int, allowed: int, verdict: Outcome) -> None:
     checks = named(policy.load_checks(load_report(failures=failures), Slo(failures=allowed)))
@@ -407,7 +437,7 @@ def ruled(metric: str, how: Any, limit: Any, **more: Any) -> Check:
     """The one check that a rule gives on a release with everything measured."""
     rule = Rule(metric=metric, comparison=how, limit=limit, **more)
     measured = load_report(
-        point(4), point(16, 3000, 40), comparison=comparison(p99_ratio=1.2), max_rate_per_s=900.0,
+        point(4), point(16, 3000, 40, streaming=STREAMING), comparison=comparison(p99_ratio=1.2), max_rate_per_s=900.0,
         open_points=(point(0, 500, 30, rate_per_s=500.0),),
     )  # fmt: skip
     given_ = policy.evidence_of(exported(), deployment(slices=PARTS), measured, champion())
@@ -423,6 +453,10 @@ def ruled(metric: str, how: Any, limit: Any, **more: Any) -> Check:
         ("p99_ms", "<=", 10, "concurrency=4", PASS, 10),
         ("p95_ms", "<=", 10, "concurrency=7", INCONCLUSIVE, None),
         ("open_p99_ms", "<=", 30, "", PASS, 30),
+        ("ttft_p99_ms", "<=", "0.05 s", "", PASS, 50),
+        ("inter_token_p99_ms", "<=", 8, "", FAIL, 9),
+        ("tokens_per_s", ">=", 300, "concurrency=16", PASS, 300),
+        ("tokens_per_s", ">=", 1, "concurrency=4", INCONCLUSIVE, None),
         ("throughput_per_s", ">=", 2000, "", PASS, 3000),
         ("throughput_per_s", ">=", "200000/min", "", FAIL, 3000),
         ("max_rate_per_s", ">=", 1000, "", FAIL, 900),

@@ -13,9 +13,11 @@ from shiplift.runtime.measure.requests import (
     fitting,
     lengths,
     recorded,
+    shortened,
     synthetic,
     with_lengths,
 )
+from shiplift.runtime.model.generation.signature import ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.serving import Package, Padding
 from shiplift.runtime.records.tensor import Signature
@@ -91,6 +93,37 @@ def test_generated_requests_look_like_the_example() -> None:
     assert all(sample["input"].min() >= 0 and sample["input"].max() <= 7 for sample in samples)
     again = synthetic(example, signature(), Load())
     assert [sample["input"].tolist() for sample in samples] == [sample["input"].tolist() for sample in again]
+
+
+def test_prompts_are_the_example_s_and_ask_for_as_many_tokens_as_the_spec_says() -> None:
+    example = {
+        "prompt": np.array([["a"], ["b"]], object), "max_tokens": np.array([[8], [8]], np.int32),
+        "temperature": np.zeros((2, 1), np.float32),
+    }  # fmt: skip
+    samples = synthetic(example, SIGNATURE, Load(tokens=17))
+    assert [{name: array.tolist() for name, array in sample.items()} for sample in samples] == [
+        {"prompt": [prompt], "max_tokens": [17], "temperature": [0.0]} for prompt in "ab"
+    ]
+
+
+def test_prompts_ask_for_no_more_tokens_than_the_context_has_room_for() -> None:
+    example = {"prompt": np.array([["a"], ["b"]], object), "temperature": np.zeros((2, 1), np.float32)}
+    room = np.array([[9], [40]], np.int32)
+    samples = synthetic(example, SIGNATURE, Load(tokens=17), room)
+    assert [sample["max_tokens"].tolist() for sample in samples] == [[9], [17]]
+    assert "as many as fit, 9 after the longest" in shortened({ROOM: room}, Load(tokens=17))
+    assert not shortened({ROOM: room}, Load(tokens=9))
+    assert not shortened({}, Load(tokens=17))
+
+
+def test_logged_prompts_may_leave_options_out() -> None:
+    texts = np.array([["a"], ["b"]], object)
+    samples = recorded(dump_npz({"prompt": texts, "seed": np.array([[1], [2]])}), "r.npz", SIGNATURE)
+    assert [{name: array.tolist() for name, array in sample.items()} for sample in samples] == [
+        {"prompt": ["a"], "seed": [1]}, {"prompt": ["b"], "seed": [2]},
+    ]  # fmt: skip
+    with pytest.raises(DataInvalid, match="input 'prompt' is missing"):
+        recorded(dump_npz({"seed": np.array([[1]])}), "r.npz", SIGNATURE)
 
 
 def test_lengths_follow_their_distribution_and_agree_where_it_is_the_same() -> None:

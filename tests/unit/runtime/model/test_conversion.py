@@ -218,3 +218,29 @@ def test_a_booster_answers_in_onnx_as_it_does_itself(tmp_path: Path, objective: 
     assert list(got) == list(answers) == (["variable"] if objective == "regression" else ["label", "probabilities"])
     for name, wanted_ in answers.items():
         np.testing.assert_allclose(got[name], wanted_, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["SVC", "LinearSVC", "RidgeClassifier", "SGDClassifier", "a pipeline"])
+def test_a_classifier_without_probabilities_answers_labels_alone(tmp_path: Path, kind: str) -> None:
+    """skl2onnx adds scores, which the model itself does not answer."""
+    import mlflow.sklearn
+    from sklearn.datasets import load_digits
+    from sklearn.linear_model import RidgeClassifier, SGDClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+    from sklearn.svm import SVC, LinearSVC
+
+    kinds = {
+        "SVC": SVC(), "LinearSVC": LinearSVC(), "RidgeClassifier": RidgeClassifier(), "SGDClassifier": SGDClassifier(),
+        "a pipeline": make_pipeline(StandardScaler(), LinearSVC()),
+    }  # fmt: skip
+    data = load_digits()
+    rows = (data.data / 16).astype(np.float32)[:300]
+    model = kinds[kind].fit(rows, data.target[:300])
+    mlflow.sklearn.save_model(model, str(tmp_path / "model"), pip_requirements=[])
+    original = loaders.load(tmp_path / "model", "sklearn", (tensor("input", -1, 64),), (), tabular=False)
+    onnx.save(original.to_onnx({"input": rows}, 20, tmp_path), tmp_path / "made.onnx")
+    answers = original.answer({"input": rows})
+    got = onnx_models.answer(onnx_models.session(tmp_path / "made.onnx"), {"input": rows})
+    assert list(got) == list(answers) == ["label"]
+    np.testing.assert_array_equal(got["label"], answers["label"])

@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.model import tensors
-from shiplift.runtime.model.tensors import as_input, batch_of, datatype, dump_npz, fits, load_npz, numpy_type
+from shiplift.runtime.model.tensors import (
+    as_input,
+    batch_of,
+    datatype,
+    dump_npz,
+    fits,
+    inputs_in,
+    load_npz,
+    numpy_type,
+)
+from shiplift.runtime.records.tensor import Signature, TensorSpec
 from tests.unit.examples import tensor
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=6)
@@ -187,3 +197,13 @@ def test_a_batch_has_the_first_samples_again_and_again(samples: int, size: int) 
     got = batch_of({"x": np.arange(samples), "y": np.arange(samples) * 10}, size)
     assert got["x"].tolist() == [at % samples for at in range(size)]
     assert got["y"].tolist() == [at % samples * 10 for at in range(size)]
+
+
+def test_only_optional_inputs_may_be_missing_from_a_reference() -> None:
+    option = TensorSpec(name="option", datatype="FP32", shape=(-1,), optional=True)
+    both = Signature(inputs=(tensor("x", -1), option), outputs=())
+    ones, twos = np.ones(1), np.full(1, 2.0)
+    assert inputs_in({"input/x": ones, "output/y": twos}, both) == {"x": ones}
+    assert inputs_in({"input/x": ones, "input/option": twos}, both) == {"x": ones, "option": twos}
+    with pytest.raises(KeyError):
+        inputs_in({"input/option": twos}, both)

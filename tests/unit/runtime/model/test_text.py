@@ -179,6 +179,13 @@ def test_a_text_pipeline_takes_one_text_per_sample(tmp_path: Path) -> None:
     assert model.flavor == "transformers"
 
 
+def test_only_a_pipeline_that_continues_texts_generates(tmp_path: Path) -> None:
+    model = read_model(logged(tmp_path, "TextGenerationPipeline", task="text-generation"))
+    assert model.generates
+    assert [(spec.name, spec.datatype, spec.shape) for spec in model.signature.inputs] == [("input", "BYTES", (-1, 1))]
+    assert not read_model(logged(tmp_path, "TextClassificationPipeline")).generates
+
+
 PAIR_SIGNATURE = '[{"type": "string", "name": "text_pair"}, {"type": "string", "name": "text"}]'
 
 
@@ -233,7 +240,7 @@ def test_a_cross_encoder_that_mlflow_would_load_as_a_sentence_encoder_is_refused
     ("kind", "more", "reason"),
     [
         ("QuestionAnsweringPipeline", {"task": "question-answering"}, "transformers 5 has no pipeline any more"),
-        ("TextGenerationPipeline", {"task": "text-generation"}, "'text-generation': models that generate text are not"),
+        ("Text2TextGenerationPipeline", {"task": "translation"}, "'translation': of the models that generate text"),
         ("ObjectDetectionPipeline", {"task": "object-detection"}, "task is 'object-detection'; released ones are"),
         ("TextClassificationPipeline", {"peft_adaptor": "peft"}, "a PEFT adapter"),
     ],

@@ -87,25 +87,35 @@ def test_a_small_model_is_not_quantized_by_nncf(bench: Bench) -> None:
     assert "NNCF" not in {each.method for each in ladder.candidates}
 
 
-def test_where_bf16_is_as_fast_a_transformer_is_not_quantized_by_nncf_and_a_note_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_bf16_wins_a_transformer_is_not_quantized_and_a_note_says_so(tmp_path: Path) -> None:
+    arrays = {"input": Bench(tmp_path, normed=True).inputs}
+    validation = Validation(metric=None, asked=arrays, reference={})
+    target = Target(precisions=("fp32", "bf16", "int8"))
+    for wins, kinds in (("", {"int8 static", "int8 dynamic"}), ("bf16 is 4.2x as fast", set())):
+        folder = tmp_path / (wins or "slow")
+        folder.mkdir()
+        made = builder(Bench(folder, normed=True), target=target)
+        jobs, later, notes = made._jobs(validation, arrays, Evaluation(), wins)
+        assert {job.kind for job in jobs} == kinds
+        assert later == []
+        assert any(note.startswith("int8 was not built: bf16 is 4.2x as fast") for note in notes) is bool(wins)
+
+
+def test_where_bf16_wins_our_own_calibration_waits_for_nncf(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nncf_graphs, "SMALLEST_BYTES", 0)
-    bench = Bench(tmp_path, normed=True)
     arrays = {"input": bench.inputs}
     validation = Validation(metric=None, asked=arrays, reference={})
-    for precisions, tried in ((("fp32", "int8"), True), (("fp32", "bf16", "int8"), False)):
-        made = builder(bench, "-".join(precisions), target=Target(precisions=precisions))
-        jobs, notes = made._jobs(validation, arrays, Evaluation())
-        assert ("int8 nncf" in {job.kind for job in jobs}) is tried
-        assert any("NNCF was not built" in note for note in notes) is not tried
+    made = builder(bench, target=Target(precisions=("fp32", "bf16", "int8")))
+    jobs, later, _ = made._jobs(validation, arrays, Evaluation(), "bf16 is 4.2x as fast")
+    assert [job.kind for job in jobs] == ["int8 nncf"]
+    assert [job.kind for job in later] == ["int8 static"]
 
 
 def test_without_calibration_data_there_is_no_fp8_either(bench: Bench) -> None:
     target = H200.model_copy(update={"precisions": ("fp32", "int8", "fp8")})
     validation = Validation(metric=None, asked={"input": bench.inputs}, reference={})
-    jobs, notes = builder(bench, target=target)._jobs(validation, None, Evaluation())
-    assert jobs == []
+    jobs, later, notes = builder(bench, target=target)._jobs(validation, None, Evaluation(), "")
+    assert jobs == later == []
     assert notes == [f"{precision} was not built: no calibration data were logged" for precision in ("int8", "fp8")]
 
 

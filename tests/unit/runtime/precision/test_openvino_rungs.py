@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from shiplift.runtime.base.errors import QuantizeFailed
 from shiplift.runtime.host.processor import cpu_flags
 from shiplift.runtime.model import onnx_models, openvino_models
-from shiplift.runtime.precision import openvino_rungs, selection
+from shiplift.runtime.precision import nncf_graphs, openvino_rungs, selection, timing
 from shiplift.runtime.precision.evaluation import Validation
 from shiplift.runtime.precision.timing import Run
 from shiplift.runtime.records.precision import Built
@@ -67,6 +67,46 @@ def test_a_target_with_one_engine_keeps_nothing_of_the_other(tmp_path: Path) -> 
     assert fp32.dropped == "target local-cpu has `engine: openvino`"
 
 
+def test_where_bf16_wins_fp32_is_not_scored_on_openvino_and_only_a_faster_int8_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not HAS_BF16:
+        pytest.skip("this processor does not compute in bf16")
+    monkeypatch.setattr(nncf_graphs, "SMALLEST_BYTES", 0)
+    monkeypatch.setattr(timing, "speedup", lambda *_: 4.2)
+    ladder = builder(Bench(tmp_path), target=Target(precisions=("fp32", "bf16", "int8"))).build()
+    methods = {(each.engine, each.precision): each.method for each in ladder.candidates}
+    assert methods["onnxruntime", "int8"] == "NNCF"
+    dropped = {(each.engine, each.precision): each.dropped for each in ladder.candidates}
+    why = "not tried: bf16 on OpenVINO is within the accuracy budget and 4.2x as fast as fp32"
+    assert dropped["openvino", "fp32"] == why
+
+
+def test_our_own_calibration_is_built_after_all_if_nncf_s_graph_loses_too_much(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not HAS_BF16:
+        pytest.skip("this processor does not compute in bf16")
+
+    def fails(*_: Any, **__: Any) -> Path:
+        raise QuantizeFailed("NNCF has no quantizer for it", do="")
+
+    monkeypatch.setattr(nncf_graphs, "SMALLEST_BYTES", 0)
+    monkeypatch.setattr(nncf_graphs, "quantize", fails)
+    monkeypatch.setattr(timing, "speedup", lambda *_: 4.2)
+    ladder = builder(Bench(tmp_path), target=Target(precisions=("fp32", "bf16", "int8"))).build()
+    methods = {each.method for each in ladder.candidates if each.precision == "int8"}
+    assert "static minmax, per channel" in methods
+
+
+def test_bf16_that_is_hardly_faster_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "speedup", lambda *_: 1.1)
+    ladder = builder(Bench(tmp_path), target=Target(precisions=("fp32", "bf16", "int8"))).build()
+    by = {candidate.variant: candidate for candidate in ladder.candidates}
+    assert by["openvino-fp32"].score == 1.0
+    assert by["onnxruntime-int8"].method.startswith("static")
+
+
 def scored(file: Path, inputs: Any, precision: Any = "fp32") -> Built:
     """The only candidate of a model, without labels."""
     asked = {"x": inputs}
@@ -74,7 +114,7 @@ def scored(file: Path, inputs: Any, precision: Any = "fp32") -> Built:
     run, target = Run(file=file, outputs=("y",)), Target(precisions=(precision,))
     signature = Signature(inputs=(tensor("x", -1, 4),), outputs=(tensor("y", -1, 2),))
     validation = Validation(metric=None, asked=asked, reference=reference)
-    ((candidate, _),) = openvino_rungs.scored([Built(precision="fp32")], {0: run}, target, signature, validation)
+    ((candidate, _),) = openvino_rungs.scored([Built(precision="fp32")], {0: run}, target, signature, validation, {})
     return candidate
 
 
@@ -87,13 +127,13 @@ def test_an_operator_that_openvino_lacks_is_the_reason(tmp_path: Path) -> None:
 def test_int8_without_a_calibrated_file_is_left_out_with_the_reason(tmp_path: Path) -> None:
     file = model([helper.make_node("Relu", ["x"], ["y"])], {}, tmp_path / "model.onnx")
     candidate = scored(file, np.ones((2, 4), np.float32), "int8")
-    assert candidate.dropped == "OpenVINO runs int8 from a calibrated file, and none could be built"
+    assert candidate.dropped == "OpenVINO runs int8 from a calibrated file, and there is none"
 
 
 def test_texts_are_not_for_openvino() -> None:
     signature = Signature(inputs=(tensor("t", -1, datatype="BYTES"),), outputs=(tensor("y", -1, 2),))
     validation = Validation(metric=None, asked={}, reference={})
-    answers = openvino_rungs.scored([], {}, Target(precisions=("fp32",)), signature, validation)
+    answers = openvino_rungs.scored([], {}, Target(precisions=("fp32",)), signature, validation, {})
     assert [(built.dropped, run) for built, run in answers] == [("OpenVINO does not serve texts", None)]
 
 

@@ -18,6 +18,7 @@ def rule(text: str) -> str:
         ("memory_mb", "2 GiB", 2048),
         ("memory_mb", "1048576 B", 1),
         ("p99_worse_percent", "5 %", 5),
+        ("ttft_p99_ms", "0.5 s", 500),
         ("score_worse", '"0.01"', 0.01),
     ],
 )
@@ -27,8 +28,9 @@ def test_a_limit_is_in_its_metric_s_unit_whatever_it_was_written_in(metric: str,
 
 
 def test_a_rate_may_be_by_the_minute() -> None:
-    spec = parse(rule("metric: throughput_per_s, comparison: '>=', limit: 6000 requests/min"))
-    assert spec.policy.rules[0].limit == pytest.approx(100)
+    for limit in ("metric: throughput_per_s, comparison: '>=', limit: 6000 requests/min",
+                  "metric: tokens_per_s, comparison: '>=', limit: 6000 tokens/min"):  # fmt: skip
+        assert parse(rule(limit)).policy.rules[0].limit == pytest.approx(100)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,7 @@ def test_a_rate_may_be_by_the_minute() -> None:
         ("metric: p99_ms, comparison: '<=', limit: .nan", "finite"),
         ("metric: p99_ms, comparison: '>=', limit: 40", "a smaller p99_ms is better: write `<=`"),
         ("metric: throughput_per_s, comparison: '<=', limit: 40", "a larger throughput_per_s is better"),
+        ("metric: tokens_per_s, comparison: '>=', limit: 5 requests/s", "tokens_per_s is a rate of tokens"),
         ("metric: p98_ms, comparison: '<=', limit: 40", "did you mean 'p9"),
         ("metric: memory_mb, comparison: '<=', limit: 40, slice: concurrency=4", "memory_mb has no slices"),
         ("metric: p99_ms, comparison: '<=', limit: 40, slice: busy", "write `concurrency=16` or `rate=200`"),

@@ -10,41 +10,59 @@ static Error *read_buckets(Model *model, const char *text) {
   while (*text) {
     char *end;
     int64_t bucket = strtoll(text, &end, 10);
-    if (end == text || (*end && *end != ',') || bucket <= last || model->bucket_count == BUCKETS_MOST)
+    if (end == text || (*end && *end != ',') || bucket <= last)
       return error_with(ERROR_INVALID_ARG, "parameter length_buckets is no rising list of lengths: '%s'", text);
+    if (model->bucket_count == BUCKETS_MOST) {
+      char most[16];
+      snprintf(most, sizeof most, "%d", BUCKETS_MOST);
+      return error_with(ERROR_INVALID_ARG, "parameter length_buckets has more than %s lengths", most);
+    }
     model->buckets[model->bucket_count++] = last = bucket;
     text = *end ? end + 1 : end;
   }
   return NULL;
 }
 
+/* Writes a whole number as an element of an integer type; false: the type can't hold it. */
+static bool write_whole(double number, int type, uint8_t *to) {
+  bool with_sign = type >= TYPE_INT8;
+  double span = (double) (UINT64_C(1) << (8 * SIZES[type] - 1)) * (with_sign ? 1 : 2);
+  if (!(number >= (with_sign ? -span : 0) && number < (type == TYPE_BOOL ? 2 : span))) return false;
+  int64_t whole = with_sign ? (int64_t) number : (int64_t) (uint64_t) number;
+  return (with_sign ? (double) whole : (double) (uint64_t) whole) == number
+      && memcpy(to, &whole, SIZES[type]); /* little-endian: the low bytes come first */
+}
+
 /* Writes a number as an element of Triton's data type; false: it can't be one. Zero is the same bytes in every type. */
 static bool write_element(const char *text, int type, uint8_t *to) {
   char *end;
-  float single;
   double number = strtod(text, &end);
-  if (end == text || *end) return false;
+  float single = (float) number;
+  if (end == text || *end || number - number != 0) return false; /* neither infinite nor no number */
   if (number == 0) return true;
   if (type == TYPE_FP64) return memcpy(to, &number, sizeof number);
-  single = (float) number;
-  if (type == TYPE_FP32) return memcpy(to, &single, sizeof single);
-  if (type > TYPE_INT64) return false;
-  int64_t whole = (int64_t) number;
-  return (double) whole == number && memcpy(to, &whole, SIZES[type]); /* little-endian: the low bytes come first */
+  if (type == TYPE_FP32) return single - single == 0 && memcpy(to, &single, sizeof single);
+  return type <= TYPE_INT64 && write_whole(number, type, to);
 }
 
 /* Reads the buckets, which input is filled up with what, and which outputs are cut back. */
 static Error *read_lengths(Model *model, const char *config) {
   char key[600], text[512];
-  if (!parameter(config, "length_buckets", text, sizeof text)) return NULL;
+  bool pads = false;
+  if (!member(member(config, "parameters"), "length_buckets")) return NULL;
+  if (!parameter(config, "length_buckets", text, sizeof text))
+    return TRITONSERVER_ErrorNew(ERROR_INVALID_ARG, "parameter length_buckets is longer than 511 characters, or no text");
   TRY(read_buckets(model, text));
   for (size_t at = 0; at < model->inputs.count; at++) {
     Tensor *tensor = &model->inputs.all[at];
     snprintf(key, sizeof key, "length_pad.%s", tensor->name);
-    tensor->ragged = parameter(config, key, text, sizeof text);
+    pads |= tensor->ragged = parameter(config, key, text, sizeof text);
     if (tensor->ragged && !write_element(text, tensor->type, tensor->pad))
       return error_with(ERROR_INVALID_ARG, "parameter length_pad.%s is no number of the input's data type", tensor->name);
   }
+  if (!pads)
+    return TRITONSERVER_ErrorNew(
+        ERROR_INVALID_ARG, "parameter length_buckets is set, and no length_pad.INPUT says what fills an input up");
   for (size_t at = 0; at < model->outputs.count; at++) {
     snprintf(key, sizeof key, "length_cut.%s", model->outputs.all[at].name);
     model->outputs.all[at].ragged = parameter(config, key, text, sizeof text);

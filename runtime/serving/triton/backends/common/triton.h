@@ -65,5 +65,5 @@ Error *TRITONBACKEND_ResponseSend(Response *, uint32_t flags, Error *);
 
 /* By Triton's number of a data type, the size of an element in bytes; 0: not served by these backends. */
 static const uint8_t SIZES[] = {0, 1, 1, 2, 4, 8, 1, 2, 4, 8, 2, 4, 8, 0, 2};
-enum { TYPE_INT64 = 9, TYPE_FP32 = 11, TYPE_FP64 = 12 };
+enum { TYPE_BOOL = 1, TYPE_INT8 = 6, TYPE_INT64 = 9, TYPE_FP32 = 11, TYPE_FP64 = 12 };
 enum { TYPES_KNOWN = sizeof SIZES, RANK_MOST = 32, ALIGNED = 64, ENOUGH = 16 };

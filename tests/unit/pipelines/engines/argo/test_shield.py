@@ -13,15 +13,16 @@ from shiplift.pipelines.engines.argo.ending import ending_of
 from shiplift.pipelines.engines.argo.workflows import SHIELDED
 from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.pipelines.release import RELEASE
-from shiplift.runtime.base.errors import CanaryFailed, Cancelled, Temporary
+from shiplift.runtime.base.errors import CanaryFailed, Cancelled, NotFound, Temporary
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.release import Ending, StageRun, StageRuns
+from shiplift.runtime.records.release import Ending, StageRun, StageRuns, Taken
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Verdict
 from tests.unit.api_server import ApiServer, running
 from tests.unit.examples import check, site
 
 NAME = "release-1"
+HERE = '{"text": "here"}'
 JUDGED = tuple(StageRun(name=name) for name in ("deploy", "load_test", "gate"))
 BEFORE = StageRuns(runs=JUDGED, under_way="promote")
 AFTER = StageRuns(runs=(*JUDGED, StageRun(name="promote")))
@@ -112,35 +113,53 @@ def test_what_an_earlier_attempt_said_is_forgotten(
 class Concluded(Record):
     stages: tuple[StageRun, ...]
     cancelled: bool
+    verdict: Verdict | None
 
 
 def wind_up(ending: Ending) -> Concluded:
-    return Concluded(stages=ending.stages, cancelled=ending.failure is not None)
+    return Concluded(stages=ending.stages, cancelled=ending.failure is not None, verdict=ending.verdict)
 
 
-def killed(server: ApiServer, **texts: str) -> None:
-    """A Workflow that was stopped, whose pod was killed while it moved traffic."""
+class Kept:
+    """A ledger in memory."""
+
+    def __init__(self) -> None:
+        self.records: dict[tuple[str, str], Record] = {}
+
+    def get(self, key: str, stage: str, kind: type[Any]) -> Any:
+        record = self.records.get((key, stage))
+        assert record is None or isinstance(record, kind)
+        return record
+
+    def put(self, key: str, stage: str, record: Record) -> None:
+        self.records[key, stage] = record
+
+    def explain(self, error: NotFound) -> NotFound:
+        return error
+
+
+def killed(server: ApiServer) -> None:
+    """A Workflow that was stopped, whose pod was killed while it moved traffic, so that Argo knows no record of it."""
     node = {
         "id": "move-1", "type": "Pod", "templateName": "move", "phase": "Failed", "message": "workflow shutdown",
         "startedAt": "2026-01-01T00:00:01Z", "finishedAt": "2026-01-01T00:00:09Z",
-        "inputs": {"parameters": [{"name": name, "value": value} for name, value in texts.items()]},
     }  # fmt: skip
     runs = StageRuns(under_way="move")
     server.workflows[NAME] = workflow(node, shutdown="Stop", **{SHIELDED: runs.model_dump_json()})
 
 
 def exit_handler(
-    server: ApiServer, home: Path, monkeypatch: pytest.MonkeyPatch, move: Any
+    server: ApiServer, home: Path, monkeypatch: pytest.MonkeyPatch, move: Any, **taken: str
 ) -> tuple[int, dict[str, Any]]:
     """Runs the exit handler of a pipeline with one shielded stage; its exit code and its record."""
-    last = Stage(wind_up, Placement(keep="never"))
-    release = Pipeline(
-        "release", inputs=(Asked,), stages=(Stage(move, Placement(shielded=True, keep="never")),), on_exit=last
-    )
+    last, shielded = Stage(wind_up, Placement(keep="never")), Stage(move, Placement(shielded=True, keep="never"))
+    release = Pipeline("release", inputs=(Asked, Verdict), stages=(shielded,), on_exit=last)
     monkeypatch.setattr(pod, "RELEASE", release)
-    monkeypatch.setattr(shield, "PATIENCE_S", 0.0)
     monkeypatch.setattr(pod, "_api", lambda _call: server.api())
-    call = pod.Call(stages=(last,), out=home / "out", arguments={"site": site(home)}, workflow=NAME)
+    ledger: Any = Kept()
+    if taken:
+        ledger.put(shield.key(NAME, shielded), shielded.name, Taken(texts=taken))
+    call = pod.Call(stages=(last,), out=home / "out", arguments={"site": site(home)}, workflow=NAME, broker=ledger)
     code, file = pod.run(call), home / "out" / "concluded.json"
     return code, json.loads(file.read_text()) if file.exists() else {}
 
@@ -154,19 +173,31 @@ def test_the_exit_handler_finishes_what_was_killed_half_way(
         moved.append(asked.text)
         return Moved(text="there")
 
-    killed(server, asked='{"text": "here"}')
-    code, record = exit_handler(server, tmp_path, monkeypatch, move)
+    killed(server)
+    code, record = exit_handler(server, tmp_path, monkeypatch, move, asked=HERE)
     assert (code, moved, record["cancelled"]) == (0, ["here"], False)
     assert [(run["name"], run["outcome"]) for run in record["stages"]] == [("move", "ok")]
     assert said(server).under_way == ""
+
+
+def test_the_verdict_is_reported_that_argo_knows_nothing_of(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def move(verdict: Verdict) -> Moved:
+        return Moved(text=verdict.outcome)
+
+    verdict = Verdict.of((check(),)).model_dump_json()
+    killed(server)
+    _, record = exit_handler(server, tmp_path, monkeypatch, move, verdict=verdict)
+    assert record["verdict"] == json.loads(verdict)
 
 
 def test_what_fails_then_too_was_cancelled(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def move(asked: Asked) -> Moved:
         raise CanaryFailed("2 of 60 requests failed", do="Look.")
 
-    killed(server, asked='{"text": "here"}')
-    code, record = exit_handler(server, tmp_path, monkeypatch, move)
+    killed(server)
+    code, record = exit_handler(server, tmp_path, monkeypatch, move, asked=HERE)
     assert (code, record["cancelled"], record["stages"][0]["outcome"]) == (0, True, "failed")
 
 
@@ -176,25 +207,28 @@ def test_while_what_it_needs_is_away_the_exit_handler_is_tried_again(
     def move(asked: Asked) -> Moved:
         raise Temporary("the registry does not answer", do="Wait.")
 
-    killed(server, asked='{"text": "here"}')
-    assert exit_handler(server, tmp_path, monkeypatch, move) == (Temporary.exit_code, {})
+    killed(server)
+    assert exit_handler(server, tmp_path, monkeypatch, move, asked=HERE) == (Temporary.exit_code, {})
     assert said(server).under_way == "move"
 
 
-def test_records_that_argo_reports_late_are_waited_for(server: ApiServer) -> None:
+def test_what_a_stage_takes_is_in_the_ledger_before_it_begins(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Argo may never report what a killed pod left."""
+    ledger: Any = Kept()
+    seen = []
+
     def move(asked: Asked) -> Moved:
+        seen.extend(ledger.records.values())
         return Moved(text=asked.text)
 
-    def reported(_seconds: float) -> None:
-        killed(server, asked='{"text": "here"}')
-
-    release = Pipeline("release", inputs=(Asked,), stages=(Stage(move, Placement(shielded=True, keep="never")),))
-    killed(server)
-    half_way = shield.unfinished(lambda: server.workflows[NAME], release, patience_s=5, sleep=reported)
-    assert half_way is not None
-    assert half_way.texts["asked"] == '{"text": "here"}'
-    killed(server)
-    assert shield.unfinished(lambda: server.workflows[NAME], release, patience_s=5, sleep=lambda _: None) is None
+    call = replace(moving(server, tmp_path, monkeypatch, move), broker=ledger)
+    call.arguments["asked"] = Asked(text="here")
+    assert pod.run(call) == 0
+    assert [json.loads(record.texts["asked"]) for record in seen] == [{"text": "here"}]
+    assert list(ledger.records) == [(shield.key(NAME, call.stages[0]), "move")]
+    assert shield.key("release-2", call.stages[0]) != shield.key(NAME, call.stages[0])
 
 
 @pytest.mark.parametrize("missing", ["shutdown", "record", "begun"])
@@ -204,13 +238,13 @@ def test_nothing_else_is_finished(
     def move(asked: Asked) -> Moved:
         raise AssertionError("it was run")
 
-    killed(server, **({} if missing == "record" else {"asked": '{"text": "here"}'}))
+    killed(server)
     body = server.workflows[NAME]
     if missing == "shutdown":
         body["spec"] = {}
     if missing == "begun":
         body["metadata"]["annotations"] = {}
-    code, record = exit_handler(server, tmp_path, monkeypatch, move)
+    code, record = exit_handler(server, tmp_path, monkeypatch, move, **({} if missing == "record" else {"asked": HERE}))
     assert (code, record["cancelled"]) == (0, True)
 
 

@@ -1,6 +1,7 @@
 """What a serving pod runs: it fetches its package by digest, then becomes Triton."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -43,6 +44,16 @@ def test_bytes_that_differ_from_their_digest_are_never_served(tmp_path: Path, pa
     with pytest.raises(ArtifactCorrupt):
         fetch(uri, digest, tmp_path / "models", "digits")
     assert not (tmp_path / "models").exists()
+
+
+def test_the_graph_behind_a_model_of_texts_is_served_beside_it_but_not_measured(tmp_path: Path, package: Path) -> None:
+    shutil.copytree(package / "digits", package / "digits--tensors")
+    uri = (tmp_path / "store").as_uri()
+    digest = ArtifactStore(uri).put_tree(package).sha256
+    fetch(uri, digest, tmp_path / "models", "digits")
+    fetch(uri, digest, tmp_path / "bench", "digits", "digits--int8")
+    assert {folder.name for folder in (tmp_path / "models").iterdir()} == {"digits", "digits--tensors"}
+    assert {folder.name for folder in (tmp_path / "bench").iterdir()} == {"digits--int8"}
 
 
 def test_a_package_without_that_model_is_refused(tmp_path: Path, package: Path) -> None:

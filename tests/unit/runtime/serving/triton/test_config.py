@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as pb
 
+from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.records.serving import Padding, ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.config import (
@@ -22,7 +23,7 @@ from shiplift.runtime.serving.triton.config import (
     render,
     retuned,
 )
-from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving
+from shiplift.runtime.spec.serving import Generation, HostPolicy, Priorities, Queue, RateLimiter, Serving
 from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 from tests.unit.examples import Golden, config, tensor
 
@@ -72,6 +73,18 @@ def everything() -> ModelDescription:
 
 def test_a_python_model_is_configured_as_promised(golden: Golden) -> None:
     golden("python.bundled.config.pbtxt", render(model_config(description(engine="python"), "bundled")))
+
+
+def test_a_model_that_generates_text_is_configured_as_promised(golden: Golden) -> None:
+    limits = Generation(max_prompt_tokens=2048, max_tokens=256, max_sequences=8)
+    model = description(
+        name="writer", engine="openvino", signature=SIGNATURE, config=config(1, threads=2), warmups=(),
+        serving=Serving(generation=limits),
+    )  # fmt: skip
+    text = render(model_config(model, "bundled"))
+    golden("generation.bundled.config.pbtxt", text)
+    assert parse(text).model_transaction_policy.decoupled
+    assert retuned(text, config(1, threads=2)) == text
 
 
 @pytest.mark.parametrize("server", SERVERS)

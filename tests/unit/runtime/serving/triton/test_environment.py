@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import MissingTool
-from shiplift.runtime.serving.triton import environment, native
+from shiplift.runtime.serving.triton import environment
+from shiplift.runtime.serving.triton.building import native, patches
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure, unsupported
 from shiplift.runtime.serving.triton.requirements import REQUIREMENTS, pinned
 
@@ -39,6 +40,13 @@ def test_the_default_environment_belongs_to_this_installation_and_its_requiremen
 def test_another_way_to_compile_the_backend_is_another_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     before = default_root()
     monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-O3"))
+    assert default_root() != before
+
+
+def test_other_patches_are_another_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = default_root()
+    (tmp_path / "patches.py").write_text("TRITONSERVER = None\n")
+    monkeypatch.setattr(patches, "__file__", str(tmp_path / "patches.py"))
     assert default_root() != before
 
 

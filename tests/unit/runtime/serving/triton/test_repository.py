@@ -19,6 +19,7 @@ from shiplift.runtime.serving.triton.repository import (
     ONNX_MODEL,
     golden_arrays,
     install,
+    install_all,
     raw_bytes,
     reconfigure,
     retire,
@@ -293,3 +294,15 @@ def test_golden_requests_and_their_answers_are_told_apart() -> None:
     both = golden_arrays({"x": np.zeros(1)}, {"x": np.ones(1)})
     assert {name: array.tolist() for name, array in both.items()} == {"input/x": [0], "output/x": [1]}
     assert repository.GOLDEN == "golden.npz"
+
+
+def test_all_models_of_a_package_are_installed_and_tuned_together(tmp_path: Path) -> None:
+    package = make(tmp_path / "package")
+    shutil.copytree(package / "digits", package / "digits--tensors")
+    reconfigure(package, "digits", config(32, 500, 2, 4))
+    install_all(package, tmp_path / "models", source="digits", name="digits--next")
+    written = {folder.name: parse((folder / "config.pbtxt").read_text()) for folder in (tmp_path / "models").iterdir()}
+    assert set(written) == {"digits--next", "digits--next--tensors"}
+    assert {(name, entry.name, entry.max_batch_size) for name, entry in written.items()} == {
+        (name, name, 32) for name in written
+    }

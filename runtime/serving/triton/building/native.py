@@ -16,7 +16,7 @@ from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
 
-COMMON = Path(__file__).parent / "backends" / "common"
+COMMON = Path(__file__).parent.parent / "backends" / "common"
 COMPILER = "ziglang==0.17.1"
 FLAGS = ("-std=gnu17", "-O2", "-fPIC", "-shared", "-Wall", "-Wno-deprecated-non-prototype", "-fno-sanitize=undefined")
 
@@ -42,11 +42,11 @@ class Backend:
 
 BACKENDS = (
     Backend(
-        source=Path(__file__).parent / "backends" / "onnxruntime", engine="ONNX Runtime",
+        source=Path(__file__).parent.parent / "backends" / "onnxruntime", engine="ONNX Runtime",
         library="onnxruntime/capi/libonnxruntime.so.*",
     ),
     Backend(
-        source=Path(__file__).parent / "backends" / "openvino", engine="OpenVINO",
+        source=Path(__file__).parent.parent / "backends" / "openvino", engine="OpenVINO",
         library="openvino/libs/libopenvino_c.so.*",
     ),
 )  # fmt: skip

@@ -1,0 +1,50 @@
+"""What a case of the zoo is: a model, how it is logged, what it is asked, and which end of its release is right."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from shiplift.runtime.model.tensors import Arrays
+
+Right = Literal["promoted", "refused"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logged:
+    """A model that is ready to be logged, and what it is asked afterwards.
+
+    `log` calls a flavor's `log_model` with `name` and `registered_model_name`. `question` is what
+    `mlflow.pyfunc.load_model(uri).predict` takes; `inputs` are the same samples for production, by input name, with
+    samples along the first axis. `answer` turns pyfunc's prediction into arrays by output name (an unnamed one is "",
+    which is production's only output). Without a `question`, MLflow can't ask the model: then `original` has its own
+    answers.
+    """
+
+    log: Callable[..., Any]
+    inputs: Arrays
+    question: Any = None
+    answer: Callable[[Any], Arrays] | None = None
+    original: Arrays | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A line of the zoo's table.
+
+    `build` gets an empty folder. `reason` is a part of the message with which a `refused` case has to be refused, and
+    `why` says it in README's words. `needs` are the modules to import, `install` what brings those beyond Shiplift's
+    extra `all`. `spec` is added to the release spec. With `sequence`, the samples are the steps of one.
+    """
+
+    name: str
+    flavor: str
+    about: str
+    build: Callable[[Path], Logged]
+    right: Right = "promoted"
+    reason: str = ""
+    why: str = ""
+    needs: tuple[str, ...] = ()
+    install: str = ""
+    spec: str = ""
+    sequence: bool = False

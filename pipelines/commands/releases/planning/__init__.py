@@ -1,0 +1,1 @@
+"""`shiplift pipeline plan`: what it gathers, and how a plan is shown."""

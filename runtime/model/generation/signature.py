@@ -1,0 +1,25 @@
+"""What clients send to a model that generates text, and get from it."""
+
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+
+PROMPT, MAX_TOKENS, TEMPERATURE = "prompt", "max_tokens", "temperature"
+# The pieces of a streamed answer add up: texts one after the other, numbers by addition.
+TEXT, FINISH_REASON, TOKENS = "text", "finish_reason", "tokens"
+ROOM = f"limit/{MAX_TOKENS}"  # beside golden requests: how many tokens fit into the model's context after each prompt
+
+SIGNATURE = Signature(
+    inputs=(
+        TensorSpec(name=PROMPT, datatype="BYTES", shape=(1, 1)),
+        TensorSpec(name=MAX_TOKENS, datatype="INT32", shape=(1, 1), optional=True),
+        TensorSpec(name=TEMPERATURE, datatype="FP32", shape=(1, 1), optional=True),
+        TensorSpec(name="top_p", datatype="FP32", shape=(1, 1), optional=True),
+        TensorSpec(name="seed", datatype="INT64", shape=(1, 1), optional=True),
+        TensorSpec(name="stop", datatype="BYTES", shape=(1, -1), optional=True),
+    ),
+    outputs=(
+        TensorSpec(name=TEXT, datatype="BYTES", shape=(1, 1)),
+        TensorSpec(name=FINISH_REASON, datatype="BYTES", shape=(1, 1)),
+        TensorSpec(name=TOKENS, datatype="INT32", shape=(1, 1)),
+    ),
+    streamed=True,
+)

@@ -1,0 +1,104 @@
+"""A pipeline's bundle as a package: what moves traffic, verifies and rolls back then treats it like a model's.
+
+The pipeline's own model is the one that clients call; its members are companions. The golden requests are the whole
+pipeline's, and expect the bundle's digest in their answers, so that they also prove which bundle answers.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from shiplift.runtime.base.errors import SpecInvalid
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.model.tensors import Arrays, dump_npz
+from shiplift.runtime.records.model import PythonEnvironment
+from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.serving import Package, ServerNeeds, ServingConfig
+from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.serving.bundles.graph import outputs_of
+from shiplift.runtime.serving.bundles.repository import write_bundle
+from shiplift.runtime.serving.triton.client import TOLERANCE
+from shiplift.runtime.serving.triton.repository import GOLDEN, golden_arrays
+from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec, TensorType
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+
+def package_bundle(
+    folder: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], store: ArtifactStore,
+    *, version: int, requests: Arrays, answers: Arrays,
+) -> Package:  # fmt: skip
+    """The package of a sound pipeline's bundle, written below the new or empty `folder` and stored.
+
+    `requests` are the golden requests by input name and `answers` the right ones by output name, with one row for each
+    request along the first axis.
+
+    Raises:
+        SpecInvalid: the members can't share a server.
+        ArtifactCorrupt: a member's package is missing or altered.
+        StorageFull: no space is left.
+    """
+    members = [member.package for member in checked.members]
+    environment = _environment(members)
+    tree = folder / "bundle"
+    models = write_bundle(tree, spec, checked, sources, store, version)
+    count = len(next(iter(requests.values())))
+    golden = golden_arrays(requests, {**answers, BUNDLE: np.full(count, checked.digest.encode(), dtype=object)})
+    (tree / GOLDEN).write_bytes(dump_npz(golden))
+    return Package(
+        target=members[0].target,
+        server=members[0].server,
+        model=spec.name,
+        version=version,
+        precision=_loosest(members),
+        config=ServingConfig(max_batch=1, queue_delay_us=0, instances=spec.instances, threads=1),
+        repository=store.put_tree(tree),
+        signature=signature_of(spec),
+        environment=environment,
+        companions=tuple(name for name in models if name != serving_name(spec.name)),
+        nodes=members[0].nodes,
+        needs=_needs(members),
+    )
+
+
+def signature_of(spec: PipelineSpec) -> Signature:
+    """A pipeline's tensors as its clients see them, with the output that names the bundle."""
+    return Signature(inputs=_tensors(spec.inputs), outputs=_tensors(outputs_of(spec)))
+
+
+def _tensors(types: Mapping[str, TensorType]) -> tuple[TensorSpec, ...]:
+    return tuple(TensorSpec(name=name, datatype=kind.datatype, shape=kind.shape) for name, kind in types.items())
+
+
+def _loosest(members: list[Package]) -> Precision:
+    """The precision that allows the whole the largest differences."""
+    return max((member.precision for member in members), key=TOLERANCE.__getitem__)
+
+
+def _needs(members: list[Package]) -> ServerNeeds:
+    """What a server needs for all members."""
+    needs = [member.needs for member in members]
+    return ServerNeeds(
+        rate_limiter=any(each.rate_limiter for each in needs),
+        flags=tuple(dict.fromkeys(flag for each in needs for flag in each.flags)),
+        request_timeout_s=max(each.request_timeout_s for each in needs),
+    )
+
+
+def _environment(members: list[Package]) -> PythonEnvironment | None:
+    """The environment of the members that are Python models, of which a package has one.
+
+    Raises:
+        SpecInvalid: there are no members, or two need different ones.
+    """
+    if not members:
+        raise SpecInvalid("the pipeline has no members, so there is nothing to serve", do="Add a registered model.")
+    needed = {member.environment.digest: member for member in members if member.environment}
+    if len(needed) > 1:
+        names = " and ".join(member.model for member in needed.values())
+        raise SpecInvalid(
+            f"the members {names} are Python models with different environments, the limit is 1 for a pipeline",
+            do="Log them with the same requirements.",
+        )
+    return next((member.environment for member in needed.values()), None)

@@ -1,0 +1,212 @@
+"""Generates text inside Triton's Python backend, in pieces: all requests share one pipeline of OpenVINO GenAI.
+
+It is copied into packages as `model.py`, next to `front.py`, `engine.py` and the libraries that they use. Triton hands
+over a request and gets it back at once; a thread continues all of them together, a token each per step. A request that
+the model can't take, that takes too long, or that its client gave up, ends alone.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep) if path]
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from engine import Generator
+from front import BadRequest, GenerationFront, Pieces
+
+_FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
+_LOOK_S = 0.1  # how often a client is asked whether it still listens
+_STOPPED = "shiplift_stopped_executions_total"  # as the other backends count them
+_OPTIONS = ("max_tokens", "temperature", "top_p", "seed")
+_FAILED = "the server could not generate"
+_MOST = 512  # requests under way or waiting: Triton's own queue is empty, since it gets every request back at once
+
+
+@dataclass
+class Answer:
+    """A request under way: where its pieces go, and what is known of it."""
+
+    sender: object
+    ask: object
+    pieces: Pieces
+    deadline: float
+    looked_at: float = 0.0
+    tokens: int = 0  # those that no piece has counted yet
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        config = json.loads(args["model_config"])
+        self.values = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        self.folder = Path(args["model_repository"], args["model_version"]).resolve()
+        self.front = GenerationFront(
+            self.folder, max_prompt_tokens=int(self.values["max_prompt_tokens"]),
+            max_tokens=int(self.values["max_tokens"]),
+        )  # fmt: skip
+        self.sequences = int(self.values["max_sequences"])
+        self.limit_s = int(self.values.get("request_timeout_ms", "30000")) / 1000
+        self.name, self.metric = args["model_name"], self._metric(args["model_name"])
+        self.generator = self._generator()
+        self._warm_up()
+        self.incoming, self.running, self.closing = queue.SimpleQueue(), {}, False
+        self.thread = threading.Thread(target=self._work, daemon=True)
+        self.thread.start()
+
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            if self.incoming.qsize() + len(self.running) >= _MOST:
+                _fail(sender, f"the server has {_MOST} requests under way or waiting, its limit: try again later")
+                continue
+            try:
+                ask = self.front.read(_fields(request))
+            except (BadRequest, ValueError) as error:
+                _fail(sender, str(error))
+                continue
+            deadline = time.monotonic() + self.limit_s
+            self.incoming.put(Answer(sender, ask, Pieces(self.front, ask.stop), deadline))
+
+    def finalize(self):
+        self.closing = True
+        self.incoming.put(None)
+        self.thread.join(timeout=10)
+
+    def _generator(self):
+        front = self.front
+        longest = min(front.settings["context"], front.max_prompt_tokens + front.max_tokens)
+        return Generator(
+            self.folder, front.settings, sequences=self.sequences, tokens=longest,
+            threads=int(self.values.get("intra_op_threads", "1")),
+            precision=self.values.get("precision_hint", "f32"),
+        )  # fmt: skip
+
+    def _warm_up(self):
+        self.generator.add(self.front.read({"prompt": " a", "max_tokens": min(2, self.front.max_tokens)}))
+        while self.generator.busy:
+            self.generator.step()
+
+    def _work(self):
+        while not self.closing:
+            try:
+                self._take()
+                self._look()
+                if self.generator.busy:
+                    self._step()
+            except Exception as error:  # no error of one request, known or not, may end the thread of all
+                self._start_again(error)
+        self._fail_all("the model is being unloaded")
+
+    def _start_again(self, error):
+        print(f"shiplift: {self.name}: {type(error).__name__}: {error}", file=sys.stderr)
+        self._fail_all(f"{_FAILED}: {str(error)[:200]}")
+        try:
+            self.generator = self._generator()
+        except Exception:
+            os._exit(1)  # Triton sees that, and starts this process again
+
+    def _fail_all(self, why):
+        for answer in self.running.values():
+            _fail(answer.sender, why)
+        self.running = {}
+
+    def _take(self):
+        """New requests; if there is nothing else to do, waits for one."""
+        with contextlib.suppress(queue.Empty):
+            while not self.closing:
+                answer = self.incoming.get(block=not (self.running or self.generator.busy))
+                if answer is not None:
+                    self._start(answer)
+
+    def _start(self, answer):
+        try:
+            self.running[self.generator.add(answer.ask)] = answer
+        except Exception as error:  # of this request alone: the thread goes on for the others
+            _fail(answer.sender, f"{_FAILED}: {str(error)[:200]}")
+
+    def _step(self):
+        for number, new in self.generator.step().items():
+            if number in self.running:
+                self._tell(number, self.running[number], new)
+
+    def _tell(self, number, answer, new):
+        if new.ended == "memory":
+            del self.running[number]
+            _fail(answer.sender, f"{_FAILED}: its memory for keys and values is used up")
+            return
+        answer.tokens += len(new.ids)
+        text, ended = answer.pieces.add(new.ids), new.ended
+        if answer.pieces.stopped:
+            ended = "stop"
+            self.generator.drop(number)
+        elif ended:
+            text += answer.pieces.close()
+            ended = "stop" if answer.pieces.stopped else ended
+        if text or ended:
+            tokens, answer.tokens = answer.tokens, 0
+            _send(answer.sender, text, ended, tokens)
+        if ended:
+            self.running.pop(number, None)
+
+    def _look(self):
+        """Ends what took too long, and what nobody waits for any more."""
+        now = time.monotonic()
+        for number, answer in list(self.running.items()):
+            if now > answer.deadline:
+                self._drop(number)
+                self._count_stopped()
+                _fail(answer.sender, f"the request was stopped after {self.limit_s:g} s, its limit "
+                      "(serving.request_timeout_s in the model's spec)")  # fmt: skip
+            elif now - answer.looked_at > _LOOK_S:
+                answer.looked_at = now
+                if answer.sender.is_cancelled():
+                    self._drop(number)
+                    answer.sender.send(flags=_FINAL)
+
+    def _drop(self, number):
+        self.generator.drop(number)
+        del self.running[number]
+
+    def _count_stopped(self):
+        if self.metric:
+            with contextlib.suppress(pb_utils.TritonModelException):
+                self.metric[1].increment(1)
+
+    def _metric(self, model):
+        """The metric and its family, which has to live as long; None if the server was started without metrics."""
+        with contextlib.suppress(pb_utils.TritonModelException):
+            family = pb_utils.MetricFamily(
+                name=_STOPPED, description="Executions stopped at their time limit", kind=pb_utils.MetricFamily.COUNTER
+            )
+            return family, family.Metric(labels={"model": model})
+        return None
+
+
+def _fields(request):
+    """What a request has, as plain values."""
+    arrays = {tensor.name(): tensor.as_numpy().reshape(-1) for tensor in request.inputs()}
+    fields = {name: arrays[name][0].item() for name in _OPTIONS if name in arrays}
+    return {**fields, "prompt": arrays["prompt"][0], "stop": list(arrays.get("stop", ()))}
+
+
+def _send(sender, text, ended, tokens):
+    tensors = [
+        pb_utils.Tensor("text", np.array([[text.encode()]], dtype=object)),
+        pb_utils.Tensor("finish_reason", np.array([[ended.encode()]], dtype=object)),
+        pb_utils.Tensor("tokens", np.array([[tokens]], np.int32)),
+    ]
+    with contextlib.suppress(pb_utils.TritonModelException):  # the client has gone
+        sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if ended else 0)
+
+
+def _fail(sender, why):
+    with contextlib.suppress(pb_utils.TritonModelException):
+        sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError(why)), flags=_FINAL)

@@ -1,0 +1,93 @@
+"""Two faults of the bundled Triton that any client can trigger, corrected in its executable when it is installed.
+
+PyPI's newest nvidia-pytriton contains Triton 2.51. There, a gRPC request whose client gives up (a deadline passes, a
+connection breaks) just while its response is made is put on the completion queue twice: the server reads freed memory
+and dies. Sixteen clients with deadlines near the latency end it within seconds. If the client gives up just after the
+response was sent, the request is never freed. NVIDIA corrected its handling of cancellation in 2.54 to 2.59
+(triton-inference-server/server, pull requests 7840, 8078 and 8220), which are not on PyPI, and the code is linked into
+the executable: there is no library to replace. So two comparisons are changed in place, in exactly the executable that
+they were found in.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from shiplift.runtime.base.errors import MissingTool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """Machine code at `offset` bytes of a file, and what stands there instead; both have the same length."""
+
+    offset: int
+    old: bytes
+    new: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patched:
+    """An executable's SHA-256 before and after its patches."""
+
+    before: str
+    after: str
+    patches: tuple[Patch, ...]
+
+
+TRITONSERVER = Patched(
+    before="01f1d4a777fea48f8e62a3df0403bcbd858c7a0be203e032a795032555f3e3f4",
+    after="dce8cfe0c8b7610fe878383f077ab919a4170489ee3c32919b5ca5f5419c3e31",
+    patches=(
+        # ModelInferHandler::InferResponseComplete: it ends a request as cancelled if the cancellation was issued, not
+        # already if a notification of it was received. Whoever holds the notification handles the request otherwise.
+        #   cmpb $0, received_notification_; je respond  ->  cmpl $CANCELLATION_ISSUED, step_; nop; jne respond
+        Patch(
+            offset=0x1F3467,
+            old=bytes.fromhex("4180bd6001000000 0f84bb020000"),
+            new=bytes.fromhex("41837c2420086690 0f85bb020000"),
+        ),
+        # InferHandlerState::Context::HandleCancellation of unary requests: one whose response is written (FINISH, 2) is
+        # released like one that is cancelled (8, 9), since no other event will come for it.
+        #   edx = step - 8; if edx <= 1 release  ->  edx = 3 * step; if edx & 0x14 release; of 0, 1, 2, 3, 8, 9: 2, 8, 9
+        Patch(
+            offset=0x1F4DF3,
+            old=bytes.fromhex("8d50f8 83fa01 0f8657010000"),
+            new=bytes.fromhex("6bd003 f6c214 0f8557010000"),
+        ),
+    ),
+)
+
+
+def apply(patched: Patched, executable: Path) -> None:
+    """Patches the executable, in place and at once; one that is patched already stays as it is.
+
+    Raises:
+        MissingTool: it is neither the one that the patches were made for nor the result.
+    """
+    content = executable.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if digest == patched.after:
+        return
+    if digest != patched.before:
+        raise MissingTool(
+            f"{executable.name} has the SHA-256 {digest[:12]}, and the one that Shiplift corrects has "
+            f"{patched.before[:12]}: clients that give up could end this server",
+            do="Install the version of nvidia-pytriton that Shiplift names, from PyPI or a mirror of it.",
+        )
+    whole = _with(content, patched.patches)
+    if hashlib.sha256(whole).hexdigest() != patched.after:
+        raise MissingTool(
+            f"{executable.name} is not what it should be after its patches",
+            do="Report this: it is a fault in Shiplift.",
+        )
+    new = executable.with_name(f".{executable.name}.new")  # the old file may be linked from elsewhere
+    new.write_bytes(whole)
+    new.chmod(executable.stat().st_mode & 0o777)
+    new.replace(executable)
+
+
+def _with(content: bytes, patches: tuple[Patch, ...]) -> bytes:
+    changed = bytearray(content)
+    for patch in patches:
+        changed[patch.offset : patch.offset + len(patch.old)] = patch.new
+    return bytes(changed)

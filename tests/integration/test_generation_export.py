@@ -1,0 +1,73 @@
+"""The export of a language model, without a stack: OpenVINO GenAI must generate the tokens of `transformers`."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("openvino_genai", reason="the `generation` extra is not installed")
+
+from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.model.generation.signature import ROOM, SIGNATURE
+from shiplift.runtime.model.tensors import dump_npz, load_npz
+from shiplift.runtime.records.model import Contract, Exported, ModelVersion
+from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.steps.export import export
+from tests.generating import PROMPTS, llama_tokenizer, pipeline
+from tests.unit.examples import signature, site
+
+
+def exported(home: Path, model: Any, prompts: list[str]) -> Exported:
+    import mlflow
+
+    types = mlflow.models.ModelSignature.from_dict(
+        {"inputs": '[{"type": "string"}]', "outputs": '[{"type": "string"}]'}
+    )
+    mlflow.transformers.save_model(model, str(home / "model"), signature=types, pip_requirements=[])
+    store = ArtifactStore(site(home).artifacts_uri)
+    example = {"input": np.array(prompts, object).reshape(-1, 1)}
+    version = ModelVersion(
+        name="writer", version=1, digest="d", flavor="transformers", files=store.put_tree(home / "model")
+    )
+    contract = Contract(signature=signature(), example=store.put_bytes(dump_npz(example)), generates=True)
+    return export(site(home), version, contract, Conversion())
+
+
+def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: Path) -> None:
+    model = pipeline()
+    result = exported(tmp_path, model, PROMPTS)
+    assert [(case.inputs, case.batch, case.problem) for case in result.parity] == [
+        ("one prompt at a time", 1, ""), ("all prompts at once", len(PROMPTS), ""),
+    ]  # fmt: skip
+    assert (result.signature, result.generates) == (SIGNATURE, True)
+    assert any("takes 256 tokens" in note for note in result.notes)
+    store = ArtifactStore(site(tmp_path).artifacts_uri)
+    golden = load_npz(store.fetch(result.reference, tmp_path / "reference.npz"))
+    expected = [continued(model, prompt, int(golden["input/max_tokens"][0, 0])) for prompt in PROMPTS]
+    assert golden["output/text"].reshape(-1).tolist() == expected
+    assert golden[ROOM].reshape(-1).tolist() == [256 - len(model.tokenizer(prompt).input_ids) for prompt in PROMPTS]
+
+
+def test_what_bytes_a_llama_s_tokenizer_falls_back_to_is_shown_as_transformers_does(tmp_path: Path) -> None:
+    """The model is random, so its bytes are hardly ever characters."""
+    model = pipeline(words=llama_tokenizer())
+    result = exported(tmp_path, model, PROMPTS)
+    assert {case.problem for case in result.parity} == {""}
+    golden = load_npz(
+        ArtifactStore(site(tmp_path).artifacts_uri).fetch(result.reference, tmp_path / "reference.npz")
+    )  # fmt: skip
+    assert any("\ufffd" in text for text in golden["output/text"].reshape(-1))
+
+
+def continued(model: Any, prompt: str, tokens: int) -> str:
+    ids = model.tokenizer(prompt, return_tensors="pt").input_ids
+    written = model.model.generate(ids, attention_mask=ids * 0 + 1, do_sample=False, max_new_tokens=tokens)
+    return str(model.tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True))
+
+
+@pytest.mark.slow
+def test_a_prompt_that_the_model_cannot_take_is_no_example(tmp_path: Path) -> None:
+    with pytest.raises(ExportFailed, match=r"the input example can't be asked: the prompt has .* tokens, the limit is"):
+        exported(tmp_path, pipeline(), ["a " * 2000])
