@@ -26,6 +26,7 @@ from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import quantization
 from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Machine, Site
@@ -200,7 +201,7 @@ def compare(name: str, module: Any, shape: tuple[int, ...], search_space: Search
     target = Target(name="local-cpu")
     packages = build(name, module, shape, site, search_space, home / "models")
     started = time.monotonic()
-    tuned = tune(site, target, packages, search_space, LatencyTarget(), Load(), Serving())
+    tuned = tune(site, target, packages, search_space, LatencyTarget(), Load(), Serving(), RecordedRequests())
     seconds = time.monotonic() - started
     by_variant = {package.variant: package for package in packages.packages}
     ours = Point(by_variant[tuned.best.variant], tuned.best.config)

@@ -18,15 +18,12 @@ from typing import Any
 from shiplift.runtime.base.errors import ArtifactCorrupt, DataInvalid, MeasurementFailed, ServerFailed
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.confinement.policy import PARSE, Entry, Limits
-from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.folders import scratch_folder
-from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.measure import comparing, requests, sweep
 from shiplift.runtime.measure.cancellations import cancelled
 from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
+from shiplift.runtime.measure.logged import write_recorded
 from shiplift.runtime.model.tensors import Arrays, load_npz
-from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import Champion, Deployment, Package, Staged
@@ -37,8 +34,6 @@ from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load
 from shiplift.runtime.store.artifacts import ArtifactStore, json_lines
 
-_READ = Entry("shiplift.runtime.measure.requests:write_logged", PARSE)
-_READ_LIMITS = Limits(memory_mb=4096, timeout_s=300, task="reading the logged requests", settings="")
 _MIN_WINDOW_MS = 100
 _MIN_REQUESTS = 30  # per window, for a percentile to mean something
 _MAX_RATE = 1.0  # times the closed loop's throughput: beyond it a queue grows without end, even in the client's memory
@@ -270,29 +265,11 @@ def _write_requests(
     """Writes a side's requests: recorded ones, or ones generated from its package's golden inputs."""
     path = test.work / f"{side}.json"
     if recorded_requests.file is not None:
-        return _write_recorded(test, store, package, recorded_requests.file, recorded_requests.name, path)
+        write_recorded(test.site, store, package, recorded_requests, test.load, path)
+        return path
     load = requests.fitting(test.load, package.signature) if side == "champion" else test.load
     return requests.write(test.generator, path, package, _golden(store, package), load)
 
 
 def _golden(store: ArtifactStore, package: Package) -> Arrays:
     return load_npz(store.read_from_tree(package.repository, GOLDEN))
-
-
-def _write_recorded(
-    test: _LoadTest, store: ArtifactStore, package: Package, file: Artifact, name: str, path: Path
-) -> Path:
-    """Reads the author's file in a sandbox, which writes the requests."""
-    with workplace(_READ, test.work, test.site.sandbox) as place:
-        order = {
-            "site": test.site.model_dump(mode="json"),
-            "protocol": test.load.protocol,
-            "package": package.model_dump(mode="json"),
-            "file": str(store.fetch(file, place.folder / "logged")),
-            "name": name,
-            "sequence_length": test.load.sequence_length,
-            "out": str(place.sandbox.work),
-        }
-        place.sandbox.run(order, _READ_LIMITS)
-        require_regular(place.sandbox.work, requests.REQUESTS)
-        return (place.sandbox.work / requests.REQUESTS).rename(path)

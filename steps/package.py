@@ -176,13 +176,14 @@ class _Builder:
                 "inputs": [spec.name for spec in visible.inputs],
                 "outputs": [spec.name for spec in self.exported.signature.outputs],
                 "states": {name: output.model_dump(mode="json") for name, output in states.items()},
-                "text": str(self.store.fetch(text.files, place.folder / "text")) if text else "",
+                "text": {
+                    "front": str(self.store.fetch(text.files, place.folder / "text")), "tensors": self.serving.tensors
+                } if text else None,
                 "lengths": self._lengths(candidates, [index[m.sha256, *engine] for m, *engine in asked]),
-                "tensors": self.serving.tensors,
                 "out": str(place.sandbox.work),
             },
             limits,
-        )
+        )  # fmt: skip
         require_regular(place.sandbox.work)
         numbers = [index[m.sha256, *engine] for m, *engine in asked]
         return [

@@ -13,6 +13,7 @@ from pathlib import Path
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.records.measurement import Trial, Tuned
+from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
@@ -39,20 +40,23 @@ _FINAL_SHARE = 0.3  # of the time budget is for the finals
 
 def tune(
     site: Site, target: Target, packages: Packages, search_space: SearchSpace, latency_target: LatencyTarget,
-    load: Load, serving: Serving,
+    load: Load, serving: Serving, recorded_requests: RecordedRequests,
 ) -> Tuned:  # fmt: skip
     """Searches the space within its time budget and packages the best configuration.
 
+    It sends recorded requests if there are any: what is fastest depends on how long they are.
+
     Raises:
+        DataInvalid: the recorded requests do not fit the model.
         MissingTool: the load generator or the target's server is not installed.
         ServerFailed: the server to measure on did not start.
         ClusterRefused: the cluster does not allow this step to start that server.
         MeasurementFailed: no configuration could be measured.
     """
     store = ArtifactStore(site.artifacts_uri)
-    with open_workbench(site, packages, serving, search_space, load) as workbench:
+    with open_workbench(site, packages, serving, search_space, load, recorded_requests) as workbench:
         bench = workbench.bench
-        key = _digest(packages, load, search_space, latency_target, bench.hardware)
+        key = _digest(packages, load, recorded_requests, search_space, latency_target, bench.hardware)
         journal = Journal(Path(site.home) / "journal" / f"{key}.jsonl", Trial)
         learned = Path(site.home) / "journal" / _history_key(packages, target, bench.hardware)
         with lessons(site, f"best configurations of {learned.name}", learned):
@@ -134,11 +138,13 @@ def _trial_key(package: Package, config: ServingConfig) -> str:
 
 
 def _digest(
-    packages: Packages, load: Load, space: SearchSpace, latency_target: LatencyTarget, hardware: list[object]
-) -> str:
+    packages: Packages, load: Load, recorded: RecordedRequests, space: SearchSpace, latency_target: LatencyTarget,
+    hardware: list[object],
+) -> str:  # fmt: skip
     """Everything that makes measurements comparable: the packages, how they are measured, and the hardware."""
     method = [load.protocol, load.seed, space.window_ms, space.max_concurrency, latency_target.p99_ms, space.memory_mb]
-    parts = [[p.repository.sha256 for p in packages.packages], method, hardware]
+    sent = [load.batch, [shape.model_dump() for shape in load.shapes], recorded.file.sha256 if recorded.file else ""]
+    parts = [[p.repository.sha256 for p in packages.packages], method, sent, hardware]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
 
 

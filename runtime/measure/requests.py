@@ -90,9 +90,13 @@ def lengths(package: Package, golden: Arrays, load: Load) -> tuple[int, ...]:
     padding = package.padding
     if padding is None or not padding.pad:
         return padding.lengths if padding else ()
-    name = next(iter(padding.pad))
-    samples = synthetic(inputs_in(golden, package.signature), package.signature, load)
-    return tuple(sample[name].shape[0] for sample in samples)
+    return tuple(_lengths_of(synthetic(inputs_in(golden, package.signature), package.signature, load), package))
+
+
+def _lengths_of(samples: list[Arrays], package: Package) -> list[int]:
+    """The samples' sizes along the dimension that is padded; none if the package pads no tensors."""
+    name = next(iter(package.padding.pad if package.padding else {}), None)
+    return [sample[name].shape[0] for sample in samples] if name else []
 
 
 def batch_problem(package: Package, load: Load) -> str:
@@ -109,6 +113,8 @@ def write_logged(
 ) -> dict[str, Any]:  # fmt: skip
     """Writes `out/requests.json` for a package from the logged `file` called `name`. A sandbox entry.
 
+    Returns the requests' `lengths` if the package pads them.
+
     Raises:
         DataInvalid: the logged requests can't be read, or do not fit the model.
     """
@@ -118,9 +124,10 @@ def write_logged(
     limits = data_limits(here.policy)
     if served.sequences:
         generator.write_sequences(path, signature, recorded_sequences(body, name, signature, sequence_length, limits))
-    else:
-        generator.write_requests(path, signature, recorded(body, name, signature, limits))
-    return {}
+        return {"lengths": []}
+    samples = recorded(body, name, signature, limits)
+    generator.write_requests(path, signature, samples)
+    return {"lengths": _lengths_of(samples, served)}
 
 
 def split(arrays: Arrays, *, limit: int = _GENERATED) -> list[Arrays]:

@@ -21,9 +21,8 @@ def answer_golden(
     inputs: list[str],
     outputs: list[str],
     states: dict[str, dict[str, Any]],
-    text: str,
+    text: dict[str, Any] | None,
     lengths: dict[str, Any] | None,
-    tensors: bool,
     out: str,
 ) -> dict[str, Any]:
     """Answers the golden requests with each of `models`; writes `out/INDEX.npz` with the `outputs` by name.
@@ -33,9 +32,9 @@ def answer_golden(
 
     The requests are the `inputs` in the NPZ `reference`, one sample each, since int8 answers may round differently in a
     larger batch. For a model with `states` (the output of each, by the input's name) they are the steps of a sequence.
-    For a text model, whose requests are texts, `text` is the folder of what is around the graph; with `tensors` the
-    graph's own requests and answers are written too, as `graph/input/NAME` and `graph/output/NAME`, with all texts
-    padded to the longest. A sandbox entry.
+    For a text model, whose requests are texts, `text` has the `front`, the folder of what is around the graph; if its
+    `tensors` are asked for, the graph's own requests and answers are written too, as `graph/input/NAME` and
+    `graph/output/NAME`, with all texts padded to the longest. A sandbox entry.
 
     Raises:
         ExportFailed, QuantizeFailed: the engine does not load a model.
@@ -44,7 +43,8 @@ def answer_golden(
     arrays = load_npz(Path(reference))
     requests = batch_of({name: arrays[f"input/{name}"] for name in inputs}, SAMPLES)
     if text:
-        return _answer_texts(models, outputs, requests, Path(text), Path(out), lengths, tensors=tensors)
+        front, tensors = Path(text["front"]), bool(text["tensors"])
+        return _answer_texts(models, outputs, requests, front, Path(out), lengths, tensors=tensors)
     carried = {name: TensorSpec.model_validate(output) for name, output in states.items()}
     proofs: dict[str, Any] = {}
     for index, model in enumerate(models):

@@ -46,7 +46,7 @@ def least_padding(requests: Mapping[int, int], count: int) -> Buckets:
     def cheapest(end: int, left: int) -> tuple[int, Buckets]:
         """The elements to compute for the shortest `end` lengths, and the buckets; the last length is one of them."""
         last = lengths[end - 1]
-        choices = [(last * sum(requests[length] for length in lengths[:end]), (last,))]
+        choices: list[tuple[int, Buckets]] = [(last * sum(requests[length] for length in lengths[:end]), (last,))]
         for start in range(1, end) if left > 1 else ():
             elements, buckets = cheapest(start, left - 1)
             more = last * sum(requests[length] for length in lengths[start:end])

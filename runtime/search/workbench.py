@@ -9,8 +9,10 @@ from shiplift.runtime.base.errors import MeasurementFailed, ServerFailed
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.measure import requests
 from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
+from shiplift.runtime.measure.logged import write_recorded
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.measurement import Trial
+from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Packages
@@ -41,11 +43,13 @@ class Workbench:
 
 @contextmanager
 def open_workbench(
-    site: Site, packages: Packages, serving: Serving, space: SearchSpace, load: Load
-) -> Iterator[Workbench]:
+    site: Site, packages: Packages, serving: Serving, space: SearchSpace, load: Load,
+    recorded_requests: RecordedRequests = RecordedRequests(),  # noqa: B008 - frozen
+) -> Iterator[Workbench]:  # fmt: skip
     """Starts a bench for the packages and writes the requests to send; both last as long as the context.
 
     Raises:
+        DataInvalid: the recorded requests do not fit the model.
         MissingTool, ServerFailed, ClusterRefused: the bench can't start; the message says why.
     """
     store, first = ArtifactStore(site.artifacts_uri), packages.packages[0]
@@ -55,11 +59,15 @@ def open_workbench(
         start_bench(site, packages.packages, serving, work) as bench,
     ):
         golden = load_npz(store.read_from_tree(first.repository, GOLDEN))
-        load = requests.with_lengths(load, first, golden)
-        file = requests.write(generator, work / "requests.json", first, golden, load)
+        load, file = requests.with_lengths(load, first, golden), work / "requests.json"
+        if recorded_requests.file is not None:
+            recorded = write_recorded(site, store, first, recorded_requests, load, file)
+            lengths = recorded or (first.padding.lengths if first.padding else ())
+        else:
+            requests.write(generator, file, first, golden, load)
+            lengths = requests.lengths(first, golden, load)
         yield Workbench(
-            bench=bench, generator=generator, requests=file, work=work, space=space, load=load,
-            lengths=requests.lengths(first, golden, load),
+            bench=bench, generator=generator, requests=file, work=work, space=space, load=load, lengths=lengths
         )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ import pytest
 from shiplift.runtime.base.errors import MeasurementFailed, ServerFailed, Temporary
 from shiplift.runtime.host import meter
 from shiplift.runtime.host.processes import identify, kill, listening, start_child
+from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Nodes, Package, ServingConfig
 from shiplift.runtime.records.site import Cluster, Site
@@ -229,7 +230,7 @@ def test_a_target_with_nvidia_s_image_is_searched_and_gets_the_best_configuratio
     space = SearchSpace(time_budget_s=8, max_batch=(1, 8), queue_delay_us=(0,), instances=(1, 2), threads=(1,),
                         window_ms=100)  # fmt: skip
     candidates = Packages(target="gpu", packages=packages, checks=())
-    tuned = tune(site, TARGET, candidates, space, LatencyTarget(), Load(), Serving())
+    tuned = tune(site, TARGET, candidates, space, LatencyTarget(), Load(), Serving(), RecordedRequests())
     assert [pod.child.poll() is None for pod in pods] == [False]
     assert tuned.configurations > 1
     assert (tuned.best.error, tuned.best.memory_mb > 0, tuned.best.throughput_per_s > 0) == ("", True, True)

@@ -7,6 +7,7 @@ import pytest
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.host.processor import cpu_flags
 from shiplift.runtime.model.tensors import load_npz
+from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
@@ -59,7 +60,7 @@ def test_tuning_measures_every_engine_and_packages_the_best(tmp_path: Path) -> N
     space = SearchSpace(time_budget_s=4, max_batch=(1, 8), queue_delay_us=(0,), instances=(1, 2), threads=(1,),
                         window_ms=100)  # fmt: skip
     place = site(tmp_path, server_environment=str(ENVIRONMENT.root))
-    tuned = tune(place, Target(), packages, space, LatencyTarget(), Load(), Serving())
+    tuned = tune(place, Target(), packages, space, LatencyTarget(), Load(), Serving(), RecordedRequests())
     measured = {(trial.engine, trial.precision) for trial in tuned.trials if not trial.error}
     assert measured == set(VARIANTS)
     assert (tuned.package.engine, tuned.package.precision) == (tuned.best.engine, tuned.best.precision)

@@ -5,8 +5,9 @@ import pytest
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.confinement.policy import Entry
+from shiplift.runtime.measure import logged
 from shiplift.runtime.records.base import Sections
-from shiplift.steps import admit, load_test
+from shiplift.steps import admit
 from shiplift.steps.export import CONVERT, VERIFY
 from shiplift.steps.package import ANSWER
 from shiplift.steps.quantize import BUILD
@@ -46,7 +47,7 @@ def test_what_every_stage_s_sandbox_imports_is_started_ahead() -> None:
     assert WARM == [CONVERT, BUILD, ANSWER]
 
 
-@pytest.mark.parametrize("entry", [*WARM, VERIFY, admit.INSPECT, load_test._READ])
+@pytest.mark.parametrize("entry", [*WARM, VERIFY, admit.INSPECT, logged._READ])
 def test_a_sandbox_finds_its_function_by_its_entry(entry: Entry) -> None:
     module, _, name = entry.function.partition(":")
     assert callable(getattr(importlib.import_module(module), name))

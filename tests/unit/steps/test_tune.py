@@ -7,6 +7,7 @@ import pytest
 
 from shiplift.runtime.base.errors import MeasurementFailed
 from shiplift.runtime.records.measurement import Trial
+from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.search.finals import FINALISTS
@@ -14,7 +15,7 @@ from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.planner import PATIENCE, Search
 from shiplift.runtime.search.space import space_of
 from shiplift.runtime.search.workbench import describe
-from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
+from shiplift.runtime.spec.measurement import DynamicShape, LatencyTarget, Load, SearchSpace
 from shiplift.runtime.spec.serving import Queue, Serving
 from shiplift.steps.tune import _digest, _trial_key
 from tests.unit.examples import artifact, config, package, trial
@@ -327,6 +328,9 @@ def test_a_trial_is_found_again_by_its_package_and_its_configuration() -> None:
         {"packages": Packages(target="t", packages=(package(repository=artifact("9")),), checks=())},
         {"load": Load(protocol="http")},
         {"load": Load(seed=1)},
+        {"load": Load(batch=2)},
+        {"load": Load(shapes=(DynamicShape(input="input", low=1, high=9),))},
+        {"recorded": RecordedRequests(file=artifact("8"), name="requests.npz")},
         {"space": SearchSpace(window_ms=500)},
         {"space": SearchSpace(max_concurrency=8)},
         {"space": SearchSpace(memory_mb=100)},
@@ -338,8 +342,9 @@ def test_a_trial_is_found_again_by_its_package_and_its_configuration() -> None:
 def test_trials_measured_differently_are_not_reused(change: dict[str, Any]) -> None:
     """A trial depends on all of these: they decide its concurrency, and whether it was within the limits."""
     arguments: dict[str, Any] = {
-        "packages": Packages(target="t", packages=(package(),), checks=()), "load": Load(), "space": SearchSpace(),
-        "latency_target": LatencyTarget(), "hardware": [["avx2"], 4],
+        "packages": Packages(target="t", packages=(package(),), checks=()), "load": Load(),
+        "recorded": RecordedRequests(), "space": SearchSpace(), "latency_target": LatencyTarget(),
+        "hardware": [["avx2"], 4],
     }  # fmt: skip
     assert _digest(**arguments) == _digest(**arguments)
     assert _digest(**arguments) != _digest(**arguments | change)
@@ -348,8 +353,9 @@ def test_trials_measured_differently_are_not_reused(change: dict[str, Any]) -> N
 def test_a_longer_search_reuses_the_trials_of_a_shorter_one() -> None:
     packages = Packages(target="t", packages=(package(),), checks=())
     digests = {
-        _digest(packages, Load(), SearchSpace(time_budget_s=budget, threads=threads), LatencyTarget(), [])
+        _digest(packages, Load(), RecordedRequests(), space, LatencyTarget(), [])
         for budget in (5, 50)
         for threads in ((1,), (1, 2))
+        for space in [SearchSpace(time_budget_s=budget, threads=threads)]
     }
     assert len(digests) == 1

@@ -8,6 +8,7 @@ import yaml
 
 from shiplift.runtime.base.errors import MissingTool, ServerFailed, SpecInvalid
 from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.serving import Package, ServerNeeds
 from shiplift.runtime.records.site import Cluster, GatewayRef, IngressRef
 from shiplift.runtime.records.verdict import Packages
@@ -164,7 +165,7 @@ def test_a_target_without_an_image_is_refused_at_the_start_and_at_the_latest_whe
 
 def test_without_a_server_to_search_on_the_release_says_where_there_is_one(tmp_path: Path) -> None:
     packages = Packages(target="h200", packages=(on_gpu(), on_gpu(precision="fp16")), checks=())
-    rest: Any = (SearchSpace(), LatencyTarget(), Load(), Serving())
+    rest: Any = (SearchSpace(), LatencyTarget(), Load(), Serving(), RecordedRequests())
     with pytest.raises(MissingTool, match="target h200 needs NVIDIA's Triton image"):
         tune(site(tmp_path), H200, packages, *rest)
 
