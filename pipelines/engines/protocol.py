@@ -116,6 +116,9 @@ class Serving(Protocol):
             NotFound: the model is not served, or has no address that reaches from here.
         """
 
+    def discover_all(self) -> list[ServedModel]:
+        """Where each model answers that a client on this machine reaches."""
+
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """Yields the last lines of a log and, with `follow`, new lines.
 

@@ -3,7 +3,7 @@
 A model that streams has no other way: Triton refuses ordinary requests to it.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,14 +56,30 @@ def pieces(service: Any, request: Any, signature: Signature, timeout_s: float) -
     call = service.ModelStreamInfer(iter([request]), timeout=timeout_s)
     try:
         for answer in call:
-            if answer.error_message:
-                raise InferenceServerException(answer.error_message)
-            result = triton.InferResult(answer.infer_response)
-            arrays = {spec.name: result.as_numpy(spec.name) for spec in signature.outputs}
-            if all(array is not None for array in arrays.values()):  # an empty one only ends the answer
+            if arrays := _outputs(answer, signature):
                 yield arrays
     finally:
         call.cancel()
+
+
+async def pieces_async(service: Any, request: Any, signature: Signature, timeout_s: float) -> AsyncGenerator[Arrays]:
+    """The same over a channel of `grpc.aio`."""
+    call = service.ModelStreamInfer(iter([request]), timeout=timeout_s)
+    try:
+        async for answer in call:
+            if arrays := _outputs(answer, signature):
+                yield arrays
+    finally:
+        call.cancel()
+
+
+def _outputs(answer: Any, signature: Signature) -> Arrays:
+    """The outputs in one answer; none in one that only ends the stream."""
+    if answer.error_message:
+        raise InferenceServerException(answer.error_message)
+    result = triton.InferResult(answer.infer_response)
+    arrays = {spec.name: result.as_numpy(spec.name) for spec in signature.outputs}
+    return arrays if all(array is not None for array in arrays.values()) else {}
 
 
 def whole(signature: Signature, parts: Iterable[Arrays]) -> Arrays:

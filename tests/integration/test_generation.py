@@ -1,5 +1,8 @@
 """A language model as people log it: released, and its tokens streamed by the real Triton, confined."""
 
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +15,7 @@ import pytest
 
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.exposition import samples_of
+from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving import streaming
@@ -164,6 +168,68 @@ def test_a_version_that_generates_too_slowly_is_refused_and_the_one_before_serve
     assert checks["time to first token"].verdict is Outcome.PASS
     assert checks["throughput against the champion"].measured is not None
     assert told(pieces(service, "a", max_tokens=8, temperature=0)) == before
+
+
+@pytest.fixture(scope="module")
+def api(lab: Lab, released: Any) -> Iterator[Any]:
+    """OpenAI's own client of `shiplift openai`."""
+    openai = pytest.importorskip("openai")
+    url = f"http://127.0.0.1:{free_port()}"
+    words = ["--home", str(lab.home), "openai", "--port", url.rsplit(":", 1)[1]]
+    command = [sys.executable, "-m", "shiplift.pipelines.commands.app", *words]
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
+        httpx.Client(trust_env=False, timeout=60) as http,
+    ):
+
+        def answers() -> bool:
+            try:
+                return http.get(f"{url}/healthz").is_success
+            except httpx.TransportError:
+                assert process.poll() is None, process.stderr and process.stderr.read()
+                return False
+
+        try:
+            until(answers, seconds=30)
+            yield openai.OpenAI(base_url=f"{url}/v1", api_key="unused", http_client=http, max_retries=0)
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(timeout=30) == 0
+        assert process.stderr is not None
+        assert f"{url}/v1 serves {NAME}" in process.stderr.read()
+
+
+def test_openai_s_client_gets_the_same_text_streamed_or_not(released: Any, api: Any) -> None:
+    assert [each.id for each in api.models.list()] == [NAME]
+    expected = {prompt: original(released, prompt, 12) for prompt in PROMPTS}
+    answer = api.completions.create(model=NAME, prompt=PROMPTS, max_tokens=12, temperature=0)
+    assert [each.text for each in answer.choices] == [expected[prompt] for prompt in PROMPTS]
+    assert {each.finish_reason for each in answer.choices} == {"length"}
+    read = sum(len(released.tokenizer(prompt).input_ids) for prompt in PROMPTS)
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (read, 12 * len(PROMPTS))
+    parts = list(api.completions.create(model=NAME, prompt=PROMPTS[1], max_tokens=12, temperature=0, stream=True))
+    assert len(parts) > 3
+    assert "".join(part.choices[0].text for part in parts) == expected[PROMPTS[1]]
+
+
+def test_openai_s_client_raises_its_own_errors(api: Any) -> None:
+    import openai
+
+    with pytest.raises(openai.NotFoundError, match=f"those that do: {NAME}"):
+        api.completions.create(model="nobody", prompt="a")
+    with pytest.raises(openai.BadRequestError, match="together they exceed the model's 256"):
+        api.completions.create(model=NAME, prompt="ships carry", max_tokens=255)
+    with pytest.raises(openai.BadRequestError, match="chat templates are not applied here"):
+        api.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "a"}])
+    drawn = api.completions.create(model=NAME, prompt="a", max_tokens=12, temperature=1.5, n=4)
+    assert len({each.text for each in drawn.choices}) > 1
+
+
+def test_a_client_of_openai_s_api_that_leaves_harms_no_other(lab: Lab, api: Any) -> None:
+    stream = api.completions.create(model=NAME, prompt="a", max_tokens=250, temperature=1.0, seed=3, stream=True)
+    assert next(iter(stream)).choices
+    stream.close()
+    until(lambda: pending(lab) == 0, seconds=20)
 
 
 def pending(lab: Lab) -> float:

@@ -216,18 +216,25 @@ class ArgoEngine:
 
     def discover(self, model: str) -> ServedModel:
         """Where a model answers, as the operator published it: inside the cluster for a pod, else outside."""
-        api = KubernetesClient(self._cluster.serving_namespace)
-        body = api.get(CONFIG_MAP, CONFIG_MAP_NAME) or {}
-        text = (body.get("data") or {}).get(dns_name(check_name(model)))
+        text = self._published().get(dns_name(check_name(model)))
         if text is None:
             raise NotFound(f"production does not serve {model!r}", do="See `shiplift status --engine argo`.")
-        served = Published.model_validate_json(text).seen_from(inside="KUBERNETES_SERVICE_HOST" in os.environ)
+        served = _seen_from_here(text)
         if served is None:
             raise NotFound(
                 f"{model!r} has no address outside the cluster",
                 do="Set `gateway` or `ingress` in the values, or use `shiplift infer --engine argo`.",
             )
         return served
+
+    def discover_all(self) -> list[ServedModel]:
+        """Where each model answers, as the operator published it."""
+        served = (_seen_from_here(text) for _, text in sorted(self._published().items()))
+        return [each for each in served if each is not None]
+
+    def _published(self) -> dict[str, str]:
+        body = KubernetesClient(self._cluster.serving_namespace).get(CONFIG_MAP, CONFIG_MAP_NAME) or {}
+        return dict(body.get("data") or {})
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The logs of a component's pods, or of a version's newest release; each line begins with its pod or stage."""
@@ -319,3 +326,7 @@ class ArgoEngine:
 
 def _entry(target: Target) -> Entry:
     return Entry(target=target, unfit=machine.unfit_here(target))
+
+
+def _seen_from_here(published: str) -> ServedModel | None:
+    return Published.model_validate_json(published).seen_from(inside="KUBERNETES_SERVICE_HOST" in os.environ)

@@ -21,7 +21,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.discovery import ServedModel
-from shiplift.runtime.serving.triton.served import served_version
+from shiplift.runtime.serving.triton.served import every_served, served_version
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.spec.target import Target
@@ -223,6 +223,18 @@ class LocalEngine:
         return ServedModel(
             model=model, name=name, version=version, grpc=where.grpc, http=where.http, signature=signature
         )  # fmt: skip
+
+    def discover_all(self) -> list[ServedModel]:
+        """Where each model answers that production serves, and what it takes, by what promotions noted."""
+        where = status.endpoints(stack.require(self.home))
+        packages = (each.package for each in every_served(self.home))
+        return [
+            ServedModel(
+                model=package.model, name=serving_name(package.model), version=package.version, grpc=where.grpc,
+                http=where.http, signature=package.signature,
+            )
+            for package in packages
+        ]  # fmt: skip
 
     def logs(self, name: str, *, lines: int, follow: bool) -> Iterator[str]:
         """The log of a component of the stack, or of a release."""

@@ -21,6 +21,7 @@ from shiplift.runtime.model.generation.signature import (
     FINISH_REASON,
     MAX_TOKENS,
     PROMPT,
+    PROMPT_TOKENS,
     ROOM,
     TEMPERATURE,
     TEXT,
@@ -154,6 +155,7 @@ def _golden(generator: Any, front: GenerationFront, expected: Sequence[dict[str,
         f"output/{TEXT}": _column([_text(front, tokens) for tokens, _ in answers]),
         f"output/{FINISH_REASON}": _column([reason for _, reason in answers]),
         f"output/{TOKENS}": np.array([[len(tokens)] for tokens, _ in answers], np.int32),
+        f"output/{PROMPT_TOKENS}": np.array([[len(ask.ids)] for ask in asks], np.int32),
     }
 
 

@@ -4,7 +4,7 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 PROMPT, MAX_TOKENS, TEMPERATURE = "prompt", "max_tokens", "temperature"
 # The pieces of a streamed answer add up: texts one after the other, numbers by addition.
-TEXT, FINISH_REASON, TOKENS = "text", "finish_reason", "tokens"
+TEXT, FINISH_REASON, TOKENS, PROMPT_TOKENS = "text", "finish_reason", "tokens", "prompt_tokens"
 ROOM = f"limit/{MAX_TOKENS}"  # beside golden requests: how many tokens fit into the model's context after each prompt
 
 SIGNATURE = Signature(
@@ -20,6 +20,7 @@ SIGNATURE = Signature(
         TensorSpec(name=TEXT, datatype="BYTES", shape=(1, 1)),
         TensorSpec(name=FINISH_REASON, datatype="BYTES", shape=(1, 1)),
         TensorSpec(name=TOKENS, datatype="INT32", shape=(1, 1)),
+        TensorSpec(name=PROMPT_TOKENS, datatype="INT32", shape=(1, 1)),
     ),
     streamed=True,
 )

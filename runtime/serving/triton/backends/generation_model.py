@@ -39,6 +39,7 @@ class Answer:
     ask: object
     pieces: Pieces
     deadline: float
+    prompt_tokens: int  # 0 once a piece has counted them
     looked_at: float = 0.0
     tokens: int = 0  # those that no piece has counted yet
 
@@ -73,7 +74,7 @@ class TritonPythonModel:
                 _fail(sender, str(error))
                 continue
             deadline = time.monotonic() + self.limit_s
-            self.incoming.put(Answer(sender, ask, Pieces(self.front, ask.stop), deadline))
+            self.incoming.put(Answer(sender, ask, Pieces(self.front, ask.stop), deadline, len(ask.ids)))
 
     def finalize(self):
         self.closing = True
@@ -151,8 +152,7 @@ class TritonPythonModel:
             text += answer.pieces.close()
             ended = "stop" if answer.pieces.stopped else ended
         if text or ended:
-            tokens, answer.tokens = answer.tokens, 0
-            _send(answer.sender, text, ended, tokens)
+            _send(answer, text, ended)
         if ended:
             self.running.pop(number, None)
 
@@ -197,14 +197,17 @@ def _fields(request):
     return {**fields, "prompt": arrays["prompt"][0], "stop": list(arrays.get("stop", ()))}
 
 
-def _send(sender, text, ended, tokens):
+def _send(answer, text, ended):
+    """Sends a piece, which counts what no piece before it has."""
     tensors = [
         pb_utils.Tensor("text", np.array([[text.encode()]], dtype=object)),
         pb_utils.Tensor("finish_reason", np.array([[ended.encode()]], dtype=object)),
-        pb_utils.Tensor("tokens", np.array([[tokens]], np.int32)),
+        pb_utils.Tensor("tokens", np.array([[answer.tokens]], np.int32)),
+        pb_utils.Tensor("prompt_tokens", np.array([[answer.prompt_tokens]], np.int32)),
     ]
+    answer.tokens = answer.prompt_tokens = 0
     with contextlib.suppress(pb_utils.TritonModelException):  # the client has gone
-        sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if ended else 0)
+        answer.sender.send(pb_utils.InferenceResponse(tensors), flags=_FINAL if ended else 0)
 
 
 def _fail(sender, why):

@@ -50,7 +50,7 @@ def shiplift(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 def test_the_commands_are_these() -> None:
     assert set(COMMANDS) == {
         "up", "down", "status", "release", "rerun", "cancel", "rollback", "report", "gate", "logs", "infer", "init",
-        "schema", "targets", "doctor", "demo", "install", "render", "uninstall", "values",
+        "openai", "schema", "targets", "doctor", "demo", "install", "render", "uninstall", "values",
         "pipeline",
     }  # fmt: skip
 

@@ -1,0 +1,69 @@
+"""What may be asked in OpenAI's terms, and what is refused by its name."""
+
+import json
+from typing import Any
+
+import pytest
+
+from shiplift.runtime.serving.openai.messages import MOST_CHOICES, Problem, read
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "writer", "prompt": "a", **fields}).encode()
+
+
+def test_what_is_not_given_is_left_to_the_model_except_for_openai_s_sixteen_tokens() -> None:
+    asked = read(body())
+    assert (asked.prompts, asked.stops, asked.max_tokens, asked.n) == (["a"], [], 16, 1)
+    assert (asked.temperature, asked.top_p, asked.seed) == (None, None, None)
+
+
+def test_one_text_and_a_list_of_texts_are_the_same_to_a_reader() -> None:
+    asked = read(body(prompt=["a", "b"], stop="end", n=2))
+    assert (asked.prompts, asked.stops) == (["a", "b"], ["end"])
+
+
+@pytest.mark.parametrize(
+    "neutral",
+    [
+        {"best_of": 1}, {"echo": False}, {"logprobs": None}, {"suffix": None}, {"logit_bias": {}},
+        {"presence_penalty": 0}, {"frequency_penalty": 0.0}, {"user": "someone"},
+    ],
+)  # fmt: skip
+def test_what_changes_nothing_is_accepted(neutral: dict[str, Any]) -> None:
+    assert read(body(**neutral)).prompts == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"logprobs": 3}, "logprobs is not supported: leave it out"),
+        ({"echo": True}, "echo is not supported"),
+        ({"best_of": 2}, "best_of is not supported"),
+        ({"presence_penalty": 0.5}, "presence_penalty is not supported"),
+        ({"top_k": 5}, "top_k: Extra inputs are not permitted"),
+        ({"prompt": [1, 2, 3]}, "prompt"),
+        ({"prompt": []}, "prompt"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1"),
+        ({"temperature": 3}, "temperature: Input should be less than or equal to 2"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0}, "top_p: Input should be greater than 0"),
+        ({"seed": -1}, "seed"),
+        ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
+        ({"n": 100, "prompt": ["a", "b"]}, f"ask for 200 answers, the limit is {MOST_CHOICES}"),
+        ({"stream_options": {"include_usage": True}}, "stream_options is for requests with stream: true"),
+        ({"model": ""}, "model"),
+    ],
+)
+def test_what_can_t_be_served_is_refused_by_its_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(Problem, match=message) as refused:
+        read(body(**fields))
+    assert refused.value.status == 400
+    assert refused.value.body["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'"a"', b"\xff", b'{"model": "writer"}'])
+def test_what_is_no_request_is_refused(text: bytes) -> None:
+    with pytest.raises(Problem) as refused:
+        read(text)
+    assert refused.value.status == 400
