@@ -34,8 +34,8 @@ _CLASSES = "label"  # the name of the slices by class
 class Validation:
     """A validation set: inputs by name, with labels and slicing columns if there are any.
 
-    `reference` holds fp32's answers to `asked`, a few samples: the only comparison where nothing can be scored.
-    `metric_file` is the author's own metric.
+    `reference` holds fp32's answers to `asked`, a few samples: the only comparison where nothing can be scored. `rows`
+    says which of the `inputs` these are, if they are among them. `metric_file` is the author's own metric.
     """
 
     metric: TaskMetricName | None
@@ -45,17 +45,31 @@ class Validation:
     labels: NDArray[Any] | None = None
     columns: Arrays = field(default_factory=dict)
     metric_file: str = ""
+    rows: NDArray[Any] | None = None
 
     def evaluate(self, running: Any) -> Evaluation:
-        """Runs a session on the whole set.
+        """Runs a session on the whole set, each sample once.
 
         Raises:
             DataInvalid: the labels can't be compared with the answers.
         """
-        error, problem = self._against_reference(running)
+        if self.inputs is not None and self.rows is not None:
+            return self.judge(answers(running, self.inputs))
+        error, problem = self._against_reference(answers(running, self.asked))
         if problem or self.inputs is None:
             return Evaluation(relative_error=error, problem=problem)
-        outputs = answers(running, self.inputs)
+        return self._judged(answers(running, self.inputs), error)
+
+    def judge(self, outputs: Arrays) -> Evaluation:
+        """What answers to all `inputs` are worth, where `rows` are known.
+
+        Raises:
+            DataInvalid: the labels can't be compared with the answers.
+        """
+        error, problem = self._against_reference({name: array[self.rows] for name, array in outputs.items()})
+        return Evaluation(relative_error=error, problem=problem) if problem else self._judged(outputs, error)
+
+    def _judged(self, outputs: Arrays, error: float | None) -> Evaluation:
         if problem := _nan_problem(outputs, "the validation set"):
             return Evaluation(relative_error=error, problem=problem)
         if self.labels is None or self.metric is None:
@@ -77,8 +91,8 @@ class Validation:
             relative_error=error, slices=self._slices(metric, rows),
         )  # fmt: skip
 
-    def _against_reference(self, running: Any) -> tuple[float | None, str]:
-        outputs = answers(running, self.asked)
+    def _against_reference(self, outputs: Arrays) -> tuple[float | None, str]:
+        """How far answers to `asked` are off, and what is wrong with them."""
         if problem := _nan_problem(outputs, "the first samples"):
             return None, problem
         for name, exact in self.reference.items():

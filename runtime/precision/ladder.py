@@ -94,9 +94,7 @@ class Builder:
             MissingTool: the target is a GPU, and this environment can't run models on GPUs.
         """
         running = onnx_models.session(self.model, gpu=self.target.gpu, lean=True)
-        validation, calibration, notes = self._samples(running)
-        progress("scoring fp32")
-        evaluation = validation.evaluate(running)
+        validation, evaluation, calibration, notes = self._samples(running)
         del running  # each rung may need as much memory
         onnx_models.release_memory()
         first = self._bf16_first(validation, evaluation)
@@ -113,19 +111,23 @@ class Builder:
 
     # --- what it is measured on ---
 
-    def _samples(self, running: Any) -> tuple[Validation, Arrays | None, list[str]]:
-        """The validation set, the calibration samples, and notes about both."""
+    def _samples(self, running: Any) -> tuple[Validation, Evaluation, Arrays | None, list[str]]:
+        """The validation set, fp32's score on it, the calibration samples, and notes."""
         inputs, labels, columns, notes = self._validation()
         calibration, more = self._calibration(inputs)
         picked = quantization.pick(calibration, self.data.calibration_samples) if calibration is not None else None
-        asked = quantization.pick(inputs, _ASKED) if inputs is not None else self._example()
+        progress("scoring fp32")
+        sent = self._example() if inputs is None else inputs
+        outputs, count = answers(running, sent), len(next(iter(sent.values())))
+        rows = quantization.picked(count, count if inputs is None else _ASKED)
+        asked, reference = ({name: array[rows] for name, array in each.items()} for each in (sent, outputs))
         validation = Validation(
             metric=task_metric(self.data, self.metric_file) if labels is not None else None,
-            metric_file=self.metric_file, asked=asked,
-            reference=answers(running, asked),
-            inputs=inputs, labels=labels, columns=columns,
+            metric_file=self.metric_file, asked=asked, reference=reference,
+            inputs=inputs, labels=labels, columns=columns, rows=None if inputs is None else rows,
         )  # fmt: skip
-        return validation, picked, [*notes, *more]
+        evaluation = validation.evaluate(running) if inputs is None else validation.judge(outputs)
+        return validation, evaluation, picked, [*notes, *more]
 
     def _validation(self) -> tuple[Arrays | None, Any, Arrays, list[str]]:
         """The inputs, labels and slicing columns of the validation data, and notes."""

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 import onnx
+from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
 from shiplift.runtime.base.errors import QuantizeFailed
@@ -410,9 +411,13 @@ def _as_bfloat16(graph: onnx.GraphProto, weights: dict[str, Any]) -> None:
 
 def pick(samples: Arrays, count: int) -> Arrays:
     """`count` samples spread evenly over the set, since the first ones may all be of one class."""
-    size = len(next(iter(samples.values())))
-    at = np.unique(np.linspace(0, size - 1, num=min(count, size)).astype(np.int64))
+    at = picked(len(next(iter(samples.values()))), count)
     return {name: array[at] for name, array in samples.items()}
+
+
+def picked(size: int, count: int) -> NDArray[np.int64]:
+    """The rows of those samples in a set of `size`."""
+    return np.unique(np.linspace(0, size - 1, num=min(count, size)).astype(np.int64))
 
 
 def first(samples: Arrays, count: int) -> Arrays:

@@ -41,8 +41,8 @@ class Job(Record):
     """What a rung is built from.
 
     `arrays` is an NPZ with `calibration/NAME`, `validation/NAME`, `asked/NAME`, `reference/NAME`, `column/NAME` and
-    `label`. `sensitivities` is the folder of layer rankings. `modelopt` is the Python with NVIDIA's tool, if any,
-    and `metric_file` the author's own metric.
+    `label` and `rows`. `sensitivities` is the folder of layer rankings. `modelopt` is the Python with NVIDIA's tool, if
+    any, and `metric_file` the author's own metric.
     """
 
     kind: Kind
@@ -95,7 +95,8 @@ def write_arrays(to: Path, calibration: Arrays | None, validation: Validation) -
         "column": validation.columns,
     }
     flat = {f"{group}/{name}": array for group, arrays in groups.items() for name, array in arrays.items()}
-    to.write_bytes(dump_npz(flat | ({} if validation.labels is None else {"label": validation.labels})))
+    single = {"label": validation.labels, "rows": validation.rows}
+    to.write_bytes(dump_npz(flat | {name: array for name, array in single.items() if array is not None}))
     return to
 
 
@@ -208,7 +209,7 @@ class _Arrays:
         validation = Validation(
             metric=job.metric, metric_file=job.metric_file, asked=group("asked"), reference=group("reference"),
             columns=group("column"),
-            inputs=group("validation") or None, labels=flat.get("label"),
+            inputs=group("validation") or None, labels=flat.get("label"), rows=flat.get("rows"),
         )  # fmt: skip
         return cls(calibration=group("calibration"), validation=validation)
 

@@ -1,6 +1,8 @@
 """What OpenVINO makes of the ladder's files: real models, without the sandbox."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -122,6 +124,33 @@ def test_an_operator_that_openvino_lacks_is_the_reason(tmp_path: Path) -> None:
     file = model([helper.make_node("Frobnicate", ["x"], ["y"], domain="com.example")], {}, tmp_path / "model.onnx")
     with pytest.raises(QuantizeFailed, match=r"OpenVINO can't (read|compile) the model: .*Frobnicate"):
         openvino_models.session(file, ["y"], "fp32")
+
+
+def test_each_sample_is_asked_once_and_the_first_few_are_compared_with_fp32(tmp_path: Path) -> None:
+    """Running the model is what scoring costs."""
+    asked: list[int] = []
+
+    class Session:
+        def get_inputs(self) -> list[Any]:
+            return []
+
+        def get_outputs(self) -> list[Any]:
+            return [SimpleNamespace(name="y")]
+
+        def run(self, _: Any, feeds: dict[str, Any]) -> list[Any]:
+            asked.append(len(feeds["x"]))
+            return [feeds["x"] * 1.01]
+
+    inputs = {"x": np.arange(20, dtype=np.float32).reshape(10, 2)}
+    rows = np.array([0, 9])
+    validation = Validation(
+        metric=None, asked={"x": inputs["x"][rows]}, reference={"y": inputs["x"][rows]}, inputs=inputs, rows=rows
+    )
+    evaluation = validation.evaluate(Session())
+    assert sum(asked) == 10
+    assert evaluation.relative_error == pytest.approx(0.01, rel=1e-3)
+    assert replace(validation, rows=None).evaluate(Session()) == evaluation
+    assert sum(asked) == 22
 
 
 def test_int8_without_a_calibrated_file_is_left_out_with_the_reason(tmp_path: Path) -> None:
