@@ -1,7 +1,8 @@
 """`make bench-precision`: the gain of lower precision on this processor, as a JSON file and a short table.
 
-Each model is quantized by a release's quantize stage, by `onnxruntime.quantization` with its defaults, and by Olive
-twice: with its default pass, and with its own search. The results and fp32 are served by one bundled Triton and
+Each model goes through a release's quantize stage with both engines: its fastest candidate, the best of each precision
+on OpenVINO, and fp32 are served. Rivals are `onnxruntime.quantization` with its defaults, NNCF with its own on
+OpenVINO, and Olive twice: with its default pass, and with its own search. All are served by one bundled Triton and
 measured in turn with perf_analyzer; accuracy is reported where the model is trained.
 """
 
@@ -29,13 +30,13 @@ from shiplift.runtime.host.processes import inherited, memory_mb
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
 from shiplift.runtime.measure.requests import split
-from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.precision import evaluation
+from shiplift.runtime.precision.timing import Run
 from shiplift.runtime.records.model import Datasets, Exported, Isolation
-from shiplift.runtime.records.precision import Candidates
+from shiplift.runtime.records.precision import Candidates, Engine, Precision
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature
@@ -46,8 +47,8 @@ from shiplift.runtime.serving.triton.repository import golden_arrays, install, w
 from shiplift.runtime.serving.triton.server import Features, private_server
 from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.serving import Serving
-from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.targets.discovery import detect
 from shiplift.runtime.targets.machine import accelerator_of, this_machine
 from shiplift.steps.quantize import quantize
 
@@ -112,20 +113,45 @@ def _onnx(model: Any, example: Any, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """A file, and what runs it."""
+
+    file: Path
+    engine: Engine = "onnxruntime"
+    precision: Precision = "fp32"
+
+
 # --- quantizing ----------------------------------------------------------------------------------------------------
 
 
-def ladder(subject: Subject, site: Site) -> tuple[Path, dict[str, Any]]:
-    """The quantize stage's best candidate below fp32; if all were dropped, the fastest of them."""
+def ladder(subject: Subject, site: Site) -> tuple[dict[str, Side], dict[str, Any]]:
+    """The quantize stage's candidates to serve, by name, and what it says of all of them.
+
+    `shiplift` is the fastest that it kept; `openvino-PRECISION` are OpenVINO's, the fastest of each precision.
+    """
     store = ArtifactStore(site.artifacts_uri)
     rungs = _candidates(subject, site, store).candidates
-    lower = [rung for rung in rungs if rung.model is not None and rung.precision != "fp32"]
-    best = min(lower, key=lambda rung: (bool(rung.dropped), rung.latency_ms))
-    assert best.model is not None
-    folder = store.fetch(best.model, Path(site.home) / "best" / subject.name)
-    details = {rung.method: rung.model_dump(mode="json", exclude={"model", "slices"}) for rung in rungs}
-    chosen = {"precision": best.precision, "method": best.method, "float_layers": len(best.float_layers)}
-    return folder / "model.onnx", {"chosen": chosen, "rungs": details}
+    timed = sorted(
+        (rung for rung in rungs if rung.model is not None and rung.latency_ms),
+        key=lambda rung: (bool(rung.dropped), rung.latency_ms),
+    )
+    sides: dict[str, Side] = {}
+    for rung in timed:
+        assert rung.model is not None
+        file = store.fetch(rung.model, Path(site.home) / rung.variant / rung.method.replace(" ", "-")) / "model.onnx"
+        side = Side(file=file, engine=rung.engine, precision=rung.precision)
+        sides.setdefault("shiplift", side)
+        if rung.engine == "openvino":
+            sides.setdefault(f"openvino-{rung.precision}", side)
+    details = {
+        f"{rung.variant}, {rung.method or 'not built'}": rung.model_dump(mode="json", exclude={"model", "slices"})
+        for rung in rungs
+    }
+    best = timed[0]
+    chosen = {"engine": best.engine, "precision": best.precision, "method": best.method,
+              "float_layers": len(best.float_layers)}  # fmt: skip
+    return sides, {"chosen": chosen, "rungs": details}
 
 
 def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidates:
@@ -143,8 +169,7 @@ def _candidates(subject: Subject, site: Site, store: ArtifactStore) -> Candidate
         calibration=store.put_bytes(dump_npz(subject.calibration)),
         calibration_name="calibration.npz",
     )
-    kind = accelerator_of(this_machine())
-    target = Target(name=kind, accelerator=kind, engine="onnxruntime", precisions=("fp32", "fp16", "int8"))
+    target = detect(this_machine())[0]
     return quantize(site, target, exported, datasets, Data(), Quantization())
 
 
@@ -171,6 +196,17 @@ def defaults(subject: Subject, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
+def nncf(subject: Subject, folder: Path) -> Path:
+    """Quantizes with `nncf.quantize` and its defaults, on the same samples."""
+    import nncf as library
+
+    count = len(next(iter(subject.calibration.values())))
+    samples = [{name: array[at : at + 1] for name, array in subject.calibration.items()} for at in range(count)]
+    folder.mkdir(parents=True)
+    onnx.save(library.quantize(onnx.load(subject.file), library.Dataset(samples)), folder / "model.onnx")
+    return folder / "model.onnx"
+
+
 def olive(subject: Subject, folder: Path, packages: Path, trials: int) -> Path:
     """Quantizes with Olive in its own process, on the same samples; with `trials`, by its own search."""
     folder.mkdir(parents=True)
@@ -190,14 +226,16 @@ def olive(subject: Subject, folder: Path, packages: Path, trials: int) -> Path:
 # --- measuring ------------------------------------------------------------------------------------------------------
 
 
-def accuracy(subject: Subject, file: Path) -> float:
+def accuracy(subject: Subject, side: Side) -> float:
     """The share of samples whose top class is the label."""
-    outputs = evaluation.answers(onnx_models.session(file), subject.validation)
-    return float((next(iter(outputs.values())).argmax(1) == subject.labels).mean())
+    outputs = tuple(spec.name for spec in signature_of(onnx.load(subject.file)).outputs)
+    run = Run(file=side.file, outputs=outputs, engine=side.engine, precision=side.precision)
+    answers = evaluation.answers(run.session(), subject.validation)
+    return float((next(iter(answers.values())).argmax(1) == subject.labels).mean())
 
 
-def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, dict[str, float]]:
-    """Throughput and latency of each file on one bundled server, measured in turn; medians over the rounds."""
+def served(subject: Subject, sides: dict[str, Side], work: Path) -> dict[str, dict[str, float]]:
+    """Throughput and latency of each side on one bundled server, measured in turn; medians over the rounds."""
     environment = ensure(default_root())
     signature = signature_of(onnx.load(subject.file))
     inputs = {name: array[:16] for name, array in subject.validation.items()}
@@ -208,15 +246,15 @@ def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, di
         TritonClient(server.grpc) as client,
     ):
         memory = {}
-        for name, file in files.items():
-            _package(name, file, signature, inputs, work)
+        for name, side in sides.items():
+            _package(name, side, signature, inputs, work)
             before = memory_mb(server.process.pid)
             client.load(name)
             memory[name] = round(memory_mb(server.process.pid) - before, 1)
         window = Window(window_ms=_WINDOW_MS, stability_percent=1000, attempts=1, protocol="grpc")
-        points: dict[str, list[Any]] = {name: [] for name in files}
+        points: dict[str, list[Any]] = {name: [] for name in sides}
         for round_ in range(ROUNDS):
-            for name in list(files)[:: 1 if round_ % 2 else -1]:
+            for name in list(sides)[:: 1 if round_ % 2 else -1]:
                 target = LoadTarget(model=name, address=server.grpc, requests=requests)
                 points[name].append(generator.measure(target, Demand(concurrency=_CONCURRENCY), window, work).point)
     return {
@@ -230,12 +268,15 @@ def served(subject: Subject, files: dict[str, Path], work: Path) -> dict[str, di
     }
 
 
-def _package(name: str, file: Path, signature: Signature, inputs: Arrays, work: Path) -> None:
+def _package(name: str, side: Side, signature: Signature, inputs: Arrays, work: Path) -> None:
     tree = work / f"{name}-package"
     tree.mkdir()
-    description = ModelDescription(name=name, version=1, signature=signature, config=_CONFIG, serving=Serving())
+    description = ModelDescription(
+        name=name, version=1, signature=signature, config=_CONFIG, serving=Serving(), engine=side.engine,
+        precision=side.precision,
+    )  # fmt: skip
     golden = golden_arrays({}, {})
-    write_package(tree, description, file.parent, "bundled", example=inputs, golden=golden)
+    write_package(tree, description, side.file.parent, "bundled", example=inputs, golden=golden)
     install(tree, work / "models", source=name, name=name)
 
 
@@ -246,30 +287,34 @@ def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, An
         place=Machine(http="", grpc="", metrics=""),
     )  # fmt: skip
     Path(site.home).mkdir(parents=True, exist_ok=True)
-    files, seconds, notes = {"fp32": subject.file}, {}, {}
-    quantizers: dict[str, Callable[[], Path]] = {"ort-defaults": lambda: defaults(subject, work / "defaults")}
+    sides, seconds, notes = {"fp32": Side(file=subject.file)}, {}, {}
+    quantizers: dict[str, Callable[[], Path]] = {
+        "ort-defaults": lambda: defaults(subject, work / "defaults"), "nncf": lambda: nncf(subject, work / "nncf")
+    }  # fmt: skip
     if packages:
         quantizers["olive"] = lambda: olive(subject, work / "olive", packages, 0)
         quantizers["olive-search"] = lambda: olive(subject, work / "olive-search", packages, _OLIVE_TRIALS)
     tell(f"{subject.name}: the ladder")
     started = time.monotonic()
-    files["shiplift"], story = ladder(subject, site)
+    kept, story = ladder(subject, site)
+    sides |= kept
     seconds["shiplift"] = round(time.monotonic() - started, 2)
     for name, run in quantizers.items():
         tell(f"{subject.name}: {name}")
         started = time.monotonic()
         try:
-            files[name] = run()
+            engine: Engine = "openvino" if name == "nncf" else "onnxruntime"
+            sides[name] = Side(file=run(), engine=engine, precision="int8")
             seconds[name] = round(time.monotonic() - started, 2)
         except Exception as error:
             notes[name] = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    tell(f"{subject.name}: serving {', '.join(files)} in {ROUNDS} rounds")
-    figures = served(subject, files, work)
+    tell(f"{subject.name}: serving {', '.join(sides)} in {ROUNDS} rounds")
+    figures = served(subject, sides, work)
     base = figures["fp32"]
     for name, row in figures.items():
         row["throughput_ratio"] = round(row["throughput_per_s"] / base["throughput_per_s"], 3)
         row["p99_ratio"] = round(row["p99_ms"] / base["p99_ms"], 3)
-        row["agreement" if not subject.trained else "accuracy"] = round(accuracy(subject, files[name]), 4)
+        row["agreement" if not subject.trained else "accuracy"] = round(accuracy(subject, sides[name]), 4)
         row["seconds"] = seconds.get(name, 0.0)
     return {"figures": figures, "notes": notes, **story}
 
@@ -281,12 +326,12 @@ def tell(message: str) -> None:
 
 def table(results: dict[str, Any]) -> str:
     """The figures as text."""
-    lines = [f"{'model':<16}{'by':<14}{'infer/s':>9}{'x':>7}{'p99 ms':>9}{'x':>7}{'accuracy':>10}{'seconds':>9}"]
+    lines = [f"{'model':<16}{'by':<15}{'infer/s':>9}{'x':>7}{'p99 ms':>9}{'x':>7}{'accuracy':>10}{'seconds':>9}"]
     for model, result in results["models"].items():
         for name, row in result["figures"].items():
             score = row.get("accuracy", row.get("agreement"))
             lines.append(
-                f"{model:<16}{name:<14}{row['throughput_per_s']:>9.0f}{row['throughput_ratio']:>7.2f}"
+                f"{model:<16}{name:<15}{row['throughput_per_s']:>9.0f}{row['throughput_ratio']:>7.2f}"
                 f"{row['p99_ms']:>9.2f}{row['p99_ratio']:>7.2f}{score:>10.4f}{row['seconds']:>9.1f}"
             )
     return "\n".join(lines)
