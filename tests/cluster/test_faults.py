@@ -235,6 +235,33 @@ def test_a_killed_operator_acts_again_within_seconds(lab: Lab, model: str) -> No
     print(f"a route is put back {time.monotonic() - began:.1f} s after the new operator was ready")
 
 
+def test_an_operator_that_starts_while_the_registry_is_away_tells_at_once_what_routes_answer(
+    lab: Lab, model: str
+) -> None:
+    """It has no golden requests yet, and none to get."""
+    settle(lab, 1)
+    selector, began = "app.kubernetes.io/name=operator", time.monotonic()
+    with scaled(lab.kube, lab.namespace, "mlflow", 0):
+        lab.kube("-n", lab.namespace, "delete", "pod", "-l", selector, "--grace-period=0", "--force")
+        until(lambda: [
+            pod for pod in lab.kube.get("pod", lab.namespace, selector=selector)
+            if pod["status"].get("containerStatuses", [{}])[0].get("ready")
+        ], seconds=60)  # fmt: skip
+        lab.kube("-n", lab.serving, "delete", "httproute", MODEL)
+        until(lambda: lab.kube.exists("httproute", lab.serving, MODEL), seconds=40)
+        settle(lab, 1)
+    until(lambda: ready_of(lab, "mlflow"), seconds=60)
+    unready_s = watches[-1].seen(began).serving_but_not_ready_s
+    print(f"without the registry, a route that was put back was not told for {unready_s:.1f} s")
+    assert unready_s < 2  # it waited for the registry for 3 s
+
+
+def ready_of(lab: Lab, name: str) -> bool:
+    """Whether a Deployment of the installation has all its pods."""
+    body = lab.kube.get("deployment", lab.namespace, name)
+    return bool(body["status"].get("readyReplicas", 0) == body["spec"]["replicas"])
+
+
 def test_of_two_operators_one_acts(lab: Lab, model: str) -> None:
     settle(lab, 1)
 

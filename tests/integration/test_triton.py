@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
-from shiplift.runtime.base.errors import ServerFailed, Temporary
+from shiplift.runtime.base.errors import ServerFailed, ShipliftError, Temporary
 from shiplift.runtime.host.processes import free_port, listening, start_child
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
@@ -29,6 +29,7 @@ from shiplift.runtime.serving.kubernetes import guard
 from shiplift.runtime.serving.triton.client import TritonClient, check_golden
 from shiplift.runtime.serving.triton.config import ModelDescription, least_instances, server_needs
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
+from shiplift.runtime.serving.triton.http_client import TritonHttpClient
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
 from shiplift.runtime.serving.triton.server import Features, Ports, Server, nvidia_command, private_server, variables
 from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving, Warmup
@@ -127,6 +128,19 @@ def test_it_answers_correctly_and_only_as_its_own_version(tmp_path: Path) -> Non
         assert infer(server, X).get_response().model_version == "3"
         with pytest.raises(InferenceServerException, match="version 2"):
             infer(server, X, model_version="2")
+
+
+def test_anybody_may_ask_over_both_protocols_which_version_serves(tmp_path: Path) -> None:
+    with served(tmp_path, Serving()) as (server, client), httpx.Client(
+        base_url=f"http://{server.http}", trust_env=False
+    ) as connection:  # fmt: skip
+        for asks in (TritonClient(server.grpc), TritonHttpClient(connection)):
+            assert asks.default_version("m") == 3
+            with pytest.raises(ShipliftError):
+                asks.default_version("nobody")
+        client.unload("m")
+        with pytest.raises(ShipliftError):
+            TritonClient(server.grpc).default_version("m")
 
 
 def test_the_command_of_nvidia_s_image_serves_one_model_and_lets_nobody_load_another(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 from shiplift.runtime.serving.operator.observed import GatewaySeen
 
-POLL_S = 0.2
+POLL_S, _POLL_AWAY_S = 0.2, 0.05  # the latter while it takes none: its return is to be told at once
 _AGAIN_S = 0.05  # a connection that fails is tried once more: one lost packet is no outage
 _CONNECT_S, _LONGER_S = 0.25, 0.5
 
@@ -31,7 +31,7 @@ class GatewayWatch:
 
     def run(self, stop: threading.Event, wake: Callable[[], object]) -> None:
         """Watches until `stop` is set; `wake` is called when something has changed."""
-        while not stop.wait(POLL_S):
+        while not stop.wait(POLL_S if self._seen.accepts else _POLL_AWAY_S):
             if self.look():
                 wake()
 

@@ -185,6 +185,17 @@ class TritonClient:
         result = self._client.infer(name, tensors, client_timeout=timeout_s, **vars(step))
         return int(result.get_response().model_version)
 
+    def default_version(self, model: str) -> int:
+        """The version that a request gets which names none; 0 if it gets none. Needs no right to control the server.
+
+        Raises:
+            ServerFailed: the server does not know the model.
+            Temporary: it does not answer.
+        """
+        with self._translated(model):
+            metadata = self._client.get_model_metadata(model, client_timeout=self._timeout_s)
+        return max(map(int, metadata.versions), default=0)
+
     def failures(self, model: str) -> int:
         """How many of a model's requests have failed since it was loaded."""
         return self.counts(model).failed

@@ -47,6 +47,14 @@ class TritonHttpClient:
         """
         return [int(version) for version in self._metadata(model).get("versions", [])]
 
+    def default_version(self, model: str) -> int:
+        """The version that a request gets which names none; 0 if it gets none.
+
+        Raises:
+            NotFound: the server does not serve the model.
+        """
+        return max(self.versions(model), default=0)
+
     def infer(
         self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
     ) -> Arrays:

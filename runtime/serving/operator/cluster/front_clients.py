@@ -1,4 +1,7 @@
-"""Sends requests through a model's front, on each of its routes, as clients do."""
+"""Sends requests through a model's front, on each of its routes, as clients do.
+
+Without a golden request to send, a server is asked which version it serves: that a route leads there is seen as well.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +12,7 @@ import httpx
 from tritonclient.utils import InferenceServerException
 
 from shiplift.runtime.base.errors import NotFound, ShipliftError, Temporary
-from shiplift.runtime.base.names import bracketed
+from shiplift.runtime.base.names import bracketed, serving_name
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes.objects.front import hostnames
@@ -23,35 +26,44 @@ _AGAIN_S = 0.05  # after an answer that is not right
 _HANGS_S = 0.25  # after that, the next request is sent; each time after twice as long
 _SAMPLE_S = 20.0  # for all requests of a sample: a slow model gets fewer
 _STARTING = ("StatusCode.UNIMPLEMENTED", "StatusCode.UNAVAILABLE", "StatusCode.NOT_FOUND")  # a proxy without the route
-Connecting = Callable[[Observed, Package, Arrays, float], AbstractContextManager[Callable[[], int]]]
+Connecting = Callable[[Observed, Package, Arrays | None, float], AbstractContextManager[Callable[[], int]]]
 
 
 @contextmanager
-def _over_grpc(observed: Observed, package: Package, row: Arrays, timeout_s: float) -> Iterator[Callable[[], int]]:
+def _over_grpc(
+    observed: Observed, package: Package, row: Arrays | None, timeout_s: float
+) -> Iterator[Callable[[], int]]:  # fmt: skip
     host = hostnames(package.model, observed.cluster)[2]
     gateway = observed.cluster.gateway is not None
     address, authority = (observed.address, host) if gateway else (host, "")
     with TritonClient(f"{bracketed(address)}:{GRPC}", authority=authority, timeout_s=timeout_s) as client:
-        yield lambda: client.answering_version(package, row)
+        yield _asking(client, package, row)
 
 
 @contextmanager
 def _over_http(
-    observed: Observed, package: Package, row: Arrays, timeout_s: float, *, by_path: bool = False
+    observed: Observed, package: Package, row: Arrays | None, timeout_s: float, *, by_path: bool = False
 ) -> Iterator[Callable[[], int]]:
     host = hostnames(package.model, observed.cluster)[2]
     address = observed.address if observed.cluster.gateway else host
     headers = {} if by_path else {"Host": host}
     url = f"http://{bracketed(address)}:{HTTP}"
     with httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False) as http:
-        client = TritonHttpClient(http)
-        yield lambda: client.answering_version(package, row)
+        yield _asking(TritonHttpClient(http), package, row)
 
 
 @contextmanager
-def _by_path(observed: Observed, package: Package, row: Arrays, timeout_s: float) -> Iterator[Callable[[], int]]:
+def _by_path(
+    observed: Observed, package: Package, row: Arrays | None, timeout_s: float
+) -> Iterator[Callable[[], int]]:  # fmt: skip
     with _over_http(observed, package, row, timeout_s, by_path=True) as send:
         yield send
+
+
+def _asking(client: TritonClient | TritonHttpClient, package: Package, row: Arrays | None) -> Callable[[], int]:
+    if row is None:
+        return lambda: client.default_version(serving_name(package.model))
+    return lambda: client.answering_version(package, row)
 
 
 CLIENTS: dict[Route, Connecting] = {"gRPC": _over_grpc, "HTTP": _over_http, "HTTP by path": _by_path}

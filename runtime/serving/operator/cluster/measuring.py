@@ -4,7 +4,6 @@ Whatever can't be measured now leaves the evidence as it is, and is asked for ag
 """
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -23,6 +22,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import GRPC
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
 from shiplift.runtime.serving.operator.cluster.counters import counters_of, requests_between
 from shiplift.runtime.serving.operator.cluster.front_clients import CLIENTS, answer_of, first_right, sample_of
+from shiplift.runtime.serving.operator.cluster.golden import GoldenRequests
 from shiplift.runtime.serving.operator.cluster.latencies import demand_of, latencies_of
 from shiplift.runtime.serving.operator.cluster.sleeping import asleep_on
 from shiplift.runtime.serving.operator.evidence import Evidence, Protocol, Route, Sample
@@ -52,8 +52,6 @@ from shiplift.runtime.serving.triton.client import TritonClient, check_package
 
 _BEAT_S = 5.0  # for a pod to answer
 _REQUEST_S = 60.0  # for each request of a sample
-_KEPT = 64  # packages whose golden requests stay in memory
-_ROWS = 8  # of them
 _THREADS = 8
 _PROTOCOLS: tuple[Protocol, ...] = ("gRPC", "HTTP")
 
@@ -62,8 +60,7 @@ class Measurer:
     """Measures services. See `operator.measurements` for what each measurement means."""
 
     def __init__(self, *, golden: "Callable[[Package, str], Arrays] | None" = None) -> None:
-        self._golden: OrderedDict[str, Arrays] = OrderedDict()
-        self._fetch = golden or golden_of
+        self._golden = GoldenRequests(golden or golden_of)
 
     def measure(self, observed: Observed, wanted: Measurement, evidence: Evidence) -> Evidence:
         """The evidence with what was measured."""
@@ -85,7 +82,7 @@ class Measurer:
             return evidence
         try:
             for group in groups:
-                golden, name = self._golden_of(group), serving_name(group.package.model)
+                golden, name = self._golden.of(group), serving_name(group.package.model)
                 with TritonClient(f"{group.name}.{observed.namespace}.svc:{GRPC}") as client:
                     check_package(client, name, group.package, golden)
         except (GoldenMismatch, ServerFailed, ArtifactCorrupt, NotFound) as error:
@@ -99,7 +96,7 @@ class Measurer:
         if group is None:
             return evidence
         try:
-            golden = self._golden_of(group)
+            golden = self._golden.of(group)
         except (ArtifactCorrupt, NotFound) as error:
             return with_move(evidence, wanted, str(error))
         answers = (_beat(group.package, golden, address) for address in wanted.addresses)
@@ -110,7 +107,7 @@ class Measurer:
         if not groups:
             return evidence
         package = groups[0].package
-        row = _row(package, self._golden_of(groups[0]))
+        row = _row(package, self._golden.of(groups[0]))
         grew: dict[str, int] = dict.fromkeys(wanted.weights, 0)
         samples: dict[Protocol, Sample] = {}
         for protocol in _PROTOCOLS:
@@ -126,7 +123,7 @@ class Measurer:
         group = next((each for each in observed.groups(wanted.revision) if each.name == wanted.group), None)
         if group is None:
             return evidence
-        golden = {name: array[:1] for name, array in self._golden_of(group).items()}
+        golden = {name: array[:1] for name, array in self._golden.of(group).items()}
         with ThreadPoolExecutor(min(_THREADS, len(wanted.pods))) as pool:
             beats = list(pool.map(lambda pod: _beat(group.package, golden, pod[1]), wanted.pods))
         for (pod, _), (wrong, message) in zip(wanted.pods, beats, strict=True):
@@ -137,8 +134,7 @@ class Measurer:
         groups = observed.groups(wanted.revision)
         if not groups:
             return evidence
-        package = groups[0].package
-        row = {} if wanted.asleep else _row(package, self._golden_of(groups[0]))
+        package, row = groups[0].package, None if wanted.asleep else self._row_of(groups[0])
 
         def once(route: Route) -> str:
             with CLIENTS[route](observed, package, row, _BEAT_S) as send:
@@ -153,15 +149,12 @@ class Measurer:
         with ThreadPoolExecutor(len(routes)) as pool:
             return with_routes(evidence, dict(zip(routes, pool.map(ask, routes), strict=True)))
 
-    def _golden_of(self, group: Group) -> Arrays:
-        digest = group.package.repository.sha256
-        if digest not in self._golden:
-            golden = self._fetch(group.package, group.artifacts_uri)
-            self._golden[digest] = {name: array[:_ROWS].copy() for name, array in golden.items()}
-            while len(self._golden) > _KEPT:
-                self._golden.popitem(last=False)
-        self._golden.move_to_end(digest)
-        return self._golden[digest]
+    def _row_of(self, group: Group) -> Arrays | None:
+        """The inputs of the first golden request; None if nobody has them: routes must be asked nevertheless."""
+        try:
+            return _row(group.package, self._golden.of(group))
+        except ShipliftError:
+            return None
 
 
 def _read(

@@ -28,11 +28,14 @@ def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: fl
     """What upkeep asks of a service with these traffic shares.
 
     `busy`: its objects are being changed. Then they are looked at again before its pods are asked, which takes a while.
+    So do routes that are back: that they answer is told before anything else is asked.
     """
     evidence = _tidied(observed, evidence)
-    pods = () if busy else heartbeat.due(observed, weights)
     changing = busy and evidence.put_back_at < observed.now
     routes = () if changing else fronts.due(replace(observed, evidence=evidence), weights)
+    if routes and fronts.is_back(observed, evidence):
+        return Chores(evidence=fronts.asked(evidence, observed.now), again_s=_BUSY_S, measure=routes)
+    pods = () if busy else heartbeat.due(observed, weights)
     evidence = replace(evidence, beaten_at=observed.now) if pods else evidence
     evidence = fronts.asked(evidence, observed.now) if routes else evidence
     done = Chores(

@@ -17,7 +17,7 @@ def due(observed: Observed, weights: Weights) -> tuple[AskRoutes, ...]:
     """The requests through the front to send now."""
     interval = observed.spec.heartbeat.interval_seconds if observed.spec else 0
     missed = any(beat.misses > 0 for beat in observed.evidence.routes.values())
-    pause = 0.0 if _is_back(observed, observed.evidence) else min(interval, AGAIN_S) if missed else interval
+    pause = 0.0 if is_back(observed, observed.evidence) else min(interval, AGAIN_S) if missed else interval
     if not interval or not observed.gateway.accepts or observed.now - observed.evidence.routes_at < pause:
         return ()
     revision = max((name for name in weights if weights[name]), key=lambda name: (weights[name], name), default="")
@@ -25,7 +25,7 @@ def due(observed: Observed, weights: Weights) -> tuple[AskRoutes, ...]:
         return ()
     packages = [package for name in weights if (package := observed.package(name))]
     versions, asleep = tuple(sorted({package.version for package in packages})), bool(observed.activation)
-    expected = _says_failed(observed.status) or _is_back(observed, observed.evidence)
+    expected = _says_failed(observed.status) or is_back(observed, observed.evidence)
     patience_s = _PATIENCE_S if expected else 0
     return (AskRoutes(revision=revision, versions=versions, asleep=asleep, patience_s=patience_s),)
 
@@ -34,7 +34,7 @@ def problem(observed: Observed, evidence: Evidence) -> str:
     """What is wrong with the front; empty if nothing is known to be."""
     if not observed.gateway.accepts:
         return f"the gateway takes no connections at {observed.address}"
-    if _is_back(observed, evidence):
+    if is_back(observed, evidence):
         put_back = evidence.put_back_at > observed.gateway.changed_at
         what = "what leads traffic was put back" if put_back else "the gateway takes connections again"
         return f"{what}, and no route has answered yet"
@@ -55,7 +55,7 @@ def next_look_s(again_s: float, observed: Observed, told: ServiceStatus, evidenc
     """
     routes = evidence.routes.values()
     if _says_failed(told):
-        asked = observed.gateway.accepts and not _is_back(observed, evidence)
+        asked = observed.gateway.accepts and not is_back(observed, evidence)
         answered = asked and bool(routes) and not any(beat.misses for beat in routes)
         return 0.0 if answered else again_s
     if told.holds(ConditionType.READY) and any(beat.misses >= LIMIT for beat in routes):
@@ -68,7 +68,7 @@ def _says_failed(status: ServiceStatus) -> bool:
     return ready is not None and ready.reason in _FAILED
 
 
-def _is_back(observed: Observed, evidence: Evidence) -> bool:
+def is_back(observed: Observed, evidence: Evidence) -> bool:
     """Whether no route was asked since the gateway takes connections again or what leads there was put back."""
     asks = observed.spec is not None and observed.spec.heartbeat.interval_seconds > 0
     changed_at = max(observed.gateway.changed_at, evidence.put_back_at)

@@ -33,6 +33,7 @@ class Servers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, versions: tuple[int, int] = (1, 2)) -> None:
         self.versions, self.turn = versions, cycle((name_of(1), name_of(2)))
         self.error: Exception | None = None
+        self.rows: list[dict[str, int] | None] = []  # the samples of each client's request, by input
         self.counted = dict.fromkeys(WEIGHTS, 0)
         routes: tuple[Route, ...] = ("gRPC", "HTTP", "HTTP by path")
         monkeypatch.setattr(measuring, "CLIENTS", dict.fromkeys(routes, self.client))
@@ -40,9 +41,9 @@ class Servers:
 
     @contextmanager
     def client(
-        self, observed: Observed, package: Package, row: Arrays, timeout_s: float
+        self, observed: Observed, package: Package, row: Arrays | None, timeout_s: float
     ) -> Iterator[Callable[[], int]]:
-        assert {name: array.shape[0] for name, array in row.items()} == {"input": 1}
+        self.rows.append(None if row is None else {name: array.shape[0] for name, array in row.items()})
         yield self.send
 
     def send(self) -> int:
@@ -112,6 +113,24 @@ def test_a_slow_model_gets_fewer_requests(monkeypatch: pytest.MonkeyPatch) -> No
     share = ask(Servers(monkeypatch)).share
     assert share is not None
     assert {each.asked for each in share.samples.values()} == {0}
+
+
+@pytest.mark.parametrize("away", [True, False])
+def test_routes_are_asked_without_a_golden_request_while_the_store_is_away(
+    monkeypatch: pytest.MonkeyPatch, away: bool
+) -> None:
+    """Else an operator that starts meanwhile would say nothing for as long, or that all is well."""
+
+    def fetch(package: Package, uri: str) -> Arrays:
+        if away:
+            raise Temporary("the artifact store does not answer", do="Wait.")
+        return golden(package, uri)
+
+    servers, wanted = Servers(monkeypatch, versions=(1, 1)), AskRoutes(revision=name_of(1), versions=(1,))
+    evidence = Measurer(golden=fetch).measure(World().look(), wanted, Evidence())
+    assert {beat.misses for beat in evidence.routes.values()} == {0}
+    assert set(evidence.routes) == {"gRPC", "HTTP", "HTTP by path"}
+    assert servers.rows == [None if away else {"input": 1}] * 3
 
 
 def test_golden_requests_are_fetched_once_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

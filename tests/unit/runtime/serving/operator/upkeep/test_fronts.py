@@ -113,8 +113,9 @@ def test_a_route_that_was_deleted_is_put_back_and_asked_in_the_same_look(key: Ke
     assert (ready.status, ready.reason) == ("False", Reason.REPAIRING)
     assert world.evidence.routes  # asked after it was put back
     assert world.last is not None
-    asked = [each for each in world.last.measure if isinstance(each, AskRoutes)]
-    assert asked[0].patience_s > 0
+    (asked,) = world.last.measure  # nothing else, which would hold up saying that they answer
+    assert isinstance(asked, AskRoutes)
+    assert asked.patience_s > 0
     world.turn()
     assert world.status.holds(ConditionType.READY)
     assert world.evidence.verified == name_of(1)

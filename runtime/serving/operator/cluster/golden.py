@@ -1,0 +1,74 @@
+"""The golden requests of what serves, a few rows of each in memory.
+
+The artifact store may be away or hang just when an operator starts. Services are looked after nevertheless: whoever
+asks waits for a moment, and the fetch goes on.
+"""
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from shiplift.runtime.base.errors import Temporary
+from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.operator.observed import Group
+
+_KEPT = 64  # packages
+_ROWS = 8  # of each
+_FETCHES = 4  # at a time
+_PATIENCE_S = 1.0
+_PAUSE_S = 10.0  # after a fetch that failed began
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fetch:
+    began_at: float
+    golden: "Future[Arrays]"
+
+    def failed(self) -> bool:
+        return self.golden.done() and self.golden.exception() is not None
+
+
+class GoldenRequests:
+    """Golden requests by package; `fetch` gets them from an artifact store at an address."""
+
+    def __init__(
+        self, fetch: Callable[[Package, str], Arrays], *, patience_s: float = _PATIENCE_S, pause_s: float = _PAUSE_S
+    ) -> None:  # fmt: skip
+        self._fetch, self._patience_s, self._pause_s = fetch, patience_s, pause_s
+        self._pool = ThreadPoolExecutor(_FETCHES, thread_name_prefix="golden")
+        self._fetches: OrderedDict[str, _Fetch] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, group: Group) -> Arrays:
+        """The golden requests and answers of a group's package, by name as in its file.
+
+        Raises:
+            Temporary: they are not here yet.
+            ShipliftError: they could not be fetched a moment ago.
+        """
+        golden = self._begun(group)
+        try:
+            return golden.result(timeout=self._patience_s)
+        except TimeoutError as error:
+            raise Temporary(
+                f"the golden requests of {group.name} are still being fetched", do="Check the artifact store."
+            ) from error
+
+    def _begun(self, group: Group) -> "Future[Arrays]":
+        digest, now = group.package.repository.sha256, time.monotonic()
+        with self._lock:
+            fetch = self._fetches.get(digest)
+            if fetch is None or (fetch.failed() and now - fetch.began_at >= self._pause_s):
+                future = self._pool.submit(self._rows, group.package, group.artifacts_uri)
+                fetch = self._fetches[digest] = _Fetch(began_at=now, golden=future)
+            self._fetches.move_to_end(digest)
+            while len(self._fetches) > _KEPT:
+                self._fetches.popitem(last=False)
+        return fetch.golden
+
+    def _rows(self, package: Package, artifacts_uri: str) -> Arrays:
+        return {name: array[:_ROWS].copy() for name, array in self._fetch(package, artifacts_uri).items()}
