@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.conftest import Lab, until
+from tests.cluster.figures import keep
 from tests.cluster.test_release import SPEC, promoted, traffic
 
 MODEL = "kept"
@@ -124,7 +125,7 @@ def test_what_is_edited_or_deleted_by_hand_is_back_within_ten_seconds(
     wait_ready(lab, 90)
     with traffic(lab, MODEL) as client:
         until(lambda: client.sent > 20, seconds=60)
-    print(f"{harm.__name__}: back after {took:.1f} s")
+    keep(harm.__name__.replace("_", " "), back_s=took)
     assert client.versions == {"1"}
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from shiplift.runtime.store.registry.terms import CHAMPION
 from tests.cluster.conftest import Kube, Lab, until
+from tests.cluster.figures import keep
 from tests.cluster.test_release import SPEC, ended, promoted, rerun, tag, traffic
 
 MODEL = "lasting"
@@ -98,14 +99,14 @@ def test_a_cluster_that_is_stopped_and_started_serves_what_it_served(lab: Lab) -
         component.start()
         if component.pid_file.stem == _START_FIRST[-1]:
             until(lambda: answers(lab.kube), seconds=120)
-            print(f"the API server answers after {time.monotonic() - began:.1f} s")
+            keep("cluster stopped and started", api_answers_s=time.monotonic() - began)
     with traffic(lab, MODEL) as client:
         until(lambda: client.versions, seconds=240)
-        print(f"the champion answers after {time.monotonic() - began:.1f} s")
+        keep("cluster stopped and started", champion_answers_s=time.monotonic() - began)
         until(lambda: is_ready(lab), seconds=120)
-        print(f"its service is Ready after {time.monotonic() - began:.1f} s")
+        keep("cluster stopped and started", service_ready_s=time.monotonic() - began)
     workflow = ended(lab, under_way, seconds=600)
-    print(f"the release that was under way ended after {time.monotonic() - began:.1f} s")
+    keep("cluster stopped and started", release_ended_s=time.monotonic() - began)
     assert workflow["status"]["phase"] == "Succeeded", tag(lab, MODEL, second, "reason")
     assert lab.registry.alias(MODEL, CHAMPION) == second
     name = json.loads(rerun(lab, f"{MODEL}/{second}"))["name"]  # the ledger, too, is as it was
