@@ -13,9 +13,9 @@ from contextlib import suppress
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 from shiplift.runtime.serving.operator.observed import GatewaySeen
 
-POLL_S, _POLL_AWAY_S = 0.2, 0.05  # the latter while it takes none: its return is to be told at once
+POLL_S, _POLL_AWAY_S = 0.1, 0.05  # the latter while it takes none: its return is to be told at once
 _AGAIN_S = 0.05  # a connection that fails is tried once more: one lost packet is no outage
-_CONNECT_S, _LONGER_S = 0.25, 0.5
+_CONNECT_S, _LONGER_S = 0.25, 0.3
 
 
 class GatewayWatch:

@@ -43,8 +43,8 @@ class GoldenRequests:
         self._fetches: OrderedDict[str, _Fetch] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, group: Group) -> Arrays:
-        """The golden requests and answers of a group's package, by name as in its file.
+    def of(self, group: Group, *, at_once: bool = False) -> Arrays:
+        """The golden requests and answers of a group's package, by name as in its file; `at_once`: without waiting.
 
         Raises:
             Temporary: they are not here yet.
@@ -52,7 +52,7 @@ class GoldenRequests:
         """
         golden = self._begun(group)
         try:
-            return golden.result(timeout=self._patience_s)
+            return golden.result(timeout=0 if at_once else self._patience_s)
         except TimeoutError as error:
             raise Temporary(
                 f"the golden requests of {group.name} are still being fetched", do="Check the artifact store."

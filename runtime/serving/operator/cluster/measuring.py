@@ -134,7 +134,8 @@ class Measurer:
         groups = observed.groups(wanted.revision)
         if not groups:
             return evidence
-        package, row = groups[0].package, None if wanted.asleep else self._row_of(groups[0])
+        package = groups[0].package
+        row = None if wanted.asleep else self._row_of(groups[0], at_once=wanted.patience_s > 0)
 
         def once(route: Route) -> str:
             with CLIENTS[route](observed, package, row, _BEAT_S) as send:
@@ -149,10 +150,13 @@ class Measurer:
         with ThreadPoolExecutor(len(routes)) as pool:
             return with_routes(evidence, dict(zip(routes, pool.map(ask, routes), strict=True)))
 
-    def _row_of(self, group: Group) -> Arrays | None:
-        """The inputs of the first golden request; None if nobody has them: routes must be asked nevertheless."""
+    def _row_of(self, group: Group, *, at_once: bool) -> Arrays | None:
+        """The inputs of the first golden request; None if nobody has them: routes must be asked nevertheless.
+
+        `at_once`: they are expected back, which is to be told at once.
+        """
         try:
-            return _row(group.package, self._golden.of(group))
+            return _row(group.package, self._golden.of(group, at_once=at_once))
         except ShipliftError:
             return None
 

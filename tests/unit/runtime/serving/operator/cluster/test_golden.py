@@ -48,9 +48,9 @@ def test_a_store_that_hangs_is_waited_for_a_moment_and_asked_only_once() -> None
 
     fetched, fetch = counted(hang)
     golden = GoldenRequests(fetch, patience_s=0.05)
-    for _ in range(3):
+    for at_once in (False, True, False):
         with pytest.raises(Temporary, match="still being fetched"):
-            golden.of(group())
+            golden.of(group(), at_once=at_once)
     answers.set()
     patient = next(rows for _ in range(200) if (rows := _fetched(golden)))
     assert patient["input/input"].shape == (8, 4)

@@ -133,6 +133,23 @@ def test_routes_are_asked_without_a_golden_request_while_the_store_is_away(
     assert servers.rows == [None if away else {"input": 1}] * 3
 
 
+def test_routes_that_are_expected_back_are_not_held_up_by_a_store_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = threading.Event()
+
+    def fetch(package: Package, uri: str) -> Arrays:
+        answers.wait(10)
+        return golden(package, uri)
+
+    servers, measurer = Servers(monkeypatch, versions=(1, 1)), Measurer(golden=fetch)
+    try:
+        wanted = AskRoutes(revision=name_of(1), versions=(1,), patience_s=1)
+        evidence = measurer.measure(World().look(), wanted, Evidence())
+    finally:
+        answers.set()
+    assert {beat.misses for beat in evidence.routes.values()} == {0}
+    assert servers.rows == [None] * 3
+
+
 def test_golden_requests_are_fetched_once_and_few_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[str] = []
     rows: list[int] = []
