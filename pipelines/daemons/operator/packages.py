@@ -21,8 +21,8 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
 from shiplift.runtime.serving.operator.cluster.observing import Snapshot
-from shiplift.runtime.serving.operator.cluster.package_cache import PackageCache
 from shiplift.runtime.store.mlflow_artifacts import identity
+from shiplift.runtime.store.package_cache import PackageCache
 
 _PATH = "/api/2.0/mlflow-artifacts/artifacts"
 _FOLDER, _BLOB = re.compile(r"sha256/[0-9a-f]{2}"), re.compile(r"/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")

@@ -31,9 +31,9 @@ from shiplift.runtime.serving.operator.cluster.acting import Actor
 from shiplift.runtime.serving.operator.cluster.activators import Activators, pods_of
 from shiplift.runtime.serving.operator.cluster.measuring import Measurer
 from shiplift.runtime.serving.operator.cluster.observing import Observer, Snapshot
-from shiplift.runtime.serving.operator.cluster.package_cache import PackageCache
 from shiplift.runtime.serving.operator.cluster.publishing import Publisher
 from shiplift.runtime.serving.operator.cluster.shared_servers import SharedServers
+from shiplift.runtime.store.package_cache import PackageCache
 
 PORT, PACKAGES_PORT = 8080, 8090
 LEASE = "shiplift-operator.leader"  # the lock of a model's promotion, `shiplift-MODEL`, has no dot

@@ -9,7 +9,7 @@ import hmac
 import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -189,7 +189,7 @@ async def _again(
         yield each
 
 
-def _event(body: dict[str, object]) -> str:
+def _event(body: Mapping[str, object]) -> str:
     return f"data: {json.dumps(body)}\n\n"
 
 

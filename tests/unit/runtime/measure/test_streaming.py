@@ -106,6 +106,7 @@ def piece(text: str = "a", ended: str = "", tokens: int = 1) -> Any:
         ("text", "BYTES", serialize_byte_tensor(np.array([[text.encode()]], object)).item()),
         ("finish_reason", "BYTES", serialize_byte_tensor(np.array([[ended.encode()]], object)).item()),
         ("tokens", "INT32", np.array([[tokens]], np.int32).tobytes()),
+        ("prompt_tokens", "INT32", np.array([[0]], np.int32).tobytes()),
     ):
         answer.infer_response.outputs.add(name=name, datatype=datatype, shape=[1, 1])
         answer.infer_response.raw_output_contents.append(raw)

@@ -15,9 +15,9 @@ from shiplift.runtime.base.errors import ArtifactCorrupt, RegistryDenied, Tempor
 from shiplift.runtime.serving.kubernetes import fetch as fetching
 from shiplift.runtime.serving.kubernetes.fetch import fetch
 from shiplift.runtime.serving.operator.cluster.observing import Snapshot
-from shiplift.runtime.serving.operator.cluster.package_cache import PackageCache
 from shiplift.runtime.serving.operator.observed import RevisionSeen
 from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.package_cache import PackageCache
 from tests.unit.examples import artifact, package
 
 AWAY = "mlflow-artifacts://127.0.0.1:9/0/shiplift"
