@@ -41,6 +41,7 @@ class WriterBench(Bench):
             "input/prompt": np.array([["a"], ["b"]], object), "input/max_tokens": np.full((2, 1), 8, np.int32),
             "output/text": np.array([["x"], ["y"]], object), "output/finish_reason": np.array([["length"]] * 2, object),
             "output/tokens": np.full((2, 1), 8, np.int32),
+            "output/prompt_tokens": np.full((2, 1), 3, np.int32),
         }  # fmt: skip
         return exported(
             *parity, model=self.model, signature=SIGNATURE, generates=True,
