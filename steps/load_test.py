@@ -104,7 +104,7 @@ def load_test(
     place = staging(site, package.model, package.version)
     with scratch_folder(Path(site.home)) as folder:
         generator = load_generator(site, load.protocol, streamed=package.signature.streamed)
-        drawn = requests.with_lengths(load, package, _golden(store, package))
+        drawn = _with_lengths(store, package, load, recorded_requests)
         test = _LoadTest(site=site, generator=generator, load=drawn, work=folder)
 
         def side(name: str, package: Package, staged: Staged) -> _Side:
@@ -257,6 +257,13 @@ def _notes(report: LoadReport, uncompared: str, recorded_requests: RecordedReque
                 f"at {point.rate_per_s:.0f} requests/s the p99 is {point.p99_ms:.1f} ms when arrivals don't wait for "
                 f"answers; clients that wait saw {closed.p99_ms:.1f} ms (coordinated omission)"
             )
+
+
+def _with_lengths(store: ArtifactStore, package: Package, load: Load, recorded_requests: RecordedRequests) -> Load:
+    """The load with lengths to draw for a package that pads requests, unless they are recorded."""
+    if package.padding is None or recorded_requests.file is not None:
+        return load
+    return requests.with_lengths(load, package, _golden(store, package))
 
 
 def _write_requests(

@@ -53,21 +53,24 @@ class Validation:
         Raises:
             DataInvalid: the labels can't be compared with the answers.
         """
-        if self.inputs is not None and self.rows is not None:
-            return self.judge(answers(running, self.inputs))
+        if self.inputs is None or self.rows is not None:
+            return self.judge(answers(running, self.asked if self.inputs is None else self.inputs))
         error, problem = self._against_reference(answers(running, self.asked))
-        if problem or self.inputs is None:
+        if problem:
             return Evaluation(relative_error=error, problem=problem)
         return self._judged(answers(running, self.inputs), error)
 
     def judge(self, outputs: Arrays) -> Evaluation:
-        """What answers to all `inputs` are worth, where `rows` are known.
+        """What answers to all `inputs` are worth, of which `rows` must be known; without any, answers to `asked`.
 
         Raises:
             DataInvalid: the labels can't be compared with the answers.
         """
-        error, problem = self._against_reference({name: array[self.rows] for name, array in outputs.items()})
-        return Evaluation(relative_error=error, problem=problem) if problem else self._judged(outputs, error)
+        asked = outputs if self.inputs is None else {name: array[self.rows] for name, array in outputs.items()}
+        error, problem = self._against_reference(asked)
+        if problem or self.inputs is None:
+            return Evaluation(relative_error=error, problem=problem)
+        return self._judged(outputs, error)
 
     def _judged(self, outputs: Arrays, error: float | None) -> Evaluation:
         if problem := _nan_problem(outputs, "the validation set"):

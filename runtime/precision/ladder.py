@@ -118,16 +118,17 @@ class Builder:
         picked = quantization.pick(calibration, self.data.calibration_samples) if calibration is not None else None
         progress("scoring fp32")
         sent = self._example() if inputs is None else inputs
-        outputs, count = answers(running, sent), len(next(iter(sent.values())))
-        rows = quantization.picked(count, count if inputs is None else _ASKED)
-        asked, reference = ({name: array[rows] for name, array in each.items()} for each in (sent, outputs))
+        outputs = answers(running, sent)
+        asked, reference, rows = sent, outputs, None
+        if inputs is not None:
+            rows = quantization.picked(len(next(iter(inputs.values()))), _ASKED)
+            asked, reference = ({name: array[rows] for name, array in each.items()} for each in (sent, outputs))
         validation = Validation(
             metric=task_metric(self.data, self.metric_file) if labels is not None else None,
             metric_file=self.metric_file, asked=asked, reference=reference,
-            inputs=inputs, labels=labels, columns=columns, rows=None if inputs is None else rows,
+            inputs=inputs, labels=labels, columns=columns, rows=rows,
         )  # fmt: skip
-        evaluation = validation.evaluate(running) if inputs is None else validation.judge(outputs)
-        return validation, evaluation, picked, [*notes, *more]
+        return validation, validation.judge(outputs), picked, [*notes, *more]
 
     def _validation(self) -> tuple[Arrays | None, Any, Arrays, list[str]]:
         """The inputs, labels and slicing columns of the validation data, and notes."""

@@ -61,17 +61,18 @@ def measure(runs: Mapping[int, Run], inputs: Arrays, folder: Path) -> dict[int, 
     del sessions
     example = folder / "example.npz"
     example.write_bytes(dump_npz(inputs))
-    largest = max(quantization.model_bytes(run.file) for run in runs.values())
-    with ThreadPoolExecutor(2 if largest < _LARGE_BYTES else 1) as pool:  # their memory is measured, not their speed
+    sizes = {index: quantization.model_bytes(run.file) for index, run in runs.items()}
+    at_once = 2 if max(sizes.values()) < _LARGE_BYTES else 1  # what is measured is their memory, not their speed
+    with ThreadPoolExecutor(at_once) as pool:
         footprints = dict(zip(runs, pool.map(lambda run: _footprint(run, example), runs.values()), strict=True))
     return {
         index: {
             "latency_ms": times[index],
             "latency_batch": len(next(iter(inputs.values()))),
-            "size_bytes": quantization.model_bytes(run.file),
+            "size_bytes": sizes[index],
             "memory_mb": footprints[index],
         }
-        for index, run in runs.items()
+        for index in runs
     }
 
 

@@ -129,7 +129,7 @@ class Search:
             filling = [index for index, (i, t) in enumerate(space.placements) if i * t == full and 1 in (i, t)]
             most_instances_first = sorted(filling, key=lambda index: -space.placements[index][0])[:2]
             largest = len(space.max_batch) - 1
-            sets = range(len(space.buckets))
+            sets = range(1, len(space.buckets))
             self._rule_points = (
                 *(space.point(package, largest, 0, index) for index in most_instances_first),
                 *(space.point(package, largest, 0, index, at) for index in most_instances_first[:1] for at in sets),

@@ -58,12 +58,13 @@ def open_workbench(
         scratch_folder(Path(site.home)) as work,
         start_bench(site, packages.packages, serving, work) as bench,
     ):
-        golden = load_npz(store.read_from_tree(first.repository, GOLDEN))
-        load, file = requests.with_lengths(load, first, golden), work / "requests.json"
+        file = work / "requests.json"
         if recorded_requests.file is not None:
             recorded = write_recorded(site, store, first, recorded_requests, load, file)
             lengths = recorded or (first.padding.lengths if first.padding else ())
         else:
+            golden = load_npz(store.read_from_tree(first.repository, GOLDEN))
+            load = requests.with_lengths(load, first, golden)
             requests.write(generator, file, first, golden, load)
             lengths = requests.lengths(first, golden, load)
         yield Workbench(

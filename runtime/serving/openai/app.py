@@ -22,7 +22,7 @@ from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.openai import messages
 from shiplift.runtime.serving.openai.generating import Generators, merged
-from shiplift.runtime.serving.openai.messages import CompletionRequest, Head, Piece, Problem
+from shiplift.runtime.serving.openai.messages import CompletionRequest, Count, Head, Piece, Problem
 
 MAX_BODY_BYTES = 8 << 20  # some prompts of the model's 1 MiB
 _KNOWN_S = 2.0  # for which what serves is not looked up again
@@ -148,15 +148,14 @@ async def _body(request: Request) -> bytes:
 
 
 async def _whole(head: Head, asked: CompletionRequest, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
-    count = len(asked.prompts) * asked.n
-    texts, reasons, read, written = [""] * count, [""] * count, [0] * count, 0
+    answers, count = len(asked.prompts) * asked.n, Count(asked)
+    texts, reasons = [""] * answers, [""] * answers
     async for number, piece in pieces:
         texts[number] += piece.text
         reasons[number] = piece.finish_reason or reasons[number]
-        read[number] += piece.prompt_tokens
-        written += piece.tokens
-    choices = [messages.choice(number, texts[number], reasons[number]) for number in range(count)]
-    return JSONResponse(head.body(choices, messages.usage(sum(read[:: asked.n]), written)))
+        count.add(number, piece)
+    choices = [messages.choice(number, texts[number], reasons[number]) for number in range(answers)]
+    return JSONResponse(head.body(choices, count.usage()))
 
 
 async def _streamed(head: Head, asked: CompletionRequest, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
@@ -166,14 +165,13 @@ async def _streamed(head: Head, asked: CompletionRequest, pieces: AsyncIterator[
         raise Problem(500, f"{head.model!r} gave no answer", kind="server_error")
 
     async def events() -> AsyncGenerator[str]:
-        read, written = [0] * (len(asked.prompts) * asked.n), 0
+        count = Count(asked)
         try:
             async for number, piece in _again(first, pieces):
-                read[number] += piece.prompt_tokens
-                written += piece.tokens
+                count.add(number, piece)
                 yield _event(head.body([messages.choice(number, piece.text, piece.finish_reason)]))
             if asked.stream_options and asked.stream_options.include_usage:
-                yield _event(head.body([], messages.usage(sum(read[:: asked.n]), written)))
+                yield _event(head.body([], count.usage()))
         except Problem as problem:
             yield _event(problem.body)
         yield "data: [DONE]\n\n"

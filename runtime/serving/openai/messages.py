@@ -98,6 +98,24 @@ class Piece:
     finish_reason: str = ""
 
 
+class Count:
+    """How many tokens the answers to a request took: a prompt is read once, however many answers it has."""
+
+    def __init__(self, request: CompletionRequest) -> None:
+        self._answers = request.n
+        self._read, self._written = [0] * (len(request.prompts) * request.n), 0
+
+    def add(self, number: int, piece: Piece) -> None:
+        """Adds a piece of the answer of that number."""
+        self._read[number] += piece.prompt_tokens
+        self._written += piece.tokens
+
+    def usage(self) -> dict[str, int]:
+        """How many were read and written."""
+        read = sum(self._read[:: self._answers])
+        return {"prompt_tokens": read, "completion_tokens": self._written, "total_tokens": read + self._written}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Head:
     """What all parts of the answer to one request share. `created` is in seconds since the epoch."""
@@ -115,12 +133,6 @@ class Head:
 def choice(index: int, text: str, finish_reason: str) -> dict[str, Any]:
     """One answer, or a piece of it."""
     return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason or None}
-
-
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    """How many tokens were read and written."""
-    total = prompt_tokens + completion_tokens
-    return {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
 
 
 def read(body: bytes) -> CompletionRequest:
