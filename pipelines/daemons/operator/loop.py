@@ -6,14 +6,14 @@ that one wait, and no other.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import structlog
 
 from shiplift.pipelines.daemons.operator.metrics import OperatorMetrics
 from shiplift.runtime.base.errors import ShipliftError
-from shiplift.runtime.serving.kubernetes.connection import Conflict
+from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.operator.cluster.acting import Actor
 from shiplift.runtime.serving.operator.cluster.observing import Observer, Snapshot
 from shiplift.runtime.serving.operator.deciding import Decision, next_action
@@ -188,17 +188,14 @@ class Loop:
             self._list_soon.set()
         again_s = next_look_s(decision.again_s, observed, told, service.evidence)
         if not again_s:
-            told = self._tell(replace(observed, status=told), service, fresh=bool(decision.apply))
+            told = self._tell(replace(observed, status=told), service, decision.apply)
         self._metrics.seen.look(observed, service.evidence, told)
         return again_s
 
-    def _tell(self, observed: Observed, service: _Service, *, fresh: bool) -> ServiceStatus:
-        """Writes the status as it is after what was just measured; for all else, the objects are looked at first.
-
-        `fresh`: for this, too, since some were just applied.
-        """
-        seen = self._observed(observed.name, service, None) if fresh else observed
-        now = replace(seen or observed, status=observed.status, evidence=service.evidence, now=time.time())
+    def _tell(self, observed: Observed, service: _Service, applied: Sequence[Object]) -> ServiceStatus:
+        """Writes the status as it is after what was just applied and measured; all else waits for the next look."""
+        seen = self._observer.reread(observed, applied)
+        now = replace(seen, evidence=service.evidence, now=time.time())
         decision = self._decide(now)
         if decision.status is None:
             return now.status

@@ -1,5 +1,6 @@
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from shiplift.runtime.serving.operator.cluster.observing import Snapshot
 from shiplift.runtime.serving.operator.deciding import Decision
 from shiplift.runtime.serving.operator.evidence import Evidence
 from shiplift.runtime.serving.operator.observed import GatewaySeen
+from shiplift.runtime.serving.operator.repair import key_of
 from shiplift.runtime.serving.operator.resources import ConditionType, ServiceStatus
 from tests.unit.api_server import running
 from tests.unit.examples import site
@@ -53,6 +55,9 @@ class Services:
 
     def observed(self, snapshot: Snapshot, name: str, evidence: Evidence) -> Any:
         return Name(name) if name in snapshot.services else None
+
+    def reread(self, name: Any, _applied: Any) -> Any:
+        return name
 
     def decide(self, name: Any) -> Decision:
         status = ServiceStatus(revision="changed") if self.writes else None
@@ -247,6 +252,10 @@ class OfWorld:
     def observed(self, _snapshot: Snapshot, _name: str, evidence: Evidence) -> Any:
         self.world.evidence = evidence
         return self.world.look()
+
+    def reread(self, observed: Any, applied: Any) -> Any:
+        live = {key_of(body): self.world.live[key_of(body)] for body in applied}
+        return replace(observed, live={**observed.live, **live})
 
     def act(self, _observed: Any, decision: Decision) -> Evidence:
         self.world.act(decision)

@@ -126,6 +126,24 @@ def test_one_look_at_everything_shows_what_a_look_at_one_shows(server: ApiServer
     assert first.status == second.status
 
 
+def test_what_was_just_applied_is_seen_without_a_whole_look(server: ApiServer) -> None:
+    ready_pod(server, "pod-1", name_of(1))
+    evidence = Evidence()
+    for _ in range(6):
+        _, evidence = turn(server, evidence, Right())
+    route = server.objects["httproutes"].pop("digits")
+    observer = Observer(server.api("models"), cluster())
+    missing = observer.observed(observer.alone("digits"), "digits", evidence)
+    assert missing is not None
+    applied = next_action(missing).apply
+    assert [body["metadata"]["name"] for body in applied] == ["digits"]
+    server.objects["httproutes"]["digits"] = route
+    server.asked.clear()
+    seen = observer.reread(missing, applied)
+    assert len(server.asked) == 1
+    assert seen.live == look(server, evidence).live
+
+
 def test_an_object_that_is_refused_does_not_keep_the_others_from_being_written(server: ApiServer) -> None:
     server.forbidden.add(f"{name_of(1)}-none")
     observed = look(server, Evidence())
