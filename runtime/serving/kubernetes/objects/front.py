@@ -169,7 +169,8 @@ def _policy(model: str, suffix: str, routes: dict[str, list[str]], check: Object
             "healthCheck": {
                 "panicThreshold": 10,
                 "active": {
-                    **check, "interval": "2s", "timeout": "2s", "unhealthyThreshold": 2, "healthyThreshold": 1,
+                    # A frozen server leaves the route within 2 to 4 s.
+                    **check, "interval": "1s", "timeout": "1s", "unhealthyThreshold": 2, "healthyThreshold": 1,
                 },
                 "passive": {
                     "splitExternalLocalOriginErrors": True, "consecutiveLocalOriginFailures": 2,
