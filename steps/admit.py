@@ -10,6 +10,7 @@ from typing import Any
 
 from shiplift.runtime.admission import policy
 from shiplift.runtime.admission.generation_specs import check_generation
+from shiplift.runtime.admission.pipelines import check_pipeline
 from shiplift.runtime.admission.python_specs import check_python
 from shiplift.runtime.admission.scan import objections, refusal
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
@@ -21,6 +22,7 @@ from shiplift.runtime.model.contracts import likely_flavor
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import (
     FALL_BACK,
+    PIPELINE,
     PYTHON,
     Contract,
     Datasets,
@@ -53,7 +55,7 @@ _MAX_METRIC_BYTES = 1 << 20
 class Inspected:
     """What the sandbox read of a version: its scan, and its contract with the input example as NPZ.
 
-    `states` maps each input that takes a state to the output with its next value.
+    `states` maps each input that takes a state to the output with its next value. `code` are a pipeline's Python files.
     """
 
     scan: Scan
@@ -63,6 +65,7 @@ class Inspected:
     states: dict[str, str]
     requirements: tuple[str, ...]
     generates: bool
+    code: tuple[str, ...]
     notes: tuple[str, ...]
     example: bytes
 
@@ -92,6 +95,8 @@ def admit(site: Site, request: Request) -> Admitted:
             check_python(site, spec)
         if inspected.generates:
             check_generation(site, spec)
+        if inspected.flavor == PIPELINE:
+            check_pipeline(site, spec, inspected.code)
         datasets = _datasets(registry, run_id, spec, model, store)
         admitted = _admitted(info, run_id, spec, inspected, model, store, datasets)
         return admitted.model_copy(update={"recorded_requests": _recorded(registry, run_id, spec, model, store)})
@@ -235,6 +240,7 @@ def _inspected(result: dict[str, Any], example: Path) -> Inspected:
             states={str(name): str(output) for name, output in result["states"].items()},
             requirements=tuple(str(requirement) for requirement in result["requirements"]),
             generates=bool(result["generates"]),
+            code=tuple(str(path) for path in result["code"]),
             notes=tuple(str(note) for note in result["notes"]),
             example=read_regular(example, _MAX_EXAMPLE_BYTES),
         )

@@ -7,6 +7,7 @@ what it wrote outside a sandbox, and it has no part in the proof.
 from pathlib import Path
 
 from shiplift.runtime.admission.generation_export import export_generation
+from shiplift.runtime.admission.pipelines import export_pipeline
 from shiplift.runtime.admission.python_export import export_python
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import measuring, progress
@@ -15,6 +16,7 @@ from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.records.model import (
     FALL_BACK,
+    PIPELINE,
     PYTHON,
     Contract,
     Exported,
@@ -42,7 +44,7 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
 
     A Python model is not converted: it gets an environment, and its answers are recorded (`export_python`). So does one
     that does not convert, if the spec says `fallback: python`. A model that generates text becomes a stateful OpenVINO
-    model, and tokens are compared (`export_generation`).
+    model, and tokens are compared (`export_generation`). A pipeline of models is kept as it was logged.
 
     Raises:
         ExportFailed: the model does not load, convert or run.
@@ -51,6 +53,8 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
     """
     if model_version.flavor == PYTHON:
         return export_python(site, model_version, contract, conversion)
+    if model_version.flavor == PIPELINE:
+        return export_pipeline(site, model_version, contract)
     if contract.generates:
         return export_generation(site, model_version, contract, conversion)
     try:

@@ -1,27 +1,44 @@
-"""Finds the version that a challenger is compared with: asks production and the registry now, so is never cached."""
+"""Finds what production has: the version that a challenger is compared with, and a pipeline's members.
+
+It asks production and the registry now, so it is never cached.
+"""
 
 from shiplift.runtime.base.errors import PromotionConflict
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.composition.checked import Unusable
+from shiplift.runtime.composition.incumbents import Incumbents, Members
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Champion
+from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.production import production
+from shiplift.runtime.serving.production import Production, production
 from shiplift.runtime.serving.standing import promoted, standing
+from shiplift.runtime.spec.document import MAX_SPEC_BYTES
+from shiplift.runtime.spec.pipeline import PIPELINE_FILE, parse
+from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.members import Promoted
 from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.terms import PIPELINE_TAG
 
 
-def find_champion(site: Site, request: Request, trigger: Trigger) -> Champion:
-    """The champion and the package it was promoted with; version 0 if there is none.
+def find_champion(site: Site, request: Request, trigger: Trigger) -> Incumbents:
+    """The champion and the package it was promoted with, version 0 if there is none; and a pipeline's members.
 
     It is what production serves, wherever the registry's aliases were moved. A version that is itself the champion is
     compared with the previous one, as when it was promoted, so that a rerun changes nothing.
 
     Raises:
         PromotionConflict: the registry has no genuine record of the champion's promotion, so nothing can be compared.
+        SpecInvalid: the version is a pipeline, and its definition can't be read.
         Temporary: the registry or production does not respond.
     """
-    registry = Registry(site.registry_uri)
-    now = standing(site, request.model, registry, production(site))
+    registry, place = Registry(site.registry_uri), production(site)
+    champion = _champion(site, request, trigger, registry, place)
+    return Incumbents(champion=champion, members=_members(site, request, registry, place))
+
+
+def _champion(site: Site, request: Request, trigger: Trigger, registry: Registry, place: Production) -> Champion:
+    now = standing(site, request.model, registry, place)
     for drift in () if now.unfinished else now.drift:
         progress(drift.sentence)
     version, promotion = now.champion, now.promotion
@@ -37,3 +54,25 @@ def find_champion(site: Site, request: Request, trigger: Trigger) -> Champion:
             f"{request.model}/{request.version} --allow-older`.",
         )
     return Champion(version=version, package=promotion.package if promotion else None)
+
+
+def _members(site: Site, request: Request, registry: Registry, place: Production) -> Members:
+    """A pipeline's members, none if the version is no pipeline.
+
+    A tag of the version says whether it is one, so that others cost no request. It is only a hint: whoever sets it on
+    something else, or removes it, gets a release that is refused.
+    """
+    info = registry.version(request.model, request.version)
+    text = registry.read_model_file(info, PIPELINE_FILE, MAX_SPEC_BYTES) if PIPELINE_TAG in info.tags else None
+    if text is None:
+        return Members()
+    rest = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
+    find = Promoted(
+        registry=rest, champion=place.serving, store=ArtifactStore(site.artifacts_uri),
+        promotion=lambda member: promoted(site, member.name, member.version, registry),
+    ).find  # fmt: skip
+    found = {name: find(member) for name, member in parse(text.decode(errors="replace")).spec.members.items()}
+    return Members(
+        packages={name: each for name, each in found.items() if isinstance(each, Package)},
+        unusable={name: each for name, each in found.items() if isinstance(each, Unusable)},
+    )

@@ -14,9 +14,11 @@ from typing import Any
 
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import TENSORS, serving_name
+from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, scored
+from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model import golden as golden_requests
 from shiplift.runtime.model.generation.signature import ROOM
@@ -33,6 +35,7 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.records.verdict import Check, Outcome, Packages, Scored
 from shiplift.runtime.search import buckets
 from shiplift.runtime.search.space import first_config
+from shiplift.runtime.serving.bundles.composing import compose, described
 from shiplift.runtime.serving.generation_backend import write_generation_backend
 from shiplift.runtime.serving.python_backend import write_python_backend
 from shiplift.runtime.serving.text_backend import write_text_backend
@@ -51,7 +54,7 @@ _GPU_ONLY: tuple[Precision, ...] = ("bf16", "fp8")
 def package(
     site: Site, target: Target, model_version: ModelVersion, exported: Exported, candidates: Candidates,
     quality: Quality, data: Data, search_space: SearchSpace, serving: Serving, quantization: Quantization,
-    champion: Champion, score_target: ScoreTarget,
+    champion: Champion, members: Members, score_target: ScoreTarget,
 ) -> Packages:  # fmt: skip
     """One package per kept candidate that can pass, in their order, with the configuration that tuning starts from.
 
@@ -62,8 +65,13 @@ def package(
         SandboxLimit: answering the golden requests takes more memory or time than the spec allows.
         MissingTool: the model takes text, and the library that tokenizes it or generates is not installed here.
         SpecInvalid: the target needs TorchScript, which was not exported; or the spec's states or lengths are not the
-            model's.
+            model's; or a pipeline's members do not fit it, or can't be members.
+        ServerFailed: a pipeline's bundle can't be loaded, or does not answer.
     """
+    if exported.composes:
+        with scratch_folder(Path(site.home)) as folder:
+            bundle, checked = compose(site, target, model_version, exported, members, folder)
+        return Packages(target=target.name, packages=(bundle,), checks=(), notes=described(checked))
     judge = _Judge(
         version=model_version.version, target=target.name, candidates=candidates, quality=quality, data=data,
         champion=scored(champion.package) if champion.package else None, worse=score_target.worse,
@@ -372,14 +380,14 @@ class _Judge:
 
     def verdict(self, exported: Exported) -> tuple[Check, ...]:
         """The checks of the most accurate candidate: if it does not pass, none does."""
-        parity = parity_check(exported.parity, self.quality)
+        parity = tuple(filter(None, (parity_check(exported.parity, self.quality),)))
         if self.candidates.kept:
-            return (parity, *self.checks(self._best()))
+            return (*parity, *self.checks(self._best()))
         reason = "; ".join(f"{c.described}: {c.dropped}" for c in self.candidates.candidates)
         none_kept = Check(
             name="precision", measured=0, limit=1, unit="candidates", verdict=Outcome.FAIL, reason=reason
         )  # fmt: skip
-        return (parity, none_kept)
+        return (*parity, none_kept)
 
     def checks(self, candidate: Candidate) -> tuple[Check, ...]:
         """A candidate's score against its limit and against the champion's."""

@@ -49,6 +49,8 @@ def quantize(
         MissingTool: the target is a GPU, and this environment can't run models on GPUs.
         SpecInvalid: the target can't serve a Python model, or one that generates text.
     """
+    if exported.composes:
+        return _composed(target, exported, datasets)
     if exported.generates:
         check_generating(target)
         return _generating(target, exported, datasets)
@@ -105,6 +107,15 @@ def _generating(target: Target, exported: Exported, datasets: Datasets) -> Candi
         size_bytes=exported.model.size_bytes,
     )  # fmt: skip
     notes = ("Validation data are not used: the tokens that a model generates have no metric yet.",)
+    return Candidates(
+        target=target.name, metric=None, candidates=(candidate,), notes=notes if datasets.validation else ()
+    )
+
+
+def _composed(target: Target, exported: Exported, datasets: Datasets) -> Candidates:
+    """A pipeline's only candidate: its members have the precisions that they were promoted with."""
+    candidate = Candidate(precision="fp32", method="as its members were promoted", model=exported.model)
+    notes = ("Validation data are not used: a pipeline's answers have no score yet.",)
     return Candidates(
         target=target.name, metric=None, candidates=(candidate,), notes=notes if datasets.validation else ()
     )

@@ -4,7 +4,7 @@ Methods raise only subclasses of `ShipliftError`. Besides those named, `StackDow
 run, and `ClusterUnreachable`, `ClusterRefused` or `Temporary` where a cluster does not answer.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +35,13 @@ class Releasing(Protocol):
         Raises:
             NotFound: the registry has no such version.
             SpecInvalid: `spec` is not a valid spec.
+        """
+
+    def register(self, name: str, files: Mapping[str, bytes]) -> int:
+        """Registers the next version of a pipeline of models, which consists of these files; returns its number.
+
+        Raises:
+            NotAdmitted: the registry keeps its files where they can't be written from here.
         """
 
     def under_way(self, name: str) -> bool:

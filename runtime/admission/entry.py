@@ -5,6 +5,7 @@ from typing import Any
 
 from shiplift.runtime.admission.allowed import Pickle
 from shiplift.runtime.admission.examples import missing_example
+from shiplift.runtime.admission.pipelines import is_pipeline, read_pipeline
 from shiplift.runtime.admission.scan import objections, scan_files
 from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.tensors import Arrays, dump_npz
@@ -25,10 +26,15 @@ def inspect(
 
     Raises:
         NotAdmitted: it has no signature, no usable input example, or no known flavor.
+        SpecInvalid: it is a pipeline with mistakes.
     """
-    logged = read_model(Path(folder), Path(examples), states, python=python == "sandbox", fallback=fallback)
+    code: tuple[str, ...] = ()
+    if is_pipeline(Path(folder)):
+        logged, code = read_pipeline(Path(folder))
+    else:
+        logged = read_model(Path(folder), Path(examples), states, python=python == "sandbox", fallback=fallback)
     scan = scan_files(
-        Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb, python=logged.flavor == PYTHON
+        Path(folder), Path(examples), pickle=pickle, unpacked_mb=unpacked_mb, python=logged.flavor == PYTHON, code=code
     )  # fmt: skip
     example: Arrays | None = {} if objections(scan) else logged.example
     notes = list(logged.notes)
@@ -43,6 +49,7 @@ def inspect(
         "states": logged.states,
         "requirements": list(logged.requirements),
         "generates": logged.generates,
+        "code": list(code),
         "notes": notes,
         "scan": scan.model_dump(mode="json"),
     }

@@ -17,12 +17,14 @@ from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.model.contracts import LoggedModel, check_example, metadata
 from shiplift.runtime.model.tensors import Arrays, as_input, numpy_type
 from shiplift.runtime.model.text.tasks import IMAGE_TASKS, TEXT_FLAVORS, example_texts, task_of
+from shiplift.runtime.records.model import PIPELINE
 from shiplift.runtime.records.tensor import TensorSpec
 
 _SAMPLES = 4
 _SEED = 20240229
 _MAX_BYTES = 256 << 20
 _DO = "Log one: `log_model(..., input_example=x)` with arrays or tensors as the model takes them."
+_REGISTER = "Register the pipeline with some: `shiplift pipeline register pipeline.yaml --example requests.npz`."
 _IMAGES = "Log some: `log_model(..., input_example=[..])` with JPEG or PNG files as base64."
 _FROM_PROGRAM = "The input example is the one in the pt2 file: MLflow kept none."
 _FROM_SIGNATURE = (
@@ -48,8 +50,8 @@ def missing_example(folder: Path, logged: LoggedModel) -> tuple[Arrays, str]:
         texts = example_texts(folder, task)
         inputs = logged.signature.inputs
         return {spec.name: np.roll(texts, at, axis=0) for at, spec in enumerate(inputs)}, _OUR_TEXTS
-    rng = np.random.default_rng(_SEED)
-    return {spec.name: _made(spec, rng) for spec in logged.signature.inputs}, _FROM_SIGNATURE
+    rng, do = np.random.default_rng(_SEED), _REGISTER if logged.flavor == PIPELINE else _DO
+    return {spec.name: _made(spec, rng, do) for spec in logged.signature.inputs}, _FROM_SIGNATURE
 
 
 def _of_program(folder: Path, inputs: tuple[TensorSpec, ...]) -> Arrays | None:
@@ -81,7 +83,7 @@ def _array(value: Any) -> NDArray[Any]:
     return np.asarray(value.detach().numpy() if hasattr(value, "detach") else value)
 
 
-def _made(spec: TensorSpec, rng: np.random.Generator) -> NDArray[Any]:
+def _made(spec: TensorSpec, rng: np.random.Generator, do: str) -> NDArray[Any]:
     """Random values for an input whose sizes are all known, but for the batch.
 
     Integers are 0 and 1, which are valid as indices, masks and counts; bytes are any.
@@ -89,7 +91,7 @@ def _made(spec: TensorSpec, rng: np.random.Generator) -> NDArray[Any]:
     if spec.datatype == "BYTES" or -1 in spec.shape[1:]:
         what = "text" if spec.datatype == "BYTES" else f"of the shape {spec.shape}"
         raise NotAdmitted(
-            f"the version has no input example, and its signature determines none: {spec.name!r} is {what}", do=_DO
+            f"the version has no input example, and its signature determines none: {spec.name!r} is {what}", do=do
         )
     kind = numpy_type(spec.datatype)
     shape = (_SAMPLES if spec.shape[0] == -1 else spec.shape[0], *spec.shape[1:])
@@ -97,7 +99,7 @@ def _made(spec: TensorSpec, rng: np.random.Generator) -> NDArray[Any]:
         raise NotAdmitted(
             f"an input example made from the signature would take {size} bytes for {spec.name!r}, the limit is "
             f"{_MAX_BYTES}",
-            do=_DO,
+            do=do,
         )
     if kind.kind == "f":
         return rng.standard_normal(shape).astype(kind)

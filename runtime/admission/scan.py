@@ -8,7 +8,7 @@ target; `refusal` runs outside.
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,13 @@ _UNFINISHED = {"S213", "S902"}  # modelaudit's rules for "the analysis did not c
 _SHOWN, _KEPT = 3, 200
 
 
-def scan_files(folder: Path, examples: Path, *, pickle: Pickle, unpacked_mb: int, python: bool = False) -> Scan:
+def scan_files(
+    folder: Path, examples: Path, *, pickle: Pickle, unpacked_mb: int, python: bool = False, code: Collection[str] = ()
+) -> Scan:  # fmt: skip
     """Scans every file below `folder`, and the input examples in the folder `examples`.
 
     A model that is Python (`python`) consists of its author's code, which nothing but the sandbox opens: what the scan
-    finds in its files is told, and refuses nothing.
+    finds in its files is told, and refuses nothing. So it is with the files of a pipeline that are its `code`.
 
     The examples are apart because modelaudit parses JSON in Python, each file many times: one with images took it more
     than ten minutes. A file that parses as JSON is data, and only our own reader opens these.
@@ -42,8 +44,10 @@ def scan_files(folder: Path, examples: Path, *, pickle: Pickle, unpacked_mb: int
     except Irregular as error:
         return _scan([objection("(all files)", str(error))], 0, started)
     findings = [finding for file in files for finding in _file(file, judge)]
-    if python:
-        findings = [finding.model_copy(update={"severity": "warning"}) for finding in findings]
+    findings = [
+        finding.model_copy(update={"severity": "warning"}) if python or finding.file in code else finding
+        for finding in findings
+    ]  # fmt: skip
     findings += [finding for file in data for finding in _file(file, judge)]
     findings += [finding for file in data for finding in _example(file)]
     findings += [objection(METADATA, problem) for problem in _mlmodel(folder, python=python)]

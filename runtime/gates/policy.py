@@ -45,9 +45,8 @@ class Limits:
 def judge(evidence: Evidence, limits: Limits) -> tuple[Check, ...]:
     """All checks of the evidence against the limits; a pure function."""
     challenger, champion, load = evidence.challenger, evidence.champion, evidence.load_report
-    checks = [parity_check(evidence.parity, limits.quality)]
-    score = score_check(challenger, limits.quality, limits.data)
-    checks += [score] if score else []
+    own = (parity_check(evidence.parity, limits.quality), score_check(challenger, limits.quality, limits.data))
+    checks = [each for each in own if each]
     if load is not None:
         checks += load_checks(load, limits.slo)
         checks += champion_checks(load.comparison, champion, challenger, limits, load.uncompared)
@@ -133,6 +132,8 @@ def rule_checks(evidence: Evidence, limits: Limits) -> Iterator[Check]:
 def read(rule: Rule, evidence: Evidence, limits: Limits) -> Reading:
     """Reads a rule's metric from the evidence."""
     if rule.metric.startswith("parity_"):
+        if not evidence.parity:
+            return Reading.missing("nothing was exported, as of a pipeline of models")
         field = rule.metric.removeprefix("parity_")
         worst = max((getattr(case, field) for case in evidence.parity), key=_badness, default=math.nan)
         return Reading.exact(worst, f"{field} {worst:.3g}")

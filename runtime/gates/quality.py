@@ -14,8 +14,10 @@ from shiplift.runtime.records.verdict import Check, Outcome, Scored
 from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 
 
-def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check:
-    """The exported model against the original; see `spec.model.Parity` for the rule."""
+def parity_check(cases: tuple[ParityCase, ...], quality: Quality) -> Check | None:
+    """The exported model against the original; see `spec.model.Parity` for the rule. None if nothing was exported."""
+    if not cases:
+        return None
     limit = quality.parity
     failing = [case for case in cases if not (case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel)]
     worst = max(failing or cases, key=lambda case: case.max_abs)

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,8 @@ def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays
     """
     signature = package.signature
     example = inputs_in(golden, signature)
+    if package.companions:  # what a pipeline does depends on what it is asked
+        return generator.write_requests(path, signature, whole(split(example)))
     if package.sequences:
         return generator.write_sequences(path, signature, synthetic_sequences(example, signature, load))
     return generator.write_requests(path, signature, synthetic(example, signature, load, golden.get(ROOM)))
@@ -126,8 +128,13 @@ def write_logged(
         generator.write_sequences(path, signature, recorded_sequences(body, name, signature, sequence_length, limits))
         return {"lengths": []}
     samples = recorded(body, name, signature, limits)
-    generator.write_requests(path, signature, samples)
+    generator.write_requests(path, signature, whole(samples) if served.companions else samples)
     return {"lengths": _lengths_of(samples, served)}
+
+
+def whole(samples: Iterable[Arrays]) -> list[Arrays]:
+    """Samples as requests of one row, which is how a pipeline takes them: Triton adds no batch to its shapes."""
+    return [{name: array[np.newaxis] for name, array in sample.items()} for sample in samples]
 
 
 def split(arrays: Arrays, *, limit: int = _GENERATED) -> list[Arrays]:

@@ -12,9 +12,10 @@ from shiplift.runtime.records.tensor import Signature
 # MLflow's flavors that are released; of several that a version has, the first of these counts.
 Flavor = Literal[
     "onnx", "pytorch", "sklearn", "lightgbm", "xgboost", "catboost", "tensorflow", "keras", "transformers",
-    "sentence_transformers", "python_function",
+    "sentence_transformers", "shiplift_pipeline", "python_function",
 ]  # fmt: skip
 PYTHON: Flavor = "python_function"  # every version has this one: it counts where there is no other
+PIPELINE: Flavor = "shiplift_pipeline"  # a pipeline of models, as `shiplift pipeline register` logs it
 # Those that can be served by their own code if their graph can't be exported: ONNX's graph is the model, and what takes
 # text answers through a front of ours.
 FALL_BACK: tuple[Flavor, ...] = (
@@ -176,6 +177,8 @@ class Exported(Record):
     the graph without its weights: what is learnt about a graph is kept under it. `text` is there for models that take
     text: the graph takes their tokens. `python` is there for Python models: `model` is then the logged model itself.
     `generates`: the model continues texts, and `model` is the folder that OpenVINO GenAI takes, with its tokenizer.
+    `composes`: it is a pipeline of models, and `model` is what was logged; its `reference` has inputs alone, a row for
+    each request. Nothing was run for it, so it has no `isolation` and no `parity`.
     """
 
     model: Artifact
@@ -186,7 +189,8 @@ class Exported(Record):
     text: TextFront | None = None
     python: PythonModel | None = None
     generates: bool = False
+    composes: bool = False
     parity: tuple[ParityCase, ...]
     reference: Artifact
-    isolation: Isolation = volatile()
+    isolation: Isolation | None = volatile(None)
     notes: tuple[str, ...] = ()

@@ -14,6 +14,7 @@ from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.search.space import Point
+from shiplift.runtime.serving.companions import load_companions
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
@@ -47,6 +48,7 @@ class PrivateServer:
         tree = self.tree(point.package)
         reconfigure(tree, name, point.config)
         install(tree, self.server.repository, source=name, name=name)
+        load_companions(self.client, tree, self.server.repository, point.package.companions)
         self.client.load(name)
         return name
 

@@ -96,8 +96,16 @@ def space_of(
 ) -> Space:  # fmt: skip
     """The space on a server with this many cores; a queue policy has at least the instances that it needs.
 
-    `lengths` are those of the requests, if they have any.
+    `lengths` are those of the requests, if they have any. A pipeline has one configuration: its members were tuned when
+    they were released, and its definition says how many requests it works on at once.
     """
+    if any(package.companions for package in packages):
+        (package,) = packages
+        config = package.config
+        return Space(
+            packages=packages, max_batch=(config.max_batch,), queue_delay_us=(config.queue_delay_us,),
+            placements=((config.instances, config.threads),), cores=cores,
+        )  # fmt: skip
     least = least_instances(serving, packages[0].server)
     placements = {
         (max(instances, least), threads)

@@ -16,6 +16,7 @@ from shiplift.runtime.records.tensor import Datatype
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, load_mapping, problems
 from shiplift.runtime.spec.fields import Name, RelativePath, Section
 
+PIPELINE_FILE = "pipeline.yaml"  # in a registered version
 BUNDLE = "bundle"  # the output of every pipeline that names the bundle which answered
 REQUEST_TIMEOUT_S = 30.0
 _MAX_DIMS = 8

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from shiplift.runtime.base.errors import StorageFull
+from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Exported, Isolation, ModelVersion, ParityCase
@@ -67,6 +68,7 @@ def main(small: Path) -> int:
             Serving(),
             Quantization(),
             Champion(),
+            Members(),
             ScoreTarget(),
         )
     except StorageFull as error:

@@ -63,7 +63,7 @@ class Place:
         answers = {"six": (3 * factor + wrong) * ROWS, "top": factor * ROWS.max(axis=1, keepdims=True)}
         return package_bundle(
             self.shelf.folder / f"bundle-{version}", parse(self.text).spec, sound(self.text, packages, {}), {},
-            self.shelf.store, version=version, requests={"x": ROWS}, answers=answers,
+            self.shelf.store, version=version, ask=lambda *_: ({"x": ROWS}, answers),
         )  # fmt: skip
 
     def move(self, package: Package) -> None:

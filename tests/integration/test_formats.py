@@ -120,6 +120,7 @@ def test_a_logged_format_is_exported_with_parity(lab: Lab, name: str, build: Cal
     for case in exported.parity:
         assert case.max_abs <= limit.max_abs or case.max_rel <= limit.max_rel, case
     assert all(spec.shape[0] == -1 for spec in (*exported.signature.inputs, *exported.signature.outputs))
+    assert exported.isolation
     assert exported.isolation.network in ("namespace", "landlock")
     assert exported.isolation.files == "landlock"
     assert admitted.scan.files > 0

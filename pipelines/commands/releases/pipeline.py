@@ -6,19 +6,28 @@ from typing import Annotated, Literal
 import typer
 
 from shiplift.pipelines.commands import edge
-from shiplift.pipelines.commands.options import Engine, Json, Namespace
+from shiplift.pipelines.commands.options import Detach, Engine, Json, Namespace, Watch
 
 
 def pipeline(
     action: Annotated[
-        Literal["check", "build", "plan"],
+        Literal["check", "register", "build", "plan"],
         typer.Argument(
-            help="check: find every mistake, and draw it; build: also write what Triton serves; "
+            help="check: find every mistake, and draw it; register: make it the next version of a registered model, "
+            "and release that; build: only write what Triton serves; "
             "plan: find the cheapest settings of all members that hold an end-to-end limit."
         ),
     ],
     file: Annotated[Path, typer.Argument(help="The pipeline, such as pipeline.yaml.")],
     out: Annotated[Path | None, typer.Option(help="For build: a new or empty folder for the repository.")] = None,
+    example: Annotated[
+        Path | None, typer.Option(help="For register: requests (NPZ, by input name), a row for each.")
+    ] = None,
+    spec: Annotated[
+        Path | None, typer.Option(help="For register: its release spec. [default: shiplift.yaml beside it, if any]")
+    ] = None,
+    detach: Detach = False,
+    watch: Watch = False,
     mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the graph as a Mermaid flowchart.")] = False,
     rate: Annotated[float | None, typer.Option(min=0.001, max=1e6, help="For plan: requests per second.")] = None,
     p99_ms: Annotated[float | None, typer.Option("--p99-ms", min=0.001, help="For plan: the end-to-end limit.")] = None,
@@ -36,10 +45,12 @@ def pipeline(
     namespace: Namespace = None,
     as_json: Json = False,
 ) -> None:
-    """Check a pipeline of models against its members' contracts, build what Triton serves, or plan its settings.
+    """Check a pipeline of models against its members' contracts, release it, build what Triton serves, or plan it.
 
     Lists every mistake with its line; exits with 65 if there is any. Examples: `shiplift pipeline check pipeline.yaml`,
-    `shiplift pipeline build pipeline.yaml --out bundle`, `shiplift pipeline plan pipeline.yaml --rate 200 --p99-ms 50`
+    `shiplift pipeline register pipeline.yaml --example requests.npz`,
+    `shiplift pipeline build pipeline.yaml --out bundle`,
+    `shiplift pipeline plan pipeline.yaml --rate 200 --p99-ms 50`
     """
     from shiplift.pipelines.commands.releases import pipeline_check
 
@@ -53,6 +64,13 @@ def pipeline(
         edge.print_result(made, pipeline_plan.show, as_json=as_json)
         return
     composed = pipeline_check.compose(chosen, file, edge.read(file))
+    if action == "register":
+        from shiplift.pipelines.commands.releases import pipeline_register, release_order
+
+        name = pipeline_register.register(chosen, composed, file, example, spec)
+        order = release_order.Order(name=name, spec="", again=False, allow_older=False)
+        release_order.place(chosen, order, detach=detach, watch=watch, as_json=as_json)
+        return
     if action == "build":
         from shiplift.pipelines.commands.releases import pipeline_build
 

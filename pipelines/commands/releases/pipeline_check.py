@@ -10,14 +10,13 @@ from rich.tree import Tree
 
 from shiplift.pipelines.commands import console, edge
 from shiplift.pipelines.engines.protocol import PastReleases
+from shiplift.runtime.admission.pipelines import definition
 from shiplift.runtime.base.errors import SpecInvalid
-from shiplift.runtime.base.files import Irregular, read_regular
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline, Unusable
 from shiplift.runtime.composition.drawing import edge_type, mermaid, remarks, runs
-from shiplift.runtime.spec.pipeline import PipelineSpec, Written, parse
+from shiplift.runtime.spec.pipeline import PipelineSpec, Written
 
-MAX_SOURCE_BYTES = 1 << 20
 _WAYS = {"ensemble": "an ensemble: the graph is static", "bls": "BLS, in Triton's Python backend"}
 
 
@@ -37,8 +36,8 @@ def compose(engine: PastReleases | None, file: Path, text: str) -> Composed:
         SpecInvalid: it is not YAML, or has wrong fields.
         StackDown, Temporary: who knows the members does not answer.
     """
-    written = parse(text)
-    sources = _sources(file.parent, written.spec)
+    pipeline = definition(text, file.parent)
+    written, sources = pipeline.written, pipeline.sources
     checked = check(written, engine.members(written.spec) if engine else {}, sources)
     return Composed(written=written, checked=checked, sources=sources)
 
@@ -96,17 +95,3 @@ def _tree(spec: PipelineSpec, checked: CheckedPipeline) -> Tree:
         for remark in remarks(step):
             branch.add(escape(remark), style="dim")
     return tree
-
-
-def _sources(folder: Path, spec: PipelineSpec) -> dict[str, bytes | Unusable]:
-    """The Python files of a pipeline, or why they can't be read; none of it is run or parsed here."""
-    return {step.python: _source(folder / step.python) for step in spec.steps.values() if step.python}
-
-
-def _source(file: Path) -> bytes | Unusable:
-    try:
-        return read_regular(file, MAX_SOURCE_BYTES)
-    except Irregular as error:
-        return Unusable(what=f"the file can't be read: {error}", do="Put a plain file beside the pipeline.")
-    except OSError as error:
-        return Unusable(what=f"{file.name} can't be read: {error.strerror}", do="Put it beside the pipeline.")

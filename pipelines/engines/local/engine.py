@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from shiplift.runtime.store.history import History, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.members import Promoted
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry, version_exists
-from shiplift.runtime.store.registry.terms import CHAMPION, check_name, model_and_version
+from shiplift.runtime.store.registry.terms import CHAMPION, PIPELINE_TAG, check_name, model_and_version
 from shiplift.runtime.targets import catalogue, discovery, machine
 
 _POLL_S = 0.05
@@ -80,6 +80,12 @@ class LocalEngine:
             raise NotFound(f"the registry has no version {version} of {model!r}", do="See `shiplift status`.")
         trigger = Trigger(kind="manual", requested_at=time.time(), allow_older=allow_older)
         return self.releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
+
+    def register(self, name: str, files: Mapping[str, bytes]) -> int:
+        """Registers the next version of a pipeline of models."""
+        site = stack.site(self.home, stack.require(self.home))
+        rest = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
+        return rest.register(check_name(name), files, {PIPELINE_TAG: "yes"}).version
 
     def under_way(self, name: str) -> bool:
         """Whether a release is queued or running."""

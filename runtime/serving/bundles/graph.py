@@ -12,6 +12,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.composition.signature import BUNDLE_TYPE, outputs_of
 from shiplift.runtime.composition.types import rows_of
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.bundles.names import member_name, witness_name
@@ -57,7 +58,7 @@ def witness(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
     """The model that gives the bundle's digest, whatever it takes: an ensemble's step must take something."""
     config = pb.ModelConfig(name=witness_name(spec.name, checked.digest), backend="python")
     _tensor(config.input.add(), _WITNESS_INPUT, _smallest(spec)[1])
-    _tensor(config.output.add(), BUNDLE, _BUNDLE_TYPE)
+    _tensor(config.output.add(), BUNDLE, BUNDLE_TYPE)
     config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
     config.parameters["bundle"].string_value = checked.digest
     return config
@@ -86,14 +87,6 @@ def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
             _planned(name, spec.steps[name], packages.get(spec.steps[name].member), checked) for name in checked.order
         ],
     }
-
-
-_BUNDLE_TYPE = TensorType(datatype="BYTES", shape=(1,))
-
-
-def outputs_of(spec: PipelineSpec) -> dict[str, TensorType]:
-    """What clients get: the pipeline's outputs, and the one that names the bundle."""
-    return {**spec.outputs, BUNDLE: _BUNDLE_TYPE}
 
 
 def _graph(spec: PipelineSpec, version: int) -> pb.ModelConfig:

@@ -4,7 +4,7 @@ The pipeline's own model is the one that clients call; its members are companion
 pipeline's, and expect the bundle's digest in their answers, so that they also prove which bundle answers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,27 +12,27 @@ import numpy as np
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.composition.signature import signature_of
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package, ServerNeeds, ServingConfig
-from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.serving.bundles.graph import outputs_of
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.client import TOLERANCE
 from shiplift.runtime.serving.triton.repository import GOLDEN, golden_arrays
-from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec, TensorType
+from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 
 def package_bundle(
     folder: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], store: ArtifactStore,
-    *, version: int, requests: Arrays, answers: Arrays,
+    *, version: int, ask: Callable[[Path, Mapping[str, str]], tuple[Arrays, Arrays]],
 ) -> Package:  # fmt: skip
     """The package of a sound pipeline's bundle, written below the new or empty `folder` and stored.
 
-    `requests` are the golden requests by input name and `answers` the right ones by output name, with one row for each
-    request along the first axis.
+    `ask` is given the bundle's repository and what its models are, in the order in which to load them. It returns the
+    golden requests by input name, with one row for each along the first axis, and the right answers by output name, one
+    after the other.
 
     Raises:
         SpecInvalid: the members can't share a server.
@@ -43,6 +43,7 @@ def package_bundle(
     environment = _environment(members)
     tree = folder / "bundle"
     models = write_bundle(tree, spec, checked, sources, store, version)
+    requests, answers = ask(tree, models)
     count = len(next(iter(requests.values())))
     golden = golden_arrays(requests, {**answers, BUNDLE: np.full(count, checked.digest.encode(), dtype=object)})
     (tree / GOLDEN).write_bytes(dump_npz(golden))
@@ -60,15 +61,6 @@ def package_bundle(
         nodes=members[0].nodes,
         needs=_needs(members),
     )
-
-
-def signature_of(spec: PipelineSpec) -> Signature:
-    """A pipeline's tensors as its clients see them, with the output that names the bundle."""
-    return Signature(inputs=_tensors(spec.inputs), outputs=_tensors(outputs_of(spec)))
-
-
-def _tensors(types: Mapping[str, TensorType]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name=name, datatype=kind.datatype, shape=kind.shape) for name, kind in types.items())
 
 
 def _loosest(members: list[Package]) -> Precision:

@@ -128,8 +128,11 @@ def retuned(text: str, config: ServingConfig, late_after_ms: float = 0.0) -> str
 
     A request that has waited for `late_after_ms` lets all others go first; 0: requests are answered in turn. Triton's
     action is called DELAY: the request moves to a second queue, which is served when the first one is empty.
+    A pipeline's graph, which takes whole tensors, stays as it is.
     """
     model = parse(text)
+    if not model.max_batch_size:
+        return text
     model.max_batch_size = config.max_batch
     _batcher(model).max_queue_delay_microseconds = config.queue_delay_us
     model.instance_group[0].count = config.instances

@@ -7,17 +7,17 @@ unknown name `NotFound`; no other error leaves this file.
 import math
 import os
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from shiplift.runtime.base.errors import NotFound, PromotionConflict, Temporary, UsageError
+from shiplift.runtime.base.errors import NotFound, PromotionConflict
 from shiplift.runtime.store import downloads
 from shiplift.runtime.store.registry.proxied import ProxiedArtifacts, root_of
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.runs import absent, create_run, info_of, now_ms, run_info
 from shiplift.runtime.store.registry.session import Session
 from shiplift.runtime.store.registry.terms import FOLDER, TAG, VersionInfo, refused
 
@@ -57,7 +57,7 @@ class Registry:
         """A version, as it is now."""
         info = self._rest.version(name, version)
         if info is None:
-            raise _absent(f"version {version} of model {name!r}")
+            raise absent(f"version {version} of model {name!r}")
         return info
 
     def versions(self, name: str) -> list[VersionInfo]:
@@ -106,6 +106,20 @@ class Registry:
         with self._artifacts(kept_at, otherwise, f"the files of {info.name!r} version {info.version}") as artifacts:
             return downloads.tree(artifacts, to, limit_mb=limit_mb)
 
+    def read_model_file(self, info: VersionInfo, path: str, limit_bytes: int) -> bytes | None:
+        """A small file of a version; None if there is none at that path.
+
+        Raises:
+            NotAdmitted: it is too large.
+        """
+        kept_at, otherwise = self._kept_at(info), f"models:/{info.name}/{info.version}"
+        with (
+            tempfile.TemporaryDirectory(prefix="shiplift-") as folder,
+            self._artifacts(kept_at, otherwise, f"{path} of {info.name!r} version {info.version}") as artifacts,
+        ):
+            file = downloads.file(artifacts, path, Path(folder), limit_mb=limit_bytes / 2**20)
+            return file.read_bytes() if file else None
+
     def download_run_file(self, run_id: str, path: str, to: Path, *, limit_mb: float = MAX_RUN_FILE_MB) -> Path | None:
         """Downloads one artifact of a run into the folder `to`; None if there is no such artifact.
 
@@ -148,40 +162,21 @@ class Registry:
         """Logs metrics of a run, so that versions can be compared in MLflow's own UI."""
         for key, value in values.items():
             number = value if math.isfinite(value) else {"nan": "NaN", "inf": "Infinity"}.get(str(value), "-Infinity")
-            body = {"run_id": run_id, "key": f"{FOLDER}.{key}", "value": number, "timestamp": _now_ms(), "step": 0}
+            body = {"run_id": run_id, "key": f"{FOLDER}.{key}", "value": number, "timestamp": now_ms(), "step": 0}
             if self._session.ask("POST", "/runs/log-metric", json=body) is None:
-                raise _absent(f"run {run_id}")
+                raise absent(f"run {run_id}")
 
     def run_of(self, info: VersionInfo) -> str:
         """The run that holds a version's history: its own, or one created for it and named by a tag of the version."""
         run_id = info.run_id or info.tags.get(f"{TAG}run_id", "")
         if run_id:
             return run_id
-        body = {"experiment_id": self._experiment(), "run_name": f"{info.name}-{info.version}", "start_time": _now_ms()}
-        run_id = str(_info_of(self._session.ask("POST", "/runs/create", json=body, once=True), "run")["run_id"])
-        self._session.ask("POST", "/runs/update", json={"run_id": run_id, "status": "FINISHED", "end_time": _now_ms()})
+        run_id = create_run(self._session, f"{info.name}-{info.version}")
         self.tag(info.name, info.version, run_id=run_id)
         return run_id
 
-    def _experiment(self) -> str:
-        """The experiment of runs that were created here."""
-        named = {"experiment_name": FOLDER}
-        known = self._session.ask("GET", "/experiments/get-by-name", params=named)
-        if known is None:
-            try:
-                made = self._session.ask("POST", "/experiments/create", json={"name": FOLDER})
-                return str((made or {}).get("experiment_id", ""))
-            except UsageError:  # somebody else has made it since
-                known = self._session.ask("GET", "/experiments/get-by-name", params=named)
-        if known is None:
-            raise _absent(f"the experiment {FOLDER!r}")
-        return str(known.get("experiment", {}).get("experiment_id", ""))
-
     def _run(self, run_id: str) -> dict[str, Any]:
-        body = self._session.ask("GET", "/runs/get", params={"run_id": run_id})
-        if body is None:
-            raise _absent(f"run {run_id}")
-        return _info_of(body, "run")
+        return run_info(self._session, run_id)
 
     # --- where artifacts are ---
 
@@ -190,13 +185,13 @@ class Registry:
         query = {"name": info.name, "version": str(info.version)}
         body = self._session.ask("GET", "/model-versions/get-download-uri", params=query)
         if body is None:
-            raise _absent(f"version {info.version} of model {info.name!r}")
+            raise absent(f"version {info.version} of model {info.name!r}")
         uri = str(body.get("artifact_uri", ""))
         logged = uri.removeprefix("models:/")
         if logged == uri or "/" in logged or "@" in logged:
             return uri
         model = self._session.ask("GET", f"/logged-models/{quote(logged, safe='')}")
-        return str(_info_of(model, "model")["artifact_uri"])
+        return str(info_of(model, "model")["artifact_uri"])
 
     @contextmanager
     def _artifacts(self, kept_at: str, otherwise: str, subject: str) -> Iterator[Any]:
@@ -226,27 +221,6 @@ def _mlflow() -> Any:
     return mlflow
 
 
-def _info_of(body: dict[str, Any] | None, what: str) -> dict[str, Any]:
-    """What is known of a run or a logged model, from the answer about it.
-
-    Raises:
-        Temporary: the answer is malformed.
-    """
-    try:
-        info: dict[str, Any] = (body or {})[what]["info"]
-    except (KeyError, TypeError) as error:
-        raise Temporary(f"the registry sent a malformed {what}: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error
-    return {"artifact_uri": "", "experiment_id": "", **info}
-
-
-def _now_ms() -> int:
-    return int(time.time() * 1000)
-
-
-def _absent(subject: str) -> NotFound:
-    return NotFound(f"the registry has no {subject}", do="Check the name in the registry.")
-
-
 @contextmanager
 def _translated(subject: str) -> Iterator[None]:
     """Turns MLflow's and requests' exceptions into ours; `subject` is what was asked for."""
@@ -258,10 +232,10 @@ def _translated(subject: str) -> Iterator[None]:
     except MlflowException as error:
         code, status = error.error_code, error.get_http_status_code()
         if code in ("RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "ENDPOINT_NOT_FOUND") or status == 404:
-            raise _absent(subject) from error
+            raise absent(subject) from error
         raise refused(subject, status, error) from error
     except (requests.RequestException, ConnectionError, TimeoutError) as error:
         status = getattr(getattr(error, "response", None), "status_code", 0)
         if status == 404:
-            raise _absent(subject) from error
+            raise absent(subject) from error
         raise refused(subject, status, error) from error

@@ -5,13 +5,14 @@ only read versions and their tags, set tags, and register the webhook. The comma
 through `transport`. A registry that does not respond raises `Temporary`, here too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import httpx
 
 from shiplift.runtime.base.errors import NotFound, Temporary
 from shiplift.runtime.base.text import printable
+from shiplift.runtime.store.registry.registering import register
 from shiplift.runtime.store.registry.session import Session
 from shiplift.runtime.store.registry.terms import TAG, VersionInfo, refused, version_info
 
@@ -120,6 +121,10 @@ class RestRegistry:
             raise NotFound(
                 f"the registry has no version {version} of model {name!r}", do="Check the name in the registry."
             )
+
+    def register(self, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> VersionInfo:
+        """Registers the next version of a model from files. Raises what `registering.register` raises."""
+        return register(self._session, name, files, tags)
 
     # --- files ---
 

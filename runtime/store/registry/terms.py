@@ -7,6 +7,7 @@ from shiplift.runtime.base.errors import NotAdmitted, RegistryDenied, ShipliftEr
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TAG = "shiplift."
+PIPELINE_TAG = f"{TAG}pipeline"  # of a version that is a pipeline of models
 FOLDER = "shiplift"  # in a run's artifacts: the author's data and spec, and Shiplift's records and reports
 
 

@@ -129,7 +129,7 @@ class World:
             raise self.held[0]
 
     def champion(self, version: int = 5, **trigger: Any) -> Champion:
-        return finding.find_champion(self.site, Request(model="digits", version=version), Trigger(**trigger))
+        return finding.find_champion(self.site, Request(model="digits", version=version), Trigger(**trigger)).champion
 
     def promote(self, version: int, evidence: Evidence | None = None, **trigger: Any) -> Promotion:
         verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence})

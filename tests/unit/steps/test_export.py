@@ -48,6 +48,7 @@ def test_a_model_is_converted_in_the_sandbox_and_compared_outside(bench: Bench, 
         ("example", 3), ("random-1", 1), ("random-2", 2), ("random-7", 7),
     ]  # fmt: skip
     assert all(case.max_abs < 1e-6 and case.problem == "" for case in result.parity)
+    assert result.isolation
     assert (result.isolation.memory_limit_mb, result.isolation.timeout_s) == (4096, 60)
     reference = load_npz(bench.store.read(result.reference))
     assert {name: array.shape for name, array in reference.items()} == {"input/input": (3, 4), "output/output": (3, 3)}

@@ -52,12 +52,18 @@ def test_parity_passes_within_the_absolute_or_the_relative_limit(
 ) -> None:
     limits = Quality(parity=Parity(max_abs=1e-3, max_rel=1e-2))
     check = parity_check((case(), case(max_abs, max_rel)), limits)
+    assert check
     assert (check.verdict, explained(check)) == (verdict, True)
+
+
+def test_without_an_export_there_is_no_parity_to_check() -> None:
+    assert parity_check((), Quality()) is None
 
 
 def test_the_worst_failing_inputs_are_named() -> None:
     cases = (case(5, 1e-9, "fine"), case(2, 2, "random-7", 7), case(1, 1, "random-1", 1))
     check = parity_check(cases, Quality())
+    assert check
     assert (check.verdict, check.measured) == (FAIL, 2)
     assert "on random-7 (batch 7) the exported model is off by 2" in check.reason
 

@@ -6,6 +6,7 @@ import typer
 
 from shiplift.pipelines.commands.releases import pipeline_build, pipeline_check
 from shiplift.pipelines.engines.protocol import PastReleases
+from shiplift.runtime.admission.pipelines import MAX_SOURCE_BYTES
 from shiplift.runtime.base.errors import SpecInvalid, UsageError
 from shiplift.runtime.composition.checked import Unusable
 from shiplift.runtime.records.serving import Package
@@ -64,7 +65,7 @@ def test_mistakes_are_listed_and_end_with_the_code_of_a_wrong_spec(
     [
         (lambda file: file.unlink(), "crop.py can't be read"),
         (lambda file: (file.unlink(), file.symlink_to("/etc/hostname")), "crop.py can't be opened"),
-        (lambda file: file.write_bytes(b"#" * (pipeline_check.MAX_SOURCE_BYTES + 1)), "the limit is"),
+        (lambda file: file.write_bytes(b"#" * (MAX_SOURCE_BYTES + 1)), "the limit is"),
     ],
 )
 def test_a_source_that_is_no_plain_small_file_is_a_mistake(tmp_path: Path, make: object, what: str) -> None:

@@ -1,0 +1,59 @@
+"""Registering a pipeline as the next version of its own registered model, whose release then begins."""
+
+from pathlib import Path
+
+import yaml
+
+from shiplift.pipelines.commands import edge
+from shiplift.pipelines.commands.releases.pipeline_check import Composed, require_sound
+from shiplift.pipelines.engines.protocol import Engine
+from shiplift.runtime.admission.pipelines import EXAMPLE_FILE
+from shiplift.runtime.base.errors import UsageError
+from shiplift.runtime.records.model import PIPELINE
+from shiplift.runtime.spec.document import parse
+from shiplift.runtime.spec.pipeline import PIPELINE_FILE
+from shiplift.runtime.store.registry.terms import FOLDER
+
+_METADATA, _SPEC_FILE = "MLmodel", "shiplift.yaml"
+_MAX_EXAMPLE_BYTES = 256 << 20
+
+
+def register(engine: Engine, composed: Composed, file: Path, example: Path | None, spec: Path | None) -> str:
+    """Registers a sound pipeline with its Python files, example requests and release spec; returns `NAME/VERSION`.
+
+    Without a `spec`, the `shiplift.yaml` beside the pipeline is logged with it, if there is one.
+
+    Raises:
+        SpecInvalid: the pipeline's check found mistakes, or the release spec is wrong.
+        UsageError: a file can't be read.
+        NotAdmitted: the registry keeps its files where they can't be written from here.
+    """
+    require_sound(composed)
+    files = {
+        _METADATA: yaml.safe_dump({"flavors": {PIPELINE: {"file": PIPELINE_FILE}}}).encode(),
+        PIPELINE_FILE: edge.read(file).encode(),
+        **{path: source for path, source in composed.sources.items() if isinstance(source, bytes)},
+    }
+    beside = file.parent / _SPEC_FILE
+    if spec or beside.is_file():
+        text = edge.read(spec or beside)
+        parse(text)
+        files[f"{FOLDER}/{_SPEC_FILE}"] = text.encode()
+    if example:
+        files[EXAMPLE_FILE] = _example(example)
+    name = composed.written.spec.name
+    version = engine.register(name, files)
+    edge.say(f"registered {name} version {version}, bundle {composed.checked.digest}")
+    return f"{name}/{version}"
+
+
+def _example(file: Path) -> bytes:
+    try:
+        size = file.stat().st_size
+        if size > _MAX_EXAMPLE_BYTES:
+            raise UsageError(
+                f"{file} has {size >> 20} MiB, the limit is {_MAX_EXAMPLE_BYTES >> 20}", do="Use fewer requests."
+            )
+        return file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} can't be read: {error.strerror}", do="Write it with `numpy.savez`.") from error

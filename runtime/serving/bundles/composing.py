@@ -1,0 +1,134 @@
+"""A pipeline on its way to production: its members are put together, and the whole is asked what it answers.
+
+Nobody can say beforehand what a pipeline should answer: its golden answers are those of the bundle itself, on a private
+server that is confined as production is. They prove that whatever is loaded later, and wherever, is this bundle.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from shiplift.runtime.admission.pipelines import read_definition
+from shiplift.runtime.base.errors import GoldenMismatch, SpecInvalid
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.base.progress import measuring, progress
+from shiplift.runtime.composition.check import check
+from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.composition.incumbents import Members
+from shiplift.runtime.composition.signature import signature_of
+from shiplift.runtime.model.golden import SAMPLES
+from shiplift.runtime.model.tensors import Arrays, batch_of, inputs_in, load_npz
+from shiplift.runtime.records.model import Exported, ModelVersion
+from shiplift.runtime.records.serving import Package
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.bundles.package import package_bundle
+from shiplift.runtime.serving.python_environment import prepare
+from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_golden, infer_one_by_one
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+from shiplift.runtime.serving.triton.repository import golden_arrays
+from shiplift.runtime.serving.triton.server import Features, private_server
+from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+
+def compose(
+    site: Site, target: Target, version: ModelVersion, exported: Exported, members: Members, folder: Path
+) -> tuple[Package, CheckedPipeline]:  # fmt: skip
+    """The package of a pipeline's bundle for a target, made below the empty `folder`, and what it is made of.
+
+    Raises:
+        SpecInvalid: its check finds mistakes, such as members that were refused or retired; or the target's server is
+            not the members'.
+        ServerFailed: the bundle does not load, or does not answer its requests.
+        ArtifactCorrupt: a member's package is missing or altered.
+        StorageFull: no space is left.
+    """
+    store = ArtifactStore(site.artifacts_uri)
+    pipeline = read_definition(store.fetch(version.files, folder / "logged"))
+    spec = pipeline.written.spec
+    checked = check(pipeline.written, {**members.packages, **members.unusable}, pipeline.sources)
+    if checked.problems:
+        raise SpecInvalid("\n".join(map(str, checked.problems)), do="Correct them, and register the pipeline again.")
+    _check_name(spec, version)
+    _check_target(target, members.packages)
+    requests = batch_of(inputs_in(load_npz(store.read(exported.reference)), exported.signature), SAMPLES)
+
+    def ask(tree: Path, models: Mapping[str, str]) -> tuple[Arrays, Arrays]:
+        return _golden(site, members.packages, spec, tree, models, requests)
+
+    package = package_bundle(folder, spec, checked, pipeline.code, store, version=version.version, ask=ask)
+    return package.model_copy(update={"target": target.name}), checked
+
+
+def described(checked: CheckedPipeline) -> tuple[str, ...]:
+    """For a report: how the pipeline runs and why, and what each member is."""
+    reasons = f": {'; '.join(checked.reasons)}" if checked.reasons else ": the graph is static"
+    way = "an ensemble" if checked.way == "ensemble" else "BLS, in Triton's Python backend"
+    members = (
+        f"member {member.name}: {member.package.model} version {member.package.version}, {member.package.described}"
+        for member in checked.members
+    )
+    return (f"bundle {checked.digest} runs as {way}{reasons}", *members)
+
+
+def _check_name(spec: PipelineSpec, version: ModelVersion) -> None:
+    if serving_name(spec.name) != serving_name(version.name):
+        raise SpecInvalid(
+            f"the pipeline is called {spec.name!r}, and was registered as {version.name!r}",
+            do="Register it under its own name: `shiplift pipeline register` does.",
+        )
+
+
+def _check_target(target: Target, packages: Mapping[str, Package]) -> None:
+    other = next((f"{name} on {each.server}" for name, each in packages.items() if each.server != target.server), "")
+    if other:
+        raise SpecInvalid(
+            f"target {target.name} has `server: {target.server}`, and the members were released for another: {other}",
+            do="Name the members' target in the spec's `targets`.",
+        )
+
+
+def _golden(
+    site: Site, packages: Mapping[str, Package], spec: PipelineSpec, tree: Path, models: Mapping[str, str],
+    requests: Arrays,
+) -> tuple[Arrays, Arrays]:  # fmt: skip
+    """The golden requests, and what the bundle in `tree` answers to them on a private server, twice alike.
+
+    Raises:
+        SpecInvalid: it answers the same request differently, or with NaN.
+    """
+    for package in packages.values():
+        prepare(site, package)
+    signature, name = signature_of(spec), serving_name(spec.name)
+    features = Features(cache_mb=0, allow_without=site.sandbox.allow_without)
+    environment = ServerEnvironment(Path(site.server_environment))
+    progress("asking the bundle for its golden answers")
+    with (
+        measuring(),
+        private_server(environment, tree, features, log=tree.parent / "triton.log") as server,
+        TritonClient(server.grpc) as client,
+    ):
+        for model in models:  # members come first
+            client.load(model)
+        answers = infer_one_by_one(client, name, signature, requests)
+        if blank := [key for key, array in answers.items() if array.dtype.kind == "f" and np.isnan(array).any()]:
+            raise SpecInvalid(
+                f"the pipeline answers its example requests with NaN in {', '.join(blank)}",
+                do="Look at the step that gives it, and register the pipeline again.",
+            )
+        _check_again(client, name, signature, golden_arrays(requests, answers))
+    return requests, {key: array for key, array in answers.items() if key != BUNDLE}
+
+
+def _check_again(client: TritonClient, name: str, signature: Signature, golden: Arrays) -> None:
+    """Asks a second time: who answers at random can't be told from who answers wrongly."""
+    try:
+        check_golden(client, name, signature, golden, tolerance=TOLERANCE["fp32"])
+    except GoldenMismatch as error:
+        raise SpecInvalid(
+            f"the pipeline answers the same request differently each time: {error.what}",
+            do="Leave chance and time out of its Python steps: golden requests prove which bundle answers.",
+        ) from error

@@ -1,0 +1,54 @@
+"""Registers a model version from files, over REST: a run of its own holds them, as MLflow's clients do it."""
+
+import posixpath
+from collections.abc import Mapping
+from contextlib import suppress
+
+from shiplift.runtime.base.errors import NotAdmitted, Temporary, UsageError
+from shiplift.runtime.store.registry.proxied import ProxiedArtifacts, root_of
+from shiplift.runtime.store.registry.runs import create_run, run_info
+from shiplift.runtime.store.registry.session import Session
+from shiplift.runtime.store.registry.terms import VersionInfo, version_info
+
+_FOLDER = "model"  # in the run's artifacts
+
+
+def register(session: Session, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> VersionInfo:
+    """Registers the next version of a model, which consists of `files` by their paths.
+
+    Whoever is told of the new version finds everything in place: the tags come with it.
+
+    Raises:
+        NotAdmitted: the registry does not keep artifacts itself, so that they can't be written from here.
+        Temporary, RegistryDenied: as every request to the registry.
+    """
+    run_id = create_run(session, name)
+    kept_at = str(run_info(session, run_id)["artifact_uri"])
+    root = root_of(kept_at)
+    if root is None:
+        raise NotAdmitted(
+            f"the registry keeps artifacts at {kept_at.partition(':')[0]}:, where this command can't write",
+            do="Start MLflow with `--serve-artifacts`, as `shiplift up` does.",
+        )
+    artifacts = ProxiedArtifacts(session, root)
+    for path, body in files.items():
+        artifacts.write(posixpath.join(_FOLDER, path), body)
+    return create_version(session, name, posixpath.join(kept_at, _FOLDER), run_id, tags)
+
+
+def create_version(
+    session: Session, name: str, source: str, run_id: str, tags: Mapping[str, str]
+) -> VersionInfo:  # fmt: skip
+    """The next version of a model, whose files are at `source`; the model is made if there is none.
+
+    Raises:
+        Temporary, RegistryDenied: as every request to the registry.
+    """
+    with suppress(UsageError):  # there is one
+        session.ask("POST", "/registered-models/create", json={"name": name})
+    listed = [{"key": key, "value": value} for key, value in tags.items()]
+    body = {"name": name, "source": source, "run_id": run_id, "tags": listed}
+    made = session.ask("POST", "/model-versions/create", json=body, once=True)
+    if made is None:
+        raise Temporary(f"the registry made no version of {name!r}", do="Run the same command again.")
+    return version_info(made.get("model_version"))

@@ -1,0 +1,70 @@
+"""Runs of the registry's tracking server, over REST: they hold what is logged of a version."""
+
+import time
+from typing import Any
+
+from shiplift.runtime.base.errors import NotFound, Temporary, UsageError
+from shiplift.runtime.store.registry.session import Session
+from shiplift.runtime.store.registry.terms import FOLDER
+
+
+def create_run(session: Session, name: str) -> str:
+    """A new run that is finished, in the experiment of runs that were created here; returns its id.
+
+    Raises:
+        Temporary, RegistryDenied: as every request to the registry.
+    """
+    body = {"experiment_id": _experiment(session), "run_name": name, "start_time": now_ms()}
+    run_id = str(info_of(session.ask("POST", "/runs/create", json=body, once=True), "run")["run_id"])
+    session.ask("POST", "/runs/update", json={"run_id": run_id, "status": "FINISHED", "end_time": now_ms()})
+    return run_id
+
+
+def run_info(session: Session, run_id: str) -> dict[str, Any]:
+    """What is known of a run.
+
+    Raises:
+        NotFound: there is none of that id.
+    """
+    body = session.ask("GET", "/runs/get", params={"run_id": run_id})
+    if body is None:
+        raise absent(f"run {run_id}")
+    return info_of(body, "run")
+
+
+def info_of(body: dict[str, Any] | None, what: str) -> dict[str, Any]:
+    """What is known of a run or a logged model, from the answer about it.
+
+    Raises:
+        Temporary: the answer is malformed.
+    """
+    try:
+        info: dict[str, Any] = (body or {})[what]["info"]
+    except (KeyError, TypeError) as error:
+        raise Temporary(f"the registry sent a malformed {what}: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error
+    return {"artifact_uri": "", "experiment_id": "", **info}
+
+
+def absent(subject: str) -> NotFound:
+    """The error for what the registry does not have."""
+    return NotFound(f"the registry has no {subject}", do="Check the name in the registry.")
+
+
+def now_ms() -> int:
+    """The time as MLflow writes it, in ms since the epoch."""
+    return int(time.time() * 1000)
+
+
+def _experiment(session: Session) -> str:
+    """The experiment of runs that were created here."""
+    named = {"experiment_name": FOLDER}
+    known = session.ask("GET", "/experiments/get-by-name", params=named)
+    if known is None:
+        try:
+            made = session.ask("POST", "/experiments/create", json={"name": FOLDER})
+            return str((made or {}).get("experiment_id", ""))
+        except UsageError:  # somebody else has made it since
+            known = session.ask("GET", "/experiments/get-by-name", params=named)
+    if known is None:
+        raise absent(f"the experiment {FOLDER!r}")
+    return str(known.get("experiment", {}).get("experiment_id", ""))

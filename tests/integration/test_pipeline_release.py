@@ -1,0 +1,107 @@
+"""Pipelines of models through the same stages as models: registered, measured as a whole, promoted, rolled back."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shiplift.runtime.records.release import ReleaseReport
+from tests.integration.conftest import FAST, Lab, digits
+
+IMAGES = digits()[0]
+TWICE = """
+name: twice
+inputs: {image: {datatype: FP32, shape: [-1, 64]}}
+outputs: {label: {datatype: INT64, shape: [-1, 1]}, again: {datatype: INT64, shape: [-1, 1]}}
+members:
+  champion: {model: part}
+  pinned: {model: part, version: VERSION, follow: pinned}
+steps:
+  first: {member: champion, inputs: {input: image}, outputs: {label: label}}
+  second: {member: pinned, inputs: {input: image}, outputs: {label: again}}
+"""
+SUMMED = """
+name: summed
+admission: {python: sandbox}
+inputs: {image: {datatype: FP32, shape: [-1, 64]}}
+outputs: {total: {datatype: INT64, shape: [1]}}
+members: {part: {model: part}}
+steps:
+  read: {member: part, inputs: {input: image}, outputs: {label: label}, for_each: {over: image, max: 64}}
+  add:
+    python: add.py
+    inputs: {label: label}
+    outputs: {total: {datatype: INT64, shape: [1]}}
+"""
+ADD = """
+import numpy as np
+
+def add(label):
+    return {"total": np.array([label.sum() + MORE], np.int64)}
+"""
+
+
+@pytest.fixture(scope="module")
+def part(lab: Lab) -> int:
+    """The version of a promoted member."""
+    version = lab.log_classifier("part")
+    assert lab.wait("part", version).outcome == "promoted"
+    return version
+
+
+def register(
+    lab: Lab, folder: Path, text: str, *, files: Mapping[str, str] | None = None, **example: Any
+) -> subprocess.CompletedProcess[str]:
+    """Registers a pipeline and follows its release, as its author does."""
+    folder.mkdir(exist_ok=True)
+    (folder / "pipeline.yaml").write_text(text)
+    (folder / "shiplift.yaml").write_text(FAST)
+    for name, source in (files or {}).items():
+        (folder / name).write_text(source)
+    np.savez(folder / "requests.npz", **example)
+    words = ["pipeline", "register", "pipeline.yaml", *(["--example", "requests.npz"] if example else []), "--json"]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("SHIPLIFT_")}
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("shiplift")), "--home", str(lab.home), *words],
+        cwd=folder, capture_output=True, text=True, check=False, timeout=300, env={**variables, "COLUMNS": "300"},
+    )  # fmt: skip
+
+
+def report_of(done: subprocess.CompletedProcess[str]) -> ReleaseReport:
+    assert done.stdout, done.stderr
+    return ReleaseReport.model_validate_json(done.stdout)
+
+
+def test_a_static_graph_is_released_as_one_and_goes_back_as_one(lab: Lab, part: int, tmp_path: Path) -> None:
+    labels = lab.classifier().predict(IMAGES[:4])
+    text = TWICE.replace("VERSION", str(part))
+    done = register(lab, tmp_path, text, image=IMAGES[:8])
+    first = report_of(done)
+    assert (done.returncode, first.outcome) == (0, "promoted"), f"{done.stderr} {report_of(done).reason}"
+    answer = lab.ask("twice", {"image": IMAGES[:4]})
+    assert answer["version"] == first.version
+    np.testing.assert_array_equal(np.ravel(answer["outputs"]["label"]), labels)
+    np.testing.assert_array_equal(np.ravel(answer["outputs"]["again"]), labels)
+    again = text.replace("name: twice", "name: twice\ntimeout_s: 20")
+    second = report_of(register(lab, tmp_path, again, image=IMAGES[:8]))
+    assert second.outcome == "promoted", second.reason
+    assert bundle_of(lab, "twice") != answer["outputs"]["bundle"]
+    assert lab.engine.rollback("twice").version == first.version
+    assert bundle_of(lab, "twice") == answer["outputs"]["bundle"]
+
+
+def bundle_of(lab: Lab, pipeline: str) -> Any:
+    return lab.ask(pipeline, {"image": IMAGES[:4]})["outputs"]["bundle"]
+
+
+def test_loops_and_python_are_released_too(lab: Lab, part: int, tmp_path: Path) -> None:
+    done = register(lab, tmp_path, SUMMED, files={"add.py": ADD.replace("MORE", "0")}, image=IMAGES[:8])
+    report = report_of(done)
+    assert (done.returncode, report.outcome) == (0, "promoted"), f"{done.stderr} {report_of(done).reason}"
+    outputs = lab.ask("summed", {"image": IMAGES[:4]})["outputs"]
+    assert np.ravel(outputs["total"]).tolist() == [int(lab.classifier().predict(IMAGES[:4]).sum())]
