@@ -97,6 +97,11 @@ def handed_over(pods: Sequence[Pod | Each]) -> tuple[type[Record], ...]:
     return tuple(kind for pod in flat(pods) for name, kind in pod.met.items())
 
 
+def hands_over(stage: Stage, kinds: Sequence[type[Record]]) -> bool:
+    """Whether a stage's record, or a section of it, is one of those that are handed over."""
+    return any(kind in kinds for kind in stage.provides.values())
+
+
 def flat(pods: Sequence[Pod | Each]) -> Iterator[Pod]:
     """Every pod, including those of a fan-out."""
     for pod in pods:

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.admission import policy
-from shiplift.runtime.admission.generation_specs import check_generation
-from shiplift.runtime.admission.pipelines import check_pipeline
-from shiplift.runtime.admission.python_specs import check_python
+from shiplift.runtime.admission.kinds import check_generation, check_pipeline, check_python
 from shiplift.runtime.admission.scan import objections, refusal
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.base.files import Irregular, read_regular, regular_files

@@ -22,10 +22,11 @@ from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.python.requirements import check_python, read_requirements
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
 from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of
-from shiplift.runtime.records.model import FALL_BACK, PYTHON, Flavor
+from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 FLAVORS: tuple[Flavor, ...] = get_args(Flavor)
+MODELS = tuple(flavor for flavor in FLAVORS if flavor != PIPELINE)
 METADATA = "MLmodel"
 PYTHON_LOADERS = ("mlflow.pyfunc.model", "mlflow.pyfunc.loaders.code_model")  # of a PythonModel, pickled or as code
 MAX_METADATA_BYTES, MAX_EXAMPLE_BYTES = 1 << 20, 256 << 20
@@ -200,7 +201,7 @@ def _flavor(meta: dict[str, Any]) -> Flavor:
         if flavor in logged and (flavor != PYTHON or meta["flavors"][PYTHON].get("loader_module") in PYTHON_LOADERS):
             return flavor
     raise NotAdmitted(
-        f"the version's flavors are {', '.join(sorted(logged)) or 'none'}; known ones are {', '.join(FLAVORS)}",
+        f"the version's flavors are {', '.join(sorted(logged)) or 'none'}; known ones are {', '.join(MODELS)}",
         do="Log the model with one of these flavors; python_function is `mlflow.pyfunc.log_model(python_model=...)`.",
     )
 

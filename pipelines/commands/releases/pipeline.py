@@ -52,7 +52,7 @@ def pipeline(
     `shiplift pipeline build pipeline.yaml --out bundle`,
     `shiplift pipeline plan pipeline.yaml --rate 200 --p99-ms 50`
     """
-    from shiplift.pipelines.commands.releases import pipeline_check
+    from shiplift.pipelines.commands.releases.pipelines import check
 
     chosen = edge.engine(engine, namespace)
     if action == "plan":
@@ -63,22 +63,23 @@ def pipeline(
         made = pipeline_plan.make(chosen, asked, known, expected, p99_ms, seed)
         edge.print_result(made, pipeline_plan.show, as_json=as_json)
         return
-    composed = pipeline_check.compose(chosen, file, edge.read(file))
+    composed = check.compose(chosen, file, edge.read(file))
     if action == "register":
-        from shiplift.pipelines.commands.releases import pipeline_register, release_order
+        from shiplift.pipelines.commands.releases import release_order
+        from shiplift.pipelines.commands.releases.pipelines import register
 
-        name = pipeline_register.register(chosen, composed, file, example, spec)
+        name = register.register(chosen, composed, file, example, spec)
         order = release_order.Order(name=name, spec="", again=False, allow_older=False)
         release_order.place(chosen, order, detach=detach, watch=watch, as_json=as_json)
         return
     if action == "build":
-        from shiplift.pipelines.commands.releases import pipeline_build
+        from shiplift.pipelines.commands.releases.pipelines import build
 
-        built = pipeline_build.build(chosen, composed, out)
-        edge.print_result(built, pipeline_build.show, as_json=as_json)
+        built = build.build(chosen, composed, out)
+        edge.print_result(built, build.show, as_json=as_json)
         return
     if mermaid:
-        typer.echo(pipeline_check.flowchart(composed), nl=False)
+        typer.echo(check.flowchart(composed), nl=False)
     else:
-        edge.print_result(composed.checked, lambda _: pipeline_check.show(composed), as_json=as_json)
-    pipeline_check.end(composed, told=as_json)
+        edge.print_result(composed.checked, lambda _: check.show(composed), as_json=as_json)
+    check.end(composed, told=as_json)

@@ -31,7 +31,7 @@ from shiplift.pipelines.engines.argo.workflows import as_parameter
 from shiplift.pipelines.engines.attempt import Attempt, Done, ResultCache, failure_of
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.graph import Each, Stage, load
-from shiplift.pipelines.pods import Pod
+from shiplift.pipelines.pods import Pod, hands_over
 from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
 from shiplift.runtime.base.errors import Cancelled, RecordTooLarge, ShipliftError, Temporary, UsageError
 from shiplift.runtime.base.text import printable
@@ -238,7 +238,7 @@ def _run_stage(walk: _Walk, stage: Stage) -> int:
         done = attempt.make()
     walk.runs.append(done.run)
     if done.record is not None:
-        walk.known |= _parts(done.record)
+        walk.known |= parts_of(done.record)
     walk.note()
     if _says_so(walk.call, stage):
         with contextlib.suppress(ShipliftError):  # it has happened all the same
@@ -326,7 +326,7 @@ def _api(call: Call) -> KubernetesClient:
 
 def _deliver(call: Call, stage: Stage, record: Record) -> None:
     _write_record(call, record)
-    if stage.gives in HANDED_OVER and call.attempt and call.cache:
+    if hands_over(stage, HANDED_OVER) and call.attempt and call.cache:
         call.cache.put(handover(call.attempt, stage), stage.name, record)
     if stage is RELEASE.on_exit:
         _api(call).merge(WORKFLOW, call.workflow, concluding_patch(_workflow(call), record))
@@ -337,7 +337,7 @@ def handover(attempt: str, stage: Stage) -> str:
     return hashlib.sha256(f"{stage.name} of {attempt}".encode()).hexdigest()
 
 
-def _parts(record: Record) -> dict[str, Record]:
+def parts_of(record: Record) -> dict[str, Record]:
     """A record and its sections, by parameter name."""
     sections = record.parts() if isinstance(record, Sections) else ()
     return {record.parameter(): record} | {name: getattr(record, name) for name in sections}
@@ -346,7 +346,7 @@ def _parts(record: Record) -> dict[str, Record]:
 def _write_record(call: Call, record: Record) -> None:
     out, site = call.out, call.arguments.get(Site.parameter())
     out.mkdir(parents=True, exist_ok=True)
-    for name, part in _parts(record).items():
+    for name, part in parts_of(record).items():
         text = as_parameter(part)
         if isinstance(part, _GATHERED) and site is not None:
             stored = ArtifactStore(site.artifacts_uri).put_bytes(part.model_dump_json().encode())

@@ -37,7 +37,7 @@ from shiplift.pipelines.engines.argo.layout import (
 from shiplift.pipelines.engines.argo.workflows import ERROR, LATE
 from shiplift.pipelines.engines.interruption import GRACE_S
 from shiplift.pipelines.graph import Each, Pipeline, Stage
-from shiplift.pipelines.pods import Pod
+from shiplift.pipelines.pods import Pod, hands_over
 from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
 from shiplift.runtime.base.errors import Cancelled, Temporary
 from shiplift.runtime.records.failure import Failure
@@ -307,7 +307,7 @@ def _measures_elsewhere(pod: Pod) -> bool:
 def _pod(settings: TemplateSettings, pod: Pod, *more: str) -> Container:
     values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in pod.takes}
     release = {name: f"{{{{workflow.parameters.{name}}}}}" for name in ("site", "request")}  # for the ledger
-    met = pod.met or any(stage.gives in HANDED_OVER for stage in pod.stages)
+    met = pod.met or any(hands_over(stage, HANDED_OVER) for stage in pod.stages)
     marks = ["--attempt", "{{workflow.uid}}"] if met else []
     marks += ["--workflow", "{{workflow.name}}"] if shield.among(pod.stages) else []
     return _container(settings, pod, release | values, *marks, inputs=[*pod.takes, *more])

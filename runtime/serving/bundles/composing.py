@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from shiplift.runtime.admission.pipelines import read_definition
 from shiplift.runtime.base.errors import GoldenMismatch, SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import measuring, progress
@@ -32,6 +31,7 @@ from shiplift.runtime.serving.triton.server import Features, private_server
 from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.pipelines import read_definition
 
 
 def compose(

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.base.errors import QuantizeFailed, SpecInvalid
+from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP, Stamp
@@ -59,7 +60,7 @@ class Bench:
         arguments: dict[str, Any] = {
             "target": Target(), "quality": Quality(), "data": Data(), "search_space": SearchSpace(),
             "serving": Serving(), "exported": self.exported(*parity), "quantization": Quantization(),
-            "champion": Champion(), "score_target": ScoreTarget(),
+            "champion": Champion(), "members": Members(), "score_target": ScoreTarget(),
         }  # fmt: skip
         return package(
             site(self.home), model_version=MODEL,

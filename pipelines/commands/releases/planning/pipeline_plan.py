@@ -5,8 +5,8 @@ from pathlib import Path
 from rich.table import Table
 
 from shiplift.pipelines.commands import console, edge
-from shiplift.pipelines.commands.releases import pipeline_check
-from shiplift.pipelines.commands.releases.pipeline_check import Composed, require_sound
+from shiplift.pipelines.commands.releases.pipelines import check
+from shiplift.pipelines.commands.releases.pipelines.check import Composed, require_sound
 from shiplift.pipelines.engines.protocol import PastReleases
 from shiplift.runtime.base.errors import NotFound, UsageError
 from shiplift.runtime.composition.checked import CheckedPipeline
@@ -47,7 +47,7 @@ def compose(engine: PastReleases, file: Path, text: str, known: Profiles) -> Com
         StackDown, Temporary: who knows the members does not answer.
     """
     missing = parse(text).spec.members.keys() - known.members.keys()
-    return pipeline_check.compose(engine if missing else None, file, text)
+    return check.compose(engine if missing else None, file, text)
 
 
 def known_profiles(file: Path | None) -> Profiles:

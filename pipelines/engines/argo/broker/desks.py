@@ -87,7 +87,7 @@ class Desks:
 
     def _meet(self) -> dict[str, Record] | None:
         """The records that other pods hand over meanwhile; None if one is not there in time."""
-        givers = {stage.gives.parameter(): stage for stage in RELEASE.flat()}
+        givers = {name: stage for stage in RELEASE.flat() for name in stage.provides}
         awaited = {name: givers[name] for name in self._call.pod.met}
         ledger = Ledger(self.version.site, self.version.request, registry=self.version.registry)
 
@@ -97,7 +97,7 @@ class Desks:
                 record = ledger.get(pod.handover(self._call.attempt, stage), stage.name, stage.gives)
                 if record is None:
                     raise TryAgain
-                met[name] = record
+                met[name] = pod.parts_of(record)[name]
             return met
 
         try:

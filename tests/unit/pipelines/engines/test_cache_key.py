@@ -75,8 +75,8 @@ runtime/records/base.py                              x     x       x        x   
 runtime/records/measurement.py                       .     .       .        x     x     x        x       x
 runtime/records/release.py                           .     .       .        .     .     .        .       .
 runtime/records/failure.py                           x     .       x        .     x     .        .       .
-runtime/spec/document.py                             x     .       .        .     .     .        .       .
-runtime/spec/rules.py                                x     .       .        .     .     .        .       x
+runtime/spec/document.py                             x     .       .        x     .     .        .       .
+runtime/spec/rules.py                                x     .       .        x     .     .        .       x
 runtime/spec/serving.py                              x     .       .        x     x     x        x       x
 runtime/store/artifacts.py                           x     x       x        x     x     x        x       .
 runtime/store/mlflow_artifacts.py                    x     x       x        x     x     x        x       .
@@ -93,7 +93,7 @@ runtime/host/outputs.py                              .     x       x        x   
 runtime/confinement/sandbox.py                       x     x       x        x     x     .        x       .
 runtime/confinement/policy.py                        x     x       x        x     x     x        x       .
 runtime/confinement/calls.py                         x     x       x        x     x     x        x       .
-runtime/confinement/launch.py                        .     x       x        .     x     x        x       .
+runtime/confinement/launch.py                        .     x       x        x     x     x        x       .
 runtime/host/meter.py                                .     .       .        .     x     x        x       .
 runtime/admission/scan.py                            x     .       .        .     .     .        .       .
 runtime/admission/formats/pickles.py                 x     .       .        .     .     .        .       .
@@ -117,11 +117,11 @@ runtime/admission/formats/huggingface_files.py       x     .       .        .   
 runtime/serving/text_backend.py                      .     .       .        x     .     .        .       .
 runtime/admission/python_export.py                   .     x       .        .     .     .        .       .
 runtime/admission/python_answers.py                  .     x       .        .     .     .        .       .
-runtime/admission/python_specs.py                    x     .       .        .     .     .        .       .
+runtime/admission/kinds.py                           x     .       .        .     .     .        .       .
 runtime/model/python/requirements.py                 x     .       .        .     .     .        .       .
 runtime/model/python/resolving.py                    .     x       .        .     .     .        .       .
-runtime/model/python/environments.py                 .     x       x        .     x     x        x       .
-runtime/model/python/pip.py                          .     x       x        .     x     x        x       .
+runtime/model/python/environments.py                 .     x       x        x     x     x        x       .
+runtime/model/python/pip.py                          .     x       x        x     x     x        x       .
 runtime/model/python/bundle.py                       .     x       x        x     .     .        .       .
 runtime/model/python/host.py                         .     x       x        x     .     .        .       .
 runtime/model/python/worker.py                       .     x       x        x     .     .        .       .
@@ -156,24 +156,27 @@ runtime/gates/quality.py                             .     .       .        x   
 runtime/gates/comparison.py                          .     .       .        .     .     .        x       x
 runtime/gates/statistics.py                          .     .       .        .     .     .        x       x
 runtime/gates/report.py                              .     .       .        .     .     .        .       .
-runtime/serving/triton/requirements.txt              .     .       x        .     x     x        x       .
-runtime/serving/triton/environment.py                .     .       .        .     x     x        x       .
-runtime/serving/triton/building/*                     .     .       .        .     x     x        x       .
-runtime/serving/triton/backends/common/*             .     .       .        .     x     x        x       .
-runtime/serving/triton/backends/onnxruntime/*        .     .       .        .     x     x        x       .
-runtime/serving/triton/backends/openvino/*           .     .       .        .     x     x        x       .
+runtime/serving/triton/requirements.txt              .     .       x        x     x     x        x       .
+runtime/serving/triton/environment.py                .     .       .        x     x     x        x       .
+runtime/serving/triton/building/*                    .     .       .        x     x     x        x       .
+runtime/serving/triton/backends/common/*             .     .       .        x     x     x        x       .
+runtime/serving/triton/backends/onnxruntime/*        .     .       .        x     x     x        x       .
+runtime/serving/triton/backends/openvino/*           .     .       .        x     x     x        x       .
 runtime/serving/triton/backends/[!gtp]*.py           .     .       .        x     x     x        x       .
 runtime/serving/triton/backends/text_model.py        .     .       .        x     .     .        .       .
 runtime/serving/triton/backends/generation_model.py  .     .       .        x     .     .        .       .
-runtime/serving/triton/backends/pipelines/*.py       .     .       .        .     .     .        .       .
-runtime/serving/bundles/*.py                         .     .       .        .     .     .        .       .
-runtime/composition/*.py                             .     .       .        .     .     .        .       .
+runtime/serving/triton/backends/pipelines/*.py       .     .       .        x     .     .        .       .
+runtime/serving/bundles/*.py                         .     .       .        x     .     .        .       .
+runtime/composition/incumbents.py                    .     .       .        x     .     .        .       .
+runtime/composition/[!i]*.py                         x     .       .        x     .     .        .       .
+runtime/composition/inference.py                     x     .       .        x     .     .        .       .
+runtime/store/pipelines.py                           x     .       .        x     .     .        .       .
 runtime/planning/*.py                                .     .       .        .     .     .        .       .
-runtime/spec/pipeline.py                             .     .       .        .     .     .        .       .
+runtime/spec/pipeline.py                             x     .       .        x     .     .        .       .
 runtime/serving/triton/config.py                     .     .       .        x     x     x        x       .
-runtime/serving/triton/server.py                     .     .       .        .     x     x        x       .
+runtime/serving/triton/server.py                     .     .       .        x     x     x        x       .
 runtime/serving/triton/staging.py                    .     .       .        .     .     x        x       .
-runtime/serving/companions.py                        .     .       .        .     .     x        x       .
+runtime/serving/companions.py                        .     .       .        .     x     x        x       .
 runtime/serving/triton/production.py                 .     .       .        .     .     .        .       .
 runtime/serving/kubernetes/staging.py                .     .       .        .     .     x        x       .
 runtime/serving/kubernetes/objects/front.py          .     .       .        .     .     x        x       .
@@ -255,7 +258,7 @@ def test_the_python_of_the_server_counts_for_what_runs_on_it(
     before = digests(elsewhere)
     monkeypatch.setattr(environment, "PYTHON", "3.99")
     assert {stage for stage, digest in digests(elsewhere).items() if digest != before[stage]} == {
-        "tune", "deploy", "load_test",
+        "package", "tune", "deploy", "load_test",
     }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from shiplift.pipelines.engines.argo.broker.desks import Desks
 from shiplift.pipelines.graph import Each, Placement, Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
 from shiplift.runtime.base.secrets import load_secrets
+from shiplift.runtime.composition.incumbents import Incumbents, Members
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.request import Request
@@ -246,6 +247,12 @@ def test_a_stage_reads_only_what_its_own_records_name(shared: Room) -> None:
 
 
 ON_TARGET = Stage(tune_it, Placement(sandbox=True, on_target=True))
+
+
+def incumbents(version: int) -> Incumbents:
+    return Incumbents(champion=Champion(version=version), members=Members())
+
+
 CHAMPION = pod.handover("workflow-1", Stage(find_champion))
 
 
@@ -281,7 +288,7 @@ def stages_run(room: Room) -> list[tuple[str, str]]:
 
 
 def test_a_pod_goes_on_with_its_only_target_and_what_another_pod_handed_over(single: Room) -> None:
-    single.ledger.put(CHAMPION, "find_champion", Champion(version=2))
+    single.ledger.put(CHAMPION, "find_champion", incumbents(2))
     assert single.run() == 0
     tuned = Tuned.model_validate_json((single.call.out / "tuned.json").read_text())
     assert (tuned.target, single.store.read(tuned.file)) == ("a after version 2", b"namednamed")
@@ -298,28 +305,32 @@ def test_a_pod_ends_before_its_target_if_the_champion_is_not_known_in_time(singl
 @pytest.mark.parametrize("which", ["double", "elsewhere"])
 def test_several_targets_and_those_with_nodes_of_their_own_get_pods(which: str, request: pytest.FixtureRequest) -> None:
     room: Room = request.getfixturevalue(which)
-    room.ledger.put(CHAMPION, "find_champion", Champion(version=2))
+    room.ledger.put(CHAMPION, "find_champion", incumbents(2))
     assert room.run() == 0
     assert [name for name, _ in stages_run(room)][1:] == ["work"]
     assert room.status("PUT", GO_ON) == 404  # whatever runs in the stage's container
 
 
 def test_a_stage_can_not_go_on_before_those_of_its_pod_are_done(single: Room) -> None:
-    single.ledger.put(CHAMPION, "find_champion", Champion(version=2))
+    single.ledger.put(CHAMPION, "find_champion", incumbents(2))
     key = single.desks.now.key
     assert single.status("PUT", GO_ON) == 404
     assert (single.desks.now.stage.name, single.desks.now.key) == ("work", key)
 
 
 def test_a_pod_goes_on_only_once(single: Room) -> None:
-    single.ledger.put(CHAMPION, "find_champion", Champion(version=2))
+    single.ledger.put(CHAMPION, "find_champion", incumbents(2))
     assert single.run() == 0
     assert single.status("PUT", GO_ON) == 404
 
 
 def test_a_champion_that_was_signed_for_another_workflow_is_not_taken(single: Room) -> None:
-    single.ledger.put(CHAMPION, "find_champion", Champion(version=2))
-    single.ledger.put(pod.handover("workflow-0", Stage(find_champion)), "find_champion", Champion(version=1))
+    single.ledger.put(CHAMPION, "find_champion", incumbents(2))
+    single.ledger.put(
+        pod.handover("workflow-0", Stage(find_champion)),
+        "find_champion",
+        incumbents(1),
+    )
     own, other = single.runs.texts
     single.runs.texts[own] = single.runs.texts[other]  # an author may write to the run
     (Path(single.cluster.home) / "records" / f"{CHAMPION}.json").unlink()

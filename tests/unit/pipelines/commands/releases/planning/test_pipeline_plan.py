@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from shiplift.pipelines.commands.releases.pipeline_check import Composed
+from shiplift.pipelines.commands.releases.pipelines.check import Composed
 from shiplift.pipelines.commands.releases.planning import pipeline_plan
 from shiplift.pipelines.engines.protocol import PastReleases
 from shiplift.runtime.base.errors import NotFound, SpecInvalid, UsageError

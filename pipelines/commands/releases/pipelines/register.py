@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from shiplift.pipelines.commands import edge
-from shiplift.pipelines.commands.releases.pipeline_check import Composed, require_sound
+from shiplift.pipelines.commands.releases.pipelines.check import Composed, require_sound
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.runtime.admission.pipelines import EXAMPLE_FILE
 from shiplift.runtime.base.errors import UsageError

@@ -10,12 +10,12 @@ from rich.tree import Tree
 
 from shiplift.pipelines.commands import console, edge
 from shiplift.pipelines.engines.protocol import PastReleases
-from shiplift.runtime.admission.pipelines import definition
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline, Unusable
 from shiplift.runtime.composition.drawing import edge_type, mermaid, remarks, runs
 from shiplift.runtime.spec.pipeline import PipelineSpec, Written
+from shiplift.runtime.store.pipelines import definition
 
 _WAYS = {"ensemble": "an ensemble: the graph is static", "bls": "BLS, in Triton's Python backend"}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.admission import policy
-from shiplift.runtime.admission.python_specs import check_python
+from shiplift.runtime.admission.kinds import check_python
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
 from shiplift.runtime.records.site import Cluster, SitePolicy
 from shiplift.runtime.spec.document import parse

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from shiplift.pipelines.commands import console
-from shiplift.pipelines.commands.releases.pipeline_check import Composed, require_sound
+from shiplift.pipelines.commands.releases.pipelines.check import Composed, require_sound
 from shiplift.pipelines.engines.protocol import PastReleases
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.base.names import serving_name

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from shiplift.runtime.admission import generation_specs
-from shiplift.runtime.admission.generation_specs import check_generation
+from shiplift.runtime.admission import kinds
+from shiplift.runtime.admission.kinds import check_generation
 from shiplift.runtime.base.errors import MissingTool, NotAdmitted, SpecInvalid
 from shiplift.runtime.records.site import Cluster, Machine
 from shiplift.runtime.spec.document import parse
@@ -22,7 +22,7 @@ CLUSTER: Any = Where(Cluster(namespace="a", serving_namespace="b", server_image=
 
 @pytest.fixture(autouse=True)
 def _installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation_specs, "find_spec", lambda name: name)
+    monkeypatch.setattr(kinds, "find_spec", lambda name: name)
 
 
 def test_a_plain_spec_on_one_machine_is_taken() -> None:
@@ -35,7 +35,7 @@ def test_a_cluster_serves_none_yet() -> None:
 
 
 def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation_specs, "find_spec", lambda name: None)
+    monkeypatch.setattr(kinds, "find_spec", lambda name: None)
     with pytest.raises(MissingTool, match="openvino_genai is not installed here") as raised:
         check_generation(MACHINE, parse(""))
     assert "shiplift[generation]" in raised.value.do

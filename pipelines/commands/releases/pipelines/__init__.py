@@ -1,0 +1,1 @@
+"""What `shiplift pipeline` does: checking, registering and building pipelines of models."""
