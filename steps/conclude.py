@@ -19,6 +19,7 @@ from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
+from shiplift.runtime.serving.followers import release_followers
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.staging import staging
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -31,7 +32,10 @@ R = TypeVar("R", bound=Record)
 
 
 def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> ReleaseReport:
-    """Ends staging, and writes the release's report to the home and to the registry, if the registry answers."""
+    """Ends staging, and writes the release's report to the home and to the registry, if the registry answers.
+
+    If the version was promoted, pipelines that follow the model are registered again.
+    """
     staging(site, request.model, request.version).end()
     ledger = Ledger(site, request)
     story = _story(site, ledger, ending)
@@ -43,6 +47,9 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
     write_atomically(page, html)
     with _registry_may_be_down():
         _publish(ledger, request, trigger, report, story, html)
+    if report.alias:
+        with _registry_may_be_down():
+            release_followers(site, request.model, request.version, ledger.registry)
     return report
 
 

@@ -1,9 +1,12 @@
 """Rollback: a promotion of the previous champion, from the package it was promoted with."""
 
-from shiplift.runtime.base.errors import NothingToRollBack
+from contextlib import suppress
+
+from shiplift.runtime.base.errors import NothingToRollBack, ShipliftError
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.followers import release_followers
 from shiplift.runtime.serving.production import Production, production
 from shiplift.runtime.serving.standing import Standing, move_traffic, point, promoted, reinstate, standing
 from shiplift.runtime.spec.serving import Rollout
@@ -51,6 +54,8 @@ def _finish(site: Site, registry: Registry, place: Production, promotion: Promot
     registry.tag(model, promotion.version, outcome="promoted")
     Ledger(site, Request(model=model, version=promotion.version), registry=registry).put_promotion(finished)
     place.retire(model)
+    with suppress(ShipliftError):  # the rollback is done; a pipeline that follows the model can be registered by hand
+        release_followers(site, model, promotion.version, registry)
     return finished
 
 

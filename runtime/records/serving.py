@@ -66,15 +66,24 @@ class ServerNeeds(Record):
     request_timeout_s: float = 30
 
 
+class BundleMember(Record):
+    """A member of a pipeline's bundle, by the pipeline's `name` for it; `follows`: it is whatever the champion is."""
+
+    name: str
+    model: str
+    version: int
+    follows: bool
+
+
 class Package(Variant):
     """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
 
     `sequences`: the model is stateful, so each request belongs to a sequence; the golden ones are the steps of one.
-    `padding` is there if the spec asks for buckets of lengths.
-    `environment` is what a Python model runs in: servers need it beside their own. `companions` are the other models of
-    the repository, which the one of the model's name calls (a pipeline's members), in the order in which to load them;
-    no other package has a model of such a name. `tensors` are those of the graph behind a model that takes text or
-    images, if the package serves it, too.
+    `padding` is there if the spec asks for buckets of lengths. `environment` is what a Python model runs in: servers
+    need it beside their own. `companions` are the other models of the repository, which the one of the model's name
+    calls (a pipeline's members), in the order in which to load them; no other package has a model of such a name.
+    `members` are what a pipeline is made of. `tensors` are those of the graph behind a model that takes text or images,
+    if the package serves it, too.
     """
 
     target: str
@@ -94,6 +103,7 @@ class Package(Variant):
     padding: Padding | None = None
     environment: PythonEnvironment | None = None
     companions: tuple[str, ...] = ()
+    members: tuple[BundleMember, ...] = ()
     tensors: Signature | None = None
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())

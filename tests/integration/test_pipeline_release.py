@@ -105,3 +105,23 @@ def test_loops_and_python_are_released_too(lab: Lab, part: int, tmp_path: Path) 
     assert (done.returncode, report.outcome) == (0, "promoted"), f"{done.stderr} {report_of(done).reason}"
     outputs = lab.ask("summed", {"image": IMAGES[:4]})["outputs"]
     assert np.ravel(outputs["total"]).tolist() == [int(lab.classifier().predict(IMAGES[:4]).sum())]
+
+
+def test_a_new_champion_of_a_member_releases_the_pipeline_again(lab: Lab, tmp_path: Path) -> None:
+    assert lab.wait("base", lab.log_classifier("base")).outcome == "promoted"
+    text = SUMMED.replace("name: summed", "name: follower").replace("model: part", "model: base")
+    first = report_of(register(lab, tmp_path, text, files={"add.py": ADD.replace("MORE", "0")}, image=IMAGES[:8]))
+    assert first.outcome == "promoted", first.reason
+    before = bundle_of(lab, "follower")
+    newer = lab.log_classifier("base", samples=1000)
+    assert lab.wait("base", newer).outcome == "promoted"
+    second = lab.wait("follower", first.version + 1)
+    assert second.outcome == "promoted", second.reason
+    assert bundle_of(lab, "follower") != before
+    assert lab.registry.version("follower", second.version).tags["shiplift.member"] == f"base/{newer}"
+    total = lab.ask("follower", {"image": IMAGES[:4]})["outputs"]["total"]
+    assert np.ravel(total).tolist() == [int(lab.classifier(1000).predict(IMAGES[:4]).sum())]
+    lab.engine.rollback("base")
+    third = lab.wait("follower", first.version + 2)
+    assert third.outcome == "promoted", third.reason
+    assert bundle_of(lab, "follower") == before  # the same definition with the same member

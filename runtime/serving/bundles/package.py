@@ -16,7 +16,7 @@ from shiplift.runtime.composition.signature import signature_of
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Precision
-from shiplift.runtime.records.serving import Package, ServerNeeds, ServingConfig
+from shiplift.runtime.records.serving import BundleMember, Package, ServerNeeds, ServingConfig
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.client import TOLERANCE
 from shiplift.runtime.serving.triton.repository import GOLDEN, golden_arrays
@@ -58,6 +58,15 @@ def package_bundle(
         signature=signature_of(spec),
         environment=environment,
         companions=tuple(name for name in models if name != serving_name(spec.name)),
+        members=tuple(
+            BundleMember(
+                name=member.name,
+                model=member.package.model,
+                version=member.package.version,
+                follows=spec.members[member.name].follow == "champion",
+            )
+            for member in checked.members
+        ),
         nodes=members[0].nodes,
         needs=_needs(members),
     )

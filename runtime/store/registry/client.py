@@ -19,7 +19,7 @@ from shiplift.runtime.store.registry.proxied import ProxiedArtifacts, root_of
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.runs import absent, create_run, info_of, now_ms, run_info
 from shiplift.runtime.store.registry.session import Session
-from shiplift.runtime.store.registry.terms import FOLDER, TAG, VersionInfo, refused
+from shiplift.runtime.store.registry.terms import FOLDER, MEMBER_TAG, PIPELINE_TAG, TAG, VersionInfo, refused
 
 MAX_RUN_FILE_MB = 1024.0
 _REPEATS = 2
@@ -70,6 +70,26 @@ class Registry:
     def tag(self, name: str, version: int, **tags: str) -> None:
         """Sets `shiplift.KEY` tags; values longer than the registry's limit are cut."""
         self._rest.tag(name, version, **tags)
+
+    def pipelines(self) -> list[VersionInfo]:
+        """The versions that are pipelines of models, in no particular order."""
+        return self._rest.tagged(PIPELINE_TAG)
+
+    def register_again(self, info: VersionInfo, member: str) -> VersionInfo:
+        """Registers the next version of a pipeline, with the files of this one, for a new version of a `member`.
+
+        The files are copied, since a run holds the records of one version alone.
+
+        Raises:
+            NotAdmitted: the registry keeps its files where they can't be written from here.
+        """
+        with tempfile.TemporaryDirectory(prefix="shiplift-") as folder:
+            model = self.download_model(info, Path(folder) / "model", limit_mb=MAX_RUN_FILE_MB)
+            files = {
+                file.relative_to(model).as_posix(): file.read_bytes() for file in model.rglob("*") if file.is_file()
+            }
+        tags = {PIPELINE_TAG: info.tags.get(PIPELINE_TAG, ""), MEMBER_TAG: member}
+        return self._rest.register(info.name, files, tags)
 
     # --- aliases ---
 

@@ -14,7 +14,7 @@ _FOLDER = "model"  # in the run's artifacts
 
 
 def register(session: Session, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> VersionInfo:
-    """Registers the next version of a model, which consists of `files` by their paths.
+    """Registers the next version of a model, which consists of `files` by their paths; makes the model if need be.
 
     Whoever is told of the new version finds everything in place: the tags come with it.
 
@@ -33,21 +33,10 @@ def register(session: Session, name: str, files: Mapping[str, bytes], tags: Mapp
     artifacts = ProxiedArtifacts(session, root)
     for path, body in files.items():
         artifacts.write(posixpath.join(_FOLDER, path), body)
-    return create_version(session, name, posixpath.join(kept_at, _FOLDER), run_id, tags)
-
-
-def create_version(
-    session: Session, name: str, source: str, run_id: str, tags: Mapping[str, str]
-) -> VersionInfo:  # fmt: skip
-    """The next version of a model, whose files are at `source`; the model is made if there is none.
-
-    Raises:
-        Temporary, RegistryDenied: as every request to the registry.
-    """
     with suppress(UsageError):  # there is one
         session.ask("POST", "/registered-models/create", json={"name": name})
     listed = [{"key": key, "value": value} for key, value in tags.items()]
-    body = {"name": name, "source": source, "run_id": run_id, "tags": listed}
+    body = {"name": name, "source": posixpath.join(kept_at, _FOLDER), "run_id": run_id, "tags": listed}
     made = session.ask("POST", "/model-versions/create", json=body, once=True)
     if made is None:
         raise Temporary(f"the registry made no version of {name!r}", do="Run the same command again.")

@@ -70,6 +70,11 @@ class RestRegistry:
             raise _no_versions(name)
         return versions
 
+    def tagged(self, tag: str) -> list[VersionInfo]:
+        """Every version that has a tag with any value, in no particular order."""
+        pages = self._session.pages("/model-versions/search", filter=f"tags.`{tag}` LIKE '%'")
+        return [version_info(body) for page in pages for body in page.get("model_versions", [])]
+
     def recent(self, name: str = "") -> list[VersionInfo]:
         """The newest versions of a model, or of all models, newest first: at most 200 of them."""
         quoted = name.replace("'", "\\'")
