@@ -23,6 +23,7 @@ from shiplift.runtime.measure import comparing, requests, sweep
 from shiplift.runtime.measure.cancellations import cancelled
 from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
 from shiplift.runtime.measure.logged import write_recorded
+from shiplift.runtime.measure.members import member_loads, timings_of
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.records.model import RecordedRequests
@@ -153,7 +154,11 @@ def _challenger_report(
 ) -> LoadReport:
     """Measures the challenger by itself."""
     _warm_up(test, challenger)
-    points = _sweep(test, challenger)
+    package = deployment.package
+    with TritonClient(deployment.endpoint.grpc) as client:
+        before = timings_of(client, package)
+        points = _sweep(test, challenger)
+        members = member_loads(package, before, timings_of(client, package))
     rates, highest = _open_loop(test, challenger, points, latency_target)
     with TritonClient(deployment.endpoint.grpc) as client:
         failed = client.failures(challenger.staged.model)
@@ -166,7 +171,8 @@ def _challenger_report(
         failures=failures,
         memory_mb=place.memory_mb(deployment),
         protocol=test.load.protocol,
-        target=deployment.package.target,
+        target=package.target,
+        members=members,
     )
 
 

@@ -8,6 +8,39 @@ from shiplift.runtime.records.precision import Variant
 from shiplift.runtime.records.serving import Package, ServingConfig
 
 
+class Timings(Record):
+    """A server's counters of a model: requests, executions and the rows in them; ms that requests queued and computed.
+
+    All are sums since the model was loaded.
+    """
+
+    requests: int = 0
+    executions: int = 0
+    rows: int = 0
+    queue_ms: float = 0.0
+    compute_ms: float = 0.0
+
+    def since(self, before: "Timings") -> "Timings":
+        """What was added since an earlier look."""
+        return Timings(**{name: getattr(self, name) - getattr(before, name) for name in type(self).model_fields})
+
+
+class MemberLoad(Record):
+    """A pipeline's member under the load of the whole, on average.
+
+    For each request to the pipeline it got `requests_per_request`, which waited `queue_ms` and took `compute_ms` each;
+    it computed `batch` rows at a time.
+    """
+
+    name: str
+    model: str
+    version: int
+    requests_per_request: float
+    batch: float
+    queue_ms: float
+    compute_ms: float
+
+
 class Counts(Record):
     """How many requests of a model a server has answered and failed since it loaded it."""
 
@@ -147,8 +180,8 @@ class LoadReport(Record):
     open loop. `knee` is the concurrency beyond which more latency buys no more throughput. `max_rate_per_s` is the
     highest arrival rate found within the p99 limit (None: not searched for, or no limit). `uncompared` says why there
     is no `comparison`. `raw` holds every measurement window as gzipped JSON lines, `table` the load generator's own
-    figures as CSV. `target` is the one whose package
-    was measured, `others` are the reports of the targets that serve beside it.
+    figures as CSV. `target` is the one whose package was measured, `others` are the reports of the targets that serve
+    beside it. `members` are a pipeline's, over all points in closed loop.
     """
 
     points: tuple[LoadPoint, ...]
@@ -164,5 +197,6 @@ class LoadReport(Record):
     max_rate_per_s: float | None = None
     target: str = ""
     others: tuple["LoadReport", ...] = ()
+    members: tuple[MemberLoad, ...] = ()
     raw: Artifact | None = volatile(None)
     table: Artifact | None = volatile(None)

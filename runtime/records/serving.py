@@ -67,9 +67,13 @@ class ServerNeeds(Record):
 
 
 class BundleMember(Record):
-    """A member of a pipeline's bundle, by the pipeline's `name` for it; `follows`: it is whatever the champion is."""
+    """A member of a pipeline's bundle, by the pipeline's `name` for it; `served` is its name in the server.
+
+    `follows`: it is whatever the model's champion is.
+    """
 
     name: str
+    served: str
     model: str
     version: int
     follows: bool

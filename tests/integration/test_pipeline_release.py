@@ -103,6 +103,13 @@ def test_loops_and_python_are_released_too(lab: Lab, part: int, tmp_path: Path) 
     done = register(lab, tmp_path, SUMMED, files={"add.py": ADD.replace("MORE", "0")}, image=IMAGES[:8])
     report = report_of(done)
     assert (done.returncode, report.outcome) == (0, "promoted"), f"{done.stderr} {report_of(done).reason}"
+    load = lab.engine.story(report).load_report
+    assert load
+    (member,) = load.members
+    assert (member.name, member.model, member.version, member.requests_per_request) == ("part", "part", part, 1)
+    assert member.compute_ms > 0
+    page = Path(report.report).read_text()
+    assert "part version" in page
     outputs = lab.ask("summed", {"image": IMAGES[:4]})["outputs"]
     assert np.ravel(outputs["total"]).tolist() == [int(lab.classifier().predict(IMAGES[:4]).sum())]
 

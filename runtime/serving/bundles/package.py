@@ -17,6 +17,7 @@ from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import BundleMember, Package, ServerNeeds, ServingConfig
+from shiplift.runtime.serving.bundles.names import member_name
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.client import TOLERANCE
 from shiplift.runtime.serving.triton.repository import GOLDEN, golden_arrays
@@ -61,6 +62,7 @@ def package_bundle(
         members=tuple(
             BundleMember(
                 name=member.name,
+                served=member_name(member.package, checked.digest),
                 model=member.package.model,
                 version=member.package.version,
                 follows=spec.members[member.name].follow == "champion",

@@ -19,7 +19,7 @@ from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, Temporary
 from shiplift.runtime.base.names import TENSORS, serving_name
 from shiplift.runtime.model.tensors import GRAPH, Arrays, concatenate, inputs_in, under
 from shiplift.runtime.model.text.comparing import text_difference
-from shiplift.runtime.records.measurement import Counts
+from shiplift.runtime.records.measurement import Counts, Timings
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -207,6 +207,19 @@ class TritonClient:
         return Counts(
             answered=sum(int(entry.inference_stats.success.count) for entry in stats),
             failed=sum(int(entry.inference_stats.fail.count) for entry in stats),
+        )
+
+    def timings(self, model: str) -> Timings:
+        """The server's counters of a model since it was loaded: of all its versions."""
+        with self._translated(model):
+            stats = self._client.get_inference_statistics(model, client_timeout=self._timeout_s).model_stats
+        computed = ("compute_input", "compute_infer", "compute_output")
+        return Timings(
+            requests=sum(int(each.inference_stats.success.count) for each in stats),
+            executions=sum(int(each.execution_count) for each in stats),
+            rows=sum(int(each.inference_count) for each in stats),
+            queue_ms=sum(int(each.inference_stats.queue.ns) for each in stats) / 1e6,
+            compute_ms=sum(int(getattr(each.inference_stats, part).ns) for each in stats for part in computed) / 1e6,
         )
 
     @contextmanager

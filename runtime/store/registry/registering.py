@@ -36,8 +36,8 @@ def register(session: Session, name: str, files: Mapping[str, bytes], tags: Mapp
     with suppress(UsageError):  # there is one
         session.ask("POST", "/registered-models/create", json={"name": name})
     listed = [{"key": key, "value": value} for key, value in tags.items()]
-    body = {"name": name, "source": posixpath.join(kept_at, _FOLDER), "run_id": run_id, "tags": listed}
-    made = session.ask("POST", "/model-versions/create", json=body, once=True)
+    version = {"name": name, "source": posixpath.join(kept_at, _FOLDER), "run_id": run_id, "tags": listed}
+    made = session.ask("POST", "/model-versions/create", json=version, once=True)
     if made is None:
         raise Temporary(f"the registry made no version of {name!r}", do="Run the same command again.")
     return version_info(made.get("model_version"))
