@@ -27,7 +27,7 @@ from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, inputs_in, l
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import Exported, ModelVersion
+from shiplift.runtime.records.model import Datasets, Exported, ModelVersion
 from shiplift.runtime.records.precision import Candidate, Candidates, Engine, Precision, scale_of
 from shiplift.runtime.records.serving import Champion, Package, Padding, ServingConfig
 from shiplift.runtime.records.site import Site
@@ -36,6 +36,7 @@ from shiplift.runtime.records.verdict import Check, Outcome, Packages, Scored
 from shiplift.runtime.search import buckets
 from shiplift.runtime.search.space import first_config
 from shiplift.runtime.serving.bundles.composing import compose, described
+from shiplift.runtime.serving.bundles.scoring import Scoring
 from shiplift.runtime.serving.generation_backend import write_generation_backend
 from shiplift.runtime.serving.python_backend import write_python_backend
 from shiplift.runtime.serving.text_backend import write_text_backend
@@ -53,8 +54,8 @@ _GPU_ONLY: tuple[Precision, ...] = ("bf16", "fp8")
 
 def package(
     site: Site, target: Target, model_version: ModelVersion, exported: Exported, candidates: Candidates,
-    quality: Quality, data: Data, search_space: SearchSpace, serving: Serving, quantization: Quantization,
-    champion: Champion, members: Members, score_target: ScoreTarget,
+    datasets: Datasets, quality: Quality, data: Data, search_space: SearchSpace, serving: Serving,
+    quantization: Quantization, champion: Champion, members: Members, score_target: ScoreTarget,
 ) -> Packages:  # fmt: skip
     """One package per kept candidate that can pass, in their order, with the configuration that tuning starts from.
 
@@ -68,13 +69,18 @@ def package(
             model's; or a pipeline's members do not fit it, or can't be members.
         ServerFailed: a pipeline's bundle can't be loaded, or does not answer.
     """
+    before = scored(champion.package) if champion.package else None
     if exported.composes:
+        limits = limits_of(quantization, "scoring the pipeline", site.policy)
+        scoring = Scoring(site=site, signature=exported.signature, datasets=datasets, data=data, limits=limits)
         with scratch_folder(Path(site.home)) as folder:
-            bundle, checked = compose(site, target, model_version, exported, members, folder)
-        return Packages(target=target.name, packages=(bundle,), checks=(), notes=described(checked))
+            bundle, checked = compose(site, target, model_version, exported, members, scoring, folder)
+        whole = scored(bundle)
+        found = (score_check(whole, quality, data), regression_check(before, whole, score_target.worse, quality))
+        return _judged(bundle, tuple(filter(None, found)), described(checked))
     judge = _Judge(
         version=model_version.version, target=target.name, candidates=candidates, quality=quality, data=data,
-        champion=scored(champion.package) if champion.package else None, worse=score_target.worse,
+        champion=before, worse=score_target.worse,
     )  # fmt: skip
     checks = judge.verdict(exported)
     if any(check.verdict is not Outcome.PASS for check in checks):
@@ -103,6 +109,12 @@ def package(
         )
     notes = (*judge.notes(), *_unpadded(packages))
     return Packages(target=target.name, packages=packages, checks=checks, notes=notes)
+
+
+def _judged(bundle: Package, checks: tuple[Check, ...], notes: tuple[str, ...]) -> Packages:
+    """A pipeline's bundle, unless its score does not let it pass."""
+    passes = all(check.verdict is Outcome.PASS for check in checks)
+    return Packages(target=bundle.target, packages=(bundle,) if passes else (), checks=checks, notes=notes)
 
 
 def _unpadded(packages: Sequence[Package]) -> Iterator[str]:

@@ -50,7 +50,7 @@ def quantize(
         SpecInvalid: the target can't serve a Python model, or one that generates text.
     """
     if exported.composes:
-        return _composed(target, exported, datasets)
+        return _composed(target, exported)
     if exported.generates:
         check_generating(target)
         return _generating(target, exported, datasets)
@@ -112,13 +112,10 @@ def _generating(target: Target, exported: Exported, datasets: Datasets) -> Candi
     )
 
 
-def _composed(target: Target, exported: Exported, datasets: Datasets) -> Candidates:
-    """A pipeline's only candidate: its members have the precisions that they were promoted with."""
+def _composed(target: Target, exported: Exported) -> Candidates:
+    """A pipeline's only candidate, scored once its members are put together: their precisions are as promoted."""
     candidate = Candidate(precision="fp32", method="as its members were promoted", model=exported.model)
-    notes = ("Validation data are not used: a pipeline's answers have no score yet.",)
-    return Candidates(
-        target=target.name, metric=None, candidates=(candidate,), notes=notes if datasets.validation else ()
-    )
+    return Candidates(target=target.name, metric=None, candidates=(candidate,))
 
 
 def _scored_as_it_is(

@@ -11,7 +11,7 @@ from shiplift.runtime.base.errors import StorageFull
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.records.model import Exported, Isolation, ModelVersion, ParityCase
+from shiplift.runtime.records.model import Datasets, Exported, Isolation, ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.site import Machine, Site
@@ -62,6 +62,7 @@ def main(small: Path) -> int:
             version,
             exported,
             candidates,
+            Datasets(),
             Quality(),
             Data(),
             SearchSpace(),

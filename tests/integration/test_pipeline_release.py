@@ -55,16 +55,26 @@ def part(lab: Lab) -> int:
 
 
 def register(
-    lab: Lab, folder: Path, text: str, *, files: Mapping[str, str] | None = None, **example: Any
+    lab: Lab,
+    folder: Path,
+    text: str,
+    *,
+    files: Mapping[str, str] | None = None,
+    spec: str = FAST,
+    validation: Mapping[str, Any] | None = None,
+    **example: Any,
 ) -> subprocess.CompletedProcess[str]:
     """Registers a pipeline and follows its release, as its author does."""
     folder.mkdir(exist_ok=True)
     (folder / "pipeline.yaml").write_text(text)
-    (folder / "shiplift.yaml").write_text(FAST)
+    (folder / "shiplift.yaml").write_text(spec)
     for name, source in (files or {}).items():
         (folder / name).write_text(source)
     np.savez(folder / "requests.npz", **example)
     words = ["pipeline", "register", "pipeline.yaml", *(["--example", "requests.npz"] if example else []), "--json"]
+    if validation:
+        np.savez(folder / "labelled.npz", **validation)
+        words += ["--validation", "labelled.npz"]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("SHIPLIFT_")}
     return subprocess.run(
         [str(Path(sys.executable).with_name("shiplift")), "--home", str(lab.home), *words],
@@ -132,3 +142,82 @@ def test_a_new_champion_of_a_member_releases_the_pipeline_again(lab: Lab, tmp_pa
     third = lab.wait("follower", first.version + 2)
     assert third.outcome == "promoted", third.reason
     assert bundle_of(lab, "follower") == before  # the same definition with the same member
+
+
+SPOILT = """
+import numpy as np
+
+def spoil(label):
+    return {"answer": np.where(np.arange(len(label))[:, None] * 0 + (label % 2 == 0), label, 0)}
+"""
+
+
+def test_the_final_answer_is_scored_and_a_pipeline_that_spoils_it_is_refused(
+    lab: Lab, part: int, tmp_path: Path
+) -> None:
+    """The member is right in most cases; a Python step that drops every odd answer is what the gate must see."""
+    text = SUMMED.replace("name: summed", "name: judged").replace("add:", "spoil:").replace("add.py", "spoil.py")
+    text = text.replace("total: {datatype: INT64, shape: [1]}", "answer: {datatype: INT64, shape: [-1, 1]}")
+    labels = digits()[1]
+    data = {"image": IMAGES[1200:1400], "label": labels[1200:1400]}
+    strict = FAST + "quality: {min_score: 0.85}\n"
+    good = SPOILT.replace("label % 2 == 0", "label >= 0")
+    done = register(lab, tmp_path, text, files={"spoil.py": good}, spec=strict, validation=data, image=IMAGES[:8])
+    report = report_of(done)
+    assert report.outcome == "promoted", report.reason
+    right = float(np.mean(lab.classifier().predict(data["image"]) == data["label"]))
+    story = lab.engine.story(report)
+    assert story.package
+    assert story.package.score == pytest.approx(right)
+    worse = register(lab, tmp_path, text, files={"spoil.py": SPOILT}, spec=strict, validation=data, image=IMAGES[:8])
+    refused = report_of(worse)
+    assert refused.outcome == "refused"
+    assert "accuracy" in refused.reason
+    assert "load_test" not in {stage.name for stage in refused.stages if stage.outcome == "ok"}
+    assert bundle_of(lab, "judged") == bundle_of(lab, "judged")
+    assert lab.ask("judged", {"image": IMAGES[:4]})["version"] == report.version
+
+
+@pytest.mark.parametrize(
+    ("code", "what"),
+    [
+        (ADD.replace("MORE", "np.random.randint(1000)"), "answers the same request differently"),
+        ("def add(label):\n    raise RuntimeError('no luck')\n", "no luck"),
+        ("def add(label):\n    while True: pass\n", "time limit"),
+        ("def add(label):\n    return {'total': [bytearray(1 << 20) for _ in range(1 << 20)]}\n", ""),
+        ("def add(label):\n    return {'sum': label}\n", "total"),
+    ],
+    ids=["at random", "raises", "hangs", "eats memory", "gives something else"],
+)
+def test_a_python_step_that_misbehaves_is_refused_and_what_serves_serves_on(
+    lab: Lab, part: int, tmp_path: Path, code: str, what: str
+) -> None:
+    text = SUMMED.replace("name: summed", "name: guarded\ntimeout_s: 10")
+    if "guarded" not in (lab.engine.champions() or {}):
+        good = register(lab, tmp_path, text, files={"add.py": ADD.replace("MORE", "0")}, image=IMAGES[:8])
+        assert report_of(good).outcome == "promoted"
+    before = bundle_of(lab, "guarded")
+    report = report_of(register(lab, tmp_path, text, files={"add.py": code}, image=IMAGES[:8]))
+    assert report.outcome in ("refused", "failed")
+    assert what in report.reason
+    assert {stage.name for stage in report.stages if stage.outcome != "ok"} == {"package"}
+    assert bundle_of(lab, "guarded") == before
+
+
+def test_members_and_code_are_checked_before_anything_is_registered(lab: Lab, part: int, tmp_path: Path) -> None:
+    nobody = register(
+        lab, tmp_path, SUMMED.replace("model: part", "model: nobody"), files={"add.py": ADD}, image=IMAGES
+    )
+    assert (nobody.returncode, "nobody" in nobody.stderr) == (65, True)
+    silent = register(lab, tmp_path, SUMMED.replace("admission: {python: sandbox}", ""), files={"add.py": ADD})
+    assert (silent.returncode, "refused by default" in silent.stderr) == (65, True)
+
+
+def test_without_requests_they_are_made_from_the_signature_or_asked_for(lab: Lab, part: int, tmp_path: Path) -> None:
+    text = TWICE.replace("VERSION", str(part)).replace("name: twice", "name: unasked")
+    made = report_of(register(lab, tmp_path, text))
+    assert made.outcome == "promoted", made.reason
+    text = SUMMED.replace("name: summed", "name: unknown").replace("[-1, 64]", "[-1, -1]")
+    asked = report_of(register(lab, tmp_path, text, files={"add.py": ADD.replace("MORE", "0")}))
+    assert asked.outcome == "not admitted"
+    assert "--example" in asked.reason

@@ -23,6 +23,9 @@ def pipeline(
     example: Annotated[
         Path | None, typer.Option(help="For register: requests (NPZ, by input name), a row for each.")
     ] = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="For register: inputs with labels, to score its answers by.")
+    ] = None,
     spec: Annotated[
         Path | None, typer.Option(help="For register: its release spec. [default: shiplift.yaml beside it, if any]")
     ] = None,
@@ -68,7 +71,7 @@ def pipeline(
         from shiplift.pipelines.commands.releases import release_order
         from shiplift.pipelines.commands.releases.pipelines import register
 
-        name = register.register(chosen, composed, file, example, spec)
+        name = register.register(chosen, composed, file, example=example, validation=validation, spec=spec)
         order = release_order.Order(name=name, spec="", again=False, allow_older=False)
         release_order.place(chosen, order, detach=detach, watch=watch, as_json=as_json)
         return

@@ -4,8 +4,11 @@ Nobody can say beforehand what a pipeline should answer: its golden answers are 
 server that is confined as production is. They prove that whatever is loaded later, and wherever, is this bundle.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +20,13 @@ from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.composition.signature import signature_of
 from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import Arrays, batch_of, inputs_in, load_npz
+from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, inputs_in, load_npz
 from shiplift.runtime.records.model import Exported, ModelVersion
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.bundles.package import package_bundle
+from shiplift.runtime.serving.bundles.scoring import Scoring
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_golden, infer_one_by_one
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
@@ -35,9 +39,12 @@ from shiplift.runtime.store.pipelines import read_definition
 
 
 def compose(
-    site: Site, target: Target, version: ModelVersion, exported: Exported, members: Members, folder: Path
+    site: Site, target: Target, version: ModelVersion, exported: Exported, members: Members, scoring: Scoring,
+    folder: Path,
 ) -> tuple[Package, CheckedPipeline]:  # fmt: skip
     """The package of a pipeline's bundle for a target, made below the empty `folder`, and what it is made of.
+
+    It is scored on its validation data, if there are any.
 
     Raises:
         SpecInvalid: its check finds mistakes, such as members that were refused or retired; or the target's server is
@@ -45,6 +52,7 @@ def compose(
         ServerFailed: the bundle does not load, or does not answer its requests.
         ArtifactCorrupt: a member's package is missing or altered.
         StorageFull: no space is left.
+        DataInvalid, SandboxLimit: as `Scoring.score`.
     """
     store = ArtifactStore(site.artifacts_uri)
     pipeline = read_definition(store.fetch(version.files, folder / "logged"))
@@ -56,11 +64,18 @@ def compose(
     _check_target(target, members.packages)
     requests = batch_of(inputs_in(load_npz(store.read(exported.reference)), exported.signature), SAMPLES)
 
+    scores: dict[str, Any] = {}
+
     def ask(tree: Path, models: Mapping[str, str]) -> tuple[Arrays, Arrays]:
-        return _golden(site, members.packages, spec, tree, models, requests)
+        for member in members.packages.values():
+            prepare(site, member)
+        with _served(site, tree, models) as client:
+            answers = _golden(client, spec, requests)
+            scores.update(scoring.score(lambda inputs: _answers(client, spec, inputs)))
+        return requests, answers
 
     package = package_bundle(folder, spec, checked, pipeline.code, store, version=version.version, ask=ask)
-    return package.model_copy(update={"target": target.name}), checked
+    return package.model_copy(update={"target": target.name, **scores}), checked
 
 
 def described(checked: CheckedPipeline) -> tuple[str, ...]:
@@ -91,36 +106,50 @@ def _check_target(target: Target, packages: Mapping[str, Package]) -> None:
         )
 
 
-def _golden(
-    site: Site, packages: Mapping[str, Package], spec: PipelineSpec, tree: Path, models: Mapping[str, str],
-    requests: Arrays,
-) -> tuple[Arrays, Arrays]:  # fmt: skip
-    """The golden requests, and what the bundle in `tree` answers to them on a private server, twice alike.
-
-    Raises:
-        SpecInvalid: it answers the same request differently, or with NaN.
-    """
-    for package in packages.values():
-        prepare(site, package)
-    signature, name = signature_of(spec), serving_name(spec.name)
+@contextmanager
+def _served(site: Site, tree: Path, models: Mapping[str, str]) -> Iterator[TritonClient]:
+    """The bundle in `tree` on a private server."""
     features = Features(cache_mb=0, allow_without=site.sandbox.allow_without)
     environment = ServerEnvironment(Path(site.server_environment))
-    progress("asking the bundle for its golden answers")
     with (
-        measuring(),
         private_server(environment, tree, features, log=tree.parent / "triton.log") as server,
         TritonClient(server.grpc) as client,
     ):
         for model in models:  # members come first
             client.load(model)
+        yield client
+
+
+def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Arrays:
+    """What a bundle answers to the golden requests, twice alike.
+
+    Raises:
+        SpecInvalid: it answers the same request differently, or with NaN.
+    """
+    progress("asking the bundle for its golden answers")
+    signature, name = signature_of(spec), serving_name(spec.name)
+    with measuring():
         answers = infer_one_by_one(client, name, signature, requests)
-        if blank := [key for key, array in answers.items() if array.dtype.kind == "f" and np.isnan(array).any()]:
-            raise SpecInvalid(
-                f"the pipeline answers its example requests with NaN in {', '.join(blank)}",
-                do="Look at the step that gives it, and register the pipeline again.",
-            )
-        _check_again(client, name, signature, golden_arrays(requests, answers))
-    return requests, {key: array for key, array in answers.items() if key != BUNDLE}
+    if blank := [key for key, array in answers.items() if array.dtype.kind == "f" and np.isnan(array).any()]:
+        raise SpecInvalid(
+            f"the pipeline answers its example requests with NaN in {', '.join(blank)}",
+            do="Look at the step that gives it, and register the pipeline again.",
+        )
+    _check_again(client, name, signature, golden_arrays(requests, answers))
+    return {key: array for key, array in answers.items() if key != BUNDLE}
+
+
+def _answers(client: TritonClient, spec: PipelineSpec, inputs: Arrays) -> Arrays:
+    """The answers to many requests, as many of them at once as the pipeline works on."""
+    progress("asking the bundle about the validation data")
+    signature, name, count = signature_of(spec), serving_name(spec.name), len(next(iter(inputs.values())))
+
+    def ask(at: int) -> Arrays:
+        return client.infer(name, signature, {key: array[at : at + 1] for key, array in inputs.items()})
+
+    with measuring(), ThreadPoolExecutor(spec.instances) as pool:
+        answers = concatenate(list(pool.map(ask, range(count))))
+    return {key: array for key, array in answers.items() if key != BUNDLE}
 
 
 def _check_again(client: TritonClient, name: str, signature: Signature, golden: Arrays) -> None:

@@ -9,7 +9,7 @@ from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP, Stamp
-from shiplift.runtime.records.model import Exported, ModelVersion, ParityCase
+from shiplift.runtime.records.model import Datasets, Exported, ModelVersion, ParityCase
 from shiplift.runtime.records.precision import Candidate, Candidates, Slice
 from shiplift.runtime.records.serving import Champion, ServerNeeds
 from shiplift.runtime.records.tensor import Signature
@@ -60,7 +60,7 @@ class Bench:
         arguments: dict[str, Any] = {
             "target": Target(), "quality": Quality(), "data": Data(), "search_space": SearchSpace(),
             "serving": Serving(), "exported": self.exported(*parity), "quantization": Quantization(),
-            "champion": Champion(), "members": Members(), "score_target": ScoreTarget(),
+            "champion": Champion(), "members": Members(), "datasets": Datasets(), "score_target": ScoreTarget(),
         }  # fmt: skip
         return package(
             site(self.home), model_version=MODEL,

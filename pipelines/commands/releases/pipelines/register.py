@@ -15,11 +15,13 @@ from shiplift.runtime.spec.pipeline import PIPELINE_FILE
 from shiplift.runtime.store.registry.terms import FOLDER
 
 _METADATA, _SPEC_FILE = "MLmodel", "shiplift.yaml"
-_MAX_EXAMPLE_BYTES = 256 << 20
+_MAX_DATA_BYTES = 256 << 20
 
 
-def register(engine: Engine, composed: Composed, file: Path, example: Path | None, spec: Path | None) -> str:
-    """Registers a sound pipeline with its Python files, example requests and release spec; returns `NAME/VERSION`.
+def register(
+    engine: Engine, composed: Composed, file: Path, *, example: Path | None, validation: Path | None, spec: Path | None
+) -> str:  # fmt: skip
+    """Registers a sound pipeline with its Python files, data and release spec; returns `NAME/VERSION`.
 
     Without a `spec`, the `shiplift.yaml` beside the pipeline is logged with it, if there is one.
 
@@ -35,25 +37,27 @@ def register(engine: Engine, composed: Composed, file: Path, example: Path | Non
         **{path: source for path, source in composed.sources.items() if isinstance(source, bytes)},
     }
     beside = file.parent / _SPEC_FILE
-    if spec or beside.is_file():
-        text = edge.read(spec or beside)
-        parse(text)
+    text = edge.read(spec or beside) if spec or beside.is_file() else ""
+    wanted = parse(text)
+    if text:
         files[f"{FOLDER}/{_SPEC_FILE}"] = text.encode()
     if example:
-        files[EXAMPLE_FILE] = _example(example)
+        files[EXAMPLE_FILE] = _data(example)
+    if validation:
+        files[wanted.data.validation] = _data(validation)
     name = composed.written.spec.name
     version = engine.register(name, files)
     edge.say(f"registered {name} version {version}, bundle {composed.checked.digest}")
     return f"{name}/{version}"
 
 
-def _example(file: Path) -> bytes:
+def _data(file: Path) -> bytes:
     try:
         size = file.stat().st_size
-        if size > _MAX_EXAMPLE_BYTES:
+        if size > _MAX_DATA_BYTES:
             raise UsageError(
-                f"{file} has {size >> 20} MiB, the limit is {_MAX_EXAMPLE_BYTES >> 20}", do="Use fewer requests."
+                f"{file} has {size >> 20} MiB, the limit is {_MAX_DATA_BYTES >> 20}", do="Use fewer samples."
             )
         return file.read_bytes()
     except OSError as error:
-        raise UsageError(f"{file} can't be read: {error.strerror}", do="Write it with `numpy.savez`.") from error
+        raise UsageError(f"{file} can't be read: {error.strerror}", do="Check its name.") from error
