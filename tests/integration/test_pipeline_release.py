@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.records.release import ReleaseReport
+from shiplift.runtime.records.verdict import Outcome
 from tests.integration.conftest import FAST, Lab, digits
 
 IMAGES = digits()[0]
@@ -124,6 +125,7 @@ def test_loops_and_python_are_released_too(lab: Lab, part: int, tmp_path: Path) 
     assert np.ravel(outputs["total"]).tolist() == [int(lab.classifier().predict(IMAGES[:4]).sum())]
 
 
+@pytest.mark.slow
 def test_a_new_champion_of_a_member_releases_the_pipeline_again(lab: Lab, tmp_path: Path) -> None:
     assert lab.wait("base", lab.log_classifier("base")).outcome == "promoted"
     text = SUMMED.replace("name: summed", "name: follower").replace("model: part", "model: base")
@@ -152,6 +154,7 @@ def spoil(label):
 """
 
 
+@pytest.mark.slow
 def test_the_final_answer_is_scored_and_a_pipeline_that_spoils_it_is_refused(
     lab: Lab, part: int, tmp_path: Path
 ) -> None:
@@ -178,12 +181,13 @@ def test_the_final_answer_is_scored_and_a_pipeline_that_spoils_it_is_refused(
     assert lab.ask("judged", {"image": IMAGES[:4]})["version"] == report.version
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "what"),
     [
         (ADD.replace("MORE", "np.random.randint(1000)"), "answers the same request differently"),
         ("def add(label):\n    raise RuntimeError('no luck')\n", "no luck"),
-        ("def add(label):\n    while True: pass\n", "time limit"),
+        ("def add(label):\n    while True: pass\n", "has not ended after 10 s"),
         ("def add(label):\n    return {'total': [bytearray(1 << 20) for _ in range(1 << 20)]}\n", ""),
         ("def add(label):\n    return {'sum': label}\n", "total"),
     ],
@@ -198,16 +202,15 @@ def test_a_python_step_that_misbehaves_is_refused_and_what_serves_serves_on(
         assert report_of(good).outcome == "promoted"
     before = bundle_of(lab, "guarded")
     report = report_of(register(lab, tmp_path, text, files={"add.py": code}, image=IMAGES[:8]))
-    assert report.outcome in ("refused", "failed")
+    assert report.verdict is Outcome.FAIL, report.reason
     assert what in report.reason
     assert {stage.name for stage in report.stages if stage.outcome != "ok"} == {"package"}
     assert bundle_of(lab, "guarded") == before
 
 
 def test_members_and_code_are_checked_before_anything_is_registered(lab: Lab, part: int, tmp_path: Path) -> None:
-    nobody = register(
-        lab, tmp_path, SUMMED.replace("model: part", "model: nobody"), files={"add.py": ADD}, image=IMAGES
-    )
+    text = SUMMED.replace("model: part", "model: nobody")
+    nobody = register(lab, tmp_path, text, files={"add.py": ADD}, image=IMAGES[:8])
     assert (nobody.returncode, "nobody" in nobody.stderr) == (65, True)
     silent = register(lab, tmp_path, SUMMED.replace("admission: {python: sandbox}", ""), files={"add.py": ADD})
     assert (silent.returncode, "refused by default" in silent.stderr) == (65, True)

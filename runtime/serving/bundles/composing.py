@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from shiplift.runtime.base.errors import GoldenMismatch, SpecInvalid
+from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.composition.check import check
@@ -47,9 +47,9 @@ def compose(
     It is scored on its validation data, if there are any.
 
     Raises:
-        SpecInvalid: its check finds mistakes, such as members that were refused or retired; or the target's server is
-            not the members'.
-        ServerFailed: the bundle does not load, or does not answer its requests.
+        SpecInvalid: its check finds mistakes, such as members that were refused or retired; the target's server is not
+            the members'; or it does not answer its requests, or not twice alike.
+        ServerFailed: the bundle does not load.
         ArtifactCorrupt: a member's package is missing or altered.
         StorageFull: no space is left.
         DataInvalid, SandboxLimit: as `Scoring.score`.
@@ -124,12 +124,18 @@ def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Array
     """What a bundle answers to the golden requests, twice alike.
 
     Raises:
-        SpecInvalid: it answers the same request differently, or with NaN.
+        SpecInvalid: it does not answer, answers the same request differently, or with NaN.
     """
     progress("asking the bundle for its golden answers")
     signature, name = signature_of(spec), serving_name(spec.name)
-    with measuring():
-        answers = infer_one_by_one(client, name, signature, requests)
+    try:
+        with measuring():
+            answers = infer_one_by_one(client, name, signature, requests)
+    except ServerFailed as error:  # the server was fine before: it is the pipeline that can't answer
+        raise SpecInvalid(
+            f"the pipeline does not answer its example requests: {error.what}",
+            do="Look at the step that it names, and register the pipeline again.",
+        ) from error
     if blank := [key for key, array in answers.items() if array.dtype.kind == "f" and np.isnan(array).any()]:
         raise SpecInvalid(
             f"the pipeline answers its example requests with NaN in {', '.join(blank)}",
