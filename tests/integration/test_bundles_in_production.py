@@ -1,6 +1,7 @@
 """A pipeline's bundle in production, on the real bundled Triton: it moves, fails and goes back as a whole."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,7 @@ from tests.integration.conftest import until
 from tests.integration.test_pipelines_of_models import CHAIN, ROWS, Shelf, largest, request, sound, times
 
 pytestmark = pytest.mark.integration
+MOVES = {"ensemble": 300, "bls": 100}  # an ensemble moves in a tenth of the time
 WAYS = {"ensemble": CHAIN, "bls": CHAIN.replace("name: chain", "name: chain\ntimeout_s: 20")}
 
 
@@ -198,3 +200,44 @@ def digest_of(package: Package) -> str:
     """The digest of a bundle, as in the names of its members."""
     (digest,) = {name.rpartition("--")[2] for name in package.companions}
     return digest
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_hundred_moves_under_load_fail_nothing_and_mix_nothing(tmp_path: Path, way: str) -> None:
+    """Some 10^5 answers; each is as a whole that of the bundle that it names, and none is missing."""
+    stopped = threading.Event()
+    with placed(Shelf(tmp_path), WAYS[way]) as place:
+        first, second = place.bundle(1, 2), place.bundle(2, 20)
+        factors = {digest_of(first): 2, digest_of(second): 20}
+        place.move(first)
+
+        def ask(_: int) -> Counter[str]:
+            seen: Counter[str] = Counter()
+            signature, top = first.signature, ROWS.max(axis=1)
+            with TritonClient(place.server.grpc) as client:
+                while not stopped.is_set():
+                    answer = client.infer("chain", signature, {"x": ROWS})
+                    digest = answer["bundle"][0].decode()
+                    assert np.array_equal(answer["six"], 3 * factors[digest] * ROWS), digest
+                    assert np.array_equal(answer["top"][:, 0], factors[digest] * top), digest
+                    seen[digest] += 1
+            return seen
+
+        seconds: list[float] = []
+        with ThreadPoolExecutor(6) as pool:
+            asking = [pool.submit(ask, number) for number in range(6)]
+            try:
+                for package in [second, first] * (MOVES[way] // 2):
+                    began = time.monotonic()
+                    place.move(package)
+                    seconds.append(time.monotonic() - began)
+                    assert not any(each.done() for each in asking)
+            finally:
+                stopped.set()
+            seen = sum((each.result() for each in asking), Counter())
+    print(
+        f"{way}: {sum(seen.values())} answers {dict(seen)}, moves of {np.median(seconds):.2f} to {max(seconds):.2f} s"
+    )
+    assert set(seen) == set(factors)
+    assert max(seconds) < 5
