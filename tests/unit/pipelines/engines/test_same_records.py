@@ -75,6 +75,9 @@ class Registered(Runs):
         self.tagged: list[Any] = []
         self.fault: dict[str, Callable[[], object]] = {}
 
+    def pipelines(self) -> list[Any]:
+        return []
+
     def read_text(self, run_id: str, path: str) -> str | None:
         if "records/judge-" in path:
             self.fault.get("lookup", lambda: None)()
