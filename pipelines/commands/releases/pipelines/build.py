@@ -38,9 +38,8 @@ def build(engine: PastReleases, composed: Composed, out: Path | None) -> Built:
         raise UsageError(
             "the key that verifies the members' promotions stays on the cluster", do="Build where the stack runs."
         )
-    sources = {path: source for path, source in composed.sources.items() if isinstance(source, bytes)}
     spec, checked = composed.written.spec, composed.checked
-    models = write_bundle(out, spec, checked, sources, engine.store())
+    models = write_bundle(out, spec, checked, composed.code, engine.store())
     return Built(
         pipeline=spec.name, name=serving_name(spec.name), bundle=checked.digest, way=checked.way, repository=str(out),
         models=models,

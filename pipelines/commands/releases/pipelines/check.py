@@ -12,21 +12,19 @@ from shiplift.pipelines.commands import console, edge
 from shiplift.pipelines.engines.protocol import PastReleases
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.composition.check import check
-from shiplift.runtime.composition.checked import CheckedPipeline, Unusable
+from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.drawing import edge_type, mermaid, remarks, runs
-from shiplift.runtime.spec.pipeline import PipelineSpec, Written
-from shiplift.runtime.store.pipelines import definition
+from shiplift.runtime.spec.pipeline import PipelineSpec
+from shiplift.runtime.store.pipelines import Definition, definition
 
 _WAYS = {"ensemble": "an ensemble: the graph is static", "bls": "BLS, in Triton's Python backend"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Composed:
-    """A pipeline as it was written and checked, and its Python files by their paths beside it."""
+class Composed(Definition):
+    """A pipeline as it was written and checked."""
 
-    written: Written
     checked: CheckedPipeline
-    sources: dict[str, bytes | Unusable]
 
 
 def compose(engine: PastReleases | None, file: Path, text: str) -> Composed:
@@ -37,9 +35,9 @@ def compose(engine: PastReleases | None, file: Path, text: str) -> Composed:
         StackDown, Temporary: who knows the members does not answer.
     """
     pipeline = definition(text, file.parent)
-    written, sources = pipeline.written, pipeline.sources
-    checked = check(written, engine.members(written.spec) if engine else {}, sources)
-    return Composed(written=written, checked=checked, sources=sources)
+    members = engine.members(pipeline.written.spec) if engine else {}
+    checked = check(pipeline.written, members, pipeline.sources)
+    return Composed(written=pipeline.written, sources=pipeline.sources, checked=checked)
 
 
 def flowchart(composed: Composed) -> str:

@@ -34,7 +34,7 @@ def register(
     files = {
         _METADATA: yaml.safe_dump({"flavors": {PIPELINE: {"file": PIPELINE_FILE}}}).encode(),
         PIPELINE_FILE: edge.read(file).encode(),
-        **{path: source for path, source in composed.sources.items() if isinstance(source, bytes)},
+        **composed.code,
     }
     beside = file.parent / _SPEC_FILE
     text = edge.read(spec or beside) if spec or beside.is_file() else ""
