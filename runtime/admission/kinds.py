@@ -75,15 +75,9 @@ def check_pipeline(site: Site, spec: ReleaseSpec, code: tuple[str, ...]) -> None
     """Whether a site and a release's spec let a pipeline with these Python files be released.
 
     Raises:
-        NotAdmitted: the site serves no pipelines.
         PolicyRefused: the site lets no author's Python run.
         SpecInvalid: the spec asks for something that only a model has.
     """
-    if not site.place.pipelines:
-        raise NotAdmitted(
-            "pipelines of models are released on one machine, not on a cluster yet",
-            do="Release it with the local engine, or release its members.",
-        )
     if code and "sandbox" not in site.policy.python:
         raise PolicyRefused(
             f"the pipeline runs its author's code ({', '.join(code)}), and `policy.python` does not allow `sandbox`",

@@ -81,10 +81,18 @@ class PodServer:
             if self._loaded:
                 self._client.unload(self._loaded)
             self._loaded = model
+            self._load_companions(point.package)
             self._client.load(model, parse(text))
         except Temporary as error:
             raise ServerFailed(self._explained(error.what), do="Leave this configuration out of `search`.") from error
         return model
+
+    def _load_companions(self, package: Package) -> None:
+        """Loads a pipeline's members, which its graph can't be loaded without; they stay."""
+        loaded = self._client.loaded() if package.companions else {}
+        for name in package.companions:
+            if name not in loaded:
+                self._client.load(name)
 
     def address(self, protocol: WireProtocol) -> str:
         """The pod's own address, since no Service exposes it."""

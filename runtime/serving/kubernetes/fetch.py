@@ -24,7 +24,7 @@ from shiplift.runtime.host import meter
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.serving.kubernetes import guard
 from shiplift.runtime.serving.triton import heartbeat
-from shiplift.runtime.serving.triton.repository import install, install_all
+from shiplift.runtime.serving.triton.repository import install, install_all, install_companions
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _PATIENCE_S = 120
@@ -33,8 +33,8 @@ _PATIENCE_S = 120
 def fetch(artifacts_uri: str, sha256: str, to: Path, name: str, served_as: str = "", *, cache: str = "") -> None:
     """Installs the model `name` of the package with that digest into the repository `to`; repeating it is harmless.
 
-    What the package serves beside it is installed too, unless it gets another name, `served_as`. A `cache` is asked
-    before `artifacts_uri`.
+    Its companions are installed too, and what else the package serves unless the model gets another name, `served_as`.
+    A `cache` is asked before `artifacts_uri`.
 
     Raises:
         ArtifactCorrupt: the package is missing or altered, or has no such model.
@@ -47,6 +47,7 @@ def fetch(artifacts_uri: str, sha256: str, to: Path, name: str, served_as: str =
         _with_retries(_from_any, (cache, artifacts_uri), tree, package)
         if not (package / name / "config.pbtxt").is_file():
             raise ArtifactCorrupt(f"package {sha256[:12]} has no model {name!r}", do="Rerun the release.")
+        install_companions(package, to, source=name)
         if served_as:
             install(package, to, source=name, name=served_as)
         else:

@@ -112,6 +112,17 @@ def install_all(package: Path, repository: Path, *, source: str, name: str) -> N
         install(package, repository, source=model.name, name=name + model.name.removeprefix(source))
 
 
+def install_companions(package: Path, repository: Path, *, source: str) -> None:
+    """Puts what a fetched package has beside its own models into a server's repository, such as a pipeline's members.
+
+    They keep their names, which have the bundle's digest in them.
+    """
+    own = _models(package, source)
+    for config in sorted(package.glob("*/config.pbtxt")):
+        if config.parent not in own:
+            install(package, repository, source=config.parent.name, name=config.parent.name)
+
+
 def _models(package: Path, source: str) -> list[Path]:
     """The folders of a package's models: the one that is served under its name, and those beside it."""
     return [package / source, *sorted(package.glob(f"{source}--*"))]
