@@ -129,6 +129,6 @@ def test_a_step_that_raises_refuses_the_pipeline_and_what_served_still_does(
     ]
     (tmp_path / "add.py").write_text("def add(label):\n    raise ValueError('no sum today')\n")
     report = ReleaseReport.model_validate(shiplift.json(*words, code=65))
-    assert report.outcome == "refused", report.reason
+    assert report.outcome == "failed"
     assert "no sum today" in report.reason
     assert asked(shiplift, tmp_path) == served

@@ -99,7 +99,7 @@ class Traffic:
             try:
                 version, problem = ask(), ""
             except Exception as error:
-                version, problem = "", repr(error)[:300]
+                version, problem = "", f"{type(error).__name__}: {error}"[:300]  # Triton's has no words in its repr
             with self._lock:
                 self.sent += 1
                 self.versions |= {version} - {""}

@@ -44,6 +44,7 @@ from shiplift.runtime.serving.operator.cluster.seeing import (
     slim,
     spec_of,
     status_seen,
+    stopping_of,
     with_hosts,
 )
 from shiplift.runtime.serving.operator.evidence import Evidence, Key
@@ -158,6 +159,7 @@ class Observer:
             assigned=self.assigned,
             retired=retired_of(pods),
             ending=ending_of(pods, time.time()),
+            stopping=stopping_of(pods, time.time()),
             address=snapshot.address,
             gateway=self._gateway(),
             policies=snapshot.policies,

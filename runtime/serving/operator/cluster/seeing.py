@@ -1,6 +1,7 @@
 """What one object of the API server's answers says about a service."""
 
 import json
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -40,18 +41,27 @@ def pods_of(bodies: Iterable[Object], cordoned: Collection[str]) -> dict[str, tu
 def ending_of(bodies: Iterable[Object], now: float) -> frozenset[str]:
     """The groups with a pod that is ending and still answers: it gets the requests as long as no other one is ready."""
     return frozenset(
-        body["metadata"]["labels"][PACKAGE] for body in bodies
-        if body["metadata"]["labels"].get(PACKAGE) and _answers_while_ending(body, now)
+        body["metadata"]["labels"][PACKAGE]
+        for body in bodies
+        if body["metadata"]["labels"].get(PACKAGE) and diagnosis.passes_probes(body) and _ending_since(body, now) < 0
+    )
+
+
+def stopping_of(bodies: Iterable[Object], now: float) -> tuple[str, ...]:
+    """The pods whose server was told to end, and which a Service still selects."""
+    return tuple(
+        body["metadata"]["name"] for body in bodies
+        if body["metadata"]["labels"].get(PACKAGE) and 0 <= _ending_since(body, now) < math.inf
     )  # fmt: skip
 
 
-def _answers_while_ending(body: Object, now: float) -> bool:
-    """Whether a pod that is being deleted waits before its server is told to end, and so still answers."""
+def _ending_since(body: Object, now: float) -> float:
+    """For how many seconds a pod's server has been told to end; negative before that, infinite if the pod stays."""
     meta = body["metadata"]
-    if "deletionTimestamp" not in meta or not diagnosis.passes_probes(body):
-        return False
+    if "deletionTimestamp" not in meta:
+        return math.inf
     killed_at = datetime.fromisoformat(meta["deletionTimestamp"]).timestamp()
-    return bool(now < killed_at - meta["deletionGracePeriodSeconds"] + DRAIN_S)
+    return float(now - (killed_at - meta["deletionGracePeriodSeconds"] + DRAIN_S))
 
 
 def servers_of(

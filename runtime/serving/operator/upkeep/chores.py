@@ -33,15 +33,16 @@ def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: fl
     evidence = _tidied(observed, evidence)
     changing = busy and evidence.put_back_at < observed.now
     routes = () if changing else fronts.due(replace(observed, evidence=evidence), weights)
+    gone = tuple(retirement.leaving(observed, pod) for pod in observed.stopping)
     if routes and fronts.is_back(observed, evidence):
-        return Chores(evidence=fronts.asked(evidence, observed.now), again_s=_BUSY_S, measure=routes)
+        return Chores(evidence=fronts.asked(evidence, observed.now), again_s=_BUSY_S, measure=routes, patch=gone)
     pods = () if busy else heartbeat.due(observed, weights)
     evidence = replace(evidence, beaten_at=observed.now) if pods else evidence
     evidence = fronts.asked(evidence, observed.now) if routes else evidence
     done = Chores(
         evidence=evidence, again_s=min(_again_s(observed, evidence, again_s), bursts.again_s(observed, weights)),
         measure=(*routes, *pods, *latency.due(observed, weights), *bursts.due(observed, weights)),
-        delete=tuple(retirement.to_delete(observed)),
+        patch=gone, delete=tuple(retirement.to_delete(observed)),
     )  # fmt: skip
     return _replacing(observed, weights, done)
 
@@ -73,7 +74,7 @@ def _replacing(observed: Observed, weights: Weights, done: Chores) -> Chores:
     return replace(
         done,
         evidence=heartbeat.after_replacing(done.evidence, pod.name, observed.now),
-        patch=(retirement.leaving(observed, pod.name),),
+        patch=(*done.patch, retirement.leaving(observed, pod.name)),
         events=(Event(reason="PodReplaced", message=message, warning=True),),
         again_s=_BUSY_S,
     )

@@ -2,6 +2,9 @@
 
 It loses the label by which Services know it, so endpoints drop it and its Deployment starts another. What is left of it
 is a pod with the label `RETIRED`, whose value is when that happened: an operator that starts meanwhile goes on there.
+
+So does a pod whose server was told to end. That may take half a minute, and its revision may be back by then: the new
+pod's Service would lead to a server without models.
 """
 
 from collections.abc import Iterator

@@ -82,6 +82,7 @@ class World:
         self.checks: list[Any] = []
         self.gateway = GatewaySeen()
         self.ending: frozenset[str] = frozenset()
+        self.stopping: tuple[str, ...] = ()
         self.optional: frozenset[str] = frozenset()
         self.arriving = 0.0  # requests per second, of which each ready pod ends 100
         self.queue = Reading(at=self.now, ended=0, waiting=0, ready=0)
@@ -122,7 +123,8 @@ class World:
             spec=self.spec, status=self.status, revisions=self.revisions, live=copy.deepcopy(self.live),
             pods={name: tuple(self.seen(name, pod) for pod in pods) for name, pods in self.pods.items()},
             retired=tuple(RetiredPod(name=name, since=since) for name, since in self.retired.items()),
-            address="10.0.0.1", gateway=self.gateway, ending=self.ending, policies=True, optional=self.optional,
+            address="10.0.0.1", gateway=self.gateway, ending=self.ending, stopping=self.stopping,
+            policies=True, optional=self.optional,
             evidence=self.evidence, now=self.now,
         )  # fmt: skip
 

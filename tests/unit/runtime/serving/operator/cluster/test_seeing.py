@@ -6,7 +6,7 @@ import pytest
 
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE
 from shiplift.runtime.serving.kubernetes.objects.serving import DRAIN_S
-from shiplift.runtime.serving.operator.cluster.seeing import ending_of, pods_of
+from shiplift.runtime.serving.operator.cluster.seeing import ending_of, pods_of, stopping_of
 
 _DELETED_AT = 1767225600.0  # 2026-01-01T00:00:00Z
 
@@ -39,3 +39,18 @@ def test_a_pod_that_is_deleted_answers_until_its_server_is_told_to_end(
 def test_it_is_none_of_the_pods_that_take_requests() -> None:
     assert pods_of([pod()], ()) == {}
     assert [seen.ready for seen in pods_of([pod(ends=False)], ())["digits-1"]] == [True]
+
+
+@pytest.mark.parametrize(
+    ("body", "after_s", "stops"),
+    [
+        (pod(), DRAIN_S - 1, False),
+        (pod(), DRAIN_S, True),
+        (pod(ready=False), DRAIN_S + 20, True),  # it may pass its probes now and then
+        (pod(ends=False), DRAIN_S, False),
+    ],
+)
+def test_once_its_server_is_told_to_end_no_service_may_lead_to_it(
+    body: dict[str, Any], after_s: float, stops: bool
+) -> None:
+    assert stopping_of([body], _DELETED_AT + after_s) == (("a",) if stops else ())

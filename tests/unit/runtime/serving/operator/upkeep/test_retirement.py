@@ -51,3 +51,11 @@ def test_an_operator_that_starts_meanwhile_deletes_it_too() -> None:
     world.evidence = type(world.evidence)()
     world.run(60, until=lambda w: not w.retired)
     assert not world.retired
+
+
+def test_a_pod_whose_server_was_told_to_end_leaves_the_route_of_the_one_that_takes_its_place() -> None:
+    world = serving(replicas=2)
+    world.stopping = ("old",)
+    world.run(2)
+    assert "patch Pod old" in world.writes
+    assert "delete Pod old" not in world.writes  # it ends by itself
