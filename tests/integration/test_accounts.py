@@ -23,6 +23,7 @@ from shiplift.runtime.serving.service_proxy import FORWARDED
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.rest import RestRegistry
+from shiplift.runtime.store.registry.terms import MEMBER_TAG, PIPELINE_TAG
 from tests.integration.conftest import digits, until
 
 API = "/api/2.0/mlflow"
@@ -201,6 +202,23 @@ def test_a_changed_secret_changes_the_password(mlflow: Guarded, tmp_path: Path) 
 
 def _artifacts(mlflow: Guarded) -> str:
     return f"mlflow-artifacts://{mlflow.uri.removeprefix('http://')}/0/shiplift"
+
+
+def test_people_and_releases_register_pipelines_each_with_runs_of_their_own(
+    mlflow: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One person may not write to another's experiment; a release registers a pipeline of anybody's again."""
+    files = {"MLmodel": b"flavors: {shiplift_pipeline: {file: pipeline.yaml}}\n", "pipeline.yaml": b"name: x\n"}
+    mlflow.passwords["ben"] = mlflow.run("add", "ben").strip()
+    for person in ("ana", "ben"):
+        _log_in(monkeypatch, mlflow, person)
+        made = RestRegistry(mlflow.uri).register(f"of-{person}", files, {PIPELINE_TAG: "yes"})
+        assert (made.name, made.version) == (f"of-{person}", 1)
+    _log_in(monkeypatch, mlflow, accounts.RELEASE)
+    registry = Registry(mlflow.uri)
+    assert {info.name for info in registry.pipelines()} >= {"of-ana", "of-ben"}
+    again = registry.register_again(registry.version("of-ana", 1), "part/2")
+    assert (again.version, again.tags[MEMBER_TAG]) == (2, "part/2")
 
 
 def test_a_stage_without_credentials_works_through_the_broker_beside_it(

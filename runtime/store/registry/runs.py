@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 from shiplift.runtime.base.errors import NotFound, Temporary, UsageError
-from shiplift.runtime.store.registry.session import Session
+from shiplift.runtime.store.registry.session import Session, account
 from shiplift.runtime.store.registry.terms import FOLDER
 
 
@@ -56,15 +56,16 @@ def now_ms() -> int:
 
 
 def _experiment(session: Session) -> str:
-    """The experiment of runs that were created here."""
-    named = {"experiment_name": FOLDER}
+    """The experiment of runs that this account created here: it may not write to those of others."""
+    name = f"{FOLDER}-{account()}" if account() else FOLDER
+    named = {"experiment_name": name}
     known = session.ask("GET", "/experiments/get-by-name", params=named)
     if known is None:
         try:
-            made = session.ask("POST", "/experiments/create", json={"name": FOLDER})
+            made = session.ask("POST", "/experiments/create", json={"name": name})
             return str((made or {}).get("experiment_id", ""))
         except UsageError:  # somebody else has made it since
             known = session.ask("GET", "/experiments/get-by-name", params=named)
     if known is None:
-        raise absent(f"the experiment {FOLDER!r}")
+        raise absent(f"the experiment {name!r}")
     return str(known.get("experiment", {}).get("experiment_id", ""))

@@ -118,9 +118,14 @@ def _last(state: tenacity.RetryCallState) -> Any:
     return state.outcome.result()
 
 
+def account() -> str:
+    """The name of the account that asks; empty if the registry wants none."""
+    return os.environ.get("MLFLOW_TRACKING_USERNAME", "")
+
+
 def _proof() -> dict[str, Any]:
     """What proves who asks, read anew for each request: a caller may set it late."""
-    token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), os.environ.get("MLFLOW_TRACKING_USERNAME")
+    token, user = os.environ.get("MLFLOW_TRACKING_TOKEN"), account()
     auth = (user, os.environ.get("MLFLOW_TRACKING_PASSWORD", "")) if user else None
     return {"headers": {"Authorization": f"Bearer {token}"} if token else {}, "auth": auth}
 
