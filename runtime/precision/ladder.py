@@ -6,7 +6,6 @@ process. All of this runs the model on the author's data, so it runs in a sandbo
 """
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,9 +187,7 @@ class Builder:
         """
 
         def within(rung: rungs.Rung) -> bool:
-            return not rung.failed and not over_budget(
-                evaluation, rung.evaluation, validation.metric, self.settings
-            )
+            return not rung.failed and not over_budget(evaluation, rung.evaluation, validation.metric, self.settings)
 
         built = list(rungs.build_all(jobs, memory_mb=self.memory_mb))
         if not any(map(within, built)):

@@ -189,9 +189,9 @@ def ranges(
 
 
 def _thinned(tensor: Arrays) -> Arrays:
-    """A tensor's extremes and enough of its values, evenly spread: counting all of them would take longer than the runs.
+    """A tensor's extremes and enough of its values, evenly spread: counting all of them takes longer than the runs.
 
-    The extremes are exact, and the share of a percentile is off by less than one in `_COUNTED`.
+    The extremes stay exact, and count once more than they occur.
     """
     ((name, array),) = tensor.items()
     values = array.reshape(-1)
