@@ -5,7 +5,7 @@ artifacts are gone from the store is not a hit.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -182,8 +182,8 @@ def artifacts_of(value: Any) -> Iterator[Artifact]:
     elif isinstance(value, Record):
         for name in type(value).model_fields:
             yield from artifacts_of(getattr(value, name))
-    elif isinstance(value, tuple):
-        for item in value:
+    elif isinstance(value, tuple | Mapping):
+        for item in value.values() if isinstance(value, Mapping) else value:
             yield from artifacts_of(item)
 
 

@@ -1,11 +1,11 @@
 """A pipeline of models on a real cluster: registered as on one machine, served as one TritonService, moved as one."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.store.registry.terms import CHAMPION
 from tests.cluster.conftest import Lab, until
 from tests.cluster.test_commands import Shiplift, shiplift
@@ -45,14 +45,21 @@ def member(lab: Lab) -> int:
     return version
 
 
-def register(shiplift: Shiplift, folder: Path, *, more: int) -> Any:
-    """Registers a version that adds `more` to its sum, and follows its release; returns the report."""
+def register(shiplift: Shiplift, folder: Path, *, more: int) -> ReleaseReport:
+    """Registers a version that adds `more` to its sum, and follows its release."""
     (folder / "pipeline.yaml").write_text(DEFINITION)
     (folder / "add.py").write_text(ADD.replace("MORE", str(more)))
     (folder / "shiplift.yaml").write_text(SPEC)
     np.savez(folder / "requests.npz", input=IMAGES[:8])
-    words = ["pipeline", "register", str(folder / "pipeline.yaml"), "--example", str(folder / "requests.npz")]
-    return shiplift.json(*words)
+    words = [
+        "pipeline",
+        "register",
+        str(folder / "pipeline.yaml"),
+        "--example",
+        str(folder / "requests.npz"),
+        "--watch",
+    ]
+    return ReleaseReport.model_validate(shiplift.json(*words))
 
 
 def asked(shiplift: Shiplift, folder: Path) -> tuple[int, int, str]:
@@ -68,26 +75,26 @@ def test_a_pipeline_is_one_service_whose_versions_move_without_a_failed_request(
     lab: Lab, shiplift: Shiplift, member: int, tmp_path: Path
 ) -> None:
     first = register(shiplift, tmp_path, more=0)
-    assert first["outcome"] == "promoted", first["reason"]
+    assert first.outcome == "promoted", first.reason
     version, total, bundle = asked(shiplift, tmp_path)
     right = int(lab.fitted[1200].predict(IMAGES[:4]).sum())
-    assert (version, total) == (first["version"], right)
+    assert (version, total) == (first.version, right)
     until(lambda: lab.condition(PIPELINE, "Ready")["status"] == "True")
     deployments = lab.kube.get("deployment", lab.serving, selector=f"shiplift.dev/model={PIPELINE}")
     assert len(deployments) == 1  # its members are in the same server
     with traffic(lab, PIPELINE) as client:
         until(lambda: client.sent > 20)
         second = register(shiplift, tmp_path, more=1)
-        assert second["outcome"] == "promoted", second["reason"]
+        assert second.outcome == "promoted", second.reason
         version, total, newer = asked(shiplift, tmp_path)
-        assert (version, total) == (second["version"], right + 1)
+        assert (version, total) == (second.version, right + 1)
         assert newer != bundle
         shiplift("rollback", PIPELINE)
-        assert asked(shiplift, tmp_path) == (first["version"], right, bundle)
+        assert asked(shiplift, tmp_path) == (first.version, right, bundle)
         sent = client.sent
         until(lambda: client.sent > sent + 20)
     assert client.failures == []
-    assert client.versions == {str(first["version"]), str(second["version"])}
+    assert client.versions == {str(first.version), str(second.version)}
 
 
 @pytest.mark.slow
@@ -95,14 +102,14 @@ def test_a_new_champion_of_a_member_releases_the_pipeline_again(
     lab: Lab, shiplift: Shiplift, member: int, tmp_path: Path
 ) -> None:
     first = register(shiplift, tmp_path, more=0)
-    assert first["outcome"] == "promoted", first["reason"]
+    assert first.outcome == "promoted", first.reason
     newer = lab.log_classifier(MEMBER, samples=1000, spec=SPEC)
     promoted(lab, MEMBER, newer)
-    promoted(lab, PIPELINE, first["version"] + 1)
-    assert tag(lab, PIPELINE, first["version"] + 1, "member") == f"{MEMBER}/{newer}"
-    assert lab.registry.alias(PIPELINE, CHAMPION) == first["version"] + 1
+    promoted(lab, PIPELINE, first.version + 1)
+    assert tag(lab, PIPELINE, first.version + 1, "member") == f"{MEMBER}/{newer}"
+    assert lab.registry.alias(PIPELINE, CHAMPION) == first.version + 1
     version, total, _ = asked(shiplift, tmp_path)
-    assert (version, total) == (first["version"] + 1, int(lab.fitted[1000].predict(IMAGES[:4]).sum()))
+    assert (version, total) == (first.version + 1, int(lab.fitted[1000].predict(IMAGES[:4]).sum()))
 
 
 @pytest.mark.slow
@@ -110,11 +117,18 @@ def test_a_step_that_raises_refuses_the_pipeline_and_what_served_still_does(
     lab: Lab, shiplift: Shiplift, member: int, tmp_path: Path
 ) -> None:
     before = register(shiplift, tmp_path, more=0)
-    assert before["outcome"] == "promoted", before["reason"]
+    assert before.outcome == "promoted", before.reason
     served = asked(shiplift, tmp_path)
-    words = ["pipeline", "register", str(tmp_path / "pipeline.yaml"), "--example", str(tmp_path / "requests.npz")]
+    words = [
+        "pipeline",
+        "register",
+        str(tmp_path / "pipeline.yaml"),
+        "--example",
+        str(tmp_path / "requests.npz"),
+        "--watch",
+    ]
     (tmp_path / "add.py").write_text("def add(label):\n    raise ValueError('no sum today')\n")
-    report = shiplift.json(*words, code=20)
-    assert report["outcome"] == "refused"
-    assert "no sum today" in report["reason"]
+    report = ReleaseReport.model_validate(shiplift.json(*words, code=65))
+    assert report.outcome == "refused", report.reason
+    assert "no sum today" in report.reason
     assert asked(shiplift, tmp_path) == served

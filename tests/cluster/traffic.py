@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 class Traffic:
     """Requests with one row for the input named `input`, over both protocols, with a pause after each answer.
 
-    `authority` names the model's host at the gateway.
+    `authority` names the model's host at the gateway, `http_host` the one for HTTP, if it has another.
     """
 
     model: str
@@ -27,6 +27,9 @@ class Traffic:
     row: Any
     pause_s: float = 0.01
     timeout_s: float = 10
+    http_port: int = 8000
+    grpc_port: int = 8001
+    http_host: str = ""
     sent: int = 0
     failures: list[str] = field(default_factory=list)
     failed_at: list[float] = field(default_factory=list)
@@ -62,7 +65,7 @@ class Traffic:
             ("grpc.default_authority", self.authority), ("grpc.initial_reconnect_backoff_ms", again_ms),
             ("grpc.min_reconnect_backoff_ms", again_ms), ("grpc.max_reconnect_backoff_ms", again_ms),
         ]  # fmt: skip
-        with triton.InferenceServerClient(f"{self.gateway}:8001", channel_args=options) as client:
+        with triton.InferenceServerClient(f"{self.gateway}:{self.grpc_port}", channel_args=options) as client:
             tensor = triton.InferInput("input", list(self.row.shape), "FP32")
             tensor.set_data_from_numpy(self.row)
             yield lambda: str(
@@ -73,14 +76,22 @@ class Traffic:
         with self.grpc(self.timeout_s) as ask:
             self._repeat(ask)
 
-    def _over_http(self) -> None:
-        with httpx.Client(base_url=f"http://{self.gateway}:8000", trust_env=False, timeout=self.timeout_s) as client:
+    @contextmanager
+    def http(self, timeout_s: float) -> Iterator[Callable[[], str]]:
+        """A function that sends a request over HTTP and returns the version that answered."""
+        url = f"http://{self.gateway}:{self.http_port}"
+        host = {"Host": self.http_host} if self.http_host else {}
+        with httpx.Client(base_url=url, trust_env=False, timeout=timeout_s, headers=host) as client:
 
             def ask() -> str:
                 answer = client.post(f"/v2/models/{self.model}/infer", json=self.body)
                 answer.raise_for_status()
                 return str(answer.json()["model_version"])
 
+            yield ask
+
+    def _over_http(self) -> None:
+        with self.http(self.timeout_s) as ask:
             self._repeat(ask)
 
     def _repeat(self, ask: Callable[[], str]) -> None:

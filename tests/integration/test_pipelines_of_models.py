@@ -1,8 +1,10 @@
 """Pipelines of models on the real bundled Triton: what is checked and built here answers as its members do by hand."""
 
 import itertools
+import os
 import shutil
 import socket
+import sys
 import threading
 import time
 from collections import Counter
@@ -151,7 +153,9 @@ def served(
 
 
 @pytest.fixture
-def shelf(tmp_path: Path) -> Shelf:
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """As in an activated virtual environment, whose Python the server must not take for its own."""
+    monkeypatch.setenv("PATH", os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])))
     return Shelf(tmp_path)
 
 

@@ -147,9 +147,15 @@ def _flags(repository: Path, ports: Ports, features: Features, control: str) -> 
 
 
 def variables(environment: ServerEnvironment, features: Features | None = None) -> dict[str, str]:
-    """The server's environment variables."""
+    """The server's environment variables.
+
+    The interpreter of the Python backend takes its library from the first `python3` on PATH: that of a virtual
+    environment that somebody has activated is one that the server may not read.
+    """
+    own = str(environment.root / "bin")
     return {
-        **inherited(("PATH", "LANG", "TZ")),
+        **inherited(("LANG", "TZ")),
+        "PATH": os.pathsep.join((own, os.environ.get("PATH", os.defpath))),
         **dict.fromkeys(("HOME", "TMPDIR"), "/tmp"),  # noqa: S108 - its own
         "PYTHONDONTWRITEBYTECODE": "1",
         "LD_LIBRARY_PATH": environment.library_path,

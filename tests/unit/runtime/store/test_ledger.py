@@ -6,6 +6,7 @@ import pytest
 
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.base.secrets import load_secrets, sign
+from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Endpoint, Package, Promotion
@@ -161,6 +162,8 @@ def test_a_record_whose_manifest_was_altered_is_not_a_hit(tmp_path: Path, runs: 
 def test_every_artifact_of_a_record_is_found_however_deep() -> None:
     record = exported()
     assert set(artifacts_of((record, package()))) == {record.model, record.reference, package().repository}
+    members = Members(packages={"part": package()})
+    assert list(artifacts_of(members)) == [package().repository]
     assert list(artifacts_of("text")) == []
     assert list(artifacts_of(Artifact(sha256="0" * 64, size_bytes=0))) != []
 

@@ -116,6 +116,12 @@ def test_without_a_gateway_the_front_is_a_service_that_selects_one_package() -> 
         front.front_objects("digits", CLUSTER, {"digits-1-a": 10, "digits-2-b": 90}, "", policies=True)
 
 
+def test_a_pipeline_s_members_are_loaded_before_its_graph() -> None:
+    (triton,) = pod_of(on_gpu(companions=("part--5f0c",)))["containers"]
+    loaded = [argument for argument in triton["args"] if argument.startswith("--load-model=")]
+    assert loaded == ["--load-model=part--5f0c", "--load-model=digits"]
+
+
 def test_a_gpu_target_is_served_by_its_own_image_where_its_target_says() -> None:
     pod = pod_of(on_gpu())
     (fetch,), (triton,) = pod["initContainers"], pod["containers"]

@@ -56,6 +56,19 @@ def test_the_graph_behind_a_model_of_texts_is_served_beside_it_but_not_measured(
     assert {folder.name for folder in (tmp_path / "bench").iterdir()} == {"digits--int8"}
 
 
+def test_a_pipeline_s_members_are_fetched_with_it_for_users_and_to_be_measured(tmp_path: Path, package: Path) -> None:
+    (package / "part--5f0c" / "1").mkdir(parents=True)
+    (package / "part--5f0c" / "1" / "model.onnx").write_bytes(b"member")
+    (package / "part--5f0c" / "config.pbtxt").write_text('name: "part--5f0c"\n')
+    uri = (tmp_path / "store").as_uri()
+    digest = ArtifactStore(uri).put_tree(package).sha256
+    fetch(uri, digest, tmp_path / "models", "digits")
+    fetch(uri, digest, tmp_path / "bench", "digits", "digits--fp32")
+    assert {folder.name for folder in (tmp_path / "models").iterdir()} == {"digits", "part--5f0c"}
+    assert {folder.name for folder in (tmp_path / "bench").iterdir()} == {"digits--fp32", "part--5f0c"}
+    assert (tmp_path / "models" / "part--5f0c" / "1" / "model.onnx").read_bytes() == b"member"
+
+
 def test_a_package_without_that_model_is_refused(tmp_path: Path, package: Path) -> None:
     uri = (tmp_path / "store").as_uri()
     with pytest.raises(ArtifactCorrupt, match="has no model 'other'"):

@@ -56,6 +56,7 @@ def test_the_server_inherits_no_credentials(tmp_path: Path, monkeypatch: pytest.
     environment = variables(ServerEnvironment(tmp_path))
     assert "secret" not in environment.values()
     assert environment["SHIPLIFT_SERVER_SITE"] == str(ServerEnvironment(tmp_path).site)
+    assert environment["PATH"].startswith(f"{tmp_path}/bin:")
 
 
 def test_a_server_that_dies_at_once_says_its_last_error(tmp_path: Path) -> None:
