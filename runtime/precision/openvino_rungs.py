@@ -5,6 +5,7 @@ several times as fast as fp32, and closer to it than any 8-bit graph. Building a
 ladder's time.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -100,7 +101,7 @@ def score(precision: Precision, candidate: Built, source: Run, validation: Valid
 
 def _evaluated(run: Run, validation: Validation) -> Evaluation:
     """How OpenVINO does on the validation set; a model that it loads and can't run has that as its problem."""
-    running = run.session()
+    running = run.session(threads=len(os.sched_getaffinity(0)))
     try:
         return validation.evaluate(running)
     except RuntimeError as error:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -34,34 +34,8 @@ _SMALL_BYTES = 16 << 20
 _PROCESS_BYTES = 400 << 20  # Python with ONNX Runtime and its tools
 _PEAK_FACTOR = 3  # a rung's peak memory, in sizes of the model
 _SENSITIVITY_SAMPLES = 16
+_SEARCHED: dict[Kind, str] = {"int8 static": "static", "int8 dynamic": "dynamic"}  # the rankings of their layers
 _POLL_S = 0.02
-
-
-class Job(Record):
-    """What a rung is built from.
-
-    `arrays` is an NPZ with `calibration/NAME`, `validation/NAME`, `asked/NAME`, `reference/NAME`, `column/NAME` and
-    `label` and `rows`. `sensitivities` is the folder of layer rankings. `modelopt` is the Python with NVIDIA's tool, if
-    any, and `metric_file` the author's own metric.
-    """
-
-    kind: Kind
-    model: str
-    folder: str
-    arrays: str
-    sensitivities: str
-    signature: Signature
-    metric: TaskMetricName | None
-    metric_file: str = ""
-    base: Evaluation
-    target: Target
-    settings: Quantization
-    modelopt: str = ""
-
-    @property
-    def by_modelopt(self) -> bool:
-        """Whether NVIDIA's modelopt builds it."""
-        return self.target.gpu and bool(self.modelopt)
 
 
 class Rung(Record):
@@ -83,6 +57,36 @@ class Rung(Record):
     def precision(self) -> Precision:
         """The rung's precision."""
         return self.kind.split()[0]  # type: ignore[return-value]
+
+
+class Job(Record):
+    """What a rung is built from.
+
+    `arrays` is an NPZ with `calibration/NAME`, `validation/NAME`, `asked/NAME`, `reference/NAME`, `column/NAME` and
+    `label` and `rows`. `sensitivities` is the folder of layer rankings. `modelopt` is the Python with NVIDIA's tool, if
+    any, and `metric_file` the author's own metric. `threads` are for scoring. `improved` is a rung of an earlier job in
+    the same folder: layers are left in float until it is within the budget.
+    """
+
+    kind: Kind
+    model: str
+    folder: str
+    arrays: str
+    sensitivities: str
+    signature: Signature
+    metric: TaskMetricName | None
+    metric_file: str = ""
+    base: Evaluation
+    target: Target
+    settings: Quantization
+    modelopt: str = ""
+    threads: int = 1
+    improved: Rung | None = None
+
+    @property
+    def by_modelopt(self) -> bool:
+        """Whether NVIDIA's modelopt builds it."""
+        return self.target.gpu and bool(self.modelopt)
 
 
 def write_arrays(to: Path, calibration: Arrays | None, validation: Validation) -> Path:
@@ -126,6 +130,8 @@ def _build_in_processes(jobs: Sequence[Job], memory_mb: int) -> tuple[Rung, ...]
     size = quantization.model_bytes(Path(jobs[0].model))
     free = min(psutil.virtual_memory().available, (memory_mb << 20) - int(own_memory_mb()[0] * 2**20))
     limit = parallel_builds(len(jobs), size, free, cores)
+    threads = max(1, cores // limit)
+    jobs = [job.model_copy(update={"threads": threads}) for job in jobs]
     waiting, running, ended = list(enumerate(jobs)), dict[int, _Child](), dict[int, Rung]()
     try:
         while waiting or running:
@@ -183,7 +189,7 @@ def build(job: Job) -> Rung:
     started, arrays = time.monotonic(), _Arrays.of(job)
     before, _ = own_memory_mb()
     try:
-        rung = _BUILDERS[job.kind](job, arrays)
+        rung = _improve(job, arrays, job.improved) if job.improved else _BUILDERS[job.kind](job, arrays)
     except ShipliftError as error:
         rung = Rung(kind=job.kind, failed=error.what)
     peak = round(own_memory_mb()[1] - before, 1)
@@ -231,14 +237,9 @@ def _half(job: Job, arrays: _Arrays) -> Rung:
 
 def _dynamic(job: Job, arrays: _Arrays) -> Rung:
     form = quantization.scheme(Path(job.model), job.target, job.settings)
-    prepared = _prepared(job)
     method = "dynamic" + (", per channel" if form.per_channel else "")
-
-    def make(to: Path, excluded: tuple[str, ...]) -> Path:
-        return quantization.quantize_dynamic(prepared, form, to, excluded)
-
-    rung = _rung(job, arrays, make(_output_path(job, "model.onnx"), ()), method)
-    return _within_budget(job, arrays, prepared, rung, make, "dynamic")
+    file = quantization.quantize_dynamic(_prepared(job), form, _output_path(job, "model.onnx"))
+    return _rung(job, arrays, file, method)
 
 
 def _nncf(job: Job, arrays: _Arrays) -> Rung:
@@ -267,7 +268,7 @@ def _by_modelopt(job: Job, arrays: _Arrays, mode: Literal["int8", "fp8"], method
 
 
 def _static(job: Job, arrays: _Arrays) -> Rung:
-    """The calibration method closest to fp32, with as few layers in float as the budget requires."""
+    """The calibration method closest to fp32."""
     if job.by_modelopt:
         methods: list[Method] = [method for method in job.settings.methods if method in modelopt.METHODS] or ["minmax"]
         built = {method: _by_modelopt(job, arrays, "int8", method) for method in methods}
@@ -287,12 +288,7 @@ def _static(job: Job, arrays: _Arrays) -> Rung:
         )
         for method, file in ranges.items()
     }  # fmt: skip
-    method = closest(tried)
-
-    def make(to: Path, excluded: tuple[str, ...]) -> Path:
-        return quantization.quantize_static(prepared, ranges[method], form, to, excluded)
-
-    return _within_budget(job, arrays, prepared, tried[method], make, "static")
+    return tried[closest(tried)]
 
 
 def closest(tried: dict[Method, Rung]) -> Method:
@@ -305,26 +301,36 @@ def closest(tried: dict[Method, Rung]) -> Method:
     return min(tried, key=error_of)
 
 
-def _within_budget(
-    job: Job, arrays: _Arrays, prepared: Path, rung: Rung, make: Callable[[Path, tuple[str, ...]], Path], kind: str
-) -> Rung:  # fmt: skip
-    """The rung with the fewest layers in float that bring it within the budget; unchanged if none do.
+def worth_improving(rung: Rung, accurate: Collection[Kind]) -> bool:
+    """Whether to leave layers of a rung that is over the budget in float, beside `accurate` ones, which are within.
 
-    `make` writes the model with the named layers in float.
+    Its score must say when to stop. A dynamic graph does not make up for a static one, which OpenVINO can run too.
     """
-    over = over_budget(job.base, rung.evaluation, job.metric, job.settings)
-    if not over or rung.evaluation.score is None:
+    makes_up = {"int8 static", "int8 nncf"} | ({"int8 dynamic"} if rung.kind == "int8 dynamic" else set())
+    scored = not rung.failed and rung.evaluation.score is not None
+    return scored and rung.kind in _SEARCHED and not makes_up.intersection(accurate)
+
+
+def _improve(job: Job, arrays: _Arrays, rung: Rung) -> Rung:
+    """The rung with the fewest layers in float that bring it within the budget; unchanged if none do."""
+    if job.by_modelopt:
         return rung
+    form = quantization.scheme(Path(job.model), job.target, job.settings)
+    prepared, file = _prepared_path(job), Path(rung.file)
     layers = quantization.layers(prepared)
     samples = quantization.first(arrays.calibration, _SENSITIVITY_SAMPLES)
-    order = sensitivity.ranking(Path(job.sensitivities), prepared, Path(rung.file), layers, samples, kind=kind)
+    kind = _SEARCHED[rung.kind]
+    order = sensitivity.ranking(Path(job.sensitivities), prepared, file, layers, samples, kind=kind)
     tried: dict[int, Rung] = {}
 
     def fits(count: int) -> bool:
-        excluded = order[:count]
-        tried[count] = _rung(
-            job, arrays, make(_output_path(job, f"float-{count}", "model.onnx"), excluded), rung.method, excluded
-        )
+        excluded, to = order[:count], _output_path(job, f"float-{count}", "model.onnx")
+        if kind == "static":
+            ranges = quantization.ranges_file(Path(job.folder), file.parent.name)
+            quantization.quantize_static(prepared, ranges, form, to, excluded)
+        else:
+            quantization.quantize_dynamic(prepared, form, to, excluded)
+        tried[count] = _rung(job, arrays, to, rung.method, excluded)
         return not over_budget(job.base, tried[count].evaluation, job.metric, job.settings)
 
     most = int(len(layers) * job.settings.max_float_share)
@@ -334,7 +340,8 @@ def _within_budget(
 
 def _rung(job: Job, arrays: _Arrays, file: Path, method: str, float_layers: tuple[str, ...] = ()) -> Rung:
     try:
-        evaluation = arrays.validation.evaluate(onnx_models.session(file, gpu=job.target.gpu, lean=True))
+        session = onnx_models.session(file, gpu=job.target.gpu, lean=True, threads=job.threads)
+        evaluation = arrays.validation.evaluate(session)
     except ShipliftError:
         raise
     except Exception as error:
@@ -346,7 +353,11 @@ def _rung(job: Job, arrays: _Arrays, file: Path, method: str, float_layers: tupl
 
 
 def _prepared(job: Job) -> Path:
-    return quantization.prepare(Path(job.model), _output_path(job, "prepared", "model.onnx"))
+    return quantization.prepare(Path(job.model), _prepared_path(job))
+
+
+def _prepared_path(job: Job) -> Path:
+    return _output_path(job, "prepared", "model.onnx")
 
 
 def _output_path(job: Job, *parts: str) -> Path:

@@ -120,12 +120,13 @@ def noise_added(prepared: Path, noise: Mapping[str, float]) -> dict[str, float]:
 def smallest(count: int, fits: Callable[[int], bool]) -> int | None:
     """The smallest k from 1 to `count` that `fits`, found by doubling, then halving; None if not even `count` does.
 
-    Each call of `fits` costs a build and an evaluation; larger k are assumed to fit too.
+    Each call of `fits` costs a build and an evaluation; larger k are assumed to fit too. Where none fits, which is
+    common, there is one call.
     """
+    if not fits(count):
+        return None
     low, high = 0, 1
-    while not fits(min(high, count)):
-        if high >= count:
-            return None
+    while high < count and not fits(high):
         low, high = high, high * 2
     high = min(high, count)
     while high - low > 1:

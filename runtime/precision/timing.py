@@ -34,16 +34,16 @@ class Run:
     precision: Precision = "fp32"
     gpu: bool = False
 
-    def session(self, *, lean: bool = False) -> Any:
-        """A session; a `lean` one needs less memory, and is slower.
+    def session(self, *, threads: int = 1) -> Any:
+        """A session that computes on so many cores.
 
         Raises:
             ExportFailed, QuantizeFailed: the engine can't run the model.
             MissingTool: this environment lacks the engine.
         """
         if self.engine == "openvino":
-            return openvino_models.session(self.file, self.outputs, self.precision)
-        return onnx_models.session(self.file, gpu=self.gpu, lean=lean)
+            return openvino_models.session(self.file, self.outputs, self.precision, threads=threads)
+        return onnx_models.session(self.file, gpu=self.gpu, threads=threads)
 
     @property
     def hint(self) -> tuple[str, ...]:

@@ -111,6 +111,47 @@ def test_where_bf16_wins_our_own_calibration_waits_for_nncf(bench: Bench, monkey
     assert [job.kind for job in later] == ["int8 static"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "accurate", "worth"),
+    [
+        ("int8 static", set(), True),
+        ("int8 static", {"int8 dynamic"}, True),  # OpenVINO can't run that
+        ("int8 static", {"int8 nncf"}, False),
+        ("int8 static", {"fp16"}, True),
+        ("int8 dynamic", {"int8 static"}, False),
+        ("int8 dynamic", set(), True),
+        ("int8 nncf", set(), False),
+    ],
+)
+def test_layers_are_left_in_float_only_where_nothing_makes_up_for_the_graph(
+    kind: rungs.Kind, accurate: set[rungs.Kind], *, worth: bool
+) -> None:
+    scored = Evaluation(score=0.5)
+    assert rungs.worth_improving(rungs.Rung(kind=kind, evaluation=scored), accurate) is worth
+    assert not rungs.worth_improving(rungs.Rung(kind=kind), accurate)  # without a score nothing says when to stop
+    assert not rungs.worth_improving(rungs.Rung(kind=kind, evaluation=scored, failed="no"), accurate)
+
+
+def test_a_graph_within_the_budget_spares_the_search_for_layers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nncf_graphs, "SMALLEST_BYTES", 0)
+    asked: list[str] = []
+
+    def built(jobs: Any, *, memory_mb: int) -> tuple[rungs.Rung, ...]:
+        asked.extend(f"{job.kind}{' again' if job.improved else ''}" for job in jobs)
+        scores = {"int8 static": 0.1, "int8 nncf": nncf}
+        return tuple(rungs.Rung(kind=job.kind, evaluation=Evaluation(score=scores[job.kind])) for job in jobs)
+
+    monkeypatch.setattr(rungs, "build_all", built)
+    arrays = {"input": bench.inputs}
+    validation = Validation(metric="accuracy", asked=arrays, reference={})
+    for nncf, searched in ((0.9, False), (0.2, True)):
+        asked.clear()
+        made = builder(bench, f"work-{nncf}", target=Target(precisions=("fp32", "int8")), settings=Quantization())
+        jobs, later, _ = made._jobs(validation, arrays, Evaluation(score=0.9), "")
+        made._built(jobs, later, validation, Evaluation(score=0.9))
+        assert asked == ["int8 static", "int8 nncf", *(["int8 static again"] if searched else [])]
+
+
 def test_without_calibration_data_there_is_no_fp8_either(bench: Bench) -> None:
     target = H200.model_copy(update={"precisions": ("fp32", "int8", "fp8")})
     validation = Validation(metric=None, asked={"input": bench.inputs}, reference={})
