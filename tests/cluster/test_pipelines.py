@@ -105,6 +105,7 @@ def test_a_new_champion_of_a_member_releases_the_pipeline_again(
     assert first.outcome == "promoted", first.reason
     newer = lab.log_classifier(MEMBER, samples=1000, spec=SPEC)
     promoted(lab, MEMBER, newer)
+    until(lambda: any(info.version > first.version for info in lab.registry.pipelines()), seconds=60)
     promoted(lab, PIPELINE, first.version + 1)
     assert tag(lab, PIPELINE, first.version + 1, "member") == f"{MEMBER}/{newer}"
     assert lab.registry.alias(PIPELINE, CHAMPION) == first.version + 1
