@@ -42,7 +42,7 @@ def controller(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     )  # fmt: skip
     if got.returncode:
         pytest.skip(f"no ingress controller: {got.stderr[-300:]}")
-    account = [
+    account: list[dict[str, Any]] = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": CLASS, "namespace": "default"}},
         {
             "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": CLASS},
@@ -105,7 +105,7 @@ def without_gateway(lab: Lab, controller: str, tmp_path_factory: pytest.TempPath
 
 def ready(lab: Lab, version: int) -> bool:
     service = lab.kube.get("tritonservice", lab.serving, MODEL)
-    return lab.condition(MODEL, "Ready")["status"] == "True" and service["status"].get("version") == version
+    return bool(lab.condition(MODEL, "Ready")["status"] == "True" and service["status"].get("version") == version)
 
 
 def answers(client: Traffic) -> bool:
