@@ -18,14 +18,14 @@ from shiplift.runtime.precision import quantization
 
 SMALLEST_BYTES = 1 << 20  # of a smaller model's release, importing NNCF would be the longest part
 _LARGEST_BYTES = 1 << 30  # it holds the graph in one protobuf, several times
-_SAMPLES = 64
+_SAMPLES = 16
 
 
 def quantize(model: Path, samples: Arrays, to: Path, *, attentive: bool, narrow: bool) -> Path:
     """Writes the Q/DQ form of a float model.
 
     Args:
-        samples: per input an array with the batch first; the first 64 samples are used, one at a time.
+        samples: per input an array with the batch first; the first 16 samples are used, one at a time.
         attentive: it is a transformer.
         narrow: the target's 8-bit products saturate at 16 bits, so weights and activations get 7 bits.
 

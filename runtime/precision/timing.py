@@ -19,9 +19,10 @@ from shiplift.runtime.records.precision import Engine, Precision
 TIMED_BATCH = 8
 _LARGE_BYTES = 256 << 20  # of a model: two of them at a time would need too much memory
 _FOOTPRINT = Path(__file__).with_name("footprint.py")
-_ROUNDS, _FEWEST_ROUNDS = 15, 5
+_ROUNDS, _FEWEST_ROUNDS = 15, 3
 _MIN_TIMING_S = 0.05  # per candidate, so that fast models get more rounds
-_MOST_TIMING_S = 4.0  # of all candidates, after which the fewest rounds are enough: tuning compares what is kept
+_BATCH_S = 0.25  # of the slowest candidate: a slow model is timed on fewer samples
+_MOST_TIMING_S = 2.0  # of all candidates, after which the fewest rounds are enough: tuning compares what is kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,7 @@ def measure(runs: Mapping[int, Run], inputs: Arrays, folder: Path) -> dict[int, 
     """The measured fields of each candidate, by index: latency, memory, size. Index 0 is fp32."""
     progress("timing the candidates in alternation")
     sessions = {index: run.session() for index, run in runs.items()}
-    if onnx_models.takes_one_sample(sessions[0]):
-        inputs = batch_of(inputs, 1)
+    inputs = _timed(sessions[0], inputs)
     times = _time(sessions, inputs)
     del sessions
     example = folder / "example.npz"
@@ -74,6 +74,18 @@ def measure(runs: Mapping[int, Run], inputs: Arrays, folder: Path) -> dict[int, 
         }
         for index in runs
     }
+
+
+def _timed(slowest: Any, inputs: Arrays) -> Arrays:
+    """The inputs, or as many of them as the slowest session answers in time."""
+    one = batch_of(inputs, 1)
+    if onnx_models.takes_one_sample(slowest):
+        return one
+    onnx_models.answer(slowest, one)  # the first run allocates
+    started = time.perf_counter()
+    onnx_models.answer(slowest, one)
+    affordable = int(_BATCH_S / max(time.perf_counter() - started, 1e-6))
+    return batch_of(inputs, min(max(affordable, 2), len(next(iter(inputs.values())))))
 
 
 def _time(sessions: Mapping[int, Any], inputs: Arrays) -> dict[int, float]:
@@ -99,9 +111,7 @@ def _goes_on(rounds: int, seconds: float, sessions: int) -> bool:
 def speedup(slow: Run, fast: Run, inputs: Arrays) -> float:
     """How many times as fast a batch of inputs is in one run as in another, both in alternation."""
     sessions = {0: slow.session(), 1: fast.session()}
-    if onnx_models.takes_one_sample(sessions[0]):
-        inputs = batch_of(inputs, 1)
-    times = _time(sessions, inputs)
+    times = _time(sessions, _timed(sessions[0], inputs))
     return times[0] / times[1]
 
 
