@@ -143,7 +143,7 @@ def git_push(settings: TemplateSettings) -> str:
     arguments = ["--config", f"{CONFIG}/config/config.json"]
     for name in ("repository", "before", "after"):
         arguments += [f"--{name}", f"{{{{workflow.parameters.{name}}}}}"]
-    shape = _shape(settings, Size(cpu="500m", memory="512Mi"), deadline_s=1800, account=RECEIVER)
+    shape = _shape(settings, Size(cpu="100m", memory="512Mi"), deadline_s=1800, account=RECEIVER)
     mounts = [mount for mount in shape["volume_mounts"] if mount.name != "ledger"]  # it signs nothing, and only reads
     shape["env_from"] = _secrets(REGISTRY_READER, ARTIFACTS_SECRET)
     with _template(settings, "git-push", entrypoint="git-push", inputs=("repository", "before", "after")) as template:
