@@ -137,6 +137,10 @@ def test_an_idle_operator_writes_nothing(lab: Lab) -> None:
         lines = [line for line in lab.kube("get", "--raw", path).splitlines() if line.startswith("shiplift_operator_")]
         return dict(line.rsplit(" ", 1) for line in lines if "acts_total" in line or "looks_total" in line)
 
+    def still_ending() -> bool:
+        return any("deletionTimestamp" in pod["metadata"] for pod in lab.kube.get("pod", lab.serving))
+
+    until(lambda: not still_ending(), seconds=90)  # what the tests before have deleted
     until(lambda: condition(lab, "Verified")["status"] == "True", seconds=60)
     before = acts()
     time.sleep(15)  # more than one relist and two heartbeats

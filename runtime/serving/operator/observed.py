@@ -104,10 +104,10 @@ class Observed:
     kinds that the operator writes; `pods` are those that take requests of its revisions, by group, and `own` those
     that serve nothing else. `servers` are the shared ones that hold a group of it, and `assigned` the one that
     placement wants for a group (empty: none; no entry: not known yet). `ending` are the groups with a pod that is
-    ending and still answers, `stopping` the pods whose server was told to end. `address` is the gateway's, empty if it
-    has none, and `gateway` says whether it takes connections; `policies`: the cluster knows `BackendTrafficPolicy`.
-    `optional` are the kinds of autoscaling and monitoring that it knows. `activation` is decided, not seen. `now` is in
-    seconds since the epoch.
+    ending and still answers, `stopping` the groups of pods whose server was told to end, by pod. `address` is the
+    gateway's, empty if it has none, and `gateway` says whether it takes connections; `policies`: the cluster knows
+    `BackendTrafficPolicy`. `optional` are the kinds of autoscaling and monitoring that it knows. `activation` is
+    decided, not seen. `now` is in seconds since the epoch.
     """
 
     name: str
@@ -126,7 +126,7 @@ class Observed:
     assigned: Mapping[str, str] = field(default_factory=dict)
     retired: tuple[RetiredPod, ...] = ()
     ending: frozenset[str] = frozenset()
-    stopping: tuple[str, ...] = ()
+    stopping: Mapping[str, str] = field(default_factory=dict)
     address: str = ""
     gateway: GatewaySeen = GatewaySeen()
     policies: bool = False

@@ -47,12 +47,12 @@ def ending_of(bodies: Iterable[Object], now: float) -> frozenset[str]:
     )
 
 
-def stopping_of(bodies: Iterable[Object], now: float) -> tuple[str, ...]:
-    """The pods whose server was told to end, and which a Service still selects."""
-    return tuple(
-        body["metadata"]["name"] for body in bodies
+def stopping_of(bodies: Iterable[Object], now: float) -> dict[str, str]:
+    """The pods whose server was told to end, and which a Service may still select: by name, the group of each."""
+    return {
+        body["metadata"]["name"]: body["metadata"]["labels"][PACKAGE] for body in bodies
         if body["metadata"]["labels"].get(PACKAGE) and 0 <= _ending_since(body, now) < math.inf
-    )  # fmt: skip
+    }  # fmt: skip
 
 
 def _ending_since(body: Object, now: float) -> float:

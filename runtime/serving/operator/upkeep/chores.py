@@ -33,7 +33,7 @@ def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: fl
     evidence = _tidied(observed, evidence)
     changing = busy and evidence.put_back_at < observed.now
     routes = () if changing else fronts.due(replace(observed, evidence=evidence), weights)
-    gone = tuple(retirement.leaving(observed, pod) for pod in observed.stopping)
+    gone = tuple(retirement.stopped(observed))
     if routes and fronts.is_back(observed, evidence):
         return Chores(evidence=fronts.asked(evidence, observed.now), again_s=_BUSY_S, measure=routes, patch=gone)
     pods = () if busy else heartbeat.due(observed, weights)

@@ -26,6 +26,13 @@ def leaving(observed: Observed, pod: str) -> Patch:
     return ("Pod", pod), {"metadata": {"labels": labels, "ownerReferences": [owner]}}
 
 
+def stopped(observed: Observed) -> Iterator[Patch]:
+    """Takes pods off the route whose server was told to end, where others take their place."""
+    for pod, group in observed.stopping.items():
+        if ("Deployment", group) in observed.live:
+            yield leaving(observed, pod)
+
+
 def to_delete(observed: Observed) -> Iterator[Key]:
     """The pods off the route that no endpoints have had for long enough."""
     routed = set(_routed(observed))

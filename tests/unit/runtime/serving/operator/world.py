@@ -82,7 +82,7 @@ class World:
         self.checks: list[Any] = []
         self.gateway = GatewaySeen()
         self.ending: frozenset[str] = frozenset()
-        self.stopping: tuple[str, ...] = ()
+        self.stopping: dict[str, str] = {}
         self.optional: frozenset[str] = frozenset()
         self.arriving = 0.0  # requests per second, of which each ready pod ends 100
         self.queue = Reading(at=self.now, ended=0, waiting=0, ready=0)

@@ -53,4 +53,4 @@ def test_it_is_none_of_the_pods_that_take_requests() -> None:
 def test_once_its_server_is_told_to_end_no_service_may_lead_to_it(
     body: dict[str, Any], after_s: float, stops: bool
 ) -> None:
-    assert stopping_of([body], _DELETED_AT + after_s) == (("a",) if stops else ())
+    assert stopping_of([body], _DELETED_AT + after_s) == ({"a": "digits-1"} if stops else {})

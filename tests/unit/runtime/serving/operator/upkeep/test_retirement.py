@@ -55,7 +55,8 @@ def test_an_operator_that_starts_meanwhile_deletes_it_too() -> None:
 
 def test_a_pod_whose_server_was_told_to_end_leaves_the_route_of_the_one_that_takes_its_place() -> None:
     world = serving(replicas=2)
-    world.stopping = ("old",)
+    world.stopping = {"old": name_of(1), "older": "digits-0-gone"}
     world.run(2)
     assert "patch Pod old" in world.writes
     assert "delete Pod old" not in world.writes  # it ends by itself
+    assert "patch Pod older" not in world.writes  # nothing leads to it
