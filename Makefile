@@ -52,7 +52,8 @@ unit: $(TESTS_READY)
 	$(BIN)/pytest tests/unit -n 2 -q
 
 integration: $(TESTS_READY)  ## against the real MLflow, Triton and perf_analyzer on loopback
-	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'not large and not alone and not slow' $(call again,tests/integration)
+	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q --durations=20 -m 'not large and not alone and not slow' \
+		$(call again,tests/integration)
 	$(BIN)/pytest tests/integration -q -m alone $(call again,tests/integration -m alone)
 
 test-cluster: setup  ## on a real Kubernetes cluster: KUBECONFIG's, or one that SHIPLIFT_CLUSTER_SCRIPT starts

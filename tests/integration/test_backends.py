@@ -112,6 +112,7 @@ def test_more_threads_per_instance_give_the_same_answers(engine: Engine, tmp_pat
             assert np.allclose(answer, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_compiler_fetches_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server loads the library that it builds."""
     root = tmp_path / "root"

@@ -163,7 +163,10 @@ def test_a_torch_model_is_kept_as_torchscript_that_takes_any_batch(
         torch.testing.assert_close(script(x), network()(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
+_STEPS = ["softmax", *(pytest.param(step, marks=pytest.mark.slow) for step in ("sigmoid", "argmax", "top_k"))]
+
+
+@pytest.mark.parametrize("step", _STEPS)
 def test_post_processing_is_part_of_the_torchscript(lab: Lab, tmp_path: Path, step: str) -> None:
     """It is traced around the model, and answers what the graph answers, output by output."""
     native = f"{FAST}\nexport: {{torchscript: true, postprocess: {step}, top_k: 3}}"
@@ -180,7 +183,7 @@ def test_post_processing_is_part_of_the_torchscript(lab: Lab, tmp_path: Path, st
             np.testing.assert_allclose(answer.detach().numpy(), expected[spec.name], rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("step", ["softmax", "sigmoid", "argmax", "top_k"])
+@pytest.mark.parametrize("step", _STEPS)
 def test_post_processing_is_part_of_the_graph(lab: Lab, step: str) -> None:
     import onnx
     from onnx import TensorProto, helper
