@@ -30,6 +30,7 @@ from shiplift.runtime.spec.target import Target
 
 _BATCH = 32
 _FINE_BINS, _COARSE_BINS = 2048, 128  # ONNX Runtime's own values for percentile and entropy
+_MOST_FINE, _MOST_COARSE = 16 * _FINE_BINS, 8 * _COARSE_BINS
 _COUNTED = 1 << 19  # values of a tensor, for each run of some samples
 _WEIGHTS = "weights.bin"
 LAYERS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
@@ -177,15 +178,54 @@ def ranges(
         fine = HistogramCollector("percentile", False, _FINE_BINS, _COARSE_BINS, settings.percentile, "same")
         coarse = HistogramCollector("entropy", False, _COARSE_BINS, _COARSE_BINS, settings.percentile, "same")
         for tensor in map(_thinned, _observe(prepared, samples, op_types)):
-            fine.collect_value(tensor)
+            _count(fine, tensor, _MOST_FINE)
             if "entropy" in settings.methods:
-                coarse.collect_value(tensor)
+                _count(coarse, tensor, _MOST_COARSE)
         compute = {
             "minmax": lambda: {name: (entry[2], entry[3]) for name, entry in fine.histogram_dict.items()},
             "percentile": fine.compute_percentile,
             "entropy": coarse.compute_entropy,
         }
         return {method: _write_ranges(compute[method](), ranges_file(folder, method)) for method in settings.methods}
+
+
+def _count(collector: Any, tensor: Arrays, most: int) -> None:
+    """Adds a tensor to its histogram, which keeps at most about so many bins.
+
+    ONNX Runtime's grows with the values at its first bins' width: after a sample that is nearly blank, to any number,
+    and the search for the least entropy takes its square.
+    """
+    ((name, array),) = tensor.items()
+    before = collector.histogram_dict.get(name)
+    if before is not None and array.size:
+        reach, bound = float(np.abs(array).max()), float(before[4])
+        growth = max(1.0, reach / bound) if bound else 1.0  # without a bound, the next one is taken
+        if 2 * growth > most:
+            collector.histogram_dict[name] = _at_zero(before, reach, collector.num_bins)
+        elif len(before[0]) * growth > most:
+            collector.histogram_dict[name] = _coarser(before, max(2, int(most / growth)))
+    collector.collect_value(tensor)
+
+
+def _at_zero(histogram: tuple[Any, ...], bound: float, bins: int) -> tuple[Any, ...]:
+    """A histogram of so many bins within a bound, beside which all values of this one are next to nothing."""
+    counts, _, lowest, highest, before = histogram
+    fresh, middle = np.zeros(bins, counts.dtype), bins // 2
+    fresh[middle - 1], fresh[middle] = counts[: len(counts) // 2].sum(), counts[len(counts) // 2 :].sum()
+    return fresh, np.linspace(-bound, bound, bins + 1), lowest, highest, np.array(bound, np.asarray(before).dtype)
+
+
+def _coarser(histogram: tuple[Any, ...], most: int) -> tuple[Any, ...]:
+    """A histogram with at most so many bins, still symmetric around zero: counts, edges, lowest, highest, bound."""
+    counts, edges, lowest, highest, bound = histogram
+    joined = -(-len(counts) // most)
+    if joined < 2 or not bound:
+        return histogram
+    missing = -len(counts) % (2 * joined) // 2
+    wider = float(bound) * (1 + 2 * missing / len(counts))
+    fewer = np.pad(counts, missing).reshape(-1, joined).sum(axis=1)
+    edges = np.linspace(-wider, wider, len(fewer) + 1)
+    return fewer, edges, lowest, highest, np.array(wider, dtype=np.asarray(bound).dtype)
 
 
 def _thinned(tensor: Arrays) -> Arrays:

@@ -23,7 +23,7 @@ from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.tensors import dump_npz
-from shiplift.runtime.precision import rungs, selection, sensitivity
+from shiplift.runtime.precision import quantization, rungs, selection, sensitivity
 from shiplift.runtime.precision.evaluation import over_budget
 from shiplift.runtime.precision.quantization import (
     has_attention,
@@ -552,6 +552,25 @@ def test_schemes_follow_the_target(bench: Bench) -> None:
     assert of(accelerator="cpu-avx2").reduce_range is True
     assert of(accelerator="cpu-arm64").reduce_range is False
     assert of(accelerator="nvidia", server="nvidia").symmetric is True
+
+
+@pytest.mark.parametrize("blank", [1e-30, 1e-6, 0.01, 1.0])
+def test_a_nearly_blank_first_sample_makes_no_endless_histogram(blank: float) -> None:
+    from onnxruntime.quantization.calibrate import HistogramCollector
+
+    random = np.random.default_rng(0)
+    collector = HistogramCollector("entropy", False, 128, 128, 99.999, "same")
+    samples = [random.normal(size=20_000).astype(np.float32) * scale for scale in (blank, 1.0, 1.0)]
+    for sample in samples:
+        quantization._count(collector, {"x": sample}, 1024)
+    counts, edges, lowest, highest, bound = collector.histogram_dict["x"]
+    assert len(counts) <= 1100
+    assert counts.sum() == 60_000
+    assert (lowest, highest) == (min(map(np.min, samples)), max(map(np.max, samples)))
+    assert -edges[0] == edges[-1] == pytest.approx(bound)
+    assert bound >= highest
+    low, high = collector.compute_entropy()["x"][:2]
+    assert low < -2 < 2 < high
 
 
 # --- layers left in float ---
