@@ -196,7 +196,7 @@ class Builder:
         by_kind = {job.kind: job for job in (*jobs, *later)}
         again = [
             by_kind[rung.kind].model_copy(update={"improved": rung})
-            for rung in built if rung.kind not in accurate and rungs.worth_improving(rung, accurate)
+            for rung in built if rungs.worth_improving(rung, accurate)
         ]  # fmt: skip
         better = {rung.kind: rung for rung in rungs.build_all(again, memory_mb=self.memory_mb)}
         return [_added(rung, better[rung.kind]) if rung.kind in better else rung for rung in built]

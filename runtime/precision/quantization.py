@@ -217,10 +217,8 @@ def _at_zero(histogram: tuple[Any, ...], bound: float, bins: int) -> tuple[Any, 
 
 def _coarser(histogram: tuple[Any, ...], most: int) -> tuple[Any, ...]:
     """A histogram with at most so many bins, still symmetric around zero: counts, edges, lowest, highest, bound."""
-    counts, edges, lowest, highest, bound = histogram
+    counts, _, lowest, highest, bound = histogram
     joined = -(-len(counts) // most)
-    if joined < 2 or not bound:
-        return histogram
     missing = -len(counts) % (2 * joined) // 2
     wider = float(bound) * (1 + 2 * missing / len(counts))
     fewer = np.pad(counts, missing).reshape(-1, joined).sum(axis=1)

@@ -182,8 +182,10 @@ def artifacts_of(value: Any) -> Iterator[Artifact]:
     elif isinstance(value, Record):
         for name in type(value).model_fields:
             yield from artifacts_of(getattr(value, name))
-    elif isinstance(value, tuple | Mapping):
-        for item in value.values() if isinstance(value, Mapping) else value:
+    elif isinstance(value, Mapping):
+        yield from artifacts_of(tuple(value.values()))
+    elif isinstance(value, tuple):
+        for item in value:
             yield from artifacts_of(item)
 
 

@@ -36,6 +36,11 @@ def add(label):
 """
 
 
+def adding(more: int) -> str:
+    """A last step that adds `more` to the sum."""
+    return ADD.replace("MORE", str(more))
+
+
 @pytest.fixture(scope="module")
 def member(lab: Lab) -> int:
     """The promoted version of the member."""
@@ -45,21 +50,15 @@ def member(lab: Lab) -> int:
     return version
 
 
-def register(shiplift: Shiplift, folder: Path, *, more: int) -> ReleaseReport:
-    """Registers a version that adds `more` to its sum, and follows its release."""
+def register(shiplift: Shiplift, folder: Path, *, add: str, code: int = 0) -> ReleaseReport:
+    """Registers a version with this last step, and follows its release, which ends with an exit code."""
     (folder / "pipeline.yaml").write_text(DEFINITION)
-    (folder / "add.py").write_text(ADD.replace("MORE", str(more)))
+    (folder / "add.py").write_text(add)
     (folder / "shiplift.yaml").write_text(SPEC)
     np.savez(folder / "requests.npz", input=IMAGES[:8])
-    words = [
-        "pipeline",
-        "register",
-        str(folder / "pipeline.yaml"),
-        "--example",
-        str(folder / "requests.npz"),
-        "--watch",
-    ]
-    return ReleaseReport.model_validate(shiplift.json(*words))
+    file, example = folder / "pipeline.yaml", folder / "requests.npz"
+    words = ["pipeline", "register", str(file), "--example", str(example), "--watch"]
+    return ReleaseReport.model_validate(shiplift.json(*words, code=code))
 
 
 def asked(shiplift: Shiplift, folder: Path) -> tuple[int, int, str]:
@@ -74,7 +73,7 @@ def asked(shiplift: Shiplift, folder: Path) -> tuple[int, int, str]:
 def test_a_pipeline_is_one_service_whose_versions_move_without_a_failed_request(
     lab: Lab, shiplift: Shiplift, member: int, tmp_path: Path
 ) -> None:
-    first = register(shiplift, tmp_path, more=0)
+    first = register(shiplift, tmp_path, add=adding(0))
     assert first.outcome == "promoted", first.reason
     version, total, bundle = asked(shiplift, tmp_path)
     right = int(lab.fitted[1200].predict(IMAGES[:4]).sum())
@@ -84,7 +83,7 @@ def test_a_pipeline_is_one_service_whose_versions_move_without_a_failed_request(
     assert len(deployments) == 1  # its members are in the same server
     with traffic(lab, PIPELINE) as client:
         until(lambda: client.sent > 20)
-        second = register(shiplift, tmp_path, more=1)
+        second = register(shiplift, tmp_path, add=adding(1))
         assert second.outcome == "promoted", second.reason
         version, total, newer = asked(shiplift, tmp_path)
         assert (version, total) == (second.version, right + 1)
@@ -101,7 +100,7 @@ def test_a_pipeline_is_one_service_whose_versions_move_without_a_failed_request(
 def test_a_new_champion_of_a_member_releases_the_pipeline_again(
     lab: Lab, shiplift: Shiplift, member: int, tmp_path: Path
 ) -> None:
-    first = register(shiplift, tmp_path, more=0)
+    first = register(shiplift, tmp_path, add=adding(0))
     assert first.outcome == "promoted", first.reason
     newer = lab.log_classifier(MEMBER, samples=1000, spec=SPEC)
     promoted(lab, MEMBER, newer)
@@ -117,19 +116,11 @@ def test_a_new_champion_of_a_member_releases_the_pipeline_again(
 def test_a_step_that_raises_refuses_the_pipeline_and_what_served_still_does(
     lab: Lab, shiplift: Shiplift, member: int, tmp_path: Path
 ) -> None:
-    before = register(shiplift, tmp_path, more=0)
+    before = register(shiplift, tmp_path, add=adding(0))
     assert before.outcome == "promoted", before.reason
     served = asked(shiplift, tmp_path)
-    words = [
-        "pipeline",
-        "register",
-        str(tmp_path / "pipeline.yaml"),
-        "--example",
-        str(tmp_path / "requests.npz"),
-        "--watch",
-    ]
-    (tmp_path / "add.py").write_text("def add(label):\n    raise ValueError('no sum today')\n")
-    report = ReleaseReport.model_validate(shiplift.json(*words, code=65))
+    raises = "def add(label):\n    raise ValueError('no sum today')\n"
+    report = register(shiplift, tmp_path, add=raises, code=65)
     assert report.outcome == "failed"
     assert "no sum today" in report.reason
     assert asked(shiplift, tmp_path) == served

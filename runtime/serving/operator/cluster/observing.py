@@ -142,7 +142,7 @@ class Observer:
             return None
         meta = body["metadata"]
         spec, problem = spec_of(body)
-        pods = snapshot.pods.get(name, [])
+        pods, now = snapshot.pods.get(name, []), time.time()
         seen = Observed(
             name=name,
             namespace=meta["namespace"],
@@ -158,15 +158,15 @@ class Observer:
             servers=snapshot.servers,
             assigned=self.assigned,
             retired=retired_of(pods),
-            ending=ending_of(pods, time.time()),
-            stopping=stopping_of(pods, time.time()),
+            ending=ending_of(pods, now),
+            stopping=stopping_of(pods, now),
             address=snapshot.address,
             gateway=self._gateway(),
             policies=snapshot.policies,
             optional=snapshot.optional,
             arrivals=self._arrivals(name),
             evidence=evidence,
-            now=time.time(),
+            now=now,
         )
         return with_hosts(seen)
 
