@@ -53,7 +53,7 @@ from shiplift.runtime.serving.operator.repair import key_of
 from shiplift.runtime.serving.operator.resources import MODEL
 
 _OPTIONAL = (SCALED_OBJECT, POD_MONITOR, PROMETHEUS_RULE)
-_AGAIN_S = 300.0  # between two questions whether the cluster knows a kind that it did not know
+_AGAIN_S = 30.0  # between two questions whether the cluster knows a kind that it did not know
 _NODES_S = 5.0  # between two questions which nodes are cordoned
 
 

@@ -1,5 +1,6 @@
 """The operator's eyes and hands, against an API server that keeps objects in memory."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -124,6 +125,17 @@ def test_one_look_at_everything_shows_what_a_look_at_one_shows(server: ApiServer
     assert first.live == second.live
     assert first.revisions == second.revisions
     assert first.status == second.status
+
+
+def test_an_autoscaler_that_is_installed_later_is_used_within_a_minute(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    observer, now = Observer(server.api("models"), cluster()), time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert "ScaledObject" not in observer.everything().optional
+    server.kinds["/apis/keda.sh/v1alpha1"] = [{"name": "scaledobjects", "kind": "ScaledObject", "namespaced": True}]
+    now += 60
+    assert "ScaledObject" in observer.everything().optional
 
 
 def test_what_was_just_applied_is_seen_without_a_whole_look(server: ApiServer) -> None:
