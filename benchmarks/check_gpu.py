@@ -3,13 +3,15 @@
 Compares half precision with FP32 on ResNet-50's architecture and a 12-layer encoder: parity, latency percentiles,
 throughput, memory and power, with TorchScript, AOTInductor, and ONNX Runtime's CUDA and TensorRT providers, where they
 are installed. It builds no TensorRT plan and starts no Triton. It needs only torch and numpy; the result is one JSON
-file. `--on-cpu` tries the script itself: a few runs, on whatever engines a CPU has.
+file for each kind of GPU. `--on-cpu` tries the script itself: a few runs, on whatever engines a CPU has.
 """
 
 import argparse
 import contextlib
 import json
+import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -203,11 +205,24 @@ def torch_figures(device: str, tell: Callable[[str], None], *, compile_too: bool
 
 
 def isolated(*row: Any) -> dict[str, Any]:
-    """Runs `torch_figure` in its own process: compiled code may crash, which must not cost the other figures."""
+    """Runs `torch_figure` in its own process: compiled code may crash, which must not cost the other figures.
+
+    Code that crashes is compiled once more by the C++ compiler of the PATH: with what CXX names in one image of CUDA,
+    every library of AOTInductor crashed while it was loaded.
+    """
+    figure = _in_a_process(row, dict(os.environ))
+    if "crashed" in figure.get("skipped", "") and "CXX" in os.environ:
+        figure = _in_a_process(row, {name: value for name, value in os.environ.items() if name not in ("CC", "CXX")})
+    return figure
+
+
+def _in_a_process(row: tuple[Any, ...], variables: dict[str, str]) -> dict[str, Any]:
     labels = dict(zip(("model", "precision", "engine", "batch"), row[1:], strict=True))
     command = [sys.executable, "-m", "benchmarks.check_gpu", "--row", json.dumps(row)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_S, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_COMPILE_S, check=False, env=variables
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         return {**labels, "skipped": f"took more than {_COMPILE_S} s"}
     if done.returncode < 0:
@@ -352,10 +367,15 @@ def table(figures: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def file_name(facts: dict[str, Any]) -> str:
+    """The file for a machine's figures: each kind of GPU has its own."""
+    return f"gpu_{re.sub(r'[^a-z0-9]+', '_', facts['gpu'].lower())}.json" if "gpu" in facts else "gpu_none.json"
+
+
 def main() -> None:
-    """Runs everything that can run here and writes `gpu.json`; skipped parts are no error."""
+    """Runs everything that can run here and writes a file for this GPU; skipped parts are no error."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=RESULTS, help="where gpu.json goes")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the file goes")
     parser.add_argument("--on-cpu", action="store_true", help="try the script itself, without a GPU")
     parser.add_argument("--row", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -365,7 +385,7 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
 
     def save(results: dict[str, Any]) -> None:
-        (arguments.out / "gpu.json").write_text(json.dumps(results, indent=1) + "\n")
+        (arguments.out / file_name(results["machine"])).write_text(json.dumps(results, indent=1) + "\n")
 
     results = run("cpu" if arguments.on_cpu else "cuda", save)
     save(results)

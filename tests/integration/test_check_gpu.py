@@ -18,7 +18,7 @@ def check(*arguments: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.slow
 def test_its_dry_run_measures_every_model_and_precision_on_the_cpu(tmp_path: Path) -> None:
     done = check("--on-cpu", "--out", str(tmp_path))
-    results = json.loads((tmp_path / "gpu.json").read_text())
+    results = json.loads((tmp_path / "gpu_none.json").read_text())
     assert results["skipped"] == {}
     rows = {(row["model"], row["precision"], row["engine"]): row for row in results["figures"]}
     models = {model for model, _, _ in rows}
