@@ -5,10 +5,13 @@ registry is down, the release ends all the same.
 """
 
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
+
+from markupsafe import escape
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.base.storage import write_atomically
@@ -43,7 +46,7 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
     folder = Path(site.home) / "releases" / ending.release
     page = folder / "report.html"
     report = report.model_copy(update={"report": str(page)})
-    html = render(report, story)
+    html = _page(report, story)
     write_atomically(page, html)
     with _registry_may_be_down():
         _publish(ledger, request, trigger, report, story, html)
@@ -51,6 +54,17 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
         with _registry_may_be_down():
             release_followers(site, request.model, request.version, ledger.registry)
     return report
+
+
+def _page(report: ReleaseReport, story: Story) -> str:
+    """The report's page; if that can't be made, a plain one, since the release has ended all the same."""
+    try:
+        return render(report, story)
+    except Exception as error:  # a bug of ours: it must not turn a promoted release into a failed one
+        traceback.print_exception(error)
+        why = f"This page could not be made ({type(error).__name__}: {error}). The release as JSON:"
+        text = escape(f"{why}\n\n{report.model_dump_json(indent=1)}")
+        return f"<!doctype html><meta charset=utf-8><title>{escape(report.release)}</title><pre>{text}</pre>\n"
 
 
 class _AvailableHistory(History):

@@ -75,6 +75,20 @@ def test_the_page_lies_with_the_release(tmp_path: Path) -> None:
     assert Path(report.report) == tmp_path / "releases" / "digits-3-0123456789" / "report.html"
 
 
+def test_a_page_that_can_not_be_made_does_not_change_how_the_release_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def render(*_: object) -> str:
+        raise KeyError("<no such field>")
+
+    monkeypatch.setattr("shiplift.steps.conclude.render", render)
+    report = concluded(tmp_path, stages=(StageRun(name="promote"),), verdict=Verdict.of((check(),)))
+    assert (str(report.verdict), report.alias) == ("pass", "champion")
+    page = Path(report.report).read_text()
+    assert "every check passed" in page
+    assert "&lt;no such field&gt;" in page
+
+
 def test_what_finished_stages_gave_is_in_the_page(tmp_path: Path) -> None:
     key = "1" * 64
     (tmp_path / "records").mkdir()
