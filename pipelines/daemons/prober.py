@@ -14,7 +14,7 @@ from shiplift.pipelines.engines.local import pulses, stack
 from shiplift.pipelines.engines.local.pulses import Pulse
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, ShipliftError
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.model.tensors import Arrays, first_requests, load_npz
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.heartbeat import MARGIN_S
@@ -134,7 +134,7 @@ class Prober:
         digest = package.repository.sha256
         if digest not in self._golden:
             golden = load_npz(ArtifactStore(artifacts_uri).read_from_tree(package.repository, GOLDEN))
-            self._golden[digest] = {name: array[:1].copy() for name, array in golden.items()}
+            self._golden[digest] = {name: array.copy() for name, array in first_requests(golden, 1).items()}
         return self._golden[digest]
 
 

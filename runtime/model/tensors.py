@@ -17,6 +17,8 @@ from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 Arrays = dict[str, NDArray[Any]]
 MAX_NPZ_BYTES = 16 << 30
 GRAPH = "graph/"  # begins the names of the golden arrays of a graph behind a model that takes text
+ROWS = "rows/"  # begins the names of how many rows each golden request's answer has, where that is not one
+MEMBER = "member/"  # begins the names of the golden arrays of a pipeline's members: `member/SERVED NAME/input/NAME`
 
 _NUMPY: dict[Datatype, type[np.generic]] = {
     "BOOL": np.bool_,
@@ -150,6 +152,23 @@ def batch_of(arrays: Mapping[str, NDArray[Any]], size: int) -> Arrays:
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     """The arrays whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+def first_requests(golden: Mapping[str, NDArray[Any]], count: int) -> Arrays:
+    """The first `count` golden requests with their answers, as views; those of a pipeline's members are left out.
+
+    Arrays have a row for each request, except answers of which `rows/NAME` says how many each request's has.
+    """
+    rows = under(ROWS, golden)
+    ends = {f"output/{name}": int(each[:count].sum()) for name, each in rows.items()}
+    return {name: array[: ends.get(name, count)] for name, array in golden.items() if not name.startswith(MEMBER)}
+
+
+def filled(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    """An answer of as many rows in a larger shape, as `concatenate` fills up one that is shorter than others."""
+    if array.ndim != len(shape) or len(array) != shape[0] or any(np.greater(array.shape, shape)):
+        return array
+    return np.pad(array, [(0, most - size) for most, size in zip(shape, array.shape, strict=True)])
 
 
 def concatenate(batches: Sequence[Arrays]) -> Arrays:

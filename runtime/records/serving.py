@@ -10,7 +10,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.model import PythonEnvironment
-from shiplift.runtime.records.precision import Slice, TaskMetricName, Variant
+from shiplift.runtime.records.precision import Precision, Slice, TaskMetricName, Variant
 from shiplift.runtime.records.tensor import Signature
 
 ServerKind = Literal["bundled", "nvidia"]
@@ -77,6 +77,8 @@ class BundleMember(Record):
     model: str
     version: int
     follows: bool
+    signature: Signature | None = None
+    precision: Precision = "fp32"
 
 
 class Package(Variant):

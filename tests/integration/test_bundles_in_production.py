@@ -20,6 +20,7 @@ from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.bundles.package import package_bundle
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.production import LocalProduction, reinstall
+from shiplift.runtime.serving.triton.repository import golden_arrays
 from shiplift.runtime.serving.triton.server import Features, Ports, Server, private_server, start_production
 from shiplift.runtime.serving.triton.staging import LocalStaging
 from shiplift.runtime.spec.pipeline import parse
@@ -55,17 +56,21 @@ class Place:
         assert isinstance(self.site.place, Machine)
         return LocalProduction(self.site, self.site.place)
 
-    def bundle(self, version: int, factor: int, *, wrong: bool = False) -> Package:
-        """A version whose `six` is 3 x `factor` times its input; its golden requests may expect something else."""
+    def bundle(self, version: int, factor: int, *, wrong: str = "") -> Package:
+        """A version whose `six` is 3 x `factor` times its input.
+
+        The golden requests of the `wrong` one, the whole or a member, expect something else.
+        """
+        own = golden_arrays({"x": ROWS}, {"y": (factor + (wrong == "member")) * ROWS})
         packages = {
-            "two": self.shelf.put("two", times(factor), version=version),
+            "two": self.shelf.put("two", times(factor), version=version, golden=own),
             "three": self.shelf.put("three", times(3), version=version),
             "top": self.shelf.put("top", largest(), version=version),
         }
-        answers = {"six": (3 * factor + wrong) * ROWS, "top": factor * ROWS.max(axis=1, keepdims=True)}
+        answers = {"six": (3 * factor + (wrong == "whole")) * ROWS, "top": factor * ROWS.max(axis=1, keepdims=True)}
         return package_bundle(
             self.shelf.folder / f"bundle-{version}", parse(self.text).spec, sound(self.text, packages, {}), {},
-            self.shelf.store, version=version, ask=lambda *_: ({"x": ROWS}, answers),
+            self.shelf.store, version=version, ask=lambda *_: golden_arrays({"x": ROWS}, answers),
         )  # fmt: skip
 
     def move(self, package: Package) -> None:
@@ -130,17 +135,26 @@ def test_only_the_bundles_that_serve_and_served_last_stay_loaded(tmp_path: Path)
         assert place.loaded() == {"chain", *second.companions, *third.companions}
 
 
-@pytest.mark.parametrize("fault", ["golden", "member"])
-def test_a_bundle_that_does_not_work_leaves_nothing_behind(tmp_path: Path, fault: str) -> None:
+@pytest.mark.parametrize(
+    ("fault", "error", "message"),
+    [
+        ("whole", GoldenMismatch, "chain"),
+        ("member", GoldenMismatch, "two-2--.* answers a golden request wrongly: 'y'"),
+        ("file", ServerFailed, ""),
+    ],
+)
+def test_a_bundle_that_does_not_work_leaves_nothing_behind(
+    tmp_path: Path, fault: str, error: type[Exception], message: str
+) -> None:
     with placed(Shelf(tmp_path), CHAIN) as place:
-        good, bad = place.bundle(1, 2), place.bundle(2, 20, wrong=fault == "golden")
+        good, bad = place.bundle(1, 2), place.bundle(2, 20, wrong=fault)
         place.move(good)
         before = place.loaded()
-        if fault == "member":
+        if fault == "file":
             tree = place.shelf.store.fetch(bad.repository, tmp_path / "broken")
             (tree / bad.companions[-2] / "2" / "model.onnx").write_bytes(b"no model")
             bad = bad.model_copy(update={"repository": place.shelf.store.put_tree(tree)})
-        with pytest.raises(GoldenMismatch if fault == "golden" else ServerFailed):
+        with pytest.raises(error, match=message):
             place.production.move(bad, Rollout())
         assert place.loaded() == before == {folder.name for folder in place.production.repository.iterdir()}
         np.testing.assert_array_equal(request(place.server, "chain", {"x": ROWS})["six"], 6 * ROWS)

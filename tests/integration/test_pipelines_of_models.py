@@ -26,6 +26,7 @@ from shiplift.runtime.base.errors import ArtifactCorrupt, ServerFailed, UsageErr
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.model.onnx_models import signature_of
+from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.serving.bundles.names import members_by_name
 from shiplift.runtime.serving.bundles.repository import write_bundle
@@ -72,7 +73,10 @@ class Shelf:
     def store(self) -> ArtifactStore:
         return ArtifactStore((self.folder / "artifacts").as_uri())
 
-    def put(self, name: str, onnx_model: Any, *, version: int = 1, max_batch: int = 4, limit_s: float = 30) -> Package:
+    def put(
+        self, name: str, onnx_model: Any, *, version: int = 1, max_batch: int = 4, limit_s: float = 30,
+        golden: Arrays | None = None,
+    ) -> Package:  # fmt: skip
         work = self.folder / f"{name}-{version}"
         (work / "onnx").mkdir(parents=True)
         (work / "package").mkdir()
@@ -82,7 +86,7 @@ class Shelf:
             name=name, version=version, signature=signature_of(onnx_model), config=config,
             serving=Serving(warmup=False, request_timeout_s=limit_s),
         )  # fmt: skip
-        tree = write_package(work / "package", described, work / "onnx", "bundled", example={}, golden={})
+        tree = write_package(work / "package", described, work / "onnx", "bundled", example={}, golden=golden or {})
         return Package(
             target="local-cpu", server="bundled", model=name, version=version, precision="fp32", config=config,
             repository=self.store.put_tree(tree), signature=described.signature,

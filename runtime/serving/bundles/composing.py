@@ -20,7 +20,7 @@ from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.composition.signature import signature_of
 from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, inputs_in, load_npz
+from shiplift.runtime.model.tensors import ROWS, Arrays, batch_of, concatenate, inputs_in, load_npz
 from shiplift.runtime.records.model import Exported, ModelVersion
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
@@ -28,7 +28,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.bundles.package import package_bundle
 from shiplift.runtime.serving.bundles.scoring import Scoring
 from shiplift.runtime.serving.python_environment import prepare
-from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_golden, infer_one_by_one
+from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_golden
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import golden_arrays
 from shiplift.runtime.serving.triton.server import Features, private_server
@@ -66,13 +66,13 @@ def compose(
 
     scores: dict[str, Any] = {}
 
-    def ask(tree: Path, models: Mapping[str, str]) -> tuple[Arrays, Arrays]:
+    def ask(tree: Path, models: Mapping[str, str]) -> Arrays:
         for member in members.packages.values():
             prepare(site, member)
         with _served(site, tree, models) as client:
-            answers = _golden(client, spec, requests)
+            golden = _golden(client, spec, requests)
             scores.update(scoring.score(lambda inputs: _answers(client, spec, inputs)))
-        return requests, answers
+        return golden
 
     package = package_bundle(folder, spec, checked, pipeline.code, store, version=version.version, ask=ask)
     return package.model_copy(update={"target": target.name, **scores}), checked
@@ -121,7 +121,7 @@ def _served(site: Site, tree: Path, models: Mapping[str, str]) -> Iterator[Trito
 
 
 def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Arrays:
-    """What a bundle answers to the golden requests, twice alike.
+    """The golden requests with what a bundle answers to them, twice alike.
 
     Raises:
         SpecInvalid: it does not answer, answers the same request differently, or with NaN.
@@ -130,19 +130,26 @@ def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Array
     signature, name = signature_of(spec), serving_name(spec.name)
     try:
         with measuring():
-            answers = infer_one_by_one(client, name, signature, requests)
+            each = [
+                client.infer(name, signature, {key: array[at : at + 1] for key, array in requests.items()})
+                for at in range(SAMPLES)
+            ]
     except ServerFailed as error:  # the server was fine before: it is the pipeline that can't answer
         raise SpecInvalid(
             f"the pipeline does not answer its example requests: {error.what}",
             do="Look at the step that it names, and register the pipeline again.",
         ) from error
+    answers = concatenate([{key: array for key, array in answer.items() if key != BUNDLE} for answer in each])
     if blank := [key for key, array in answers.items() if array.dtype.kind == "f" and np.isnan(array).any()]:
         raise SpecInvalid(
             f"the pipeline answers its example requests with NaN in {', '.join(blank)}",
             do="Look at the step that gives it, and register the pipeline again.",
         )
-    _check_again(client, name, signature, golden_arrays(requests, answers))
-    return {key: array for key, array in answers.items() if key != BUNDLE}
+    golden = golden_arrays(requests, answers) | {
+        f"{ROWS}{key}": np.array([len(answer[key]) for answer in each]) for key in answers
+    }
+    _check_again(client, name, signature, golden | {f"output/{BUNDLE}": concatenate(each)[BUNDLE]})
+    return golden
 
 
 def _answers(client: TritonClient, spec: PipelineSpec, inputs: Arrays) -> Arrays:

@@ -13,27 +13,26 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.signature import signature_of
-from shiplift.runtime.model.tensors import Arrays, dump_npz
+from shiplift.runtime.model.tensors import MEMBER, Arrays, dump_npz, first_requests, load_npz
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Precision
 from shiplift.runtime.records.serving import BundleMember, Package, ServerNeeds, ServingConfig
-from shiplift.runtime.serving.bundles.names import member_name
+from shiplift.runtime.serving.bundles.names import member_name, members_by_name
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.client import TOLERANCE
-from shiplift.runtime.serving.triton.repository import GOLDEN, golden_arrays
+from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 
 def package_bundle(
     folder: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes], store: ArtifactStore,
-    *, version: int, ask: Callable[[Path, Mapping[str, str]], tuple[Arrays, Arrays]],
+    *, version: int, ask: Callable[[Path, Mapping[str, str]], Arrays],
 ) -> Package:  # fmt: skip
     """The package of a sound pipeline's bundle, written below the new or empty `folder` and stored.
 
     `ask` is given the bundle's repository and what its models are, in the order in which to load them. It returns the
-    golden requests by input name, with one row for each along the first axis, and the right answers by output name, one
-    after the other.
+    golden requests with the right answers, as `golden_arrays` does. The package's have one of each member too.
 
     Raises:
         SpecInvalid: the members can't share a server.
@@ -44,10 +43,10 @@ def package_bundle(
     environment = _environment(members)
     tree = folder / "bundle"
     models = write_bundle(tree, spec, checked, sources, store, version)
-    requests, answers = ask(tree, models)
-    count = len(next(iter(requests.values())))
-    golden = golden_arrays(requests, {**answers, BUNDLE: np.full(count, checked.digest.encode(), dtype=object)})
-    (tree / GOLDEN).write_bytes(dump_npz(golden))
+    golden = ask(tree, models)
+    count = next(len(array) for name, array in golden.items() if name.startswith("input/"))
+    digest = {f"output/{BUNDLE}": np.full(count, checked.digest.encode(), dtype=object)}
+    (tree / GOLDEN).write_bytes(dump_npz(golden | digest | golden_of_members(checked, store)))
     return Package(
         target=members[0].target,
         server=members[0].server,
@@ -66,12 +65,27 @@ def package_bundle(
                 model=member.package.model,
                 version=member.package.version,
                 follows=spec.members[member.name].follow == "champion",
+                signature=member.package.signature,
+                precision=member.package.precision,
             )
             for member in checked.members
         ),
         nodes=members[0].nodes,
         needs=_needs(members),
     )
+
+
+def golden_of_members(checked: CheckedPipeline, store: ArtifactStore) -> Arrays:
+    """The first golden request of each member's own package, under its name in the server.
+
+    Raises:
+        ArtifactCorrupt: a member's package is missing or altered.
+    """
+    golden = {}
+    for name, package in members_by_name(checked).items():
+        own = first_requests(load_npz(store.read_from_tree(package.repository, GOLDEN)), 1)
+        golden |= {f"{MEMBER}{name}/{key}": array for key, array in own.items()}
+    return golden
 
 
 def _loosest(members: list[Package]) -> Precision:

@@ -1,4 +1,4 @@
-"""The golden requests of what serves, a few rows of each in memory.
+"""The golden requests of what serves, a few of each in memory.
 
 The artifact store may be away or hang just when an operator starts. Services are looked after nevertheless: whoever
 asks waits for a moment, and the fetch goes on.
@@ -12,12 +12,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import Temporary
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import Arrays, first_requests
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.operator.observed import Group
 
 _KEPT = 64  # packages
-_ROWS = 8  # of each
+_REQUESTS = 8  # of each
 _FETCHES = 4  # at a time
 _PATIENCE_S = 1.0
 _PAUSE_S = 10.0  # after a fetch that failed began
@@ -71,4 +71,5 @@ class GoldenRequests:
         return fetch.golden
 
     def _rows(self, package: Package, artifacts_uri: str) -> Arrays:
-        return {name: array[:_ROWS].copy() for name, array in self._fetch(package, artifacts_uri).items()}
+        golden = first_requests(self._fetch(package, artifacts_uri), _REQUESTS)
+        return {name: array.copy() for name, array in golden.items()}

@@ -16,7 +16,7 @@ from shiplift.runtime.base.errors import (
     ShipliftError,
 )
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.model.tensors import Arrays
+from shiplift.runtime.model.tensors import Arrays, first_requests
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
@@ -123,7 +123,7 @@ class Measurer:
         group = next((each for each in observed.groups(wanted.revision) if each.name == wanted.group), None)
         if group is None:
             return evidence
-        golden = {name: array[:1] for name, array in self._golden.of(group).items()}
+        golden = first_requests(self._golden.of(group), 1)
         with ThreadPoolExecutor(min(_THREADS, len(wanted.pods))) as pool:
             beats = list(pool.map(lambda pod: _beat(group.package, golden, pod[1]), wanted.pods))
         for (pod, _), (wrong, message) in zip(wanted.pods, beats, strict=True):
