@@ -1,6 +1,6 @@
 """A cascade: trains a small and a large model, releases both and the pipeline of the two, and measures it.
 
-    python examples/cascade/run.py
+    python examples/cascade/cascade.py
 
 It starts the stack if none runs, and prints accuracy and throughput of the cascade beside the large model alone,
 and how many requests needed the large one.

@@ -13,15 +13,35 @@ from tests.integration.conftest import Lab
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.slow
-def test_a_cascade_is_as_right_as_its_large_model_which_few_requests_need(lab: Lab, tmp_path: Path) -> None:
+def run(example: str, lab: Lab, folder: Path, *, timeout: float) -> str:
+    """What an example prints, run on the lab's stack."""
     variables = {name: value for name, value in os.environ.items() if name != "MLFLOW_TRACKING_URI"}
     done = subprocess.run(
-        [sys.executable, EXAMPLES / "cascade" / "run.py"], cwd=tmp_path, capture_output=True, text=True, check=False,
-        timeout=900, env=variables | {"SHIPLIFT_HOME": str(lab.home)},
+        [sys.executable, EXAMPLES / example], cwd=folder, capture_output=True, text=True, check=False,
+        timeout=timeout, env=variables | {"SHIPLIFT_HOME": str(lab.home)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    right = {name: float(text) for name, text in re.findall(r"^(\S+): accuracy ([\d.]+),", done.stdout, re.MULTILINE)}
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_cascade_is_as_right_as_its_large_model_which_few_requests_need(lab: Lab, tmp_path: Path) -> None:
+    printed = run("cascade/cascade.py", lab, tmp_path, timeout=900)
+    right = {name: float(text) for name, text in re.findall(r"^(\S+): accuracy ([\d.]+),", printed, re.MULTILINE)}
     assert right["digits-cascade"] > right["digits-large"] - 0.02
-    (needed,) = re.findall(r"^(\d+)% of the requests needed the large model$", done.stdout, re.MULTILINE)
+    (needed,) = re.findall(r"^(\d+)% of the requests needed the large model$", printed, re.MULTILINE)
     assert 0 < int(needed) < 50
+
+
+@pytest.mark.slow
+def test_ocr_reads_pages_as_rapidocr_does(lab: Lab, tmp_path: Path) -> None:
+    printed = run("ocr/ocr.py", lab, tmp_path, timeout=1800)
+    errors = {
+        name: float(text) for name, text in re.findall(r"^(\w+): character error rate ([\d.]+),", printed, re.MULTILINE)
+    }
+    assert errors.keys() == {"shiplift", "flask"}
+    assert max(errors.values()) < 0.01
+    (differ,) = re.findall(
+        r"^\d+ of 24 pages have the same text; ([\d.]+) of its characters differ$", printed, re.MULTILINE
+    )
+    assert float(differ) < 0.005
