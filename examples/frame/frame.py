@@ -1,10 +1,10 @@
-"""Nine models on one camera frame: releases them and the pipeline that decodes the frame once for all, and measures.
+"""Nine models on one camera frame: releases them and pipelines that prepare the frame once for all, and measures.
 
     python examples/frame/frame.py
 
 It starts the stack if none runs. The models are small networks of random weights: what they see does not matter here,
-but what it costs to ask them. A client sends a JPEG of 720p and gets nine answers: from the pipeline by one request; or
-by nine, for each of which it decodes the frame, as nine programs would; or by nine after it has decoded the frame once.
+but what it costs to ask them. A frame of 720p gets nine answers: by one request with the JPEG, or with the raw pixels;
+or by nine requests with scaled pixels, for which the client decodes the JPEG once, or as often as nine programs would.
 """
 
 import io
@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -21,6 +22,7 @@ from typing import Any
 
 import mlflow
 import numpy as np
+import psutil
 import torch
 import yaml
 from looking import SIDE, decode
@@ -87,35 +89,55 @@ def release(name: str, outputs: int) -> None:
     subprocess.run([SHIPLIFT, "release", f"{name}/{version}"], check=True)
 
 
-def pipeline() -> dict[str, Any]:
-    """`pipeline.yaml`: a step that decodes, and nine that look."""
-    return {
-        "name": "frame",
-        "admission": {"python": "sandbox"},
-        "inputs": {"jpeg": {"datatype": "BYTES", "shape": [1, 1]}},
-        "outputs": {sees: {"datatype": "FP32", "shape": [1, outputs]} for sees, outputs in SEES.items()},
-        "members": {sees: {"model": f"frame-{sees}"} for sees in SEES},
-        "steps": {
-            "decode": {
-                "python": "looking.py", "function": "decode", "inputs": {"jpeg": "jpeg"},
-                "outputs": {"pixels": {"datatype": "UINT8", "shape": [1, SIDE, SIDE, 3]}},
-            },
-            **{
-                f"see-{sees}": {"member": sees, "inputs": {"input": "pixels"}, "outputs": {"output": sees}}
-                for sees in SEES
-            },
-        },
-    }  # fmt: skip
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A pipeline: what a client sends, and the step that makes pixels of it."""
+
+    name: str
+    step: str
+    tensor: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def request(self, jpeg: bytes) -> Any:
+        """What is sent for a frame."""
+        if self.datatype == "BYTES":
+            return np.array([[jpeg]], dtype=np.object_)
+        return np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"))[None]
+
+    def spec(self) -> dict[str, Any]:
+        """`pipeline.yaml`: the step, and nine that look."""
+        see = {
+            f"see-{sees}": {"member": sees, "inputs": {"input": "pixels"}, "outputs": {"output": sees}} for sees in SEES
+        }
+        prepare = {
+            "python": "looking.py", "function": self.step, "inputs": {self.tensor: self.tensor},
+            "outputs": {"pixels": {"datatype": "UINT8", "shape": [1, SIDE, SIDE, 3]}},
+        }  # fmt: skip
+        return {
+            "name": self.name,
+            "admission": {"python": "sandbox"},
+            "inputs": {self.tensor: {"datatype": self.datatype, "shape": list(self.shape)}},
+            "outputs": {sees: {"datatype": "FP32", "shape": [1, outputs]} for sees, outputs in SEES.items()},
+            "members": {sees: {"model": f"frame-{sees}"} for sees in SEES},
+            "steps": {self.step: prepare, **see},
+        }
 
 
-def release_pipeline() -> None:
-    """Registers the pipeline, and follows its release to the end."""
+JPEG = Variant(name="frame", step="decode", tensor="jpeg", datatype="BYTES", shape=(1, 1))
+RAW = Variant(name="frame-raw", step="scale", tensor="frame", datatype="UINT8", shape=(1, 720, 1280, 3))
+
+
+def release_pipeline(variant: Variant) -> None:
+    """Registers a pipeline, and follows its release to the end."""
     with TemporaryDirectory() as folder:
         place = Path(folder)
-        (place / "pipeline.yaml").write_text(yaml.safe_dump(pipeline(), sort_keys=False))
+        (place / "pipeline.yaml").write_text(yaml.safe_dump(variant.spec(), sort_keys=False))
         for file in ("looking.py", "shiplift.yaml"):
             (place / file).write_bytes((HERE / file).read_bytes())
-        np.savez(place / "requests.npz", jpeg=np.array([[camera(seed)] for seed in range(8)], dtype="S"))
+        requests = np.concatenate([variant.request(camera(seed)) for seed in range(4)])
+        texts = requests.astype("S") if variant.datatype == "BYTES" else requests
+        np.savez(place / "requests.npz", **{variant.tensor: texts})
         words = [str(place / "pipeline.yaml"), "--example", str(place / "requests.npz")]
         subprocess.run([SHIPLIFT, "pipeline", "register", *words], check=True)
 
@@ -128,62 +150,95 @@ class Vehicle:
 
     def __init__(self) -> None:
         self.served = {sees: shiplift.discover(f"frame-{sees}") for sees in SEES}
-        self.whole = shiplift.discover("frame")
-        self.client = grpc.InferenceServerClient(self.whole.grpc)
+        self.names = {variant.name: shiplift.discover(variant.name).name for variant in (JPEG, RAW)}
+        self.client = grpc.InferenceServerClient(self.served["lanes"].grpc)
         self.pool = ThreadPoolExecutor(len(SEES))
 
-    def one_request(self, jpeg: bytes) -> dict[str, Any]:
-        """All nine answers from the pipeline."""
-        tensor = grpc.InferInput("jpeg", [1, 1], "BYTES")
-        tensor.set_data_from_numpy(np.array([[jpeg]], dtype=np.object_))
-        answer = self.client.infer(self.whole.name, [tensor])
-        return {sees: answer.as_numpy(sees) for sees in SEES}
+    def jpeg(self, frame: bytes) -> dict[str, Any]:
+        """All nine answers from the pipeline that decodes."""
+        return self._whole(JPEG, frame)
 
-    def nine_decoded_each(self, jpeg: bytes) -> dict[str, Any]:
+    def raw(self, frame: bytes) -> dict[str, Any]:
+        """All nine answers from the pipeline that only scales; the client decodes."""
+        return self._whole(RAW, frame)
+
+    def decoded_each(self, frame: bytes) -> dict[str, Any]:
         """As nine programs that know nothing of each other."""
-        return self._nine(lambda: pixels_of(jpeg))
+        return self._nine(lambda: pixels_of(frame))
 
-    def nine_decoded_once(self, jpeg: bytes) -> dict[str, Any]:
+    def decoded_once(self, frame: bytes) -> dict[str, Any]:
         """As a client that does the pipeline's work itself."""
-        pixels = pixels_of(jpeg)
+        pixels = pixels_of(frame)
         return self._nine(lambda: pixels)
+
+    def _whole(self, variant: Variant, frame: bytes) -> dict[str, Any]:
+        request = variant.request(frame)
+        tensor = grpc.InferInput(variant.tensor, list(request.shape), variant.datatype)
+        tensor.set_data_from_numpy(request)
+        answer = self.client.infer(self.names[variant.name], [tensor])
+        return {sees: answer.as_numpy(sees) for sees in SEES}
 
     def _nine(self, pixels: Callable[[], Any]) -> dict[str, Any]:
         def ask(sees: str) -> Any:
-            served, frame = self.served[sees], pixels()
+            frame = pixels()
             tensor = grpc.InferInput("input", list(frame.shape), "UINT8")
             tensor.set_data_from_numpy(frame)
-            return self.client.infer(served.name, [tensor]).as_numpy("output")
+            return self.client.infer(self.served[sees].name, [tensor]).as_numpy("output")
 
         return dict(zip(SEES, self.pool.map(ask, SEES), strict=True))
 
 
 WAYS = {
-    "one request": Vehicle.one_request,
-    "nine requests, decoded each": Vehicle.nine_decoded_each,
-    "nine requests, decoded once": Vehicle.nine_decoded_once,
+    "one request, JPEG": Vehicle.jpeg,
+    "one request, raw pixels": Vehicle.raw,
+    "nine requests, decoded once": Vehicle.decoded_once,
+    "nine requests, decoded each": Vehicle.decoded_each,
 }
 
 
-def measured(way: Callable[[Vehicle, bytes], dict[str, Any]], frames: list[bytes]) -> list[float]:
-    """How long each frame took (s), with all clients at once."""
-    ends = time.monotonic() + SECONDS
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """How long each frame took (s), and the CPU time of the server (s) meanwhile."""
+
+    seconds: list[float]
+    cpu: float
+
+
+def server_cpu() -> float:
+    """The CPU time (s) of the server, and of its processes for Python."""
+    port = int(shiplift.discover("frame").grpc.rpartition(":")[2])
+    (pid,) = {
+        each.pid for each in psutil.net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid
+    }  # fmt: skip
+    server = psutil.Process(pid)
+    times = [each.cpu_times() for each in (server, *server.children(recursive=True))]
+    return float(sum(each.user + each.system for each in times))
+
+
+def measured(way: Callable[[Vehicle, bytes], dict[str, Any]], frames: list[bytes]) -> Round:
+    """One round of all clients."""
+    vehicles = [Vehicle() for _ in range(CLIENTS)]
+    before, ends = server_cpu(), time.monotonic() + SECONDS
 
     def drive(number: int) -> list[float]:
-        vehicle, seconds = Vehicle(), []
+        seconds: list[float] = []
         while time.monotonic() < ends:
             began = time.monotonic()
-            way(vehicle, frames[(number * 7 + len(seconds)) % len(frames)])
+            way(vehicles[number], frames[(number * 7 + len(seconds)) % len(frames)])
             seconds.append(time.monotonic() - began)
         return seconds
 
     with ThreadPoolExecutor(CLIENTS) as pool:
-        return [each for part in pool.map(drive, range(CLIENTS)) for each in part]
+        seconds = [each for part in pool.map(drive, range(CLIENTS)) for each in part]
+    return Round(seconds=seconds, cpu=server_cpu() - before)
 
 
-def sent(name: str, jpeg: bytes) -> int:
+def sent(name: str, frame: bytes) -> int:
     """The bytes of a frame's requests."""
-    return len(jpeg) if name == "one request" else len(SEES) * pixels_of(jpeg).nbytes
+    if name.startswith("nine"):
+        return int(len(SEES) * pixels_of(frame).nbytes)
+    return len(frame) if "JPEG" in name else int(RAW.request(frame).nbytes)
 
 
 def main() -> None:
@@ -193,20 +248,23 @@ def main() -> None:
     torch.manual_seed(0)
     for sees, outputs in SEES.items():
         release(f"frame-{sees}", outputs)
-    release_pipeline()
+    for variant in (JPEG, RAW):
+        release_pipeline(variant)
     frames = [camera(seed) for seed in range(100, 116)]
-    answers = [way(Vehicle(), frames[0]) for way in WAYS.values()]
-    apart = max(float(np.abs(answers[0][sees] - other[sees]).max()) for other in answers[1:] for sees in SEES)
-    print(f"measuring in turn, {CLIENTS} clients; answers differ by {apart:.1e} at most")
-    rounds: dict[str, list[list[float]]] = {name: [] for name in WAYS}
+    vehicle = Vehicle()
+    nine, alike = vehicle.decoded_once(frames[0]), (vehicle.jpeg(frames[0]), vehicle.decoded_each(frames[0]))
+    apart = max(float(np.abs(nine[sees] - other[sees]).max()) for other in alike for sees in SEES)
+    print(f"measuring in turn, {CLIENTS} clients; answers to the JPEG differ by {apart:.1e} at most")
+    rounds: dict[str, list[Round]] = {name: [] for name in WAYS}
     for _ in range(ROUNDS):
         for name, way in WAYS.items():
             rounds[name].append(measured(way, frames))
-    for name in WAYS:
-        rate = median(len(each) / SECONDS for each in rounds[name])
-        slow = float(np.percentile([second for each in rounds[name] for second in each], 99))
+    for name, each in rounds.items():
+        rate = median(len(part.seconds) / SECONDS for part in each)
+        slow = 1000 * float(np.percentile([second for part in each for second in part.seconds], 99))
+        cpu = 1000 * median(part.cpu / len(part.seconds) for part in each)
         size = sent(name, frames[0]) / 1000
-        print(f"{name}: {rate:.1f} frames/s, p99 {slow * 1000:.0f} ms, {size:.0f} kB a frame")
+        print(f"{name}: {rate:.0f} frames/s, p99 {slow:.0f} ms, server CPU {cpu:.1f} ms, {size:.0f} kB a frame")
 
 
 if __name__ == "__main__":

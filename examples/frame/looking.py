@@ -1,4 +1,4 @@
-"""The Python steps of the pipeline: one JPEG decoded and scaled once, for whatever looks at it."""
+"""The Python steps of the pipelines: a frame decoded and scaled once, for whatever looks at it."""
 
 import io
 from typing import Any
@@ -17,4 +17,10 @@ def decode(jpeg: Any) -> dict[str, Any]:
     image = Image.open(io.BytesIO(jpeg[0, 0]))
     image.draft("RGB", (SIDE, SIDE))
     scaled = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    return {"pixels": np.asarray(scaled)[None]}
+
+
+def scale(frame: Any) -> dict[str, Any]:
+    """uint8 RGB (1, height, width, 3) to `pixels` of the same size as `decode`'s."""
+    scaled = Image.fromarray(frame[0]).resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     return {"pixels": np.asarray(scaled)[None]}

@@ -45,3 +45,16 @@ def test_ocr_reads_pages_as_rapidocr_does(lab: Lab, tmp_path: Path) -> None:
         r"^\d+ of 24 pages have the same text; ([\d.]+) of its characters differ$", printed, re.MULTILINE
     )
     assert float(differ) < 0.005
+
+
+@pytest.mark.slow
+def test_nine_models_look_at_one_frame_that_is_sent_and_decoded_once(lab: Lab, tmp_path: Path) -> None:
+    printed = run("frame/frame.py", lab, tmp_path, timeout=1800)
+    (apart,) = re.findall(r"answers to the JPEG differ by (\S+) at most", printed)
+    assert float(apart) < 1e-3
+    sizes = {
+        name: int(size)
+        for name, size in re.findall(r"^(.+): \d+ frames/s, .*, (\d+) kB a frame$", printed, re.MULTILINE)
+    }
+    assert len(sizes) == 4
+    assert min(sizes, key=sizes.__getitem__) == "one request, JPEG"
