@@ -42,7 +42,7 @@ SEES = {
 CLIENTS, ROUNDS, SECONDS = 4, 3, 4.0
 
 
-class Network(nn.Module):
+class Network(nn.Module):  # type: ignore[misc]
     """A small CNN: uint8 (batch, 224, 224, 3) in, scores (batch, outputs) out."""
 
     def __init__(self, outputs: int) -> None:
@@ -136,8 +136,8 @@ def release_pipeline(variant: Variant) -> None:
         for file in ("looking.py", "shiplift.yaml"):
             (place / file).write_bytes((HERE / file).read_bytes())
         requests = np.concatenate([variant.request(camera(seed)) for seed in range(4)])
-        texts = requests.astype("S") if variant.datatype == "BYTES" else requests
-        np.savez(place / "requests.npz", **{variant.tensor: texts})
+        tensors: dict[str, Any] = {variant.tensor: requests.astype("S") if variant.datatype == "BYTES" else requests}
+        np.savez(place / "requests.npz", **tensors)
         words = [str(place / "pipeline.yaml"), "--example", str(place / "requests.npz")]
         subprocess.run([SHIPLIFT, "pipeline", "register", *words], check=True)
 
@@ -209,7 +209,7 @@ def server_cpu() -> float:
     port = int(shiplift.discover("frame").grpc.rpartition(":")[2])
     (pid,) = {
         each.pid for each in psutil.net_connections("tcp")
-        if each.status == psutil.CONN_LISTEN and each.laddr.port == port and each.pid
+        if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port and each.pid
     }  # fmt: skip
     server = psutil.Process(pid)
     times = [each.cpu_times() for each in (server, *server.children(recursive=True))]

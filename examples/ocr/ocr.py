@@ -40,6 +40,7 @@ import shiplift
 HERE = Path(__file__).resolve().parent
 SHIPLIFT = str(Path(sys.executable).with_name("shiplift"))
 LABELLED, ASKED = range(1000, 1032), range(24)  # seeds of pages: validation data, and those that are measured
+Client = Callable[[], Callable[[bytes], str]]  # makes a connection: a JPEG in, its text out
 CLIENTS, ROUNDS, EACH = 16, 3, 3  # EACH: requests of each client in a round
 
 
@@ -60,7 +61,7 @@ def tensors(sessions: dict[str, Any]) -> tuple[Any, Any, Any]:
         decoded = decode(np.array([[page(seed)[0]]], dtype=np.object_))
         heat = sessions["ocr-detect"].run(["heat"], {"image": decoded["page"]})[0]
         cut = crop(decoded["image"], decoded["page"], heat)
-        upright = np.tile(np.float32([1, 0]), (len(cut["heads"]), 1))
+        upright = np.tile(np.array([1, 0], dtype=np.float32), (len(cut["heads"]), 1))
         pages.append(decoded["page"])
         heads.append(cut["heads"])
         lines.append(turn(cut["short"], cut["long"], cut["widths"], upright)["upright_short"])
@@ -173,7 +174,7 @@ def flask(wheels: Path, log: Path) -> Iterator[str]:
             server.wait(30)
 
 
-def until_it_answers(client: Callable[[], Callable[[bytes], str]], seconds: float = 60) -> None:
+def until_it_answers(client: Client, seconds: float = 60) -> None:
     """Waits for a server that is starting."""
     for attempt in Retrying(
         stop=stop_after_delay(seconds), wait=wait_fixed(0.2), retry=retry_if_exception_type(httpx.TransportError),
@@ -191,7 +192,7 @@ class Round:
     seconds: list[float]
 
 
-def measured(client: Callable[[], Callable[[bytes], str]], jpegs: list[bytes]) -> Round:
+def measured(client: Client, jpegs: list[bytes]) -> Round:
     """One round of all clients, each with a connection of its own."""
 
     def ask(number: int) -> list[float]:
@@ -214,7 +215,7 @@ def error_rate(texts: list[str], expected: list[str]) -> float:
     return edits / sum(len(right) for right in expected)
 
 
-def compare(clients: dict[str, Callable[[], Callable[[bytes], str]]]) -> None:
+def compare(clients: dict[str, Client]) -> None:
     """Prints how both read the same pages, and how fast, in turn."""
     pages = [page(seed) for seed in ASKED]
     jpegs, right = [jpeg for jpeg, _ in pages], [text for _, text in pages]
@@ -243,7 +244,7 @@ def main() -> None:
     release_pipeline(wheels)
     print(f"measuring both in turn, {CLIENTS} clients")
     with TemporaryDirectory() as folder, flask(wheels, Path(folder) / "flask.log") as url:
-        clients = {"shiplift": asking_shiplift, "flask": partial(asking_flask, url)}
+        clients: dict[str, Client] = {"shiplift": asking_shiplift, "flask": partial(asking_flask, url)}
         until_it_answers(clients["flask"])
         compare(clients)
 

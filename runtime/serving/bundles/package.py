@@ -81,7 +81,7 @@ def golden_of_members(checked: CheckedPipeline, store: ArtifactStore) -> Arrays:
     Raises:
         ArtifactCorrupt: a member's package is missing or altered.
     """
-    golden = {}
+    golden: Arrays = {}
     for name, package in members_by_name(checked).items():
         own = first_requests(load_npz(store.read_from_tree(package.repository, GOLDEN)), 1)
         golden |= {f"{MEMBER}{name}/{key}": array for key, array in own.items()}
