@@ -34,7 +34,8 @@ _US = 1000.0
 _WINDOWS = 3
 _ANY_STABILITY = "1000000"  # a limit in percent that any three windows meet
 _SLACK_S = 30
-_NO_REQUESTS = "No valid requests recorded"
+# What it says of a window in which no request ended, by its own count, or by the server's statistics of each version.
+_NO_REQUESTS = ("No valid requests recorded", "failed to find the requested model version")
 _LONGEST_WINDOW_MS = 30_000  # without a single answer in a window this long, the measurement fails
 _CRASHES = 2  # crashes of the client that are tolerated
 _PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec(?:\. p\d+ latency: (\d+) usec)?")
@@ -180,7 +181,7 @@ def _run_once(environment: ServerEnvironment, target: LoadTarget, demand: Demand
 def _failure(code: int, output: str) -> type[MeasurementFailed]:
     if code < 0:
         return _Crashed
-    return _TooShort if _NO_REQUESTS in output else MeasurementFailed
+    return _TooShort if any(words in output for words in _NO_REQUESTS) else MeasurementFailed
 
 
 def _children_cpu_s() -> float:

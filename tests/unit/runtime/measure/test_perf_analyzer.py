@@ -235,6 +235,25 @@ def test_the_client_may_crash_twice_and_no_more(environment: ServerEnvironment, 
         assert len(count.read_text().splitlines()) == min(crashes, 2) + 1
 
 
+@pytest.mark.parametrize(
+    "said", ["No valid requests recorded within time interval.", "failed to find the requested model version"]
+)
+def test_a_window_in_which_no_request_ended_is_made_longer(
+    environment: ServerEnvironment, tmp_path: Path, said: str
+) -> None:
+    row = ",".join(ROW) + "\\n" + ",".join(ROW.values())
+    environment.perf_analyzer.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/words\n'
+        f'case "$*" in *"interval 100 "*|*"interval 400 "*) echo "Pass [3] cb::Error: {said}"; exit 99;; esac\n'
+        f'for out; do :; done; printf "{row}\\n" > "$out"\n'
+        'for n in 1 2 3; do echo "Pass [$n] throughput: 1282.5 infer/sec. p99 latency: 2300 usec"; done\n'
+    )
+    target = LoadTarget(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    measured = PerfAnalyzer(environment).measure(target, FOUR, Window(window_ms=100), tmp_path)
+    assert measured.point.throughput_per_s == 1282.5
+    assert len((tmp_path / "words").read_text().splitlines()) == 3
+
+
 def test_every_protocol_of_a_spec_has_a_generator_that_speaks_it(tmp_path: Path) -> None:
     at = site(tmp_path)
     for protocol in get_args(Load.model_fields["protocol"].annotation):
