@@ -28,7 +28,7 @@ import onnxruntime
 import yaml
 from mlflow.models import ModelSignature
 from mlflow.types import Schema, TensorSpec
-from pages import page
+from pages import files, page
 from rapidfuzz.distance import Levenshtein
 from reading import crop, decode, turn
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
@@ -58,7 +58,7 @@ def tensors(sessions: dict[str, Any]) -> tuple[Any, Any, Any]:
     """What the three models are asked for the labelled pages: pages, heads of lines, and lines of equal width."""
     pages, heads, lines = [], [], []
     for seed in LABELLED:
-        decoded = decode(np.array([[page(seed)[0]]], dtype=np.object_))
+        decoded = decode(files([page(seed)[0]]))
         heat = sessions["ocr-detect"].run(["heat"], {"image": decoded["page"]})[0]
         cut = crop(decoded["image"], decoded["page"], heat)
         upright = np.tile(np.array([1, 0], dtype=np.float32), (len(cut["heads"]), 1))
@@ -78,7 +78,7 @@ def release_models(wheels: Path) -> None:
     for logged in (
         Logged(name="ocr-detect", metric="mae", inputs=pages, labels=lambda answers: answers[0]),
         Logged(name="ocr-direction", metric="accuracy", inputs=heads, labels=lambda answers: answers[0].argmax(axis=1)),
-        Logged(name="ocr-recognise", metric="exact_match", inputs=lines, labels=lambda answers: answers[0]),
+        Logged(name="ocr-recognise", metric="wer", inputs=lines, labels=lambda answers: answers[0]),
     ):
         release(logged, graphs[logged.name], sessions[logged.name])
 
@@ -125,7 +125,7 @@ def release_pipeline(wheels: Path) -> None:
         (place / "pipeline.yaml").write_bytes((HERE / "pipeline.yaml").read_bytes())
         steps = (HERE / "reading.py").read_text()
         (place / "reading.py").write_text(f"{steps}\n\nCHARACTERS[:] = {characters(wheels)!r}\n")
-        jpegs = np.array([[jpeg] for jpeg, _ in pages], dtype="S")
+        jpegs = files([jpeg for jpeg, _ in pages])
         np.savez(place / "requests.npz", jpeg=jpegs[:8])
         np.savez(place / "labelled.npz", jpeg=jpegs, label=np.array([text.encode() for _, text in pages]))
         words = ["pipeline", "register", str(place / "pipeline.yaml"), "--example", str(place / "requests.npz")]
@@ -141,8 +141,8 @@ def asking_shiplift() -> Callable[[bytes], str]:
     client, name = grpc.InferenceServerClient(served.grpc), served.name
 
     def ask(jpeg: bytes) -> str:
-        tensor = grpc.InferInput("jpeg", [1, 1], "BYTES")
-        tensor.set_data_from_numpy(np.array([[jpeg]], dtype=np.object_))
+        tensor = grpc.InferInput("jpeg", [1, len(jpeg)], "UINT8")
+        tensor.set_data_from_numpy(files([jpeg]))
         return str(client.infer(name, [tensor]).as_numpy("text")[0, 0].decode())
 
     return ask

@@ -1,6 +1,7 @@
 """Pages to read: printed words on white, as JPEG, the same for the same seed."""
 
 import io
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -13,6 +14,14 @@ WORDS = [
     "declared", "value", "insurance", "carrier", "vessel", "port", "loading", "discharge", "signature",
     "received", "condition", "remarks",
 ]  # fmt: skip
+
+
+def files(jpegs: list[bytes]) -> Any:
+    """Files as one array, uint8 (files, size of the largest), with zeros behind the others."""
+    rows = np.zeros((len(jpegs), max(map(len, jpegs))), dtype=np.uint8)
+    for row, jpeg in zip(rows, jpegs, strict=True):
+        row[: len(jpeg)] = np.frombuffer(jpeg, dtype=np.uint8)
+    return rows
 
 
 def page(seed: int) -> tuple[bytes, str]:

@@ -23,8 +23,8 @@ Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 def decode(jpeg: Any) -> dict[str, Any]:
-    """BYTES (1, 1) to `image`, uint8 BGR (1, height, width, 3), and `page`, the same in the detector's size."""
-    image = Image.open(io.BytesIO(jpeg[0, 0])).convert("RGB")
+    """A file's bytes, uint8 (1, size), to `image`, BGR (1, height, width, 3), and `page`, as the detector takes it."""
+    image = Image.open(io.BytesIO(jpeg.tobytes())).convert("RGB")
     if max(image.size) > MAX_SIDE:
         image = image.resize(_multiples(image.size, MAX_SIDE / max(image.size)), Image.Resampling.BILINEAR)
     page = image.resize(_multiples(image.size, max(1, MIN_SIDE / min(image.size))), Image.Resampling.BILINEAR)

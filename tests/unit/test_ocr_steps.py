@@ -88,7 +88,7 @@ def test_a_small_image_is_enlarged_for_the_detector_and_a_large_one_scaled_down(
         image = Image.new("RGB", size, "red")
         ImageDraw.Draw(image).rectangle((0, 0, 10, 10), "blue")
         image.save(file := io.BytesIO(), "JPEG", quality=95)
-        decoded = steps.decode(np.array([[file.getvalue()]], dtype=object))
+        decoded = steps.decode(np.frombuffer(file.getvalue(), dtype=np.uint8)[None])
         assert decoded["page"].shape == (1, *page, 3)
         blue, green, red = decoded["image"][0, -1, -1].tolist()
         assert red > 200 > blue + green

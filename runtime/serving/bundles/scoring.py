@@ -120,7 +120,16 @@ def judge(
         DataInvalid: the answers and the labels can't be compared.
     """
     inputs, labels, columns = _logged(validation, signature, data, unpacked_mb, samples)
-    outputs, count = load_npz(Path(answers)), len(next(iter(inputs.values())))
+    count = len(next(iter(inputs.values())))
+    answered = load_npz(Path(answers))
+    outputs = {name: array for name, array in answered.items() if len(array) == count}  # else: any number for each
+    if labels is not None and not outputs:
+        shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in answered.items())
+        raise DataInvalid(
+            f"no output of the pipeline has a row for each of the {count} requests, which labels can be compared with: "
+            f"{shapes}",
+            do="Give the pipeline an output of shape [1, ...], or leave the labels out.",
+        )
     if labels is None:
         return Ladder(metric=None, candidates=(Built(precision="fp32", method="composed"),)).model_dump(mode="json")
     scored_by = task_metric(Data.model_validate(data), metric)
