@@ -10,11 +10,11 @@ SIDE = 224  # pixels: what all nine models take
 
 
 def decode(jpeg: Any) -> dict[str, Any]:
-    """BYTES (1, 1) to `pixels`, uint8 RGB (1, 224, 224, 3).
+    """A file's bytes, uint8 (1, size), to `pixels`, uint8 RGB (1, 224, 224, 3).
 
     `draft` lets libjpeg decode at the nearest larger scale, which for large frames is a fraction of the work.
     """
-    image = Image.open(io.BytesIO(jpeg[0, 0]))
+    image = Image.open(io.BytesIO(jpeg.tobytes()))
     image.draft("RGB", (SIDE, SIDE))
     scaled = image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     return {"pixels": np.asarray(scaled)[None]}
