@@ -34,9 +34,10 @@ _US = 1000.0
 _WINDOWS = 3
 _ANY_STABILITY = "1000000"  # a limit in percent that any three windows meet
 _SLACK_S = 30
-# What it says of a window in which no request ended, by its own count, or by the server's statistics of each version.
-_NO_REQUESTS = ("No valid requests recorded", "failed to find the requested model version")
+# Of a window in which no request ended, by its own count; and of one in which none succeeded, by the server's.
+_NO_REQUESTS, _NO_SUCCESS = "No valid requests recorded", "failed to find the requested model version"
 _LONGEST_WINDOW_MS = 30_000  # without a single answer in a window this long, the measurement fails
+_LONGEST_FAILING_MS = 2_000  # and without one that succeeded, in this: it is likelier by then that all requests fail
 _CRASHES = 2  # crashes of the client that are tolerated
 _PASS = re.compile(r"Pass \[\d+\] throughput: ([\d.]+) infer/sec(?:\. p\d+ latency: (\d+) usec)?")
 _SENT = re.compile(r"Avg send request rate: ([\d.]+) infer/sec")
@@ -126,6 +127,14 @@ class _Crashed(MeasurementFailed):
 class _TooShort(MeasurementFailed):
     """No request started and finished within a window: many clients of a slow model wait longer than that."""
 
+    longest_ms = _LONGEST_WINDOW_MS
+
+
+class _NoneSucceeded(_TooShort):
+    """The same by the server's statistics, which can also mean that all requests fail."""
+
+    longest_ms = _LONGEST_FAILING_MS
+
 
 def _run_with_longer_windows(
     environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path
@@ -134,8 +143,8 @@ def _run_with_longer_windows(
     while True:
         try:
             return _run_despite_crashes(environment, target, demand, window, work), window
-        except _TooShort:
-            if window.window_ms >= _LONGEST_WINDOW_MS:
+        except _TooShort as error:
+            if window.window_ms >= error.longest_ms:
                 raise
             window = replace(window, window_ms=min(_LONGEST_WINDOW_MS, 4 * window.window_ms))
 
@@ -181,7 +190,9 @@ def _run_once(environment: ServerEnvironment, target: LoadTarget, demand: Demand
 def _failure(code: int, output: str) -> type[MeasurementFailed]:
     if code < 0:
         return _Crashed
-    return _TooShort if any(words in output for words in _NO_REQUESTS) else MeasurementFailed
+    if _NO_REQUESTS in output:
+        return _TooShort
+    return _NoneSucceeded if _NO_SUCCESS in output else MeasurementFailed
 
 
 def _children_cpu_s() -> float:

@@ -72,13 +72,15 @@ def test_requests_of_many_shapes_and_sizes_at_once_each_get_their_own_answer(
         ThreadPoolExecutor(16) as pool,
     ):
         answers = list(pool.map(lambda arrays: ask(server, arrays), requests))
-        stats = grpc.InferenceServerClient(server.grpc).get_inference_statistics("m").model_stats[0]
+        client, asked = grpc.InferenceServerClient(server.grpc), sum(len(arrays["a"]) for arrays in requests)
+        # A request is counted after it was answered.
+        assert until(lambda: client.get_inference_statistics("m").model_stats[0].inference_count == asked)
+        stats = client.get_inference_statistics("m").model_stats[0]
     for arrays, answer in zip(requests, answers, strict=True):
         a, b = arrays["a"], arrays["b"]
         assert np.allclose(answer.as_numpy("sum"), a + b, *close)
         assert np.allclose(answer.as_numpy("difference"), a - b, *close)
         assert np.allclose(answer.as_numpy("total"), (a + b).sum(1, keepdims=True), atol=1e-4)
-    assert stats.inference_count == sum(len(arrays["a"]) for arrays in requests)
     assert stats.execution_count < len(requests)  # some were batched
 
 

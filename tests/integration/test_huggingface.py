@@ -99,6 +99,7 @@ def refuses_bad_texts(lab: Lab, name: str) -> None:
         assert ask(b"")["label"].shape == (1, 1)
 
 
+@pytest.mark.slow
 def test_a_cross_encoder_scores_pairs_as_pyfunc_does(lab: Lab, tmp_path: Path) -> None:
     from transformers import pipeline as pipeline_of
 

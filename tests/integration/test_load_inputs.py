@@ -165,13 +165,16 @@ def test_the_bytes_of_a_recorded_jpeg_arrive_unchanged(tmp_path: Path, protocol:
     assert failed_under_load(tmp_path, jpegs_only(), FILE, np.array([[0xFF, 0xD8, 0]], np.uint8), sent, protocol) == 0
 
 
+@pytest.mark.slow
 def test_bytes_that_are_not_a_jpeg_would_be_noticed(tmp_path: Path) -> None:
     sent = [{"x": np.frombuffer(b"GIF89a", np.uint8)}]
     with pytest.raises(MeasurementFailed):
         failed_under_load(tmp_path, jpegs_only(), FILE, np.array([[0xFF, 0xD8, 0]], np.uint8), sent)
 
 
-@pytest.mark.parametrize(("refused", "noticed"), [(16, False), (8, True), (64, True)])
+@pytest.mark.parametrize(
+    ("refused", "noticed"), [(16, False), (8, True), pytest.param(64, True, marks=pytest.mark.slow)]
+)
 def test_requests_have_the_lengths_drawn_from_the_spec_and_not_the_example_s(
     tmp_path: Path, refused: int, *, noticed: bool
 ) -> None:

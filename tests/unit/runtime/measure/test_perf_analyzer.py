@@ -254,6 +254,16 @@ def test_a_window_in_which_no_request_ended_is_made_longer(
     assert len((tmp_path / "words").read_text().splitlines()) == 3
 
 
+def test_a_model_of_which_all_requests_fail_is_not_waited_for(environment: ServerEnvironment, tmp_path: Path) -> None:
+    environment.perf_analyzer.write_text(
+        f'#!/bin/sh\necho "$@" >> {tmp_path}/words\necho "failed to find the requested model version"; exit 99\n'
+    )
+    target = LoadTarget(model="digits", address="127.0.0.1:1", requests=tmp_path / "requests.json")
+    with pytest.raises(MeasurementFailed, match="requested model version"):
+        PerfAnalyzer(environment).measure(target, FOUR, Window(window_ms=1000), tmp_path)
+    assert len((tmp_path / "words").read_text().splitlines()) == 2
+
+
 def test_every_protocol_of_a_spec_has_a_generator_that_speaks_it(tmp_path: Path) -> None:
     at = site(tmp_path)
     for protocol in get_args(Load.model_fields["protocol"].annotation):
