@@ -17,7 +17,7 @@ from shiplift.runtime.records.tensor import Datatype, Signature, TensorSpec
 Arrays = dict[str, NDArray[Any]]
 MAX_NPZ_BYTES = 16 << 30
 GRAPH = "graph/"  # begins the names of the golden arrays of a graph behind a model that takes text
-ROWS = "rows/"  # begins the names of how many rows each golden request's answer has, where that is not one
+ROWS = "rows/"  # begins the names of how many rows each golden request's answer has; without them, it is one
 MEMBER = "member/"  # begins the names of the golden arrays of a pipeline's members: `member/SERVED NAME/input/NAME`
 
 _NUMPY: dict[Datatype, type[np.generic]] = {
@@ -149,6 +149,12 @@ def batch_of(arrays: Mapping[str, NDArray[Any]], size: int) -> Arrays:
     return {name: np.take(array, np.arange(size) % len(array), axis=0) for name, array in arrays.items()}
 
 
+def one_by_one(arrays: Mapping[str, NDArray[Any]]) -> list[Arrays]:
+    """Each sample along the first axis as a batch of its own."""
+    count = len(next(iter(arrays.values())))
+    return [{name: array[at : at + 1] for name, array in arrays.items()} for at in range(count)]
+
+
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
     """The arrays whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
@@ -180,10 +186,7 @@ def _stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     if len({array.shape[1:] for array in arrays}) == 1 or len({array.ndim for array in arrays}) > 1:
         return np.concatenate(arrays)
     sizes = np.max([array.shape[1:] for array in arrays], axis=0)
-    return np.concatenate([
-        np.pad(array, [(0, 0), *((0, most - size) for most, size in zip(sizes, array.shape[1:], strict=True))])
-        for array in arrays
-    ])  # fmt: skip
+    return np.concatenate([filled(array, (len(array), *sizes)) for array in arrays])
 
 
 def text_of(item: Any) -> str:

@@ -140,7 +140,7 @@ def test_only_the_bundles_that_serve_and_served_last_stay_loaded(tmp_path: Path)
     [
         ("whole", GoldenMismatch, "chain"),
         ("member", GoldenMismatch, "two-2--.* answers a golden request wrongly: 'y'"),
-        ("file", ServerFailed, ""),
+        ("file", ServerFailed, "load failed for model .top-2--"),
     ],
 )
 def test_a_bundle_that_does_not_work_leaves_nothing_behind(

@@ -20,7 +20,7 @@ from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.composition.signature import signature_of
 from shiplift.runtime.model.golden import SAMPLES
-from shiplift.runtime.model.tensors import ROWS, Arrays, batch_of, concatenate, inputs_in, load_npz
+from shiplift.runtime.model.tensors import ROWS, Arrays, batch_of, concatenate, inputs_in, load_npz, one_by_one
 from shiplift.runtime.records.model import Exported, ModelVersion
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
@@ -130,10 +130,7 @@ def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Array
     signature, name = signature_of(spec), serving_name(spec.name)
     try:
         with measuring():
-            each = [
-                client.infer(name, signature, {key: array[at : at + 1] for key, array in requests.items()})
-                for at in range(SAMPLES)
-            ]
+            each = [client.infer(name, signature, row) for row in one_by_one(requests)]
     except ServerFailed as error:  # the server was fine before: it is the pipeline that can't answer
         raise SpecInvalid(
             f"the pipeline does not answer its example requests: {error.what}",
@@ -155,13 +152,9 @@ def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Array
 def _answers(client: TritonClient, spec: PipelineSpec, inputs: Arrays) -> Arrays:
     """The answers to many requests, as many of them at once as the pipeline works on."""
     progress("asking the bundle about the validation data")
-    signature, name, count = signature_of(spec), serving_name(spec.name), len(next(iter(inputs.values())))
-
-    def ask(at: int) -> Arrays:
-        return client.infer(name, signature, {key: array[at : at + 1] for key, array in inputs.items()})
-
+    signature, name = signature_of(spec), serving_name(spec.name)
     with measuring(), ThreadPoolExecutor(spec.instances) as pool:
-        answers = concatenate(list(pool.map(ask, range(count))))
+        answers = concatenate(list(pool.map(lambda row: client.infer(name, signature, row), one_by_one(inputs))))
     return {key: array for key, array in answers.items() if key != BUNDLE}
 
 

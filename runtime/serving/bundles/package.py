@@ -46,7 +46,7 @@ def package_bundle(
     golden = ask(tree, models)
     count = next(len(array) for name, array in golden.items() if name.startswith("input/"))
     digest = {f"output/{BUNDLE}": np.full(count, checked.digest.encode(), dtype=object)}
-    (tree / GOLDEN).write_bytes(dump_npz(golden | digest | golden_of_members(checked, store)))
+    (tree / GOLDEN).write_bytes(dump_npz(golden | digest | _golden_of_members(checked, store)))
     return Package(
         target=members[0].target,
         server=members[0].server,
@@ -75,7 +75,7 @@ def package_bundle(
     )
 
 
-def golden_of_members(checked: CheckedPipeline, store: ArtifactStore) -> Arrays:
+def _golden_of_members(checked: CheckedPipeline, store: ArtifactStore) -> Arrays:
     """The first golden request of each member's own package, under its name in the server.
 
     Raises:

@@ -120,18 +120,17 @@ def judge(
         DataInvalid: the answers and the labels can't be compared.
     """
     inputs, labels, columns = _logged(validation, signature, data, unpacked_mb, samples)
-    count = len(next(iter(inputs.values())))
-    answered = load_npz(Path(answers))
+    if labels is None:
+        return Ladder(metric=None, candidates=(Built(precision="fp32", method="composed"),)).model_dump(mode="json")
+    count, answered = len(next(iter(inputs.values()))), load_npz(Path(answers))
     outputs = {name: array for name, array in answered.items() if len(array) == count}  # else: any number for each
-    if labels is not None and not outputs:
+    if not outputs:
         shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in answered.items())
         raise DataInvalid(
             f"no output of the pipeline has a row for each of the {count} requests, which labels can be compared with: "
             f"{shapes}",
             do="Give the pipeline an output of shape [1, ...], or leave the labels out.",
         )
-    if labels is None:
-        return Ladder(metric=None, candidates=(Built(precision="fp32", method="composed"),)).model_dump(mode="json")
     scored_by = task_metric(Data.model_validate(data), metric)
     evaluation = Validation(
         metric=scored_by, metric_file=metric, asked=inputs, reference=outputs, inputs=inputs, labels=labels,

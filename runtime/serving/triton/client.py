@@ -25,6 +25,7 @@ from shiplift.runtime.model.tensors import (
     filled,
     first_requests,
     inputs_in,
+    one_by_one,
     under,
 )
 from shiplift.runtime.model.text.comparing import text_difference
@@ -265,9 +266,8 @@ def infer_one_by_one(
     Raises:
         ServerFailed: Triton refuses or fails a request.
     """
-    count = len(next(iter(inputs.values())))
-    rows = [{name: array[at : at + 1] for name, array in inputs.items()} for at in range(count)]
-    steps = steps_of(count) if sequence else [ALONE] * count
+    rows = one_by_one(inputs)
+    steps = steps_of(len(rows)) if sequence else [ALONE] * len(rows)
     outputs = [client.infer(model, signature, row, version=version, step=s) for row, s in zip(rows, steps, strict=True)]
     return concatenate(outputs)
 
