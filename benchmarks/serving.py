@@ -94,14 +94,17 @@ class Results(Record):
 
 
 def measure(side: Side, others: list[Side], concurrency: int, round_: int, effort: Effort, work: Path) -> Window:
-    """Measures one window of a side."""
+    """Measures one window of a side, while the others are stopped: some servers poll all the time, even when idle."""
     plan = {
         "host": HOST, "port": side.port, "requests": str(_requests_file(side, work)),
         "sizes": [len(request) for request in side.requests], "concurrency": concurrency, "warm_s": effort.warm_s,
         "window_s": effort.window_s, "most_s": effort.most_s, "least": concurrency,
         "pids": [process.pid for process in side.processes()], **side.check,
     }  # fmt: skip
-    return _window(side, others, plan, round_, work)
+    with ExitStack() as stopped:
+        for other in others:
+            stopped.enter_context(other.paused())
+        return _window(side, others, plan, round_, work)
 
 
 def _requests_file(side: Side, work: Path) -> Path:
@@ -187,9 +190,10 @@ def rounds(compared: list[Side], effort: Effort, work: Path, failed: dict[str, s
 
 
 def tuned_rival(
-    rival: Rival, subject: Subject, champion: Champion, effort: Effort, work: Path, servers: ExitStack
-) -> Side:
-    """Starts the rival with its best settings, by throughput at concurrency 16.
+    rival: Rival, subject: Subject, champion: Champion, effort: Effort, work: Path, servers: ExitStack,
+    running: list[Side],
+) -> Side:  # fmt: skip
+    """Starts the rival with its best settings, by throughput at concurrency 16, beside the sides that are running.
 
     Settings with which it does not work are recorded and left out.
 
@@ -204,7 +208,7 @@ def tuned_rival(
             try:
                 side = server.enter_context(sides.rival_side(rival, settings, subject, champion, work, tell))
                 wait_until_idle(side)
-                window = measure(side, [], 16, 0, plan, work)
+                window = measure(side, running + ([best[1]] if best else []), 16, 0, plan, work)
             except Failed as error:
                 trials.append({**settings, "failed": str(error)})
                 tell(f"  {rival.name} {settings}: {error}")
@@ -252,7 +256,7 @@ def started(
             continue
         try:
             if rival:
-                compared.append(tuned_rival(rival, subject, champion, effort, work, servers))
+                compared.append(tuned_rival(rival, subject, champion, effort, work, servers, compared))
             else:
                 compared.append(servers.enter_context(sides.TRITONS[name](subject, environment, work)))
         except (Failed, Missing, ShipliftError) as error:
@@ -321,6 +325,7 @@ def method(effort: Effort) -> dict[str, Any]:
         "rivals": "fp32 but litserve-torch-bf16; each answer is compared with the original model's once, before",
         "triton": "triton-default: the C backend, dynamic batching, nothing tuned; triton-analyzer: the same with what"
         " Model Analyzer's quick mode finds",
+        "others": "every other side is stopped (SIGSTOP) while one is measured: LitServe polls, 0.3 cores when idle",
         "server_cpu_ms": "CPU time of the server's processes in the window over the answers in it",
         "bare": "the promoted file and engine in this process after the rounds, as many requests in flight as the"
         " package has instances, in the best batch size of 1 to 16",

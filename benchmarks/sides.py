@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +44,7 @@ from shiplift.runtime.serving.triton.server import HTTP_THREADS, Features, priva
 ROOT = Path(__file__).parents[1]
 _START_S = 300  # torch.compile takes minutes on two cores
 _STARTING = (404, 503)  # what servers answer before their model is there
+_HEARTBEAT_S = 0.2  # workers that go on tell their supervisor so within that
 _MAX_BATCH = 64  # in the hand-written configuration
 _DEFAULT = Features(cache_mb=0, http_threads=HTTP_THREADS)
 _MOST_DIFFERENT: dict[str, float] = {"fp32": 1e-3, "bf16": 5e-2}  # from the original's answers, over the largest
@@ -85,6 +87,21 @@ class Side:
         except psutil.Error:
             return []
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Stops its processes for as long as the context lasts.
+
+        Supervisors are stopped first and go on last, so that none finds its workers silent and kills them.
+        """
+        stopped = self.processes()
+        try:
+            _signal(stopped, signal.SIGSTOP)
+            yield
+        finally:
+            _signal(stopped[:0:-1], signal.SIGCONT)
+            time.sleep(_HEARTBEAT_S)
+            _signal(stopped[:1], signal.SIGCONT)
+
     def statistics(self) -> dict[str, float]:
         """Triton's counters for the model: requests, executions, and nanoseconds by part; empty for other servers."""
         if not self.model:
@@ -96,6 +113,12 @@ class Side:
         counters["requests"] = float(sum(counts["success"].get("count", 0) for counts in stats))
         counters["executions"] = float(sum(version.get("execution_count", 0) for version in versions))
         return counters
+
+
+def _signal(processes: list[psutil.Process], number: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.send_signal(number)
 
 
 # --- checking and starting them -------------------------------------------------------------------------------------
@@ -112,7 +135,7 @@ def checked_side(
     """
     pairs = [protocol.encode(sample) for sample in subject.samples]
     answers, lengths, commas = [], set(), set()
-    for content, headers in _answers(name, port, protocol.path, pairs):
+    for content, headers in answers_of(name, port, protocol.path, pairs):
         answers.append(protocol.decode(content, headers))
         lengths.add(len(content))
         commas.add(content.count(b","))
@@ -132,7 +155,7 @@ def checked_side(
     )  # fmt: skip
 
 
-def _answers(
+def answers_of(
     name: str, port: int, path: str, requests: list[tuple[dict[str, str], bytes]]
 ) -> Iterator[tuple[bytes, dict[str, str]]]:  # fmt: skip
     """The bodies and headers of the answers to requests on one connection."""

@@ -189,9 +189,20 @@ def _stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
     return np.concatenate([filled(array, (len(array), *sizes)) for array in arrays])
 
 
-def text_of(item: Any) -> str:
-    """An item of an array of texts, which Triton and NumPy give as bytes or as str."""
-    return item.decode(errors="replace") if isinstance(item, bytes) else str(item)
+def text_of(item: Any, *, errors: str = "strict") -> str:
+    """An item of an array of texts, which Triton and NumPy give as bytes or as str; `errors` is as in `bytes.decode`.
+
+    Raises:
+        DataInvalid: it is bytes that are no text in UTF-8. Kept as text, they would be others when they are read again.
+    """
+    try:
+        return item.decode(errors=errors) if isinstance(item, bytes) else str(item)
+    except UnicodeDecodeError as error:
+        raise DataInvalid(
+            f"a tensor of BYTES has {len(item)} bytes that begin with {item[:12]!r} and are no text in UTF-8 "
+            f"({error.reason} at byte {error.start})",
+            do="Take files and other bytes as UINT8 with the shape [1, -1]: tensors of BYTES are texts.",
+        ) from error
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:

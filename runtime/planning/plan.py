@@ -1,6 +1,7 @@
 """A plan: each member's settings, what the whole is predicted to do with them, and what it costs."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,7 @@ from shiplift.runtime.records.precision import Variant
 from shiplift.runtime.records.serving import ServingConfig
 
 CONFIRMING = 20_000  # requests, other ones than those of the search
-MOST_INSTANCES = 64  # of a pipeline, as its spec allows
+MOST_INSTANCES = 64  # of a pipeline, and of its workers, as its spec allows
 _ROUNDS = 5
 _CLOSER = 0.99
 
@@ -49,10 +50,11 @@ class PlannedStep(Record):
 class Plan(Record):
     """The settings of a pipeline, and the latency predicted for requests other than those that they were found with.
 
-    `cores` and `memory_mb` are of the members' instances, and of the pipeline's own `instances` in BLS (0: an
-    ensemble, which has none). `worst_case_cores` is the cost if every member had as many instances as the busiest one
-    needs, with all conditions true and all loops at their longest. `waiting_share` and `other_share` are the parts of
-    the time that requests wait for one of the pipeline's instances, and spend outside of all steps.
+    `cores` and `memory_mb` are of the members' instances, of the `workers` that run its Python steps (0: it has none),
+    and of the pipeline's own `instances` in BLS (0: an ensemble, which has none). `worst_case_cores` is the cost if
+    every member had as many instances as the busiest one needs, with all conditions true and all loops at their
+    longest. `waiting_share` and `other_share` are the parts of the time that requests wait for one of the pipeline's
+    instances, and spend outside of all steps.
     """
 
     pipeline: str
@@ -64,6 +66,7 @@ class Plan(Record):
     cores: float
     memory_mb: float
     instances: int
+    workers: int = 0
     members: tuple[PlannedMember, ...]
     python: tuple[PlannedStep, ...] = ()
     waiting_share: float = 0.0
@@ -77,9 +80,10 @@ class Plan(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Confirmed:
-    """What was chosen, how many of the pipeline's instances that needs, and what other requests saw of it."""
+    """What was chosen, how many workers and instances of the pipeline that needs, and what other requests saw of it."""
 
     settings: dict[str, Settings]
+    workers: int
     instances: int
     scenario: Scenario
     outcome: Outcome
@@ -113,11 +117,12 @@ def _confirmed(problem: Problem) -> Confirmed:
         outcome = simulate(graph, scenario, profiles, settings)
         measured_ms = outcome.percentile_ms(99)
         if measured_ms <= problem.limit_ms:
-            instances = _instances(problem, scenario, settings) if graph.bls else 0
-            if instances:
-                outcome = simulate(graph, scenario, profiles, settings, instances=instances)
+            workers = _workers(problem, scenario, settings) if graph.steps_of(PYTHON) else 0
+            instances = _instances(problem, scenario, settings, workers) if graph.bls else 0
+            if instances or workers:
+                outcome = simulate(graph, scenario, profiles, settings, instances=instances, workers=workers)
             return Confirmed(
-                settings=settings, instances=instances, scenario=scenario, outcome=outcome,
+                settings=settings, workers=workers, instances=instances, scenario=scenario, outcome=outcome,
                 simulations=search.simulations,
             )  # fmt: skip
         search.tighten(max(0.7, _CLOSER * problem.limit_ms / measured_ms))
@@ -128,7 +133,23 @@ def _confirmed(problem: Problem) -> Confirmed:
     )
 
 
-def _instances(problem: Problem, scenario: Scenario, settings: dict[str, Settings]) -> int:
+def _workers(problem: Problem, scenario: Scenario, settings: dict[str, Settings]) -> int:
+    """The fewest workers for Python steps that hold the limit.
+
+    Raises:
+        NoPlan: as many as a pipeline may have are too few.
+    """
+
+    def p99_ms(workers: int) -> float:
+        return simulate(
+            problem.graph, scenario, problem.profiles, settings, workers=workers, limit_ms=problem.limit_ms
+        ).percentile_ms(99)
+
+    return _fewest(problem, p99_ms, f"with {MOST_INSTANCES} Python steps at once, the most that its `workers` may be",
+                   "make its Python steps faster, or do less in them")  # fmt: skip
+
+
+def _instances(problem: Problem, scenario: Scenario, settings: dict[str, Settings], workers: int) -> int:
     """The fewest instances of the pipeline that hold the limit.
 
     Raises:
@@ -137,15 +158,24 @@ def _instances(problem: Problem, scenario: Scenario, settings: dict[str, Setting
 
     def p99_ms(instances: int) -> float:
         return simulate(
-            problem.graph, scenario, problem.profiles, settings, instances=instances, limit_ms=problem.limit_ms
-        ).percentile_ms(99)
+            problem.graph, scenario, problem.profiles, settings, instances=instances, workers=workers,
+            limit_ms=problem.limit_ms,
+        ).percentile_ms(99)  # fmt: skip
 
+    most = f"with {MOST_INSTANCES} requests in the pipeline at once, the most that its `instances` may be"
+    return _fewest(problem, p99_ms, most, "make the graph static, so that it runs as an ensemble")
+
+
+def _fewest(problem: Problem, p99_ms: Callable[[int], float], most: str, advice: str) -> int:
+    """The smallest number that holds the limit, found by halving.
+
+    Raises:
+        NoPlan: the largest one does not.
+    """
     low, high = 0, MOST_INSTANCES
     if p99_ms(high) > problem.limit_ms:
         raise NoPlan(
-            f"the members hold {problem.what}, but not with {MOST_INSTANCES} requests in the pipeline at once, "
-            "the most that its `instances` may be",
-            do="Lower the rate or the limit, or make the graph static, so that it runs as an ensemble.",
+            f"the members hold {problem.what}, but not {most}", do=f"Lower the rate or raise the limit, or {advice}."
         )
     while high - low > 1:
         middle = (low + high) // 2
@@ -164,14 +194,14 @@ def _described(problem: Problem, confirmed: Confirmed, notes: tuple[str, ...]) -
     spent = critical / total_s
     waiting = float((outcome.latencies.sum() - critical.sum()) / total_s)
     worst = worst_case(problem, confirmed.settings)
-    instances_mb = confirmed.instances * profiles.pipeline_mb
+    own_mb = confirmed.instances * profiles.pipeline_mb + confirmed.workers * profiles.worker_mb
     return Plan(
         pipeline=problem.spec.name, rate_per_s=problem.arrivals.rate_per_s, cv=problem.arrivals.cv,
         limit_p99_ms=problem.p99_ms, p50_ms=outcome.percentile_ms(50) + request_ms,
         p99_ms=outcome.percentile_ms(99) + request_ms,
-        cores=sum(settings.cores for settings in confirmed.settings.values()),
-        memory_mb=sum(settings.memory_mb for settings in confirmed.settings.values()) + instances_mb,
-        instances=confirmed.instances,
+        cores=sum(settings.cores for settings in confirmed.settings.values()) + confirmed.workers,
+        memory_mb=sum(settings.memory_mb for settings in confirmed.settings.values()) + own_mb,
+        instances=confirmed.instances, workers=confirmed.workers,
         members=tuple(
             _member(name, settings, outcome, float(spent[graph.steps_of(name)].sum()))
             for name, settings in confirmed.settings.items()
@@ -179,13 +209,13 @@ def _described(problem: Problem, confirmed: Confirmed, notes: tuple[str, ...]) -
         python=tuple(
             PlannedStep(
                 name=graph.steps[at], latency_share=float(spent[at]),
-                busy_cores=float((outcome.done[at] - outcome.began[at]).sum() / outcome.ended_s),
+                busy_cores=outcome.python_s[at] / outcome.ended_s,
             )
             for at in graph.steps_of(PYTHON)
         ),
         waiting_share=waiting, other_share=max(0.0, 1 - float(spent.sum()) - waiting),
-        worst_case_cores=sum(settings.cores for settings in worst.values()),
-        worst_case_memory_mb=sum(settings.memory_mb for settings in worst.values()) + instances_mb,
+        worst_case_cores=sum(settings.cores for settings in worst.values()) + confirmed.workers,
+        worst_case_memory_mb=sum(settings.memory_mb for settings in worst.values()) + own_mb,
         simulations=confirmed.simulations, seed=problem.seed, notes=notes,
     )  # fmt: skip
 

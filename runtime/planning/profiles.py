@@ -82,7 +82,8 @@ class Profiles(Section):
     """Everything measured of a pipeline: members by the pipeline's names for them, and steps.
 
     `request_ms` is what an answer takes besides its steps: the network, the server's front. `step_ms` is what handing a
-    request to a member and back takes. In BLS, each of the pipeline's instances uses `pipeline_mb`.
+    request to a member and back takes. In BLS, each of the pipeline's instances uses `pipeline_mb`, and each of the
+    workers that run its Python `worker_mb`.
     """
 
     members: dict[str, tuple[Configuration, ...]] = Field(default_factory=dict)
@@ -90,6 +91,7 @@ class Profiles(Section):
     request_ms: NotNegative = 0.0
     step_ms: NotNegative = 0.0
     pipeline_mb: NotNegative = 0.0
+    worker_mb: NotNegative = 0.0
 
     def of(self, step: str) -> StepProfile:
         """A step's profile; without one it always runs, on one row."""

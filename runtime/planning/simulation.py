@@ -41,15 +41,16 @@ class Load:
 class Outcome:
     """What happened. Times are in s.
 
-    `latencies` are by request, without `request_ms`; `began` and `done` are by step and request. `ended_s` is when the
-    last request was answered. `given_up`: so many requests were late that the rest does not matter; the arrays are then
-    incomplete.
+    `latencies` are by request, without `request_ms`; `began` and `done` are by step and request. `loads` are by member,
+    and `python_s` is how long each step kept workers busy. `ended_s` is when the last request was answered. `given_up`:
+    so many requests were late that the rest does not matter; the arrays are then incomplete.
     """
 
     latencies: Floats
     began: Floats
     done: Floats
     loads: Mapping[str, Load]
+    python_s: tuple[float, ...]
     ended_s: float
     given_up: bool = False
 
@@ -65,14 +66,15 @@ def simulate(
     settings: Mapping[str, Settings],
     *,
     instances: int = 0,
+    workers: int = 0,
     limit_ms: float = math.inf,
 ) -> Outcome:
     """Serves a scenario with these settings; a member without any answers at once.
 
-    `instances` is how many requests a pipeline in BLS works on at once (0: any number). A 99th percentile above
-    `limit_ms` ends the simulation as soon as it is certain.
+    `instances` is how many requests a pipeline in BLS works on at once, and `workers` how many of all requests' Python
+    steps run at once (0: any number). A 99th percentile above `limit_ms` ends the simulation as soon as it is certain.
     """
-    simulation = _Simulation(graph, scenario, profiles, settings, instances if graph.bls else 0)
+    simulation = _Simulation(graph, scenario, profiles, settings, instances if graph.bls else 0, workers)
     return simulation.run(limit_ms / 1000)
 
 
@@ -111,8 +113,9 @@ class _Simulation:
     """The event loop; at one instant, what ends comes before what arrives."""
 
     def __init__(
-        self, graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int
-    ) -> None:
+        self, graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int,
+        workers: int,
+    ) -> None:  # fmt: skip
         count, steps = scenario.count, len(graph.steps)
         self._arrivals: list[float] = scenario.arrivals.tolist()
         self._needs = graph.needs
@@ -131,7 +134,6 @@ class _Simulation:
         self._missing = [[len(needs)] * count for needs in graph.needs]  # steps that each step still waits for
         self._left = [steps] * count  # steps that each request still waits for
         self._calls: dict[tuple[int, int], int] = {}  # of steps that have more than one
-        self._worker_free = [0.0] * count  # a request's Python steps run one at a time
         self._began = [[math.nan] * count for _ in range(steps)]
         self._done = [[math.nan] * count for _ in range(steps)]
         self._answered = [math.nan] * count
@@ -140,6 +142,10 @@ class _Simulation:
         self._instances = instances
         self._occupied = 0
         self._held: deque[int] = deque()
+        self._workers = workers
+        self._computing = 0
+        self._computed_s = [0.0] * steps
+        self._for_worker: deque[tuple[int, int]] = deque()  # steps and requests that wait for one
         self._late = 0
         self._limit_s = math.inf
 
@@ -169,6 +175,7 @@ class _Simulation:
                 name: Load(executions=station.executions, rows=station.rows, busy_s=station.busy_s)
                 for name, station in self._stations.items()
             },
+            python_s=tuple(self._computed_s),
             ended_s=now,
             given_up=given_up,
         )
@@ -196,11 +203,25 @@ class _Simulation:
         if rows and station:
             self._call(now, station, step, request, rows)
         elif rows and self._python[step]:
-            starts = max(now, self._worker_free[request])
-            ends = self._worker_free[request] = starts + self._python[step] * self._factors[step][request]
-            self._at(ends, self._finish, (step, request))
+            self._compute(now, step, request)
         else:
             self._finish(now, (step, request))
+
+    def _compute(self, now: float, step: int, request: int) -> None:
+        """Gives a Python step to a worker, or lets it wait for one."""
+        if self._workers and self._computing == self._workers:
+            self._for_worker.append((step, request))
+            return
+        took = self._python[step] * self._factors[step][request]
+        self._computing += 1
+        self._computed_s[step] += took
+        self._at(now + took, self._computed, (step, request))
+
+    def _computed(self, now: float, about: tuple[int, int]) -> None:
+        self._computing -= 1
+        if self._for_worker:
+            self._compute(now, *self._for_worker.popleft())
+        self._finish(now, about)
 
     def _finish(self, now: float, about: tuple[int, int]) -> None:
         step, request = about

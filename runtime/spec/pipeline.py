@@ -215,7 +215,8 @@ class PipelineSpec(Section):
     """The whole pipeline, as written in `pipeline.yaml`.
 
     A request is answered within `timeout_s` (30 where conditions, loops or Python need it), and a step within its own.
-    `instances` is how many requests a pipeline with conditions, loops or Python works on at once.
+    `instances` is how many requests a pipeline with conditions, loops or Python works on at once, and `workers` how
+    many of their Python steps run at once, each in a process of its own.
     """
 
     name: Name
@@ -226,6 +227,7 @@ class PipelineSpec(Section):
     admission: PythonAdmission = PythonAdmission()
     timeout_s: Timeout | None = None
     instances: int = Field(4, ge=1, le=64)
+    workers: int = Field(2, ge=1, le=64)
 
     @model_validator(mode="after")
     def _free_names(self) -> Self:

@@ -15,7 +15,12 @@ def text_difference(left: NDArray[Any], right: NDArray[Any]) -> float:
     if left.size != right.size:
         return math.inf
     pairs = zip(left.reshape(-1), right.reshape(-1), strict=True)
-    return max((_difference(text_of(a), text_of(b)) for a, b in pairs), default=0.0)
+    return max((_difference(_lossless(a), _lossless(b)) for a, b in pairs), default=0.0)
+
+
+def _lossless(item: Any) -> str:
+    """A server may answer with any bytes; different ones are different texts."""
+    return text_of(item, errors="surrogateescape")
 
 
 def _difference(left: str, right: str) -> float:

@@ -15,7 +15,7 @@ from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.signature import BUNDLE_TYPE, outputs_of
 from shiplift.runtime.composition.types import rows_of
 from shiplift.runtime.records.serving import Package
-from shiplift.runtime.serving.bundles.names import member_name, witness_name
+from shiplift.runtime.serving.bundles.names import member_name, pool_name, witness_name
 from shiplift.runtime.serving.triton.config import datatype_value
 from shiplift.runtime.spec.pipeline import (
     BUNDLE,
@@ -23,7 +23,6 @@ from shiplift.runtime.spec.pipeline import (
     Condition,
     Constant,
     PipelineSpec,
-    Step,
     TensorType,
 )
 
@@ -73,6 +72,23 @@ def bls(spec: PipelineSpec, version: int = VERSION) -> pb.ModelConfig:
     return config
 
 
+def pool(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
+    """The model that runs the author's Python: each instance is one worker, and Triton's queue gives it its calls."""
+    config = pb.ModelConfig(name=pool_name(spec.name, checked.digest), backend="python")
+    for name, datatype, dim in (("call", "UINT8", -1), ("limits", "FP64", 2)):
+        config.input.add(name=name, data_type=datatype_value(datatype), dims=[dim])
+    config.output.add(name="answer", data_type=datatype_value("UINT8"), dims=[-1])
+    config.instance_group.add(count=spec.workers, kind=pb.ModelInstanceGroup.KIND_CPU)
+    config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
+    return config
+
+
+def pooled(spec: PipelineSpec) -> dict[str, Any]:
+    """What `backends/pipelines/pipeline_pool.py` runs, as JSON: files and functions, and the MiB of each worker."""
+    functions = sorted({(step.python, step.called) for step in spec.steps.values() if step.python})
+    return {"functions": functions, "memory_mb": spec.admission.memory_mb}
+
+
 def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
     """What `backends/pipelines/pipeline_model.py` does for a request, as JSON."""
     packages = {member.name: member.package for member in checked.members}
@@ -80,12 +96,9 @@ def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
         "pipeline": spec.name,
         "bundle": checked.digest,
         "timeout_s": spec.timeout_s or REQUEST_TIMEOUT_S,
-        "python_memory_mb": spec.admission.memory_mb,
         "inputs": list(spec.inputs),
         "outputs": {name: _type(kind) for name, kind in spec.outputs.items()},
-        "steps": [
-            _planned(name, spec.steps[name], packages.get(spec.steps[name].member), checked) for name in checked.order
-        ],
+        "steps": [_planned(name, spec, packages.get(spec.steps[name].member), checked) for name in checked.order],
     }
 
 
@@ -111,12 +124,18 @@ def _smallest(spec: PipelineSpec) -> tuple[str, TensorType]:
     return min(spec.inputs.items(), key=lambda item: math.prod(_ANY if dim == -1 else dim for dim in item[1].shape))
 
 
-def _planned(name: str, step: Step, package: Package | None, checked: CheckedPipeline) -> dict[str, Any]:
+def _planned(name: str, spec: PipelineSpec, package: Package | None, checked: CheckedPipeline) -> dict[str, Any]:
+    step = spec.steps[name]
     gives = {key: output if isinstance(output, str) else key for key, output in step.outputs.items()}
     runs = (
         {"model": member_name(package, checked.digest), "version": package.version, "rows": rows_of(package)}
         if package
-        else {"python": step.python, "function": step.called}
+        else {
+            "python": step.python,
+            "function": step.called,
+            "pool": pool_name(spec.name, checked.digest),
+            "version": VERSION,
+        }
     )
     return {
         "name": name,

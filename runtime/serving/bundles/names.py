@@ -22,3 +22,8 @@ def members_by_name(checked: CheckedPipeline) -> dict[str, Package]:
 def witness_name(pipeline: str, digest: str) -> str:
     """The name of the small model that says which bundle answered, where the graph itself can't."""
     return f"{serving_name(pipeline)}-bundle--{digest}"
+
+
+def pool_name(pipeline: str, digest: str) -> str:
+    """The name of the model whose instances run the author's Python."""
+    return f"{serving_name(pipeline)}-python--{digest}"

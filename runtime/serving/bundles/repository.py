@@ -20,9 +20,12 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 
 _BACKENDS = Path(__file__).parent.parent / "triton" / "backends" / "pipelines"
 PIPELINE_MODEL = _BACKENDS / "pipeline_model.py"
+PIPELINE_POOL = _BACKENDS / "pipeline_pool.py"
 PIPELINE_WORKER = _BACKENDS / "pipeline_worker.py"
+PIPELINE_MESSAGES = _BACKENDS / "pipeline_messages.py"
 WITNESS_MODEL = _BACKENDS / "witness_model.py"
 PLAN = "pipeline.json"
+_POOL = "pool.json"
 _PYTHON = "python"  # the folder of the author's files, beside the plan
 
 
@@ -68,15 +71,32 @@ def _write_graph(
         shutil.copyfile(WITNESS_MODEL, _write(repository, witness, graph.VERSION) / "model.py")
         (_write(repository, graph.ensemble(spec, checked, version), version) / PLAN).write_text(plan)
         return {witness.name: "says which bundle answers", name: "the pipeline, as an ensemble"}
+    models = _write_pool(repository, spec, checked, sources) if any(step.python for step in spec.steps.values()) else {}
     folder = _write(repository, graph.bls(spec, version), version)
-    shutil.copyfile(PIPELINE_MODEL, folder / "model.py")
-    shutil.copyfile(PIPELINE_WORKER, folder / PIPELINE_WORKER.name)
+    _copy(folder, PIPELINE_MODEL, PIPELINE_MESSAGES)
     (folder / PLAN).write_text(plan)
+    return models | {name: "the pipeline, in BLS"}
+
+
+def _write_pool(
+    repository: Path, spec: PipelineSpec, checked: CheckedPipeline, sources: Mapping[str, bytes]
+) -> dict[str, str]:
+    config = graph.pool(spec, checked)
+    folder = _write(repository, config, graph.VERSION)
+    _copy(folder, PIPELINE_POOL, PIPELINE_MESSAGES, PIPELINE_WORKER)
+    (folder / _POOL).write_text(json.dumps(graph.pooled(spec), indent=1, sort_keys=True) + "\n")
     for path, source in sources.items():
         file = folder / _PYTHON / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(source)
-    return {name: "the pipeline, in BLS"}
+    return {config.name: f"runs its Python, {spec.workers} at once"}
+
+
+def _copy(folder: Path, model: Path, *beside: Path) -> None:
+    """Copies a backend's `model.py` and what it imports into a version's folder."""
+    shutil.copyfile(model, folder / "model.py")
+    for file in beside:
+        shutil.copyfile(file, folder / file.name)
 
 
 def _write(repository: Path, config: pb.ModelConfig, version: int) -> Path:

@@ -163,6 +163,7 @@ def _lines(made: Plan) -> list[str]:
         f"instances: {made.instances} of the pipeline itself (`instances` in its file), "
         f"for which requests wait {made.waiting_share:.0%} of their time"
     )
+    workers = f"workers: {made.workers} for its Python steps (`workers` in its file)"
     predicted = (
         f"predicted at {made.rate_per_s:.4g}/s, CV {made.cv:.3g}: p50 {made.p50_ms:.4g} ms, p99 {made.p99_ms:.4g} ms "
         f"(limit {made.limit_p99_ms:g} ms)"
@@ -174,6 +175,7 @@ def _lines(made: Plan) -> list[str]:
     return [
         predicted,
         *([instances] if made.instances else []),
+        *([workers] if made.workers else []),
         cost,
         *(f"note: {note}" for note in made.notes),
     ]

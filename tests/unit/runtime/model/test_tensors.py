@@ -207,3 +207,16 @@ def test_only_optional_inputs_may_be_missing_from_a_reference() -> None:
     assert inputs_in({"input/x": ones, "input/option": twos}, both) == {"x": ones, "option": twos}
     with pytest.raises(KeyError):
         inputs_in({"input/option": twos}, both)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xd8\xff\xe0JFIF", b"caf\xe9", b"cut \xe2\x82"])
+def test_bytes_that_are_no_text_are_refused_and_never_altered(content: bytes) -> None:
+    array = np.array([content], dtype=object)
+    for keep in (
+        lambda: dump_npz({"input/file": array}),
+        lambda: as_input(array, TensorSpec(name="file", datatype="BYTES", shape=(-1,))),
+    ):
+        with pytest.raises(DataInvalid, match=r"no text in UTF-8 .* at byte \d") as refused:
+            keep()
+        assert "UINT8 with the shape [1, -1]" in refused.value.do
+    assert dump_npz({"input/file": np.array(["café".encode()], dtype=object)})

@@ -68,15 +68,17 @@ class Member:
 
 
 class Pipeline:
-    """A pipeline with its members, and as many instances as it may work on requests at once."""
+    """A pipeline with its members, as many instances as it may work on requests at once, and its workers."""
 
     def __init__(
-        self, graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int
-    ) -> None:
+        self, graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int,
+        workers: int,
+    ) -> None:  # fmt: skip
         self.env = simpy.Environment()
         self.graph, self.scenario, self.profiles = graph, scenario, profiles
         self.members = {name: Member(self.env, each) for name, each in settings.items()}
         self.instances = simpy.Resource(self.env, capacity=instances or scenario.count)
+        self.workers = simpy.Resource(self.env, capacity=workers or scenario.count * len(graph.steps))
         self.took = np.full(scenario.count, math.nan)
 
     def factor(self, step: int, request: int) -> float:
@@ -88,17 +90,17 @@ class Pipeline:
         yield self.env.timeout(float(self.scenario.arrivals[request]))
         with self.instances.request() as turn:
             yield turn
-            done, worker = [self.env.event() for _ in self.graph.steps], simpy.Resource(self.env, capacity=1)
+            done = [self.env.event() for _ in self.graph.steps]
             for step in range(len(self.graph.steps)):
-                self.env.process(self.step(step, request, done, worker))
+                self.env.process(self.step(step, request, done))
             yield self.env.all_of(done)
         self.took[request] = self.env.now - float(self.scenario.arrivals[request])
 
-    def step(self, step: int, request: int, done: list[simpy.Event], worker: simpy.Resource) -> Steps:
+    def step(self, step: int, request: int, done: list[simpy.Event]) -> Steps:
         yield self.env.all_of([done[need] for need in self.graph.needs[step]])
         if rows := int(self.scenario.rows[step][request]):
             factor, member = self.factor(step, request), self.graph.members[step]
-            yield from self.ask(member, rows, factor) if member else self.call(step, factor, worker)
+            yield from self.ask(member, rows, factor) if member else self.call(step, factor)
         done[step].succeed()
 
     def ask(self, name: str, rows: int, factor: float) -> Steps:
@@ -110,17 +112,18 @@ class Pipeline:
         if self.profiles.step_ms:
             yield self.env.timeout(self.profiles.step_ms / 1000)
 
-    def call(self, step: int, factor: float, worker: simpy.Resource) -> Steps:
-        with worker.request() as turn:
+    def call(self, step: int, factor: float) -> Steps:
+        with self.workers.request() as turn:
             yield turn
             yield self.env.timeout((self.profiles.of(self.graph.steps[step]).ms or 0) / 1000 * factor)
 
 
 def latencies(
-    graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int = 0
-) -> Any:
+    graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int = 0,
+    workers: int = 0,
+) -> Any:  # fmt: skip
     """The latency of each request in s."""
-    pipeline = Pipeline(graph, scenario, profiles, settings, instances)
+    pipeline = Pipeline(graph, scenario, profiles, settings, instances, workers)
     for request in range(scenario.count):
         pipeline.env.process(pipeline.request(request))
     pipeline.env.run()

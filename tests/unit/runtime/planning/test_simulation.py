@@ -22,9 +22,9 @@ def test_every_request_takes_as_long_as_in_simpy(name: str, max_batch: int) -> N
         member: settings(instances=1 + at % 2, max_batch=1 if at else max_batch, queue_delay_us=2000 * at)
         for at, member in enumerate(graph.used)
     }
-    for instances in (0, 3):
-        ours = simulate(graph, scenario, profiles, served, instances=instances)
-        reference = latencies(graph, scenario, profiles, served, instances if graph.bls else 0)
+    for instances, workers in ((0, 0), (3, 0), (0, 1), (3, 2)):
+        ours = simulate(graph, scenario, profiles, served, instances=instances, workers=workers)
+        reference = latencies(graph, scenario, profiles, served, instances if graph.bls else 0, workers)
         np.testing.assert_allclose(ours.latencies, reference, rtol=1e-9, atol=1e-9)
 
 
@@ -141,6 +141,16 @@ def test_the_pipeline_s_instances_hold_requests_back() -> None:
         simulate(graph, scenario, profiles, served, instances=instances).latencies.mean() for instances in (0, 3, 2)
     )
     assert free < tight < tightest
+
+
+def test_the_workers_hold_python_steps_back() -> None:
+    graph, scenario, profiles = drawn("loop", rate=200, count=1000)
+    served = {member: settings(instances=4) for member in graph.used}
+    outcomes = [simulate(graph, scenario, profiles, served, workers=workers) for workers in (0, 2, 1)]
+    free, tight, tightest = (outcome.latencies.mean() for outcome in outcomes)
+    assert free <= tight < tightest
+    busy = [sum(outcome.python_s) for outcome in outcomes]
+    assert busy == pytest.approx([busy[0]] * 3)
 
 
 def test_it_is_given_up_as_soon_as_too_many_are_late() -> None:

@@ -1,9 +1,9 @@
 """Runs a pipeline of models inside Triton's Python backend (BLS), as `pipeline.json` beside it says.
 
-Steps start as soon as their tensors are there. Members are called from threads, and answer from wherever they run;
-the author's Python runs in a process of its own (`pipeline_worker.py`). Every wait has a deadline: a member that does
-not answer in time is left alone, until the limit of its own execution ends it, and a Python function is killed. It is
-copied into bundles as `model.py`, so it can't import anything from Shiplift.
+Steps start as soon as their tensors are there. Members are called from threads, and answer from wherever they run; so
+do the workers that run the author's Python (`pipeline_pool.py`). Every wait has a deadline: a member that does not
+answer in time is left alone, until the limit of its own execution ends it, and a worker is killed. It is copied into
+bundles as `model.py`, so it can't import anything from Shiplift.
 """
 
 import functools
@@ -11,20 +11,18 @@ import json
 import math
 import os
 import queue
-import shutil
-import subprocess
 import sys
 import time
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep) if path]
 
 import numpy as np
-import pipeline_worker as wire
+import pipeline_messages as messages
 import triton_python_backend_utils as pb_utils
 
 THREADS = 32  # calls of members at once
-START_S = 60  # for the author's modules to be imported
 BUNDLE = "bundle"
 
 
@@ -39,13 +37,9 @@ class TritonPythonModel:
             self.plan = json.load(file)
         self.bundle = pb_utils.Tensor(BUNDLE, np.array([self.plan["bundle"].encode()], dtype=object))
         self.threads = ThreadPoolExecutor(THREADS)
-        functions = [(step["python"], step["function"]) for step in self.plan["steps"] if "python" in step]
-        self.worker = Worker(folder, functions, self.plan["python_memory_mb"]) if functions else None
         self.needed = {}
 
     def finalize(self):
-        if self.worker:
-            self.worker.stop()
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     def execute(self, requests):
@@ -106,8 +100,7 @@ class Run:
         self.model, self.values, self.pending = model, values, list(steps)
         self.under_way = {}  # by name: the step, its calls in the order of the rows, and when it must have ended
         self.left = {}  # how many calls of each have not ended
-        self.given_up = set()  # the names of those that nobody waits for any more
-        self.told = queue.SimpleQueue()  # the names of steps of which a call has ended, and the call; None: has begun
+        self.told = queue.SimpleQueue()  # the names of steps of which a call has ended, and the call
         self.deadline = time.monotonic() + model.plan["timeout_s"]
 
     def finish(self):
@@ -120,8 +113,8 @@ class Run:
             while self._start() or self.under_way:
                 self._wait()
         finally:
-            for step, calls, _ in self.under_way.values():
-                self._abandon(step, calls)
+            for _, calls, _ in self.under_way.values():
+                abandon(calls)
 
     def _start(self):
         """Starts what can start; steps that don't run may let others start. Returns whether any is left."""
@@ -144,29 +137,23 @@ class Run:
             self.values |= no_rows(step)
             return
         name = step["name"]
-        self.under_way[name] = step, calls, self.deadline if "python" in step else self._end(step)
+        self.under_way[name] = step, calls, self._end(step)
         self.left[name] = len(calls)
         for call in calls:
             call.add_done_callback(functools.partial(self._note, name))
 
     def _end(self, step):
-        """When a step that begins now must have ended."""
-        return min(self.deadline, time.monotonic() + (step["timeout_s"] or math.inf))
+        """When a step that begins now must have ended. Its worker ends Python, whose time begins when one is free."""
+        limit_s = math.inf if "python" in step else step["timeout_s"] or math.inf
+        return min(self.deadline, time.monotonic() + limit_s)
 
-    def _note(self, name, call=None):
+    def _note(self, name, call):
         self.told.put((name, call))
-
-    def _turn(self, name):
-        """A Python step can begin now, unless its time was up before."""
-        if name in self.given_up:
-            raise Failed("nobody waits for it any more")
-        self._note(name)
 
     def _calls(self, step):
         inputs = {key: self.values[tensor] for key, tensor in step["inputs"].items()}
-        if "python" in step:  # its time begins when its process is there and free
-            begun = functools.partial(self._turn, step["name"])
-            return [self.model.worker.call((step["python"], step["function"]), inputs, begun)]
+        if "python" in step:
+            return [self.model.threads.submit(run_python, step, inputs, self.deadline)]
         return [self.model.threads.submit(ask, step, rows) for rows in parts(step, inputs)]
 
     def _wait(self):
@@ -178,10 +165,6 @@ class Run:
             self._expire()
             return
         if name not in self.under_way:  # it has failed already
-            return
-        if call is None:
-            step, calls, _ = self.under_way[name]
-            self.under_way[name] = step, calls, self._end(step)
             return
         self.left[name] -= 1
         if call.exception():
@@ -205,14 +188,8 @@ class Run:
 
     def _stop(self, name, error):
         step, calls, _ = self.under_way.pop(name)
-        self._abandon(step, calls)
+        abandon(calls)
         self._failed(step, error)
-
-    def _abandon(self, step, calls):
-        self.given_up.add(step["name"])
-        left = [call for call in calls if not call.cancel() and not call.done()]
-        if left and "python" in step:
-            self.model.worker.stop()
 
     def _failed(self, step, error):
         if step["on_error"] == "fail":
@@ -227,6 +204,12 @@ class Run:
         """The tensors of a step that does not run: those that stand in for them, or no rows."""
         stand_ins = {tensor: self.values[other] for tensor, other in step["otherwise"].items()}
         self.values |= no_rows(step) | stand_ins
+
+
+def abandon(calls):
+    """Lets the calls that have not begun never begin; the others end by themselves, at their limits."""
+    for call in calls:
+        call.cancel()
 
 
 # --- members -----------------------------------------------------------------------------------------------
@@ -259,18 +242,24 @@ def parts(step, inputs):
 
 def ask(step, inputs):
     """A member's answer to one request."""
-    request = pb_utils.InferenceRequest(
-        model_name=step["model"],
-        model_version=step["version"],
-        requested_output_names=list(step["outputs"]),
-        inputs=[pb_utils.Tensor(key, np.ascontiguousarray(array)) for key, array in inputs.items()],
-    )
-    response = request.exec()
-    if response.has_error():
-        raise Failed(response.error().message())
+    tensors = {key: np.ascontiguousarray(array) for key, array in inputs.items()}
+    response = executed(step["model"], step["version"], tensors, list(step["outputs"]))
     return {
         tensor: pb_utils.get_output_tensor_by_name(response, key).as_numpy() for key, tensor in step["outputs"].items()
     }
+
+
+def executed(model, version, tensors, outputs):
+    """The response of another model of this server."""
+    response = pb_utils.InferenceRequest(
+        model_name=model,
+        model_version=version,
+        requested_output_names=outputs,
+        inputs=[pb_utils.Tensor(key, array) for key, array in tensors.items()],
+    ).exec()
+    if response.has_error():
+        raise Failed(response.error().message())
+    return response
 
 
 def joined(step, answers):
@@ -290,7 +279,7 @@ def returned(step, answer):
     if answer.keys() != step["types"].keys():
         raise Failed(f"it returned {sorted(answer)}, the pipeline says {sorted(step['types'])}")
     for tensor, kind in step["types"].items():
-        actual = wire.datatype(answer[tensor])
+        actual = messages.datatype(answer[tensor])
         if actual != kind["datatype"] or not fits(answer[tensor].shape, kind["shape"]):
             shape = list(answer[tensor].shape)
             raise Failed(
@@ -339,68 +328,31 @@ def numpy_type(datatype):
 # --- the author's Python -----------------------------------------------------------------------------------
 
 
-class Worker:
-    """The process that runs the author's functions, one at a time; it is started again after it was killed."""
-
-    def __init__(self, folder, functions, memory_mb):
-        self._folder, self._functions, self._memory_mb = folder, functions, memory_mb
-        self._thread = ThreadPoolExecutor(1)
-        self._process = None
-        self._thread.submit(self._ensure).result()
-
-    def call(self, function, inputs, begun):
-        """A future of what a function returns; `begun` is called when its turn has come."""
-        return self._thread.submit(self._call, self._functions.index(function), inputs, begun)
-
-    def stop(self):
-        """Kills the process, whatever it does; the call it is at fails."""
-        if process := self._process:
-            process.kill()
-
-    def _call(self, at, inputs, begun):
-        process = self._ensure()
-        begun()
-        try:
-            wire.send(process.stdin, {"function": at}, inputs)
-            header, arrays = wire.receive(process.stdout)
-        except Exception as error:  # a header of its own making, too: what an author's process says is not believed
-            process.kill()
-            code = process.wait()
-            self._thread.submit(self._ensure)  # for the next one
-            raise Failed(f"its process ended with {code} ({type(error).__name__})") from error
-        if "error" in header:
-            raise Failed(str(header["error"])[:1000])
-        return arrays
-
-    def _ensure(self):
-        if self._process is None or self._process.poll() is not None:
-            self._process = self._started()
-        return self._process
-
-    def _started(self):
-        command = [python(), os.path.join(self._folder, "pipeline_worker.py"), os.path.join(self._folder, "python")]
-        process = subprocess.Popen(
-            [*command, str(self._memory_mb), json.dumps(self._functions)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=-1,
-        )
-        watched = ThreadPoolExecutor(1).submit(wire.receive, process.stdout)
-        try:
-            header, _ = watched.result(timeout=START_S)
-        except Exception as error:
-            process.kill()
-            raise Failed(
-                f"the Python steps can't be loaded within {START_S} s: {type(error).__name__} {error}"
-            ) from error
-        if "error" in header:
-            process.kill()
-            raise pb_utils.TritonModelException(f"the Python steps can't be loaded: {str(header['error'])[:1000]}")
-        return process
+def run_python(step, inputs, deadline):
+    """What a Python function returns, by tensor. Large tensors go to its worker, and come back, in shared memory."""
+    shared = os.path.join(messages.SHARED_MEMORY, f"shiplift-{uuid.uuid4().hex}")
+    header = {"function": f"{step['python']}:{step['function']}", "answer": f"{shared}.answer"}
+    try:
+        call = messages.packed(header, inputs)
+        if messages.size(call) > messages.INLINE_BYTES:
+            messages.write_shared(shared, call)
+            call = messages.packed({"shared": shared}, {})
+        header, arrays = messages.unpacked(asked(step, call, deadline))
+        if "shared" in header:
+            header, arrays = messages.unpacked(messages.read_shared(f"{shared}.answer"))
+    except (OSError, messages.Broken) as error:
+        raise Failed(f"its tensors can't be handed over: {error}") from error
+    finally:
+        messages.remove(shared)
+        messages.remove(f"{shared}.answer")
+    if "error" in header:
+        raise Failed(str(header["error"])[:1000])
+    return arrays
 
 
-def python():
-    """The interpreter of the server's environment, whose packages the author's code may import."""
-    site = os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep)[0]
-    own = os.path.normpath(os.path.join(site, "..", "..", "..", "bin", "python"))
-    return own if site and os.path.exists(own) else shutil.which("python3") or sys.executable
+def asked(step, call, deadline):
+    """A worker's answer to a call, as a message."""
+    limits = np.array([step["timeout_s"] or math.inf, deadline], np.float64)
+    tensors = {"call": np.frombuffer(b"".join(call), np.uint8), "limits": limits}
+    response = executed(step["pool"], step["version"], tensors, ["answer"])
+    return pb_utils.get_output_tensor_by_name(response, "answer").as_numpy()

@@ -1,12 +1,11 @@
 """The process that runs an author's Python: what travels to it and back, and what it does with functions that fail."""
 
 import importlib.util
-import io
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
-from shiplift.runtime.serving.bundles.repository import PIPELINE_WORKER
+from shiplift.runtime.serving.bundles.repository import PIPELINE_MESSAGES, PIPELINE_WORKER
 
 
-def _worker() -> Any:
-    spec = importlib.util.spec_from_file_location("pipeline_worker", PIPELINE_WORKER)
+def _messages() -> Any:
+    spec = importlib.util.spec_from_file_location("pipeline_messages", PIPELINE_MESSAGES)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -28,42 +27,74 @@ def _worker() -> Any:
     return module
 
 
-wire = _worker()
+messages = _messages()
 NUMBERS = st.sampled_from(["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"])
 SHAPES = st_numpy.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=4)
 ARRAYS = NUMBERS.flatmap(lambda kind: st_numpy.arrays(np.dtype(kind), SHAPES))
 TEXTS = st_numpy.arrays(np.dtype(object), SHAPES, elements=st.binary(max_size=9))
+NAMED = st.dictionaries(st.text(max_size=5), ARRAYS | TEXTS, max_size=3)
 
 
-@settings(deadline=None)
-@given(st.dictionaries(st.text(max_size=5), ARRAYS | TEXTS, max_size=3))
-def test_what_is_sent_is_received(arrays: dict[str, Any]) -> None:
-    stream = io.BytesIO()
-    wire.send(stream, {"function": 3}, arrays)
-    header, received = wire.receive(io.BytesIO(stream.getvalue()))
-    assert header == {"function": 3}
-    assert received.keys() == arrays.keys()
-    for name, array in arrays.items():
+def _equal(received: dict[str, Any], sent: dict[str, Any]) -> None:
+    assert received.keys() == sent.keys()
+    for name, array in sent.items():
         assert (received[name].dtype, received[name].shape) == (array.dtype, array.shape)
         np.testing.assert_array_equal(received[name], array)
 
 
 @settings(deadline=None)
-@given(st.dictionaries(st.text(max_size=5), ARRAYS | TEXTS, min_size=1, max_size=3), st.data())
-def test_a_message_that_is_cut_off_is_an_end(arrays: dict[str, Any], data: st.DataObject) -> None:
-    stream = io.BytesIO()
-    wire.send(stream, {}, arrays)
-    whole = stream.getvalue()
-    with pytest.raises(wire.Ended):
-        wire.receive(io.BytesIO(whole[: data.draw(st.integers(0, len(whole) - 1))]))
+@given(NAMED)
+def test_what_is_packed_is_unpacked(arrays: dict[str, Any]) -> None:
+    message = b"".join(messages.packed({"function": "a.py:run"}, arrays))
+    header, received = messages.unpacked(bytearray(message))
+    assert header == {"function": "a.py:run"}
+    _equal(received, arrays)
+    for array in received.values():
+        assert array.flags.writeable
 
 
-def test_a_message_that_claims_too_much_is_not_read() -> None:
-    header = json.dumps(
-        {"tensors": [{"name": "x", "datatype": "UINT8", "shape": [1 << 40], "bytes": 1 << 40}]}
-    ).encode()
-    with pytest.raises(wire.Ended, match="the limit is"):
-        wire.receive(io.BytesIO(len(header).to_bytes(4, "little") + header))
+@settings(deadline=None)
+@given(NAMED, st.data())
+def test_a_message_that_is_cut_off_is_broken(arrays: dict[str, Any], data: st.DataObject) -> None:
+    arrays = {"first": np.arange(3, dtype=np.int64), **arrays, "last": np.full(64, 7, np.uint8)}
+    whole = b"".join(messages.packed({}, arrays))
+    with pytest.raises(messages.Broken):
+        messages.unpacked(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+@settings(deadline=None)
+@given(NAMED, st.data())
+def test_a_message_of_wrong_bytes_is_broken_or_understood(arrays: dict[str, Any], data: st.DataObject) -> None:
+    whole = bytearray(b"".join(messages.packed({}, arrays)))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(messages.Broken):
+        messages.unpacked(whole)
+
+
+def test_a_tensor_outside_of_its_message_is_not_read() -> None:
+    tensor = {"name": "x", "datatype": "UINT8", "shape": [4], "at": -8, "bytes": 4}
+    for change in ({"at": -8}, {"at": 1 << 40}, {"at": 0, "bytes": 1 << 40}, {"bytes": -1, "at": 0}):
+        header = json.dumps({"tensors": [tensor | change]}).encode()
+        with pytest.raises(messages.Broken, match="outside of its message"):
+            messages.unpacked(len(header).to_bytes(4, "little") + header + bytes(64))
+
+
+def test_a_large_message_lies_in_shared_memory_and_is_written_once(tmp_path: Path) -> None:
+    arrays = {
+        "image": np.arange(720 * 1280 * 3, dtype=np.uint8).reshape(720, 1280, 3),
+        "text": np.array([b"x"], object),
+    }
+    file = str(tmp_path / "shared")
+    messages.write_shared(file, messages.packed({}, arrays))
+    with pytest.raises(FileExistsError):
+        messages.write_shared(file, messages.packed({}, arrays))
+    _equal(messages.unpacked(messages.read_shared(file))[1], arrays)
+    _, mapped = messages.unpacked(messages.map_shared(file))
+    messages.remove(file)
+    mapped["image"][:] = 0  # what an author changes is the worker's alone
+    assert not mapped["image"].any()
+    messages.remove(file)
 
 
 @contextmanager
@@ -79,6 +110,18 @@ def started(folder: Path, source: str, *functions: str) -> Iterator[Any]:
             process.kill()
 
 
+def received(process: Any) -> Any:
+    """The next message of a process."""
+    prefix = process.stdout.read(messages.PREFIX_BYTES)
+    return messages.unpacked(process.stdout.read(messages.length(prefix)))
+
+
+def asked(process: Any, function: str, **arrays: Any) -> Any:
+    """What a process answers to a call."""
+    messages.send(process.stdin, messages.packed({"function": f"a.py:{function}", "answer": "/no/file"}, arrays))
+    return received(process)
+
+
 def test_functions_are_called_one_after_another_whatever_they_print_or_raise(tmp_path: Path) -> None:
     (tmp_path / "beside.py").write_text("TWO = 2\n")
     source = """
@@ -92,15 +135,12 @@ def dates(x):
     return {"y": x.astype("M8[s]")}
 """
     with started(tmp_path, source, "double", "wrong", "dates") as process:
-        assert wire.receive(process.stdout) == ({}, {})
+        assert received(process) == ({}, {})
         for _ in range(2):
-            wire.send(process.stdin, {"function": 0}, {"x": np.arange(3)})
-            header, arrays = wire.receive(process.stdout)
+            header, arrays = asked(process, "double", x=np.arange(3))
             assert (header, arrays["y"].tolist()) == ({}, [0, 2, 4])
-            wire.send(process.stdin, {"function": 1}, {"x": np.arange(3)})
-            assert wire.receive(process.stdout) == ({"error": "KeyError: (3,)"}, {})
-            wire.send(process.stdin, {"function": 2}, {"x": np.arange(3)})
-            header, _ = wire.receive(process.stdout)
+            assert asked(process, "wrong", x=np.arange(3)) == ({"error": "KeyError: (3,)"}, {})
+            header, _ = asked(process, "dates", x=np.arange(3))
             assert "'y' is an array of datetime64[s], which is no type of a tensor" in header["error"]
         process.stdin.close()
         assert process.wait(timeout=30) == 0
@@ -112,7 +152,7 @@ def dates(x):
 )
 def test_what_can_t_be_loaded_is_told_and_ends(tmp_path: Path, source: str, error: str) -> None:
     with started(tmp_path, source, "run") as process:
-        header, _ = wire.receive(process.stdout)
+        header, _ = received(process)
         assert error in header["error"]
         assert process.wait(timeout=30) == 0
 
@@ -120,7 +160,32 @@ def test_what_can_t_be_loaded_is_told_and_ends(tmp_path: Path, source: str, erro
 def test_a_function_allocates_no_more_than_it_may(tmp_path: Path) -> None:
     source = "def run(x):\n    kept = [bytes(1 << 20) for _ in range(2000)]\n    return {'y': x}\n"
     with started(tmp_path, source, "run") as process:
-        wire.receive(process.stdout)
-        wire.send(process.stdin, {"function": 0}, {"x": np.arange(3)})
-        header, _ = wire.receive(process.stdout)
+        received(process)
+        header, _ = asked(process, "run", x=np.arange(3))
         assert header["error"].startswith("MemoryError")
+
+
+def test_inputs_that_are_kept_count_as_what_a_function_allocated(tmp_path: Path) -> None:
+    source = "kept = []\ndef run(x):\n    kept.append(x)\n    return {'y': x[:1]}\n"
+    file, image = str(tmp_path / "call"), np.zeros(100 << 20, np.uint8)
+    messages.write_shared(file, messages.packed({"function": "a.py:run", "answer": "/no/file"}, {"x": image}))
+    with started(tmp_path, source, "run") as process:
+        received(process)
+        outcomes = []
+        for _ in range(12):
+            messages.send(process.stdin, messages.packed({"shared": file}, {}))
+            outcomes.append(received(process)[0])
+    assert outcomes[0] == {}
+    assert "Cannot allocate memory" in outcomes[-1]["error"]
+
+
+def test_a_large_answer_lies_in_the_file_that_the_call_names(tmp_path: Path) -> None:
+    file = tmp_path / "answer"
+    with started(
+        tmp_path, "def run(x):\n    import numpy\n    return {'y': numpy.arange(1 << 16)}\n", "run"
+    ) as process:
+        received(process)
+        call = messages.packed({"function": "a.py:run", "answer": str(file)}, {"x": np.arange(3)})
+        messages.send(process.stdin, call)
+        assert received(process) == ({"shared": True}, {})
+        _equal(messages.unpacked(messages.read_shared(str(file)))[1], {"y": np.arange(1 << 16)})

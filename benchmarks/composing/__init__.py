@@ -1,0 +1,1 @@
+"""What `make bench-pipeline` serves in three ways."""

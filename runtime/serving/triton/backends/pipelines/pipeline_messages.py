@@ -1,0 +1,179 @@
+"""How tensors travel between a pipeline and the processes that run its author's Python.
+
+A message is a JSON header with its length before it, then the bytes of the tensors. A small one travels through Triton
+and a pipe. A large one lies in a file in shared memory, and only its path travels. It is copied into bundles, so it
+can't import anything from Shiplift.
+"""
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+
+import numpy as np
+
+INLINE_BYTES = 64 << 10  # larger messages lie in shared memory
+MOST_BYTES = 1 << 30  # of one message
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- the server's own
+_ALIGNED = 64  # where tensors start, as vector instructions like it
+_LENGTH = struct.Struct("<I")
+_KINDS = {
+    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
+    "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32,
+    "FP64": np.float64,
+}  # fmt: skip
+
+
+class Broken(Exception):
+    """A message is cut off, too large, or makes no sense."""
+
+
+def datatype(array):
+    """The Triton datatype of an array; None if there is none."""
+    if array.dtype.kind in "OSU":
+        return "BYTES"
+    return next((name for name, kind in _KINDS.items() if array.dtype == kind), None)
+
+
+def packed(header, arrays):
+    """A message as buffers that follow each other: `header`, and the arrays by name."""
+    bodies = [_packed(array) for array in arrays.values()]
+    tensors, at = [], 0
+    for (name, array), body in zip(arrays.items(), bodies):
+        tensors.append(
+            {"name": name, "datatype": datatype(array), "shape": list(array.shape), "at": at, "bytes": len(body)}
+        )
+        at += len(body) + -len(body) % _ALIGNED
+    text = json.dumps({**header, "tensors": tensors}).encode()
+    text += b" " * (-(_LENGTH.size + len(text)) % _ALIGNED)
+    buffers = [_LENGTH.pack(len(text)), text]
+    for body in bodies:
+        buffers += [body, bytes(-len(body) % _ALIGNED)]
+    return buffers
+
+
+def size(buffers):
+    """The bytes of a message."""
+    return sum(map(len, buffers))
+
+
+def unpacked(message):
+    """The header and the arrays by name of a message; arrays of numbers are views of it.
+
+    Raises:
+        Broken: it makes no sense.
+    """
+    view = memoryview(message).cast("B")
+    try:
+        start = _LENGTH.size + _LENGTH.unpack_from(view)[0]
+        header = json.loads(bytes(view[_LENGTH.size : start]))
+        arrays = {}
+        for tensor in header.pop("tensors"):
+            at, count = start + tensor["at"], tensor["bytes"]
+            if not (start <= at and count >= 0 and at + count <= len(view)):
+                raise Broken(f"a tensor is outside of its message of {len(view)} bytes")
+            arrays[tensor["name"]] = _unpacked(tensor["datatype"], view[at : at + count]).reshape(tensor["shape"])
+    except Broken:
+        raise
+    except Exception as error:  # whoever sends it is not believed
+        raise Broken(f"{type(error).__name__}: {error}") from error
+    return header, arrays
+
+
+def write_shared(path, buffers):
+    """Writes a message into a new file in shared memory.
+
+    Raises:
+        OSError: there is no room.
+    """
+    total = size(buffers)
+    if total > MOST_BYTES:
+        raise Broken(f"a message of {total} bytes, the limit is {MOST_BYTES}")
+    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    try:
+        os.posix_fallocate(file, 0, total)  # without room, writing to the pages would end the process
+        for buffer in buffers:
+            view = memoryview(buffer)
+            while view:
+                view = view[os.write(file, view) :]
+    finally:
+        os.close(file)
+
+
+def read_shared(path):
+    """The message in a file, copied: whoever wrote it can't change it afterwards.
+
+    Raises:
+        Broken: it is too large or cut off.
+        OSError: there is none.
+    """
+    with open(path, "rb", buffering=0) as file:
+        total = os.fstat(file.fileno()).st_size
+        if total > MOST_BYTES:
+            raise Broken(f"a message of {total} bytes, the limit is {MOST_BYTES}")
+        message = np.empty(total, np.uint8)
+        view, at = memoryview(message), 0
+        while at < total:
+            read = file.readinto(view[at:])
+            if not read:
+                raise Broken("a message is cut off")
+            at += read
+    return message
+
+
+def map_shared(path):
+    """The message in a file as memory of this process; what is written to it stays here."""
+    with open(path, "rb") as file:
+        return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def remove(path):
+    """Removes a file in shared memory, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def send(stream, buffers):
+    """Writes a message into a pipe, with its length before it."""
+    stream.write(_LENGTH.pack(size(buffers)))
+    for buffer in buffers:
+        stream.write(buffer)
+    stream.flush()
+
+
+def length(prefix):
+    """The length of the message that follows the prefix.
+
+    Raises:
+        Broken: it is too large for a pipe.
+    """
+    (count,) = _LENGTH.unpack(prefix)
+    if count > 4 * INLINE_BYTES:
+        raise Broken(f"a message of {count} bytes, the limit is {4 * INLINE_BYTES}")
+    return count
+
+
+PREFIX_BYTES = _LENGTH.size
+
+
+def _packed(array):
+    if datatype(array) != "BYTES":
+        return memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    texts = [item if isinstance(item, bytes) else str(item).encode() for item in array.ravel().tolist()]
+    return b"".join(_LENGTH.pack(len(text)) + text for text in texts)
+
+
+def _unpacked(kind, body):
+    if kind != "BYTES":
+        return np.frombuffer(body, dtype=_KINDS[kind])
+    texts, at = [], 0
+    while at < len(body):
+        (count,) = _LENGTH.unpack_from(body, at)
+        if at + _LENGTH.size + count > len(body):
+            raise Broken("a text is cut off")
+        texts.append(bytes(body[at + _LENGTH.size : at + _LENGTH.size + count]))
+        at += _LENGTH.size + count
+    array = np.empty(len(texts), dtype=object)
+    array[:] = texts
+    return array
