@@ -12,7 +12,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all check check-github unit integration test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
-	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-planner zoo check-gpu constraints clean
+	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner zoo check-gpu constraints clean
 
 setup: $(READY)
 
@@ -105,6 +105,9 @@ bench-autoscale: setup  ## the scaling rule against others, simulated, one core 
 
 zoo: $(TESTS_READY)  ## models as people log them: released, and equal to pyfunc, or refused with the right reason (an hour)
 	$(BIN)/python -m benchmarks.zoo
+
+bench-pipeline: setup  ## a pipeline's Python in one process with the model, in Triton's processes, and in workers
+	$(BIN)/python -m benchmarks.pipeline
 
 bench-planner: setup  ## plans of whole pipelines against every combination, simulated, one core; `--live`: against Triton
 	$(BIN)/python -m benchmarks.planner

@@ -39,6 +39,7 @@ def check(
         name=spec.name,
         way="bls" if reasons else "ensemble",
         reasons=reasons,
+        workers=spec.workers if spec.functions else 0,
         order=order,
         edges=tuple(types.edges),
         tensors=types.given,

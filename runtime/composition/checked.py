@@ -57,13 +57,14 @@ class CheckedPipeline(Record):
     """A pipeline after its check. With `problems` it can't run; what else is here is what could still be found out.
 
     `order` has the steps, each after those whose tensors it takes; `tensors` are what they give when they run.
-    `reasons` say why it needs BLS; a static graph has none, and is an ensemble. `digest` names the bundle: the
-    definition, the code, and every member's package.
+    `reasons` say why it needs BLS; a static graph has none, and is an ensemble. `workers` is how many processes run its
+    Python, 0 without any. `digest` names the bundle: the definition, the code, and every member's package.
     """
 
     name: str
     way: Way
     reasons: tuple[str, ...] = ()
+    workers: int = 0
     order: tuple[str, ...] = ()
     edges: tuple[Edge, ...] = ()
     tensors: dict[str, TensorType] = Field(default_factory=dict)

@@ -100,8 +100,9 @@ class Builder:
         del running  # each rung may need as much memory
         onnx_models.release_memory()
         first = self._bf16_first(validation, evaluation)
-        jobs, later, more = self._jobs(validation, calibration, evaluation, first.wins if first else "")
-        built = self._built(jobs, later, validation, evaluation)
+        wins = first.wins if first else ""
+        jobs, later, more = self._jobs(validation, calibration, evaluation, wins)
+        built = self._built(jobs, later, validation, evaluation, search=not wins)
         own = [self._top(evaluation), *(self._candidate(rung) for rung in built)]
         runs = {index: self._run(Path(rung.file), own[index]) for index, rung in enumerate(built, 1) if rung.file}
         own, runs = self._with_openvino(own, {0: self._run(self.model, own[0]), **runs}, validation, first)
@@ -178,12 +179,13 @@ class Builder:
         return bf16_first(top, run, self._example(), validation, evaluation, self.settings)
 
     def _built(
-        self, jobs: list[rungs.Job], later: list[rungs.Job], validation: Validation, evaluation: Evaluation
+        self, jobs: list[rungs.Job], later: list[rungs.Job], validation: Validation, evaluation: Evaluation, *,
+        search: bool,
     ) -> list[rungs.Rung]:  # fmt: skip
         """The rungs of these jobs, and of those for `later` if none of the first is within the budget.
 
-        Layers are left in float only where no other 8-bit graph is within it: finding the fewest takes longer than all
-        the rest.
+        Layers are left in float only where no other 8-bit graph is within it, and only with `search`: finding the
+        fewest takes longer than all the rest, which is too long where bf16 wins.
         """
 
         def within(rung: rungs.Rung) -> bool:
@@ -196,7 +198,7 @@ class Builder:
         by_kind = {job.kind: job for job in (*jobs, *later)}
         again = [
             by_kind[rung.kind].model_copy(update={"improved": rung})
-            for rung in built if rungs.worth_improving(rung, accurate)
+            for rung in built if search and rungs.worth_improving(rung, accurate)
         ]  # fmt: skip
         better = {rung.kind: rung for rung in rungs.build_all(again, memory_mb=self.memory_mb)}
         return [_added(rung, better[rung.kind]) if rung.kind in better else rung for rung in built]

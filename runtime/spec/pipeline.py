@@ -229,6 +229,11 @@ class PipelineSpec(Section):
     instances: int = Field(4, ge=1, le=64)
     workers: int = Field(2, ge=1, le=64)
 
+    @property
+    def functions(self) -> tuple[tuple[str, str], ...]:
+        """The author's Python: each file and function that a step runs."""
+        return tuple(sorted({(step.python, step.called) for step in self.steps.values() if step.python}))
+
     @model_validator(mode="after")
     def _free_names(self) -> Self:
         if BUNDLE in self.outputs:

@@ -86,7 +86,8 @@ def described(checked: CheckedPipeline) -> tuple[str, ...]:
         f"member {member.name}: {member.package.model} version {member.package.version}, {member.package.described}"
         for member in checked.members
     )
-    return (f"bundle {checked.digest} runs as {way}{reasons}", *members)
+    python = (f"its Python steps run in {checked.workers} worker processes",) if checked.workers else ()
+    return (f"bundle {checked.digest} runs as {way}{reasons}", *python, *members)
 
 
 def _check_name(spec: PipelineSpec, version: ModelVersion) -> None:

@@ -85,8 +85,7 @@ def pool(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
 
 def pooled(spec: PipelineSpec) -> dict[str, Any]:
     """What `backends/pipelines/pipeline_pool.py` runs, as JSON: files and functions, and the MiB of each worker."""
-    functions = sorted({(step.python, step.called) for step in spec.steps.values() if step.python})
-    return {"functions": functions, "memory_mb": spec.admission.memory_mb}
+    return {"functions": spec.functions, "memory_mb": spec.admission.memory_mb}
 
 
 def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:

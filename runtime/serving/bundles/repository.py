@@ -71,7 +71,7 @@ def _write_graph(
         shutil.copyfile(WITNESS_MODEL, _write(repository, witness, graph.VERSION) / "model.py")
         (_write(repository, graph.ensemble(spec, checked, version), version) / PLAN).write_text(plan)
         return {witness.name: "says which bundle answers", name: "the pipeline, as an ensemble"}
-    models = _write_pool(repository, spec, checked, sources) if any(step.python for step in spec.steps.values()) else {}
+    models = _write_pool(repository, spec, checked, sources) if spec.functions else {}
     folder = _write(repository, graph.bls(spec, version), version)
     _copy(folder, PIPELINE_MODEL, PIPELINE_MESSAGES)
     (folder / PLAN).write_text(plan)

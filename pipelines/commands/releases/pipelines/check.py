@@ -54,6 +54,8 @@ def show(composed: Composed) -> None:
         table.add_row(each.tensor, each.giver or "(request)", each.taker or "(answer)", escape(edge_type(each)))
     console.stdout.print(table)
     console.echo(f"runs as {_WAYS[checked.way]}{_because(checked)}")
+    if checked.workers:
+        console.echo(f"its Python steps run in {checked.workers} worker processes (`workers` in the file)")
     if checked.digest:
         console.echo(f"bundle {checked.digest}")
 

@@ -144,11 +144,11 @@ def test_a_graph_within_the_budget_spares_the_search_for_layers(bench: Bench, mo
     monkeypatch.setattr(rungs, "build_all", built)
     arrays = {"input": bench.inputs}
     validation = Validation(metric="accuracy", asked=arrays, reference={})
-    for nncf, searched in ((0.9, False), (0.2, True)):
+    for nncf, bf16_wins, searched in ((0.9, False, False), (0.2, False, True), (0.3, True, False)):
         asked.clear()
         made = builder(bench, f"work-{nncf}", target=Target(precisions=("fp32", "int8")), settings=Quantization())
         jobs, later, _ = made._jobs(validation, arrays, Evaluation(score=0.9), "")
-        made._built(jobs, later, validation, Evaluation(score=0.9))
+        made._built(jobs, later, validation, Evaluation(score=0.9), search=not bf16_wins)
         assert asked == ["int8 static", "int8 nncf", *(["int8 static again"] if searched else [])]
 
 

@@ -32,7 +32,7 @@ def test_the_model_in_bls_and_its_plan_are_the_ones_promised(text: str, golden: 
     spec, checked = sound(text)
     golden(f"pipeline.{spec.name}.config.pbtxt", render(graph.bls(spec)))
     golden(f"pipeline.{spec.name}.json", json.dumps(graph.plan(spec, checked), indent=1, sort_keys=True) + "\n")
-    if any(step.python for step in spec.steps.values()):
+    if spec.functions:
         golden(f"pipeline.{spec.name}.pool.config.pbtxt", render(graph.pool(spec, checked)))
         golden(f"pipeline.{spec.name}.pool.json", json.dumps(graph.pooled(spec), indent=1, sort_keys=True) + "\n")
 
