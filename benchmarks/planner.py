@@ -91,6 +91,7 @@ def measure(dag: Dag, seed: int, most: int) -> dict[str, Any]:
     made = plan(problem)
     seconds = time.process_time() - started
     best, tried = _optimum_of(problem, most) if dag.tried else (None, 0)
+    best = best + made.workers if best else None  # the search is for the members' cores
     return {
         "plan": json.loads(made.model_dump_json()), "cpu_s": round(seconds, 2), "cores": made.cores,
         "optimal_cores": best, "tried": tried, "over_optimum": round(made.cores / best, 3) if best else None,

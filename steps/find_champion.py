@@ -10,6 +10,7 @@ from shiplift.runtime.composition.incumbents import Incumbents, Members
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.production import Production, production
 from shiplift.runtime.serving.standing import promoted, standing
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES
@@ -67,11 +68,12 @@ def _members(site: Site, request: Request, registry: Registry, place: Production
     if text is None:
         return Members()
     rest = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
+    store = ArtifactStore(site.artifacts_uri)
     find = Promoted(
-        registry=rest, champion=place.serving, store=ArtifactStore(site.artifacts_uri),
+        registry=rest, champion=place.serving, store=store,
         promotion=lambda member: promoted(site, member.name, member.version, registry),
     ).find  # fmt: skip
-    found = {name: find(member) for name, member in parse(text.decode(errors="replace")).spec.members.items()}
+    found = members_of(parse(text.decode(errors="replace")).spec, find, store)
     return Members(
         packages={name: each for name, each in found.items() if isinstance(each, Package)},
         unusable={name: each for name, each in found.items() if isinstance(each, Unusable)},

@@ -91,12 +91,13 @@ def release(name: str, outputs: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A pipeline: what a client sends, and the step that makes pixels of it."""
+    """A pipeline: what a client sends, and what makes pixels of it: a decoder in an ensemble, or Python in BLS."""
 
     name: str
-    step: str
     tensor: str
     shape: tuple[int, ...]
+    members: dict[str, Any]
+    step: dict[str, Any]
 
     def request(self, jpeg: bytes) -> Any:
         """What is sent for a frame."""
@@ -105,26 +106,31 @@ class Variant:
         return np.asarray(Image.open(io.BytesIO(jpeg)).convert("RGB"))[None]
 
     def spec(self) -> dict[str, Any]:
-        """`pipeline.yaml`: the step, and nine that look."""
+        """`pipeline.yaml`: a step that prepares, and nine that look."""
         see = {
             f"see-{sees}": {"member": sees, "inputs": {"input": "pixels"}, "outputs": {"output": sees}} for sees in SEES
         }
-        prepare = {
-            "python": "looking.py", "function": self.step, "inputs": {self.tensor: self.tensor},
-            "outputs": {"pixels": {"datatype": "UINT8", "shape": [1, SIDE, SIDE, 3]}},
-        }  # fmt: skip
         return {
             "name": self.name,
-            "admission": {"python": "sandbox"},
+            **({} if self.members else {"admission": {"python": "sandbox"}}),
             "inputs": {self.tensor: {"datatype": "UINT8", "shape": list(self.shape)}},
             "outputs": {sees: {"datatype": "FP32", "shape": [1, outputs]} for sees, outputs in SEES.items()},
-            "members": {sees: {"model": f"frame-{sees}"} for sees in SEES},
-            "steps": {self.step: prepare, **see},
+            "members": {**self.members, **{sees: {"model": f"frame-{sees}"} for sees in SEES}},
+            "steps": {"prepare": self.step, **see},
         }
 
 
-JPEG = Variant(name="frame", step="decode", tensor="jpeg", shape=(1, -1))
-RAW = Variant(name="frame-raw", step="scale", tensor="frame", shape=(1, 720, 1280, 3))
+JPEG = Variant(
+    name="frame", tensor="jpeg", shape=(1, -1), members={"decoder": {"image": {"resize": [SIDE, SIDE], "draft": True}}},
+    step={"member": "decoder", "inputs": {"image": "jpeg"}, "outputs": {"pixels": "pixels"}},
+)  # fmt: skip
+RAW = Variant(
+    name="frame-raw", tensor="frame", shape=(1, 720, 1280, 3), members={},
+    step={
+        "python": "looking.py", "function": "scale", "inputs": {"frame": "frame"},
+        "outputs": {"pixels": {"datatype": "UINT8", "shape": [1, SIDE, SIDE, 3]}},
+    },
+)  # fmt: skip
 
 
 def release_pipeline(variant: Variant) -> None:

@@ -1,4 +1,4 @@
-"""The Python steps of the pipelines: a frame decoded and scaled once, for whatever looks at it."""
+"""How a frame is scaled, and a JPEG decoded: as a Python step of a pipeline, and by clients."""
 
 import io
 from typing import Any
@@ -10,7 +10,7 @@ SIDE = 224  # pixels: what all nine models take
 
 
 def decode(jpeg: Any) -> dict[str, Any]:
-    """A file's bytes, uint8 (1, size), to `pixels`, uint8 RGB (1, 224, 224, 3).
+    """A file's bytes, uint8 (1, size), to `pixels`, uint8 RGB (1, 224, 224, 3), as the pipeline's decoder does it.
 
     `draft` lets libjpeg decode at the nearest larger scale, which for large frames is a fraction of the work.
     """

@@ -6,6 +6,7 @@ process. All of this runs the model on the author's data, so it runs in a sandbo
 """
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
+from shiplift.runtime.model.text import fronts
 from shiplift.runtime.model.text.samples import tokenized
 from shiplift.runtime.precision import nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
 from shiplift.runtime.precision.evaluation import Validation, answers, over_budget, task_metric
@@ -147,7 +149,10 @@ class Builder:
         return inputs, labels, columns, [unlabelled] if labels is None else []
 
     def _load(self, body: bytes, name: str) -> tuple[Arrays, Any]:
-        """A data file's inputs and labels; those of a text model are texts."""
+        """A data file's inputs and labels; those of a text model are texts. Images may be the model's pixels, too."""
+        if self.text and fronts.takes_pixels(self.text.front):
+            with suppress(DataInvalid):
+                return load_samples(body, name, self.signature.inputs, self.data.label, self.data.slices, self.limits)
         specs = self.text.inputs if self.text else self.signature.inputs
         inputs, labels = load_samples(body, name, specs, self.data.label, self.data.slices, self.limits)
         return tokenized(inputs, labels, self.text.front, name) if self.text else (inputs, labels)

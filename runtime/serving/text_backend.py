@@ -10,29 +10,26 @@ from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.model import text
-from shiplift.runtime.model.text.fronts import takes_images
+from shiplift.runtime.model.text.fronts import front_file, takes_images
 from shiplift.runtime.model.text.tasks import EXTRA
 from shiplift.runtime.serving.triton.repository import ONNX_MODEL
 
 _MODEL = Path(__file__).parent / "triton" / "backends" / "text_model.py"
-_TEXTS = Path(text.__file__).with_name("text_front.py")
-_IMAGES = Path(text.__file__).with_name("image_front.py")
 
 
 def write_text_backend(to: Path, front: Path) -> Path:
     """Writes the files into the new folder `to`, and returns it; `front` has `tokenizer.json` and `text.json`.
 
-    A model of images has `image.json` instead, and no library: Pillow is in the server's environment.
+    A model of images has `image.json` or `pixels.json` instead, and no library: Pillow is in the server's environment.
 
     Raises:
         MissingTool: the tokenizer library is not installed here.
     """
-    images = takes_images(front)
-    library = None if images else _library()
+    library = None if takes_images(front) else _library()
     to.mkdir()
     for file in (*front.iterdir(), ONNX_MODEL):
         shutil.copyfile(file, to / file.name)
-    shutil.copyfile(_IMAGES if images else _TEXTS, to / "front.py")
+    shutil.copyfile(Path(text.__file__).with_name(front_file(front)), to / "front.py")
     shutil.copyfile(_MODEL, to / "model.py")
     if library is None:
         return to

@@ -6,6 +6,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from shiplift.runtime.records.precision import JudgeBy, Metric, MetricFile
 from shiplift.runtime.spec.fields import Confidence, NotNegative, Positive, RelativePath, Section, finite
+from shiplift.runtime.spec.images import Pixels
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
 NEWEST_OPSET = 23  # the newest to export with
@@ -28,8 +29,9 @@ class Conversion(Section):
     """How the model becomes ONNX. `outputs` keeps only the named outputs; `postprocess` is appended to the graph.
 
     `torchscript` also stores the model as TorchScript, traced with the same `postprocess`, for targets with
-    `engine: pytorch`. That form has all of the model's outputs, so it excludes `outputs`. `max_megapixels` is the
-    largest image that a model of images decodes.
+    `engine: pytorch`. That form has all of the model's outputs, so it excludes `outputs`. With `preprocess`, a model
+    whose one input is a batch of images takes JPEG and PNG files instead. `max_megapixels` is the largest image that a
+    model of images decodes.
 
     With `fallback: python`, a model that can't be exported (control flow that depends on data, operators of its own) is
     served as a Python model: `mlflow.pyfunc` in the sandbox, no faster than that. It needs `admission: {python:
@@ -41,6 +43,7 @@ class Conversion(Section):
     postprocess: tuple[Postprocess, ...] = ()
     top_k: int = Field(5, ge=1, le=100_000)
     outputs: tuple[str, ...] = ()
+    preprocess: Pixels | None = None
     max_megapixels: int = Field(32, ge=1, le=1000)
     fallback: Literal["none", "python"] = "none"
     memory_mb: int = Field(4096, ge=512, le=4_194_304)
@@ -55,6 +58,8 @@ class Conversion(Section):
     def _whole(self) -> Self:
         if self.torchscript and self.outputs:
             raise ValueError("`torchscript` keeps all of the model's outputs: leave out `outputs`")
+        if self.torchscript and self.preprocess:
+            raise ValueError("`torchscript` is for targets that decode no images: leave out `preprocess`")
         return self
 
 

@@ -1,8 +1,8 @@
 """A pipeline of models (`pipeline.yaml`): its tensors, its members, and the steps between them.
 
-A step runs a member, which is a registered model, or a Python function of the author. Tensors connect steps by their
-names: each is given once, by an input of the pipeline or an output of a step, so the order of the steps in the file
-says nothing. What the names mean, and whether it all fits, is checked in `runtime.composition`.
+A step runs a member, which is a registered model or a decoder of images, or a Python function of the author. Tensors
+connect steps by their names: each is given once, by an input of the pipeline or an output of a step, so the order of
+the steps in the file says nothing. What the names mean, and whether it all fits, is checked in `runtime.composition`.
 """
 
 from collections.abc import Mapping
@@ -15,6 +15,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.tensor import Datatype
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, load_mapping, problems
 from shiplift.runtime.spec.fields import Name, RelativePath, Section
+from shiplift.runtime.spec.images import ImageDecoder
 
 PIPELINE_FILE = "pipeline.yaml"  # in a registered version
 BUNDLE = "bundle"  # the output of every pipeline that names the bundle which answered
@@ -46,16 +47,31 @@ class TensorType(Section):
 
 
 class PipelineMember(Section):
-    """A registered model, at a `version` or at an `alias`.
+    """A registered `model`, at a `version` or at an `alias`; or an `image` decoder.
 
     `follow: champion` is whatever version is the champion when the pipeline is released; a new champion releases the
     pipeline again. `follow: pinned` stays with the version that was named, or that the alias named then.
     """
 
-    model: str = Field(min_length=1, max_length=256)
+    model: str = Field("", max_length=256)
+    image: ImageDecoder | None = None
     version: int | None = Field(None, ge=1)
     alias: str = Field("champion", pattern=r"^[A-Za-z0-9_-]{1,64}$")
     follow: Literal["champion", "pinned"] = "champion"
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if bool(self.model) == (self.image is not None):
+            raise ValueError("needs a `model`, or an `image` decoder")
+        if self.image is not None and self.model_fields_set - {"image"}:
+            extra = min(self.model_fields_set - {"image"})
+            raise ValueError(f"`{extra}` is for registered models: leave it out beside `image`")
+        return self
+
+    @property
+    def follows(self) -> bool:
+        """Whether a new champion of its model releases the pipeline again."""
+        return self.image is None and self.follow == "champion"
 
     @model_validator(mode="after")
     def _one_version(self) -> Self:

@@ -1,6 +1,8 @@
 """Every format that can be logged: admitted, exported in the sandbox, and verified against the original."""
 
+import base64
 import csv
+import io
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +13,17 @@ import pandas as pd
 import pytest
 import torch
 from mlflow.models import infer_signature
+from PIL import Image
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit
+from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit, ServerFailed
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.records.model import Exported
+from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.model import Conversion, Quality
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -469,3 +473,46 @@ def test_weights_in_a_separate_file_are_exported_and_verified(lab: Lab, tmp_path
     admitted = admit(lab.site, request("reader-apart", version))
     exported = export(lab.site, admitted.model_version, admitted.contract, admitted.conversion)
     assert max(case.max_abs for case in exported.parity) < 1e-5
+
+
+# --- encoded images ---
+
+PREPROCESSED = f"""{FAST}
+export: {{preprocess: {{resize: 10, crop: 8, colors: gray, scale: 0.00392156862745098}}}}
+data: {{validation: shiplift/validation.npz}}
+"""
+
+
+def _photographs(count: int) -> list[bytes]:
+    files = []
+    for seed in range(count):
+        noise = np.random.default_rng(seed).integers(0, 256, (8 + seed, 12), dtype=np.uint8)
+        noise_file = io.BytesIO()
+        Image.fromarray(noise).resize((60, 40 + seed)).save(noise_file, "PNG" if seed % 2 else "JPEG")
+        files.append(noise_file.getvalue())
+    return files
+
+
+def test_a_model_of_pixels_takes_jpeg_and_png_if_the_spec_says_how(lab: Lab) -> None:
+    """Validation data may be the pixels that it was trained on; what clients send are files."""
+    rows, labels = digits()
+    data = {"input": rows[:200].reshape(-1, 1, 8, 8), "label": labels[:200]}
+    version = lab.log("preprocessed", torch_as(lab, "pt2"), spec=PREPROCESSED, data=data)
+    report = lab.wait("preprocessed", version)
+    assert report.exit_code == 0, report.reason
+    model, files = network(), _photographs(6)
+    with TritonClient(lab.grpc) as client:
+        signature = client.signature("preprocessed")
+        assert [(spec.name, spec.datatype) for spec in signature.inputs] == [("input", "BYTES")]
+        for file in files:
+            photo = Image.open(io.BytesIO(file)).convert("L")
+            photo = photo.resize((int(10 * photo.width / min(photo.size)), int(10 * photo.height / min(photo.size))),
+                                 Image.Resampling.BILINEAR)  # fmt: skip
+            left, top = round((photo.width - 8) / 2), round((photo.height - 8) / 2)
+            pixels = np.asarray(photo.crop((left, top, left + 8, top + 8)), np.float32)[None, None] / 255
+            expected = model(torch.tensor(pixels)).detach().numpy()
+            for sent in (file, base64.b64encode(file)):
+                answer = client.infer("preprocessed", signature, {"input": np.array([[sent]], dtype=object)})
+                np.testing.assert_allclose(next(iter(answer.values())), expected, rtol=1e-3, atol=1e-4)
+        with pytest.raises(ServerFailed, match="no JPEG or PNG"):
+            client.infer("preprocessed", signature, {"input": np.array([[b"no image"]], dtype=object)})

@@ -1,5 +1,6 @@
 """Pipelines of models on the real bundled Triton: what is checked and built here answers as its members do by hand."""
 
+import io
 import itertools
 import os
 import shutil
@@ -19,6 +20,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from PIL import Image
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
@@ -28,6 +30,7 @@ from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import Package, ServingConfig
+from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.bundles.names import members_by_name
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.client import TritonClient
@@ -462,6 +465,127 @@ def cut(count):
         sources = {"cut.py": body.replace("PORT", str(listener.getsockname()[1])), "vote.py": VOTE}
         with served(shelf, LOOP, {"two": shelf.put("two", times(2))}, sources) as pipeline:
             np.testing.assert_array_equal(pipeline.ask(count=np.array([1]))["y"], np.zeros((2, 4)))
+
+
+# --- workers ---------------------------------------------------------------------------------------------------
+
+POOLED = """
+name: pooled
+admission: {python: sandbox}
+instances: 4
+workers: 2
+inputs: {x: {datatype: FP32, shape: [-1, 4]}}
+outputs:
+  y: {datatype: FP32, shape: [-1, 4]}
+  two: {datatype: FP32, shape: [1, 4]}
+  worker: {datatype: INT64, shape: [1, 2]}
+members: {two: {model: two}}
+steps:
+  work:
+    python: work.py
+    inputs: {x: x}
+    outputs:
+      y: {datatype: FP32, shape: [-1, 4]}
+      first: {datatype: FP32, shape: [1, 4]}
+      worker: {datatype: INT64, shape: [1, 2]}
+  twice: {member: two, inputs: {x: first}, outputs: {y: two}}
+"""
+WORK = """import os, time
+import numpy as np
+def work(x):
+    time.sleep(0.2)
+    if x[0, 0] == 13:
+        os._exit(1)
+    shared = [name for name in os.listdir("/dev/shm") if name.startswith("shiplift-")]
+    return {"y": -x, "first": x[:1], "worker": np.array([[os.getpid(), len(shared)]])}
+"""
+
+
+def test_workers_are_shared_by_all_instances_and_large_tensors_lie_in_shared_memory(shelf: Shelf) -> None:
+    large = [np.full((1 << 18, 4), number, np.float32) for number in range(8)]  # 4 MiB each
+    with (
+        served(shelf, POOLED, {"two": shelf.put("two", times(2))}, {"work.py": WORK}) as pipeline,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        answers = list(pool.map(lambda x: pipeline.ask(x=x), large))
+        for x, answer in zip(large, answers, strict=True):
+            np.testing.assert_array_equal(answer["y"], -x)
+            np.testing.assert_array_equal(answer["two"], 2 * x[:1])
+        assert len({answer["worker"][0, 0] for answer in answers}) == 2
+        assert all(1 <= answer["worker"][0, 1] <= 8 for answer in answers)
+        small = pipeline.ask(x=large[1][:2])
+        assert small["worker"][0, 1] == 0  # it did not need any, and what others had there is gone
+
+
+def test_a_worker_that_dies_loses_its_request_alone_and_is_replaced(shelf: Shelf) -> None:
+    asked = [np.full((1, 4), number, np.float32) for number in (1, 13, 2, 3, 13, 4)]
+
+    def ask(x: Any) -> str:
+        try:
+            np.testing.assert_array_equal(pipeline.ask(x=x)["y"], -x)
+        except InferenceServerException as error:
+            return str(error.message())
+        return ""
+
+    with (
+        served(shelf, POOLED, {"two": shelf.put("two", times(2))}, {"work.py": WORK}) as pipeline,
+        ThreadPoolExecutor(len(asked)) as pool,
+    ):
+        failed = list(pool.map(ask, asked))
+        assert [bool(message) for message in failed] == [x[0, 0] == 13 for x in asked]
+        assert all("step work: its process ended with 1" in message for message in failed if message)
+        assert not any(pool.map(ask, asked[2:4]))
+
+
+# --- images ----------------------------------------------------------------------------------------------------
+
+SEEN = """
+name: seen
+inputs: {photo: {datatype: UINT8, shape: [1, -1]}}
+outputs: {mean: {datatype: FP32, shape: [1, 3]}}
+members:
+  decode: {image: {resize: [12, 16], scale: 0.1, std: [1, 2, 4]}}
+  mean: {model: mean}
+steps:
+  decode: {member: decode, inputs: {image: photo}, outputs: {pixels: pixels}}
+  look: {member: mean, inputs: {x: pixels}, outputs: {y: mean}}
+"""
+
+
+def of_pixels() -> Any:
+    """The mean of each color."""
+    axes = numpy_helper.from_array(np.array([1, 2], np.int64), "axes")
+    node = helper.make_node("ReduceMean", ["x", "axes"], ["y"], keepdims=0)
+    return model([node], [("x", "FP32", ["n", 12, 16, 3])], [("y", "FP32", ["n", 3])], (axes,))
+
+
+def test_images_are_decoded_by_a_member_of_the_ensemble(shelf: Shelf) -> None:
+    packages = {"mean": shelf.put("mean", of_pixels())}
+    spec = parse(SEEN).spec
+    found = members_of(spec, lambda member: packages[member.model], shelf.store)
+    members = {name: each for name, each in found.items() if isinstance(each, Package)}
+
+    def ask(image: Image.Image) -> tuple[Any, Any]:
+        body = io.BytesIO()
+        image.save(body, "JPEG")
+        again = Image.open(io.BytesIO(body.getvalue())).resize((16, 12), Image.Resampling.BILINEAR)
+        expected = np.asarray(again).mean(axis=(0, 1)) * 0.1 / (1, 2, 4)
+        return pipeline.ask(photo=np.frombuffer(body.getvalue(), np.uint8)[None])["mean"][0], expected
+
+    rng = np.random.default_rng(0)
+    images = [
+        Image.fromarray(rng.integers(0, 256, (int(height), int(width), 3), dtype=np.uint8))
+        for height, width in rng.integers(8, 200, (24, 2))
+    ]
+    with served(shelf, SEEN, members) as pipeline, ThreadPoolExecutor(6) as pool:
+        assert pipeline.checked.way == "ensemble"
+        for answer, expected in pool.map(ask, images):
+            np.testing.assert_allclose(answer, expected, rtol=1e-4)
+        for body, message in ((b"no image", "no JPEG or PNG file"), (b"\xff\xd8\xff\xe0" + bytes(40), "JPEG")):
+            with pytest.raises(InferenceServerException, match=message):
+                pipeline.ask(photo=np.frombuffer(body, np.uint8)[None])
+        answer, expected = ask(images[0])
+        np.testing.assert_allclose(answer, expected, rtol=1e-4)
 
 
 # --- failures --------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from shiplift.pipelines.engines.answers import (
     Accepted,
@@ -35,6 +36,7 @@ from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.records.site import Cluster, Site
+from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, Published, ServedModel
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, NODE, WORKFLOW
@@ -188,7 +190,8 @@ class ArgoEngine:
             champion=lambda model: served.get(model, 0),
             promotion=lambda info: UncheckedLedger(self.registry, run_of(info)).promotion(),
         )
-        return {name: promoted.find(member) for name, member in pipeline.members.items()}
+        with TemporaryDirectory() as scratch:  # the store may not be reachable from here, and a digest is enough
+            return members_of(pipeline, promoted.find, ArtifactStore(Path(scratch).as_uri()))
 
     def store(self) -> ArtifactStore:
         """Where the packages of past releases are stored; its address may not be reachable from here."""

@@ -20,6 +20,7 @@ from shiplift.runtime.records.release import Event, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.triton.served import every_served, served_version
 from shiplift.runtime.spec.document import parse
@@ -197,7 +198,7 @@ class LocalEngine:
             promotion=lambda info: Ledger(site, Request(model=info.name, version=info.version)).promotion(),
             store=self.store(),
         )
-        return {name: promoted.find(member) for name, member in pipeline.members.items()}
+        return members_of(pipeline, promoted.find, self.store())
 
     def store(self) -> ArtifactStore:
         """Where the packages of past releases are stored."""

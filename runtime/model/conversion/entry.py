@@ -13,6 +13,7 @@ import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, loaders, postprocess
+from shiplift.runtime.model.conversion.encoded_images import EncodedImages
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.samples import input_sets
@@ -51,6 +52,11 @@ def convert(
     )
     if original.takes_text:
         _check_settings(conversion)
+    elif conversion.preprocess:
+        original = EncodedImages(
+            original, logged.inputs, conversion.preprocess, conversion.max_megapixels,
+            finished=lambda behind, inputs: _answer(behind, inputs, conversion),
+        )  # fmt: skip
     work = Path(out)
     shutil.rmtree(work / "model", ignore_errors=True)
     (work / "model").mkdir(parents=True)
@@ -68,7 +74,7 @@ def convert(
         (work / "torchscript").mkdir(exist_ok=True)
         original.to_torchscript(sets, answers, work / "torchscript" / "model.pt", conversion)
     (work / "answers.npz").write_bytes(dump_npz(_named(asked, expected, exported)))
-    text = original.write_text(requests["example"], work)
+    text = original.write_text(requests["example"], work, exported)
     return {
         "signature": exported.model_dump(mode="json"), "sets": list(sets), "notes": list(notes),
         "text": text.model_dump(mode="json") if text else None,
@@ -77,7 +83,7 @@ def convert(
 
 def _check_settings(conversion: Conversion) -> None:
     """Whether nothing asks for other outputs than those that become the pipeline's answers."""
-    names = [name for name in ("outputs", "postprocess", "torchscript") if getattr(conversion, name)]
+    names = [name for name in ("outputs", "postprocess", "torchscript", "preprocess") if getattr(conversion, name)]
     if names:
         raise ExportFailed(
             f"`export.{names[0]}` is set, but a model that takes text answers what its pipeline answers",

@@ -56,7 +56,7 @@ class HuggingFace(Original):
             self.write_front(Path(folder))
             return TextFront(Path(folder))
 
-    def write_text(self, example: Arrays, to: Path) -> Signature:
+    def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature:
         """Writes the front, and texts with what `mlflow.pyfunc` answers to each."""
         (to / "text").mkdir(exist_ok=True)
         self.write_front(to / "text")

@@ -4,8 +4,6 @@ MLflow loads the pipeline, so the answers are those of `mlflow.pyfunc`, which ta
 pixels and gives probabilities; `image_front` decodes, resizes, crops and normalises.
 """
 
-import base64
-import io
 import json
 from collections.abc import Sequence
 from functools import cached_property
@@ -19,6 +17,7 @@ import onnx
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import text_graphs
 from shiplift.runtime.model.conversion.huggingface import loaded
+from shiplift.runtime.model.conversion.images_made import made_images
 from shiplift.runtime.model.conversion.loaders import TorchModule
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz
@@ -27,8 +26,6 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 _TOP = 5  # as many labels as a pipeline answers
 _MAX_IMAGES = 8  # of an example: the pipeline answers each by itself
-_OURS = ((640, 480), (31, 97), (224, 224))  # sizes of images that are asked too
-_SEED = 20240229
 
 
 class HuggingFaceImages(Original):
@@ -101,7 +98,7 @@ class HuggingFaceImages(Original):
 
     # --- what clients see ---
 
-    def write_text(self, example: Arrays, to: Path) -> Signature:
+    def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature:
         """Writes the front, and images with what `mlflow.pyfunc` answers to each."""
         (to / "text").mkdir(exist_ok=True)
         self.write_front(to / "text")
@@ -128,19 +125,6 @@ class HuggingFaceImages(Original):
             "label": np.array([[entry["label"] for entry in row]], dtype=object),
             "score": np.array([[entry["score"] for entry in row]], np.float32),
         }
-
-
-def made_images() -> list[str]:
-    """Images of several sizes and kinds, as base64: noise is what a resizing filter changes most."""
-    from PIL import Image  # noqa: PLC0415 - needs an extra
-
-    rng, images = np.random.default_rng(_SEED), []
-    for at, (width, height) in enumerate(_OURS):
-        noise = Image.fromarray(rng.integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), dtype=np.uint8))
-        body = io.BytesIO()
-        noise.resize((width, height)).save(body, "PNG" if at % 2 else "JPEG")
-        images.append(base64.b64encode(body.getvalue()).decode())
-    return images
 
 
 def _check_processor(processor: Any) -> None:

@@ -30,10 +30,11 @@ class Original(ABC):
     def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
         """The model as ONNX with a dynamic batch, to be written to the folder `path`, which gets large weights here."""
 
-    def write_text(self, example: Arrays, to: Path) -> Signature | None:
+    def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature | None:
         """For a model that takes text: writes what is around the graph, and returns the signature that clients see.
 
-        `to/text` gets what tokenizes, and `to/texts.npz` the example's texts with the original's answers.
+        `to/text` gets what tokenizes, and `to/texts.npz` the example's texts with the original's answers. `exported` is
+        the graph's signature.
         """
         return None
 

@@ -1,18 +1,34 @@
-"""What is around a graph, by the file that says how: `text.json` for texts, `image.json` for images."""
+"""What is around a graph, by the file that says how: `text.json` for texts, `image.json`, `pixels.json` for images."""
 
 from pathlib import Path
 from typing import Any
 
-_IMAGE = "image.json"
+_IMAGE, _PIXELS = "image.json", "pixels.json"
 
 
 def takes_images(folder: Path) -> bool:
     """Whether a front's folder is that of a model that takes images."""
-    return (folder / _IMAGE).is_file()
+    return (folder / _IMAGE).is_file() or takes_pixels(folder)
+
+
+def takes_pixels(folder: Path) -> bool:
+    """Whether a front's folder is that of a model of pixels, behind the decoding that its spec asks for."""
+    return (folder / _PIXELS).is_file()
+
+
+def front_file(folder: Path) -> str:
+    """The name of the module whose code is around a graph."""
+    if takes_pixels(folder):
+        return "pixel_front.py"
+    return "image_front.py" if takes_images(folder) else "text_front.py"
 
 
 def load_front(folder: Path) -> tuple[Any, type[ValueError]]:
     """The front in a folder, and the error for what its model can't take."""
+    if takes_pixels(folder):
+        from shiplift.runtime.model.text import pixel_front  # noqa: PLC0415 - needs an extra
+
+        return pixel_front.PixelFront(folder), pixel_front.BadImage
     if takes_images(folder):
         from shiplift.runtime.model.text import image_front  # noqa: PLC0415 - needs an extra
 

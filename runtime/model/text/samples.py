@@ -25,7 +25,7 @@ def tokenized(
         inputs = around.feeds(around.encode(around.read(around.samples(texts))))
     except refused as error:
         raise DataInvalid(f"{name} has a sample that the model can't take: {error}", do="Leave it out.") from error
-    named = labels is not None and labels.dtype.kind in "OSU" and around.settings["labels"]
+    named = labels is not None and labels.dtype.kind in "OSU" and around.settings.get("labels")
     return inputs, _numbers(labels, around.settings["labels"], name) if named and labels is not None else labels
 
 

@@ -64,7 +64,7 @@ def package_bundle(
                 served=member_name(member.package, checked.digest),
                 model=member.package.model,
                 version=member.package.version,
-                follows=spec.members[member.name].follow == "champion",
+                follows=spec.members[member.name].follows,
                 signature=member.package.signature,
                 precision=member.package.precision,
             )

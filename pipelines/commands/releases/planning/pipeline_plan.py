@@ -73,6 +73,11 @@ def make(
     packages = {member.name: member.package for member in composed.checked.members}
     spec = merged(composed.written.spec, packages)
     looked_up = [name for name in spec.members if name not in known.members]
+    if decoder := next((name for name in looked_up if spec.members[name].image), ""):
+        raise NotFound(
+            f"nothing has measured how long the decoder {decoder!r} takes",
+            do="Write its times into a file (`members` in the README's example) and name that with --profiles.",
+        )
     complete = with_measured(engine, {name: packages[name] for name in looked_up}, known)
     problem = Problem(
         spec=spec, graph=graph_of(spec, bls=composed.checked.way == "bls"), profiles=complete, arrivals=arrivals,

@@ -1,0 +1,29 @@
+"""Decodes JPEG and PNG files to pixels of one size, as the parameter `image` of its configuration says.
+
+It is copied into bundles as `model.py`, next to `front.py` (`pixel_front`), so it can't import anything from Shiplift.
+"""
+
+import json
+import os
+import sys
+
+sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep) if path]
+
+import triton_python_backend_utils as pb_utils
+from front import Refused, decoded, normalized
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.settings = json.loads(json.loads(args["model_config"])["parameters"]["image"]["string_value"])
+
+    def execute(self, requests):
+        return [self._response(request) for request in requests]
+
+    def _response(self, request):
+        file = pb_utils.get_input_tensor_by_name(request, "image").as_numpy()
+        try:
+            pixels = normalized(decoded(file.tobytes(), self.settings), self.settings)
+        except Refused as error:
+            return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("pixels", pixels[None])])
