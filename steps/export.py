@@ -51,6 +51,11 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
         SandboxLimit: it needs more memory or time than the spec allows.
         ArtifactCorrupt: the files differ from those admitted.
     """
+    if conversion.preprocess and (model_version.flavor in (PYTHON, PIPELINE) or contract.generates):
+        raise ExportFailed(
+            "`export.preprocess` is for a model that becomes a graph of pixels, and this one does not",
+            do="Leave it out; a pipeline's decoder is a member: `{image: ...}`.",
+        )
     if model_version.flavor == PYTHON:
         return export_python(site, model_version, contract, conversion)
     if model_version.flavor == PIPELINE:
@@ -60,7 +65,8 @@ def export(site: Site, model_version: ModelVersion, contract: Contract, conversi
     try:
         return _export_graph(site, model_version, contract, conversion)
     except ExportFailed as error:
-        if conversion.fallback != "python" or model_version.flavor not in FALL_BACK:
+        falls_back = conversion.fallback == "python" and model_version.flavor in FALL_BACK
+        if not falls_back or conversion.preprocess:  # its own code takes pixels
             raise
         return _fallen_back(site, model_version, contract, conversion, why=error.what.rstrip("."))
 

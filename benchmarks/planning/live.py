@@ -1,6 +1,6 @@
 """A pipeline of real models: profiled, planned, served by the bundled Triton as planned, and measured.
 
-Three perceptrons form a fan-out with a join, which runs as an ensemble. Each member's executions are timed batch by
+Three perceptrons form a chain with a shortcut, which runs as an ensemble. Each member's executions are timed batch by
 batch on a server of its own, then the plan's settings are served together, and perf_analyzer sends Poisson arrivals.
 """
 
@@ -53,7 +53,7 @@ outputs: {{y: {_X}}}
 members: {{look: {{model: look}}, read: {{model: read}}, join: {{model: join}}}}
 steps:
   left: {{member: look, inputs: {{x: x}}, outputs: {{y: l}}}}
-  right: {{member: read, inputs: {{x: x}}, outputs: {{y: r}}}}
+  right: {{member: read, inputs: {{x: l}}, outputs: {{y: r}}}}
   both: {{member: join, inputs: {{a: l, b: r}}, outputs: {{y: y}}}}
 """
 
@@ -161,7 +161,7 @@ def _profiles(lab: Lab, models: dict[str, Any]) -> Profiles:
     """Times each member alone, with one instance of one thread, and what an answer and a step take besides.
 
     An ensemble of them, asked by a client that waits for each answer, shows what the hand-over between steps takes:
-    what is left of its time after the longest way through its members.
+    what is left of its time after its members'.
     """
     config = ServingConfig(max_batch=max(_SIZES), queue_delay_us=0, instances=1, threads=1)
     members, alone, besides = {}, {}, []
@@ -178,8 +178,7 @@ def _profiles(lab: Lab, models: dict[str, Any]) -> Profiles:
         )  # fmt: skip
     packages = {name: lab.package(name, model, config) for name, model in models.items()}
     whole = _served(lab, parse(PIPELINE), packages, Demand(concurrency=1), runs=1)[0]
-    way_ms = max(alone["look"], alone["read"]) + alone["join"]
-    step_ms = max(0.0, whole.p50_ms - median(besides) - way_ms) / 2  # the longest way has two steps
+    step_ms = max(0.0, whole.p50_ms - median(besides) - sum(alone.values())) / len(alone)
     return Profiles(members=members, request_ms=median(besides), step_ms=step_ms)
 
 

@@ -125,18 +125,19 @@ def _reasons(spec: PipelineSpec) -> Iterator[str]:
 
 
 def _beyond_ensembles(spec: PipelineSpec) -> Iterator[str]:
-    """Why Triton can't run a static graph as an ensemble, whichever of its outputs a client asks for.
+    """Why Triton can't run a static graph as an ensemble.
 
-    It leaves out the steps that only the other outputs need, and goes wrong in two cases (EnsembleContext in
-    ensemble_scheduler.cc, as of 2.51 and later): it leaves out the step of an output that is not asked for even if
-    another step takes that output, and it counts an input that nobody needs as an output of the first step.
+    Its ensembles never answer, nor let go of, a request of which one step fails while another is under way (core#466,
+    fixed in 26.02). So no two steps may be ready at the same time.
     """
-    taken = {end.tensor for end in wiring.takers(spec) if end.step != wiring.CLIENT}
-    for name in spec.outputs:
-        if name in taken:
-            yield f"the output {name} is also taken by a step, which Triton's ensembles get wrong"
-    if len(spec.inputs) > 1 and len(spec.outputs) > 1:
-        yield "it has several inputs and several outputs, of which Triton's ensembles can't answer some alone"
+    graph = wiring.needs(spec)
+    steps = wiring.order(graph)
+    behind: dict[str, set[str]] = {}
+    for before, step in zip(("", *steps), steps, strict=False):
+        behind[step] = set(graph[step]).union(*(behind[need] for need in graph[step] if need in behind))
+        if before and before not in behind[step]:
+            yield f"{before} and {step} can run at the same time, and Triton's ensembles lose requests when one fails"
+            return
 
 
 def _dynamic(step: Step) -> dict[str, bool]:

@@ -67,7 +67,7 @@ class Place:
             "three": self.shelf.put("three", times(3), version=version),
             "top": self.shelf.put("top", largest(), version=version),
         }
-        answers = {"six": (3 * factor + (wrong == "whole")) * ROWS, "top": factor * ROWS.max(axis=1, keepdims=True)}
+        answers = {"six": (3 * factor + (wrong == "whole")) * ROWS, "top": 3 * factor * ROWS.max(axis=1, keepdims=True)}
         return package_bundle(
             self.shelf.folder / f"bundle-{version}", parse(self.text).spec, sound(self.text, packages, {}), {},
             self.shelf.store, version=version, ask=lambda *_: golden_arrays({"x": ROWS}, answers),
@@ -105,7 +105,7 @@ def test_bundles_are_promoted_and_rolled_back_under_traffic(tmp_path: Path, way:
                 answer = request(place.server, "chain", {"x": ROWS})
                 digest = answer["bundle"][0].decode()
                 np.testing.assert_array_equal(answer["six"], 3 * factors[digest] * ROWS)
-                np.testing.assert_array_equal(answer["top"][:, 0], factors[digest] * ROWS.max(axis=1))
+                np.testing.assert_array_equal(answer["top"][:, 0], 3 * factors[digest] * ROWS.max(axis=1))
                 seen[digest] += 1
             return seen
 
@@ -234,7 +234,7 @@ def test_a_hundred_moves_under_load_fail_nothing_and_mix_nothing(tmp_path: Path,
                     answer = client.infer("chain", signature, {"x": ROWS})
                     digest = answer["bundle"][0].decode()
                     assert np.array_equal(answer["six"], 3 * factors[digest] * ROWS), digest
-                    assert np.array_equal(answer["top"][:, 0], factors[digest] * top), digest
+                    assert np.array_equal(answer["top"][:, 0], 3 * factors[digest] * top), digest
                     seen[digest] += 1
             return seen
 

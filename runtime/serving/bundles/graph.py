@@ -4,7 +4,6 @@ Both take and give whole tensors, without a batch dimension of Triton's: members
 themselves, and a pipeline's tensors need not have the same number of rows.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
-from shiplift.runtime.composition.signature import BUNDLE_TYPE, outputs_of
+from shiplift.runtime.composition.signature import outputs_of
 from shiplift.runtime.composition.types import rows_of
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.bundles.names import member_name, pool_name, witness_name
@@ -27,12 +26,14 @@ from shiplift.runtime.spec.pipeline import (
 )
 
 VERSION = 1
-_ANY = 1000  # how large a dynamic dimension counts in the choice of a small tensor
-_WITNESS_INPUT = "any"
+_WITNESSES = 2  # at once: each answers in a fraction of a millisecond
 
 
 def ensemble(spec: PipelineSpec, checked: CheckedPipeline, version: int = VERSION) -> pb.ModelConfig:
-    """The pipeline as an ensemble; its output `bundle` comes from the witness, which runs only if it is asked for."""
+    """The pipeline as an ensemble: its steps, one after another, and last the witness, which passes on what they gave.
+
+    Nothing runs beside another step: Triton loses a request of which a step fails while another one is under way.
+    """
     config = _graph(spec, version)
     config.platform = "ensemble"
     packages = {member.name: member.package for member in checked.members}
@@ -42,23 +43,28 @@ def ensemble(spec: PipelineSpec, checked: CheckedPipeline, version: int = VERSIO
             model_name=member_name(package, checked.digest), model_version=package.version
         )
         for key, tensor in step.inputs.items():
-            entry.input_map[key] = tensor
+            entry.input_map[key] = tensor if tensor in spec.inputs else _inner(tensor)
         for key, output in step.outputs.items():
-            entry.output_map[key] = str(output)
+            entry.output_map[key] = _inner(str(output))
     witnessed = config.ensemble_scheduling.step.add(
         model_name=witness_name(spec.name, checked.digest), model_version=VERSION
     )
-    witnessed.input_map[_WITNESS_INPUT] = _smallest(spec)[0]
+    for name in spec.outputs:
+        witnessed.input_map[_inner(name)] = _inner(name)
+        witnessed.output_map[name] = name
     witnessed.output_map[BUNDLE] = BUNDLE
     return config
 
 
 def witness(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
-    """The model that gives the bundle's digest, whatever it takes: an ensemble's step must take something."""
+    """The model that passes the pipeline's outputs on, and gives the bundle's digest with them."""
     config = pb.ModelConfig(name=witness_name(spec.name, checked.digest), backend="python")
-    _tensor(config.input.add(), _WITNESS_INPUT, _smallest(spec)[1])
-    _tensor(config.output.add(), BUNDLE, BUNDLE_TYPE)
-    config.instance_group.add(count=1, kind=pb.ModelInstanceGroup.KIND_CPU)
+    for name, kind in spec.outputs.items():
+        _tensor(config.input.add(), _inner(name), kind)
+    for name, kind in outputs_of(spec).items():
+        _tensor(config.output.add(), name, kind)
+    config.instance_group.add(count=_WITNESSES, kind=pb.ModelInstanceGroup.KIND_CPU)
+    config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"
     config.parameters["bundle"].string_value = checked.digest
     return config
 
@@ -118,9 +124,9 @@ def _tensor(entry: Any, name: str, kind: TensorType) -> None:
     entry.dims.extend(kind.shape)
 
 
-def _smallest(spec: PipelineSpec) -> tuple[str, TensorType]:
-    """The input with the fewest elements: it is copied to the witness."""
-    return min(spec.inputs.items(), key=lambda item: math.prod(_ANY if dim == -1 else dim for dim in item[1].shape))
+def _inner(tensor: str) -> str:
+    """The name of a tensor between steps, which no output has: outputs come from the witness alone."""
+    return f"step/{tensor}"
 
 
 def _planned(name: str, spec: PipelineSpec, package: Package | None, checked: CheckedPipeline) -> dict[str, Any]:

@@ -75,7 +75,8 @@ def test_the_right_answers_are_the_model_s_to_what_pillow_makes_of_a_file(
             right = np.asarray(photo.resize((24, 24), Image.Resampling.BILINEAR)).mean(axis=(0, 1))
         else:
             short = min(photo.size)
-            photo = photo.resize(tuple(int(32 * edge / short) for edge in photo.size), Image.Resampling.BILINEAR)
+            size = int(32 * photo.width / short), int(32 * photo.height / short)
+            photo = photo.resize(size, Image.Resampling.BILINEAR)
             left, top = round((photo.width - 24) / 2), round((photo.height - 24) / 2)
             cut = np.asarray(photo.crop((left, top, left + 24, top + 24))).mean(axis=(0, 1)) / 255
             right = (cut - NORMAL.mean) / NORMAL.std

@@ -19,7 +19,7 @@ def test_a_plan_holds_its_limit_and_says_where_the_time_goes(name: str) -> None:
     shares = [*(member.latency_share for member in made.members), *(step.latency_share for step in made.python)]
     assert sum(shares) + made.waiting_share + made.other_share == pytest.approx(1)
     assert all(0 < member.utilisation < 1 and member.mean_batch >= 1 for member in made.members)
-    assert made.cores == sum(member.cores for member in made.members)
+    assert made.cores == sum(member.cores for member in made.members) + made.workers
     assert (made.instances > 0) == (name != "chain")
     assert made.worst_case_cores >= made.cores
 

@@ -1,4 +1,4 @@
-"""Says which bundle of a pipeline answers: an ensemble has no constants, so one of its steps gives the digest.
+"""Passes on what an ensemble's steps gave, and says which bundle answers: an ensemble has no constants.
 
 It is copied into bundles as `model.py`, so it can't import anything from Shiplift.
 """
@@ -12,11 +12,24 @@ sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").spli
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
+BUNDLE = "bundle"
+
 
 class TritonPythonModel:
     def initialize(self, args):
-        digest = json.loads(args["model_config"])["parameters"]["bundle"]["string_value"]
-        self.bundle = np.array([digest.encode()], dtype=object)
+        config = json.loads(args["model_config"])
+        digest = config["parameters"][BUNDLE]["string_value"]
+        self.bundle = pb_utils.Tensor(BUNDLE, np.array([digest.encode()], dtype=object))
+        self.inputs = {output["name"]: f"step/{output['name']}" for output in config["output"]}
 
     def execute(self, requests):
-        return [pb_utils.InferenceResponse([pb_utils.Tensor("bundle", self.bundle)]) for _ in requests]
+        return [self._response(request) for request in requests]
+
+    def _response(self, request):
+        tensors = [self._tensor(request, name) for name in request.requested_output_names()]
+        return pb_utils.InferenceResponse(tensors)
+
+    def _tensor(self, request, name):
+        if name == BUNDLE:
+            return self.bundle
+        return pb_utils.Tensor(name, pb_utils.get_input_tensor_by_name(request, self.inputs[name]).as_numpy())

@@ -55,10 +55,11 @@ def test_two_members_at_one_version_are_one_model_and_at_two_versions_two() -> N
     assert set(members_by_name(both)) == {"encoder-2--0123456789ab", "encoder-9--0123456789ab"}
 
 
-def test_the_witness_takes_the_smallest_input() -> None:
-    text = STATIC.replace("inputs: {x: {", "inputs: {big: {datatype: FP32, shape: [-1, -1]}, x: {")
+def test_the_outputs_come_from_the_witness_alone_after_all_steps() -> None:
     spec, checked = sound(STATIC)
-    several = parse(text).spec
-    assert graph.ensemble(several, checked).ensemble_scheduling.step[-1].input_map["any"] == "x"
-    assert list(graph.witness(several, checked).input[0].dims) == [-1, 4]
-    assert spec.inputs.keys() == {"x"}
+    *steps, witness = graph.ensemble(spec, checked).ensemble_scheduling.step
+    inner = {tensor for step in steps for tensor in step.output_map.values()}
+    assert not inner & {*spec.outputs, *spec.inputs}
+    assert set(witness.input_map.values()) == {"step/label"} <= inner
+    assert dict(witness.output_map) == {"label": "label", "bundle": "bundle"}
+    assert [tensor.name for tensor in graph.witness(spec, checked).input] == ["step/label"]
