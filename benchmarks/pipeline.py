@@ -1,9 +1,10 @@
 """Where a pipeline's Python runs best: in one Python process with the model, in Triton's Python backend, or in workers.
 
-A photograph of 1280x720 is decoded and scaled by Python, a small CNN looks at it, and Python puts its scores in order.
-The three services have the same steps, model, engine and answers:
+A photograph of 1280x720 is decoded and scaled by Python, a small CNN looks at it, and Python puts its scores in order:
+quickly (`vote`), so that decoding is most of the work, which releases Python's lock; or for long (`vote_long`). The
+three services have the same steps, model, engine and answers:
 
-- `one-process`: Flask under waitress; its threads do everything, with as many as serve best.
+- `one-process`: Flask under gunicorn, one worker; its threads do everything, with as many as serve best.
 - `in-bls`: the pipeline's bundle, but the author's functions are called inside the Python backend's own processes.
 - `workers`: Shiplift's bundle: the functions run in worker processes, which get large tensors in shared memory.
 
@@ -60,11 +61,13 @@ workers: 2
 steps:
   decode:
     python: steps.py
+    function: decode
     inputs: {{jpeg: jpeg}}
     outputs: {{pixels: {{datatype: FP32, shape: [1, 3, {steps.SIDE}, {steps.SIDE}]}}}}
   look: {{member: cnn, inputs: {{pixels: pixels}}, outputs: {{scores: scores}}}}
   vote:
     python: steps.py
+    function: VOTE
     inputs: {{scores: scores}}
     outputs: {{best: {{datatype: FP32, shape: [1, {steps.BEST}]}}}}
 """
@@ -73,13 +76,14 @@ _INLINE = '''
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "python"))
 
 
-def run_python(step, inputs, deadline):
+def run_python(step, inputs, deadline, slots):
     """As the benchmark has it: the author's functions are called here."""
     import importlib
     module = importlib.import_module(step["python"].removesuffix(".py"))
     return getattr(module, step["function"])(**inputs)
 '''
 _THREADS = (1, 2, 4, 8)  # of the one process, tried in turn
+VOTES = ("vote", "vote_long")
 
 
 # --- what is served ---------------------------------------------------------------------------------------------------
@@ -143,11 +147,17 @@ def side(name: str, protocol: Protocol, process: Any, port: int, files: list[Any
 
 
 @contextmanager
-def one_process(model: Path, threads: int, files: list[Any], right: list[Any], work: Path) -> Iterator[Side]:
+def one_process(
+    model: Path, vote: str, threads: int, files: list[Any], right: list[Any], work: Path
+) -> Iterator[Side]:  # fmt: skip
     """Everything in one Python process."""
     port = free_port()
-    command = [sys.executable, "-m", "benchmarks.composing.one_process", str(model), str(port), str(threads)]
-    child = start_child(command, environment={**inherited(), "PYTHONPATH": str(ROOT)}, log=work / "log", folder=ROOT)
+    command = [
+        sys.executable, "-m", "gunicorn", "--bind", f"{HOST}:{port}", "--worker-class", "gthread", "--workers", "1",
+        "--threads", str(threads), "--keep-alive", "75", "--timeout", "0", "benchmarks.composing.one_process:app",
+    ]  # fmt: skip
+    environment = {**inherited(), "PYTHONPATH": str(ROOT), "BENCH_MODEL": str(model), "BENCH_VOTE": vote}
+    child = start_child(command, environment=environment, log=work / "log", folder=ROOT)
     process = identify(child.pid)
     try:
         _until_listening(port, child)
@@ -169,9 +179,11 @@ def _until_listening(port: int, child: "subprocess.Popen[bytes]") -> None:
 
 
 @contextmanager
-def bundle(lab: Lab, name: str, package: Package, files: list[Any], right: list[Any]) -> Iterator[Side]:
+def bundle(
+    lab: Lab, name: str, vote: str, package: Package, files: list[Any], right: list[Any]
+) -> Iterator[Side]:  # fmt: skip
     """The pipeline's bundle on a private server; `in-bls` has the author's functions in the backend's own processes."""
-    written: Written = parse(PIPELINE)
+    written: Written = parse(PIPELINE.replace("VOTE", vote))
     source = Path(steps.__file__).read_bytes()
     checked: CheckedPipeline = check(written, {"cnn": package}, {"steps.py": source})
     if checked.problems:
@@ -198,7 +210,7 @@ def bundle(lab: Lab, name: str, package: Package, files: list[Any], right: list[
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def run(effort: Effort, concurrency: int) -> dict[str, Any]:
+def run(vote: str, effort: Effort, concurrency: int) -> dict[str, Any]:
     """Measures the three in turn; returns what is written."""
     files = photographs(16)
     with tempfile.TemporaryDirectory(prefix="shiplift-pipeline-") as folder, ExitStack() as services:
@@ -207,12 +219,11 @@ def run(effort: Effort, concurrency: int) -> dict[str, Any]:
         model = Path(folder) / "cnn.onnx"
         onnx.save(network(), model)
         right = _answers_by_hand(model, files)
-        config = ServingConfig(max_batch=8, queue_delay_us=0, instances=2, threads=1)
-        package = lab.package("cnn", network(), config)
-        threads = _best_threads(model, files, right, effort, concurrency, lab.folder)
+        package = lab.package("cnn", network(), ServingConfig(max_batch=8, queue_delay_us=0, instances=2, threads=1))
+        threads = _best_threads(model, vote, files, right, effort, concurrency, lab.folder)
         sides = [
-            services.enter_context(one_process(model, threads, files, right, lab.folder)),
-            *(services.enter_context(bundle(lab, name, package, files, right)) for name in ("in-bls", "workers")),
+            services.enter_context(one_process(model, vote, threads, files, right, lab.folder)),
+            *(services.enter_context(bundle(lab, name, vote, package, files, right)) for name in ("in-bls", "workers")),
         ]
         windows = [
             measure(each, [other for other in sides if other is not each], concurrency, round_, effort, lab.folder)
@@ -220,9 +231,7 @@ def run(effort: Effort, concurrency: int) -> dict[str, Any]:
             for each in sides[:: -1 if round_ % 2 else 1]
         ]
     return {
-        "machine": machine(), "concurrency": concurrency, "threads_of_one_process": threads,
-        "workers": parse(PIPELINE).spec.workers, "instances": parse(PIPELINE).spec.instances,
-        "sides": {each.name: described(each.name, windows) for each in sides},
+        "threads_of_one_process": threads, "sides": {each.name: described(each.name, windows) for each in sides},
         "ratios": {
             name: {
                 "throughput": _ratio(windows, name, "throughput_per_s"), "p99": _ratio(windows, name, "p99_ms"),
@@ -239,14 +248,14 @@ def _answers_by_hand(model: Path, files: list[Any]) -> list[Any]:
 
 
 def _best_threads(
-    model: Path, files: list[Any], right: list[Any], effort: Effort, concurrency: int, work: Path
+    model: Path, vote: str, files: list[Any], right: list[Any], effort: Effort, concurrency: int, work: Path
 ) -> int:  # fmt: skip
     rates = {}
     for threads in _THREADS:
-        with one_process(model, threads, files, right, work) as service:
+        with one_process(model, vote, threads, files, right, work) as service:
             wait_until_idle(service)
             rates[threads] = measure(service, [], concurrency, 0, effort, work).throughput_per_s
-        tell(f"one process, {threads} threads: {rates[threads]:.0f}/s")
+        tell(f"{vote}: one process, {threads} threads: {rates[threads]:.0f}/s")
     return max(rates, key=rates.__getitem__)
 
 
@@ -277,19 +286,34 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     parser.add_argument("--json", action="store_true", help="also print it")
     arguments = parser.parse_args()
-    short = Effort(rounds=2, warm_s=0.5, window_s=1.5)
-    results = run(short if arguments.quick else Effort(rounds=7, warm_s=1, window_s=5, most_s=20), arguments.clients)
+    effort = Effort(rounds=2, warm_s=0.5, window_s=1.5)
+    if not arguments.quick:
+        effort = Effort(rounds=7, warm_s=1, window_s=4, most_s=20)
+    cases = {vote: run(vote, effort, arguments.clients) for vote in VOTES}
+    spec = parse(PIPELINE).spec
+    results = {
+        "machine": machine(),
+        "clients": arguments.clients,
+        "workers": spec.workers,
+        "instances": spec.instances,
+        **cases,
+    }
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.write_text(json.dumps(results, indent=1) + "\n")
-    for name, each in results["sides"].items():
-        tell(f"{name:<12} {each['throughput_per_s']['median']:>7.1f}/s  p99 {each['p99_ms']['median']:>7.1f} ms  "
-             f"{each['server_cpu_ms']['median']:.1f} CPU ms an answer, {each['errors']} errors")  # fmt: skip
-    for name, ratio in results["ratios"].items():
-        tell(f"workers against {name}: throughput {ratio['throughput']:.2f}x, p99 {ratio['p99']:.2f}")
+    for vote, case in cases.items():
+        _show(vote, case)
     if arguments.json:
         print(json.dumps(results))
-    if any(each["errors"] for each in results["sides"].values()):
+    if any(each["errors"] for case in cases.values() for each in case["sides"].values()):
         raise SystemExit(1)
+
+
+def _show(vote: str, case: dict[str, Any]) -> None:
+    for name, each in case["sides"].items():
+        tell(f"{vote:<10} {name:<12} {each['throughput_per_s']['median']:>7.1f}/s  p99 {each['p99_ms']['median']:>7.1f}"
+             f" ms  {each['server_cpu_ms']['median']:.1f} CPU ms an answer, {each['errors']} errors")  # fmt: skip
+    for name, ratio in case["ratios"].items():
+        tell(f"{vote:<10} workers against {name}: throughput {ratio['throughput']:.2f}x, p99 {ratio['p99']:.2f}")
 
 
 if __name__ == "__main__":

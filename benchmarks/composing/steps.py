@@ -22,8 +22,17 @@ def decode(jpeg: Any) -> dict[str, Any]:
 
 def vote(scores: Any) -> dict[str, Any]:
     """Scores, float32 (1, labels), to `best`, float32 (1, 5): the largest scores of five groups of labels."""
+    return _voted(scores, passes=4)
+
+
+def vote_long(scores: Any) -> dict[str, Any]:
+    """The same, and for so long that Python's lock is what a process has to wait for."""
+    return _voted(scores, passes=100)
+
+
+def _voted(scores: Any, *, passes: int) -> dict[str, Any]:
     groups: dict[int, float] = {}
-    for _ in range(4):
+    for _ in range(passes):
         for label, score in enumerate(scores[0].tolist()):
             group = label * 7919 % BEST
             groups[group] = max(groups.get(group, score), score)

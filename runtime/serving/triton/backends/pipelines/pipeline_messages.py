@@ -7,7 +7,6 @@ can't import anything from Shiplift.
 
 import contextlib
 import json
-import mmap
 import os
 import struct
 
@@ -82,50 +81,46 @@ def unpacked(message):
 
 
 def write_shared(path, buffers):
-    """Writes a message into a new file in shared memory.
+    """Writes a message into a file in shared memory, which may be there already; returns its size.
+
+    A file is used again and again: memory that is new to a process costs more than what is copied into it.
 
     Raises:
         OSError: there is no room.
+        Broken: it is too large.
     """
     total = size(buffers)
     if total > MOST_BYTES:
         raise Broken(f"a message of {total} bytes, the limit is {MOST_BYTES}")
-    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     try:
-        os.posix_fallocate(file, 0, total)  # without room, writing to the pages would end the process
+        if os.fstat(file).st_size < total:
+            os.posix_fallocate(file, 0, total)  # without room, writing to the pages would end the process
         for buffer in buffers:
             view = memoryview(buffer)
             while view:
                 view = view[os.write(file, view) :]
     finally:
         os.close(file)
+    return total
 
 
-def read_shared(path):
-    """The message in a file, copied: whoever wrote it can't change it afterwards.
+def read_shared(path, total):
+    """The message of so many bytes in a file, copied: whoever writes to it next can't change it.
 
     Raises:
-        Broken: it is too large or cut off.
+        Broken: the file is shorter.
         OSError: there is none.
     """
+    message = np.empty(total, np.uint8)
+    view, at = memoryview(message), 0
     with open(path, "rb", buffering=0) as file:
-        total = os.fstat(file.fileno()).st_size
-        if total > MOST_BYTES:
-            raise Broken(f"a message of {total} bytes, the limit is {MOST_BYTES}")
-        message = np.empty(total, np.uint8)
-        view, at = memoryview(message), 0
         while at < total:
             read = file.readinto(view[at:])
             if not read:
                 raise Broken("a message is cut off")
             at += read
     return message
-
-
-def map_shared(path):
-    """The message in a file as memory of this process; what is written to it stays here."""
-    with open(path, "rb") as file:
-        return mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def remove(path):

@@ -6,6 +6,7 @@ answer in time is left alone, until the limit of its own execution ends it, and 
 bundles as `model.py`, so it can't import anything from Shiplift.
 """
 
+import contextlib
 import functools
 import json
 import math
@@ -23,6 +24,7 @@ import pipeline_messages as messages
 import triton_python_backend_utils as pb_utils
 
 THREADS = 32  # calls of members at once
+KEPT_BYTES = 16 << 20  # a larger file in shared memory is not kept for the next call
 BUNDLE = "bundle"
 
 
@@ -37,9 +39,10 @@ class TritonPythonModel:
             self.plan = json.load(file)
         self.bundle = pb_utils.Tensor(BUNDLE, np.array([self.plan["bundle"].encode()], dtype=object))
         self.threads = ThreadPoolExecutor(THREADS)
-        self.needed = {}
+        self.slots, self.needed = Slots(), {}
 
     def finalize(self):
+        self.slots.remove()
         self.threads.shutdown(wait=False, cancel_futures=True)
 
     def execute(self, requests):
@@ -153,7 +156,7 @@ class Run:
     def _calls(self, step):
         inputs = {key: self.values[tensor] for key, tensor in step["inputs"].items()}
         if "python" in step:
-            return [self.model.threads.submit(run_python, step, inputs, self.deadline)]
+            return [self.model.threads.submit(run_python, step, inputs, self.deadline, self.model.slots)]
         return [self.model.threads.submit(ask, step, rows) for rows in parts(step, inputs)]
 
     def _wait(self):
@@ -328,26 +331,59 @@ def numpy_type(datatype):
 # --- the author's Python -----------------------------------------------------------------------------------
 
 
-def run_python(step, inputs, deadline):
+class Slots:
+    """Files in shared memory for large tensors: each call has a slot to itself, two files that are used again."""
+
+    def __init__(self):
+        self._free = queue.LifoQueue()
+
+    @contextlib.contextmanager
+    def taken(self):
+        try:
+            slot = self._free.get_nowait()
+        except queue.Empty:
+            slot = os.path.join(messages.SHARED_MEMORY, f"shiplift-{uuid.uuid4().hex}")
+        try:
+            yield slot, f"{slot}.answer"
+        finally:
+            for path in (slot, f"{slot}.answer"):
+                with contextlib.suppress(FileNotFoundError):
+                    if os.stat(path).st_size > KEPT_BYTES:
+                        os.unlink(path)
+            self._free.put(slot)
+
+    def remove(self):
+        """Removes the files of all slots that are free."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                slot = self._free.get_nowait()
+                messages.remove(slot)
+                messages.remove(f"{slot}.answer")
+
+
+def run_python(step, inputs, deadline, slots):
     """What a Python function returns, by tensor. Large tensors go to its worker, and come back, in shared memory."""
-    shared = os.path.join(messages.SHARED_MEMORY, f"shiplift-{uuid.uuid4().hex}")
-    header = {"function": f"{step['python']}:{step['function']}", "answer": f"{shared}.answer"}
-    try:
-        call = messages.packed(header, inputs)
-        if messages.size(call) > messages.INLINE_BYTES:
-            messages.write_shared(shared, call)
-            call = messages.packed({"shared": shared}, {})
-        header, arrays = messages.unpacked(asked(step, call, deadline))
-        if "shared" in header:
-            header, arrays = messages.unpacked(messages.read_shared(f"{shared}.answer"))
-    except (OSError, messages.Broken) as error:
-        raise Failed(f"its tensors can't be handed over: {error}") from error
-    finally:
-        messages.remove(shared)
-        messages.remove(f"{shared}.answer")
+    with slots.taken() as (shared, answer):
+        header = {"function": f"{step['python']}:{step['function']}", "answer": answer}
+        try:
+            call = messages.packed(header, inputs)
+            if messages.size(call) > messages.INLINE_BYTES:
+                call = messages.packed({"shared": shared, "bytes": messages.write_shared(shared, call)}, {})
+            header, arrays = messages.unpacked(asked(step, call, deadline))
+            if "bytes" in header:
+                header, arrays = messages.unpacked(messages.read_shared(answer, most(header["bytes"])))
+        except (OSError, messages.Broken) as error:
+            raise Failed(f"its tensors can't be handed over: {error}") from error
     if "error" in header:
         raise Failed(str(header["error"])[:1000])
     return arrays
+
+
+def most(count):
+    """The bytes of an answer, as its worker says."""
+    if not isinstance(count, int) or not 0 <= count <= messages.MOST_BYTES:
+        raise messages.Broken(f"a message of {count} bytes, the limit is {messages.MOST_BYTES}")
+    return count
 
 
 def asked(step, call, deadline):

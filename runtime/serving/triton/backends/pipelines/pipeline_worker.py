@@ -51,12 +51,11 @@ def _answer(functions, message):
     """The answer to a call, as buffers; a large one lies in the file that the call names."""
     header, arrays = messages.unpacked(bytearray(message))
     if "shared" in header:
-        header, arrays = messages.unpacked(messages.map_shared(header["shared"]))
+        header, arrays = messages.unpacked(messages.read_shared(header["shared"], header["bytes"]))
     buffers = messages.packed({}, _called(functions[header["function"]], arrays))
     if messages.size(buffers) <= messages.INLINE_BYTES:
         return buffers
-    messages.write_shared(header["answer"], buffers)
-    return messages.packed({"shared": True}, {})
+    return messages.packed({"bytes": messages.write_shared(header["answer"], buffers)}, {})
 
 
 def _error(error):
