@@ -55,7 +55,7 @@ def decoded():
     pixels = fn.decoders.image(files, device="{device}", output_type=types.{colors})
     pixels = fn.resize(pixels, {resize}, interp_type=types.INTERP_{filter}, antialias=True)
     return fn.crop_mirror_normalize(
-        pixels, dtype=types.{dtype}, output_layout="{layout}", crop={size},
+        pixels, dtype=types.{dtype}, output_layout="{layout}", crop={size}, rounding="truncate",
         mean={mean}, std={std},
     )
 '''

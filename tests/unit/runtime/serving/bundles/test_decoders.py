@@ -1,6 +1,7 @@
 """Decoders as members: their configurations, and that what is decoded is what Pillow makes of the same file."""
 
 import ast
+import importlib.util
 import io
 from pathlib import Path
 from typing import Any
@@ -233,3 +234,26 @@ def test_resize_and_crop_are_torchvision_s(width: int, height: int, edge: int, c
         np.testing.assert_array_equal(
             answered(file(photo), ImageDecoder(resize=edge, crop=crop))[0], np.asarray(expected)
         )
+
+
+@pytest.mark.parametrize("decoder", [PLAIN, NORMAL, GRAY])
+def test_dali_s_pixels_are_nearly_pillow_s(tmp_path: Path, decoder: ImageDecoder) -> None:
+    """Where DALI is installed (`nvidia-dali-cuda120` decodes on CPUs, too): what NVIDIA's image makes of a file."""
+    pytest.importorskip("nvidia.dali")
+    source = tmp_path / "dali_model.py"
+    source.write_text(dali_source(decoder, gpu=False).replace("@autoserialize\n", ""))
+    spec = importlib.util.spec_from_file_location("dali_model", source)
+    assert spec is not None
+    assert spec.loader is not None
+    model = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(model)
+    files = [file(noise(w // 9, h // 9).resize((w, h), Image.Resampling.BICUBIC)) for w, h in ((640, 480), (300, 401))]
+    pipeline = model.decoded()
+    pipeline.build()
+    pipeline.feed_input("image", [np.frombuffer(body, np.uint8) for body in files * 16])
+    (pixels,) = pipeline.run()
+    spread = 1.0 if decoder.datatype == "UINT8" else 1 / 128
+    for at, body in enumerate(files):
+        actual, expected = np.array(pixels[at]), answered(body, decoder)[0]
+        assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+        assert np.abs(actual.astype(float) - expected).mean() < 4 * spread
