@@ -224,18 +224,6 @@ def test_a_member_is_a_model_or_a_decoder(fields: dict[str, Any], message: str) 
         PipelineMember.model_validate(fields)
 
 
-@settings(deadline=None, max_examples=30)
-@given(width=st.integers(20, 90), height=st.integers(20, 90), edge=st.integers(10, 40), crop=st.integers(8, 30))
-def test_resize_and_crop_are_torchvision_s(width: int, height: int, edge: int, crop: int) -> None:
-    functional = pytest.importorskip("torchvision.transforms.functional")
-    photo = noise(width, height)
-    expected = functional.center_crop(functional.resize(photo, edge), crop) if crop <= edge else None
-    if expected is not None:
-        np.testing.assert_array_equal(
-            answered(file(photo), ImageDecoder(resize=edge, crop=crop))[0], np.asarray(expected)
-        )
-
-
 @pytest.mark.parametrize("decoder", [PLAIN, NORMAL, GRAY])
 def test_dali_s_pixels_are_nearly_pillow_s(tmp_path: Path, decoder: ImageDecoder) -> None:
     """Where DALI is installed (`nvidia-dali-cuda120` decodes on CPUs, too): what NVIDIA's image makes of a file."""
