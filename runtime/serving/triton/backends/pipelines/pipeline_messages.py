@@ -17,6 +17,7 @@ MOST_BYTES = 1 << 30  # of one message
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- the server's own
 _ALIGNED = 64  # where tensors start, as vector instructions like it
 _LENGTH = struct.Struct("<I")
+PREFIX_BYTES = _LENGTH.size  # before a message in a pipe
 _KINDS = {
     "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64,
     "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32,
@@ -147,9 +148,6 @@ def length(prefix):
     if count > 4 * INLINE_BYTES:
         raise Broken(f"a message of {count} bytes, the limit is {4 * INLINE_BYTES}")
     return count
-
-
-PREFIX_BYTES = _LENGTH.size
 
 
 def _packed(array):
