@@ -13,7 +13,6 @@ import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import batching, loaders, postprocess
-from shiplift.runtime.model.conversion.encoded_images import EncodedImages
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.samples import input_sets
@@ -53,6 +52,8 @@ def convert(
     if original.takes_text:
         _check_settings(conversion)
     elif conversion.preprocess:
+        from shiplift.runtime.model.conversion.encoded_images import EncodedImages  # noqa: PLC0415 - Pillow, if needed
+
         original = EncodedImages(
             original, logged.inputs, conversion.preprocess, conversion.max_megapixels,
             finished=lambda behind, inputs: _answer(behind, inputs, conversion),
