@@ -478,6 +478,7 @@ def test_weights_in_a_separate_file_are_exported_and_verified(lab: Lab, tmp_path
 # --- encoded images ---
 
 PREPROCESSED = f"""{FAST}
+targets: [{{name: local-cpu, engine: onnxruntime, precisions: [fp32]}}]
 export: {{preprocess: {{resize: 10, crop: 8, colors: gray, scale: 0.00392156862745098}}}}
 data: {{validation: shiplift/validation.npz}}
 """

@@ -20,6 +20,7 @@ from shiplift.runtime.records.serving import Padding
 from shiplift.runtime.serving.triton.building import native
 from shiplift.runtime.serving.triton.server import Server
 from tests.integration.backends import ask, model, put, server_for
+from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration
 ENGINES = tuple(backend.name for backend in native.BACKENDS)
@@ -70,9 +71,16 @@ def tokens_served(work: Path, engine: Engine, **options: Any) -> Iterator[Server
 
 
 def all_at_once(server: Server, requests: list[Arrays]) -> tuple[list[Any], Any]:
+    """The answers, and the server's counts once all rows are in them: they are counted after they are answered."""
     with ThreadPoolExecutor(16) as pool:
         answers = list(pool.map(lambda arrays: ask(server, arrays), requests))
-    return answers, grpc.InferenceServerClient(server.grpc).get_inference_statistics("m").model_stats[0]
+    client, rows = grpc.InferenceServerClient(server.grpc), sum(len(arrays["ids"]) for arrays in requests)
+
+    def counted() -> Any:
+        stats = client.get_inference_statistics("m").model_stats[0]
+        return stats if stats.inference_count >= rows else None
+
+    return answers, until(counted)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
