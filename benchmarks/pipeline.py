@@ -15,7 +15,7 @@ import argparse
 import contextlib
 import io
 import json
-import subprocess
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -31,6 +31,7 @@ from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
 from benchmarks.composing import steps
+from benchmarks.machine import until
 from benchmarks.planning.live import Lab
 from benchmarks.protocols import HOST, Protocol, request_bytes, triton_protocol
 from benchmarks.ratios import Window
@@ -160,22 +161,16 @@ def one_process(
     child = start_child(command, environment=environment, log=work / "log", folder=ROOT)
     process = identify(child.pid)
     try:
-        _until_listening(port, child)
+        until(lambda: _listens(port), "the service in one process")
         yield side("one-process", _raw(), process, port, files, right)
     finally:
         stop(process)
 
 
-def _until_listening(port: int, child: "subprocess.Popen[bytes]") -> None:
-    import socket
-    import time
-
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and child.poll() is None:
-        with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
-            return
-        time.sleep(0.1)
-    raise SystemExit("the service in one process does not start")
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((HOST, port), timeout=1):
+        return True
+    return False
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def release(name: str, outputs: int) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A pipeline: what a client sends, and what makes pixels of it: a decoder in an ensemble, or Python in BLS."""
+    """A pipeline: what a client sends, and what makes pixels of it: a decoder, or a Python step."""
 
     name: str
     tensor: str

@@ -6,7 +6,6 @@ The right answer to a file is the original model's answer to the pixels that Pil
 import json
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -54,9 +53,7 @@ class EncodedImages(Original):
         (to / "text").mkdir(exist_ok=True)
         (to / "text" / SETTINGS).write_text(json.dumps(self.settings, sort_keys=True, indent=1))
         images, name = made_images(), self.settings["inputs"][0]
-        with TemporaryDirectory() as folder:
-            (Path(folder) / SETTINGS).write_text(json.dumps(self.settings))
-            front = PixelFront(Path(folder))
+        front = PixelFront(to / "text")
         feeds = front.feeds(front.encode(front.read(images)))
         answers = list(self.finished(self.behind, feeds).values())
         asked = {f"input/{name}": np.array(images, dtype=object).reshape(-1, 1)}
