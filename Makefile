@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 TESTS_READY := $(VENV)/.ready-tests
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 BUILD ?= docker build
 CLUSTER_TESTS ?= cluster and not slow
 # CI sets SECOND_CHANCE: what failed beside other tests runs once more, by itself; what passes then is printed as flaky.
@@ -14,20 +15,22 @@ WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 .PHONY: setup demo test test-all check check-github unit integration test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
 	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner zoo check-gpu constraints clean
 
-setup: $(READY)
+setup: $(TESTS_READY)
 
+# What the demo needs, and no more: it is somebody's first five minutes. pip compiles with one core.
 $(READY): pyproject.toml constraints.txt runtime/serving/triton/requirements.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	$(INSTALL) --no-compile -e '.[local,torch,sklearn]'
+	@$(BIN)/python -m compileall -q -j 0 $(VENV)/lib >/dev/null 2>&1 || true  # some packages carry files of Python 2
 	$(BIN)/python -m shiplift.runtime.serving.triton.environment
 	@touch $@
 
 $(TESTS_READY): $(READY)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[catboost,generation,transformers]'
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps silero-vad  # its ONNX file
+	$(INSTALL) -e '.[all,dev,catboost,generation,transformers]'
+	$(INSTALL) --no-deps silero-vad  # its ONNX file
 	@touch $@
 
-demo: setup  ## the whole workflow: three versions, one refused, one promoted under load, one rolled back
+demo: $(READY)  ## the whole workflow: three versions, one refused, one promoted under load, one rolled back
 	@$(BIN)/shiplift demo
 
 test: check unit integration  ## what needs no cluster, in half an hour
@@ -48,10 +51,10 @@ check-github: setup  ## workflows, including those that users copy, and issue fo
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms \
 		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
-unit: $(TESTS_READY)
+unit: setup
 	$(BIN)/pytest tests/unit -n 2 -q
 
-integration: $(TESTS_READY)  ## against the real MLflow, Triton and perf_analyzer on loopback
+integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q --durations=20 -m 'not large and not alone and not slow' \
 		$(call again,tests/integration)
 	$(BIN)/pytest tests/integration -q -m alone $(call again,tests/integration -m alone)
@@ -103,7 +106,7 @@ bench-own: setup  ## what Shiplift itself costs, and how that grows up to 1,000 
 bench-autoscale: setup  ## the scaling rule against others, simulated, one core (10 minutes; `--quick`: 2)
 	$(BIN)/python -m benchmarks.autoscale
 
-zoo: $(TESTS_READY)  ## models as people log them: released, and equal to pyfunc, or refused with the right reason (an hour)
+zoo: setup  ## models as people log them: released, and equal to pyfunc, or refused with the right reason (an hour)
 	$(BIN)/python -m benchmarks.zoo
 
 bench-pipeline: setup  ## a pipeline's Python in one process with the model, in Triton's processes, and in workers

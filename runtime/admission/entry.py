@@ -11,7 +11,8 @@ from shiplift.runtime.model.contracts import read_model
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.records.model import PYTHON
 
-PRELOAD = ("modelaudit.core", "onnx")
+_SCANNERS = ("text", "manifest", "zip", "pytorch_zip", "pickle", "onnx", "metadata", "jinja2_template")
+PRELOAD = ("modelaudit.core", "onnx", *(f"modelaudit.scanners.{name}_scanner" for name in _SCANNERS))
 EXAMPLE = "example.npz"
 
 

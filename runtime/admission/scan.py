@@ -5,6 +5,8 @@ version too, except the names that our own lists accept. Runs inside the sandbox
 target; `refusal` runs outside.
 """
 
+import functools
+import inspect
 import json
 import re
 import time
@@ -128,6 +130,7 @@ def _huggingface(folder: Path, files: Sequence[TreeFile]) -> Iterator[tuple[str,
 def _modelaudit(root: Path, pickle: Pickle) -> Iterator[Finding]:
     from modelaudit.core import scan_model_directory_or_file  # noqa: PLC0415 - takes 1 s, in the sandbox only
 
+    _judge_names_alone()
     for issue in scan_model_directory_or_file(str(root)).issues:
         details = issue.details or {}
         named = str(details.get("associated_global") or details.get("import_reference") or "")
@@ -142,6 +145,18 @@ def _modelaudit(root: Path, pickle: Pickle) -> Iterator[Finding]:
             what=issue.message[:300],
             names=named,
         )
+
+
+def _judge_names_alone() -> None:
+    """Keeps modelaudit from following the calls in the source of whatever a pickle names.
+
+    That takes 3 s, and tells about the packages installed here, not about the model: each name has passed our own lists
+    by now, and what modelaudit finds behind such a name is left out anyway (`_listed`).
+    """
+    from modelaudit_picklescan.api import PickleScanner  # noqa: PLC0415 - as above
+
+    if "enrich_call_graph" in inspect.signature(PickleScanner.scan_stream).parameters:
+        PickleScanner.scan_stream = functools.partialmethod(PickleScanner.scan_stream, enrich_call_graph=False)
 
 
 def _listed(named: str, pickle: Pickle) -> bool:

@@ -1,3 +1,4 @@
+import collections
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -77,6 +79,16 @@ def test_a_pickle_that_calls_something_is_found(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "model.pkl").write_bytes(pickle.dumps(Evil()))
     assert any("data/model.pkl" in file for file in scanned(tmp_path))
+
+
+def test_the_sources_of_accepted_names_are_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """modelaudit would read torch's sources for 3 s, to tell what our own lists have decided."""
+    api = pytest.importorskip("modelaudit_picklescan.api")
+    follow = Mock(return_value=())
+    monkeypatch.setattr(api, "find_dangerous_call_graphs", follow)
+    (tmp_path / "model.pkl").write_bytes(pickle.dumps(collections.OrderedDict(w=np.ones(3, np.float32))))
+    assert scanned(tmp_path, "sandbox") == {}
+    follow.assert_not_called()
 
 
 def with_external_data(folder: Path, location: str) -> None:
