@@ -1,10 +1,14 @@
-"""A pipeline of real models: profiled, planned, served by the bundled Triton as planned, and measured.
+"""Pipelines of real models: profiled, planned, served by the bundled Triton as planned, and measured.
 
-Three perceptrons form a chain with a shortcut, which runs as an ensemble. Each member's executions are timed batch by
-batch on a server of its own, then the plan's settings are served together, and perf_analyzer sends Poisson arrivals.
+Each uses two or three of three models, of 4 to 18 ms on one core here, with one thread and one instance each: two cores
+can serve that. Static graphs run as ensembles, the others in BLS. Models are timed under the same Poisson arrivals as
+the pipeline: at 20 requests/s an execution takes longer than when one follows the other, since others have used the
+caches meanwhile. What an answer takes besides is what is left of the whole's time when a client waits for each answer.
 """
 
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -15,18 +19,19 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.machine import processor
+from benchmarks.planning.replaying import in_turn, replayed
 from shiplift.pipelines.settings import Settings as Configured
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
 from shiplift.runtime.model.onnx_models import signature_of
-from shiplift.runtime.planning.arrivals import Arrivals
+from shiplift.runtime.planning.arrivals import Arrivals, recorded, renewals
 from shiplift.runtime.planning.measured import overhead_ms, spread_of
 from shiplift.runtime.planning.options import Grid, Problem
-from shiplift.runtime.planning.plan import Plan, plan
-from shiplift.runtime.planning.profiles import Configuration, Profiles
-from shiplift.runtime.planning.scenario import graph_of
+from shiplift.runtime.planning.plan import plan
+from shiplift.runtime.planning.profiles import Configuration, Profiles, StepProfile
+from shiplift.runtime.planning.scenario import Graph, graph_of
 from shiplift.runtime.records.measurement import LoadPoint
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -40,22 +45,62 @@ from shiplift.runtime.spec.pipeline import Written, parse
 from shiplift.runtime.spec.serving import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
-_WIDTH = 1024
-_LAYERS = {"look": 4, "read": 2, "join": 1}  # of the members: 4 MB of weights each
-_SIZES = (1, 2, 4, 8)
-_RATE_PER_S = 60.0
-_P99_MS = 60.0
+_WIDTH, _TOKENS, _HIDDEN = 64, 64, 512
+LAYERS = {"large": 80, "middle": 40, "small": 16}  # of the models
+_SIZES = (1, 2, 4)
+_RATE_PER_S = 20.0
+_P99_MS = 250.0
+_REQUESTS, _WAITED, _WARM_UP = 2400, 300, 50
+_WAITING, _ARRIVING = Demand(concurrency=1), Demand(rate_per_s=_RATE_PER_S)
+_RARE = "think"  # the step that runs for the other requests
+_SURE_SHARE = 0.7  # of the requests have a first number above 0.5, which the models give back as `c`
 _X = f"{{datatype: FP32, shape: [1, {_WIDTH}]}}"
-PIPELINE = f"""
-name: live
-inputs: {{x: {_X}}}
-outputs: {{y: {_X}}}
-members: {{look: {{model: look}}, read: {{model: read}}, join: {{model: join}}}}
+_HEAD = f"inputs: {{x: {_X}}}\n"
+PIPELINES = {
+    "chain": f"""
+name: chain
+{_HEAD}outputs: {{y: {_X}}}
+members: {{small: {{model: small}}, large: {{model: large}}}}
 steps:
-  left: {{member: look, inputs: {{x: x}}, outputs: {{y: l}}}}
-  right: {{member: read, inputs: {{x: l}}, outputs: {{y: r}}}}
-  both: {{member: join, inputs: {{a: l, b: r}}, outputs: {{y: y}}}}
-"""
+  clean: {{member: small, inputs: {{x: x}}, outputs: {{y: cleaned}}}}
+  score: {{member: large, inputs: {{x: cleaned}}, outputs: {{y: y}}}}
+""",
+    "twice": f"""
+name: twice
+{_HEAD}outputs: {{y: {_X}}}
+members: {{small: {{model: small}}, middle: {{model: middle}}}}
+steps:
+  before: {{member: small, inputs: {{x: x}}, outputs: {{y: first}}}}
+  between: {{member: middle, inputs: {{x: first}}, outputs: {{y: second}}}}
+  after: {{member: small, inputs: {{x: second}}, outputs: {{y: y}}}}
+""",
+    "parallel": f"""
+name: parallel
+{_HEAD}outputs: {{left: {_X}, right: {_X}}}
+members: {{large: {{model: large}}, middle: {{model: middle}}}}
+steps:
+  see: {{member: large, inputs: {{x: x}}, outputs: {{y: left}}}}
+  read: {{member: middle, inputs: {{x: x}}, outputs: {{y: right}}}}
+""",
+    "cascade": f"""
+name: cascade
+{_HEAD}outputs: {{y: {_X}}}
+members: {{small: {{model: small}}, large: {{model: large}}}}
+steps:
+  guess: {{member: small, inputs: {{x: x}}, outputs: {{y: quick, c: sure}}}}
+  think: {{member: large, inputs: {{x: x}}, outputs: {{y: y}}, when: {{tensor: sure, below: 0.5}},
+          otherwise: {{y: quick}}}}
+""",
+    "join": f"""
+name: join
+{_HEAD}outputs: {{y: {_X}, seen: {_X}}}
+members: {{middle: {{model: middle}}, small: {{model: small}}}}
+steps:
+  see: {{member: middle, inputs: {{x: x}}, outputs: {{y: seen}}}}
+  skim: {{member: small, inputs: {{x: x}}, outputs: {{y: skimmed}}}}
+  rank: {{member: small, inputs: {{x: skimmed}}, outputs: {{y: y}}}}
+""",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,102 +133,176 @@ class Lab:
             repository=repository, signature=described.signature,
         )  # fmt: skip
 
-    def measure(self, server: Any, model: str, inputs: tuple[str, ...], demand: Demand, *, batch: int = 0) -> LoadPoint:
-        """One measurement, in three windows; without a `batch`, of a model that takes whole tensors, of one row."""
+    def measure(self, server: Any, model: str, demand: Demand, *, batch: int) -> LoadPoint:
+        """One measurement of a model by itself, in three windows of requests of so many rows."""
         generator = PerfAnalyzer(self.environment)
-        tensors = tuple(TensorSpec(name=name, datatype="FP32", shape=(-1, _WIDTH)) for name in inputs)
-        rows = np.random.default_rng(0).normal(size=(8, _WIDTH)).astype(np.float32)
-        samples = [dict.fromkeys(inputs, row if batch else row[None]) for row in rows]
+        tensors = (TensorSpec(name="x", datatype="FP32", shape=(-1, _WIDTH)),)
         requests = generator.write_requests(
-            self.folder / "requests.json", Signature(inputs=tensors, outputs=tensors), samples
+            self.folder / "requests.json", Signature(inputs=tensors, outputs=tensors), [{"x": row} for row in _rows()]
         )
-        target = LoadTarget(model=model, address=server.grpc, requests=requests, batch=batch or 1)
+        target = LoadTarget(model=model, address=server.grpc, requests=requests, batch=batch)
         window = Window(window_ms=self.window_ms, attempts=1)
         return generator.measure(target, demand, window, self.folder).point
 
 
-def perceptron(layers: int, inputs: tuple[str, ...]) -> Any:
-    """A model `y` = relu(... relu((sum of the inputs) W) ...), of rows of `_WIDTH` numbers."""
+def _rows() -> Any:
+    """Requests: `c` of a model's answer to `_SURE_SHARE` of them is above 0.5."""
+    rows = np.random.default_rng(0).uniform(size=(1000, _WIDTH)).astype(np.float32)
+    rows[:, 0] = np.where(np.arange(len(rows)) < _SURE_SHARE * len(rows), 0.9, 0.1)
+    np.random.default_rng(1).shuffle(rows[:, 0])
+    return rows
+
+
+def model_of(layers: int) -> Any:
+    """A model whose work is products of 64 x 512 with one matrix of 1 MB, for each row of `x`; `c` is its first number.
+
+    Its requests are small, and its weights fit a core's own cache: what it takes is arithmetic.
+    """
     rng = np.random.default_rng(layers)
-    weights = [
-        numpy_helper.from_array((rng.normal(size=(_WIDTH, _WIDTH)) / 32).astype(np.float32), f"w{at}")
-        for at in range(layers)
+    constants = {
+        "up": rng.normal(size=(1, _HIDDEN)), "w": rng.normal(size=(_HIDDEN, _HIDDEN)) * (2 / _HIDDEN) ** 0.5,
+    }  # fmt: skip
+    weights = [numpy_helper.from_array(values.astype(np.float32), name) for name, values in constants.items()]
+    weights += [
+        numpy_helper.from_array(np.array(values, np.int64), name)
+        for name, values in {"last": [2], "from": [0], "to": [1], "columns": [1]}.items()
     ]
-    nodes, last = [], inputs[0]
-    for at, name in enumerate(inputs[1:]):
-        nodes.append(helper.make_node("Add", [last, name], [f"sum{at}"]))
-        last = f"sum{at}"
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "last"], ["column"]), helper.make_node("MatMul", ["column", "up"], ["h0"]),
+        helper.make_node("Slice", ["x", "from", "to", "columns"], ["c"]),
+    ]  # fmt: skip
     for at in range(layers):
-        output = "y" if at == layers - 1 else f"h{at}"
-        nodes.append(helper.make_node("MatMul", [last, f"w{at}"], [f"m{at}"]))
-        nodes.append(helper.make_node("Relu", [f"m{at}"], [output]))
-        last = output
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", _WIDTH]) for name in (*inputs, "y")]
-    graph = helper.make_graph(nodes, "perceptron", ends[:-1], ends[-1:], weights)
+        nodes.append(helper.make_node("MatMul", [f"h{at}", "w"], [f"m{at}"]))
+        nodes.append(helper.make_node("Relu", [f"m{at}"], [f"h{at + 1}"]))
+    nodes.append(helper.make_node("ReduceMean", [f"h{layers}", "last"], ["y"], keepdims=0))
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", width])
+        for name, width in {"x": _WIDTH, "y": _TOKENS, "c": 1}.items()
+    ]
+    graph = helper.make_graph(nodes, "layers", ends[:1], ends[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
 
 
-def measure_live(*, quick: bool) -> dict[str, Any]:
-    """Profiles the members, plans the pipeline, serves the plan and measures it."""
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """A model by itself: its configuration; and for a client that waits, an execution and what else an answer takes."""
+
+    configuration: Configuration
+    alone_ms: float
+    besides_ms: float
+
+
+def measure_live(*, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
+    """Times the models; then plans each pipeline, serves it as planned, and measures it."""
     with tempfile.TemporaryDirectory(prefix="shiplift-planner-") as folder:
         environment = ensure(Configured().server_environment or default_root())
-        lab = Lab(folder=Path(folder), environment=environment, window_ms=2000 if quick else 20_000)
-        models = {name: perceptron(layers, _inputs(name)) for name, layers in _LAYERS.items()}
-        profiles = _profiles(lab, models)
-        written = parse(PIPELINE)
-        problem = Problem(
-            spec=written.spec, graph=graph_of(written.spec, bls=False), profiles=profiles, grid=Grid(max_batch=_SIZES),
-            arrivals=Arrivals(rate_per_s=_RATE_PER_S), p99_ms=_P99_MS,
-        )  # fmt: skip
-        made = plan(problem)
-        configs = {member.name: member.config for member in made.members}
-        packages = {name: lab.package(name, model, configs[name]) for name, model in models.items()}
-        points = _served(lab, written, packages)
-    return _result(profiles, made, points)
-
-
-def _result(profiles: Profiles, made: Plan, points: list[LoadPoint]) -> dict[str, Any]:
-    measured = median(point.p99_ms for point in points)
+        lab = Lab(folder=Path(folder), environment=environment, window_ms=1000 if quick else 5000)
+        arrivals = _arrivals(1000 if quick else _REQUESTS)
+        models = {name: model_of(layers) for name, layers in LAYERS.items()}
+        timed = {}
+        for name, model in models.items():
+            tell(f"timing {name}")
+            timed[name] = _timed(lab, name, model)
+        measured = {}
+        for name, text in PIPELINES.items():
+            tell(f"planning and measuring {name}")
+            measured[name] = _measured(lab, text, models, timed, arrivals)
     return {
-        "processor": processor(), "predicted_p50_ms": made.p50_ms, "predicted_p99_ms": made.p99_ms,
-        "measured_p50_ms": median(point.p50_ms for point in points), "measured_p99_ms": measured,
-        "p99_off_percent": round(100 * abs(measured / made.p99_ms - 1), 1), "rate_per_s": _RATE_PER_S,
-        "runs": [point.model_dump(mode="json") for point in points],
-        "profiles": profiles.model_dump(mode="json"), "plan": made.model_dump(mode="json"),
+        "processor": processor(), "rate_per_s": round(arrivals.rate_per_s, 2), "requests": len(arrivals.recorded_s),
+        "pipelines": measured,
     }  # fmt: skip
 
 
-def _inputs(member: str) -> tuple[str, ...]:
-    return ("a", "b") if member == "join" else ("x",)
+def _arrivals(count: int) -> Arrivals:
+    """Poisson arrivals: the same for all pipelines, and for plans and servers."""
+    times = renewals(1.0, count, np.random.default_rng(0)) / _RATE_PER_S
+    return recorded("\n".join(f"{time:.6f}" for time in times))
 
 
-def _profiles(lab: Lab, models: dict[str, Any]) -> Profiles:
-    """Times each member alone, with one instance of one thread, and what an answer and a step take besides.
+def _measured(
+    lab: Lab, text: str, models: dict[str, Any], timed: dict[str, Timed], arrivals: Arrivals
+) -> dict[str, Any]:  # fmt: skip
+    """One pipeline: predicted and measured."""
+    written, config = parse(text), _config()
+    used = {name: models[name] for name in written.spec.members}
+    packages = {name: lab.package(name, model, config) for name, model in used.items()}
+    checked = _checked(written, packages)
+    graph = graph_of(written.spec, bls=checked.way == "bls")
+    rows = [row[None] for row in _rows()]
+    with _served(lab, written, checked) as address:
+        in_turn(address, written.spec.name, rows, _WARM_UP)
+        alone = in_turn(address, written.spec.name, rows, _WAITED)
+    sure = [latency for latency, row in zip(alone, rows, strict=False) if row[0, 0] > 0.5]
+    problem = Problem(
+        spec=written.spec, graph=graph, profiles=_profiles(graph, timed, float(np.median(sure))), arrivals=arrivals,
+        grid=Grid(max_batch=_SIZES), p99_ms=_P99_MS,
+    )  # fmt: skip
+    made = plan(problem)
+    packages = {member.name: lab.package(member.name, used[member.name], member.config) for member in made.members}
+    planned = parse(text + (f"instances: {made.instances}\n" if graph.bls else ""))
+    with _served(lab, planned, _checked(planned, packages)) as address:
+        in_turn(address, planned.spec.name, rows, _WARM_UP)
+        latencies = replayed(address, planned.spec.name, rows, np.asarray(arrivals.recorded_s))
+    p50_ms, p99_ms = (round(float(np.percentile(latencies, percent)), 2) for percent in (50, 99))
+    return {
+        "way": checked.way, "predicted_p50_ms": made.p50_ms, "predicted_p99_ms": made.p99_ms,
+        "measured_p50_ms": p50_ms, "measured_p99_ms": p99_ms, "p99_off_percent": round(_off(p99_ms, made.p99_ms), 1),
+        "profiles": problem.profiles.model_dump(mode="json"),
+        "plan": made.model_dump(mode="json"),
+    }  # fmt: skip
 
-    An ensemble of them, asked by a client that waits for each answer, shows what the hand-over between steps takes:
-    what is left of its time after its members'.
+
+def _off(measured: float, predicted: float) -> float:
+    return 100 * abs(measured / predicted - 1)
+
+
+def _profiles(graph: Graph, timed: dict[str, Timed], whole_ms: float) -> Profiles:
+    """What is known of a pipeline: its members, and of what it takes besides, how much is each step's.
+
+    `whole_ms` is what a typical answer takes when a client waits for each, and no step is the rare one. It meets no
+    queue, and takes the longest path of executions. What is left is the pipeline's own.
     """
-    config = ServingConfig(max_batch=max(_SIZES), queue_delay_us=0, instances=1, threads=1)
-    members, alone, besides = {}, {}, []
-    for name, model in models.items():
-        package = lab.package(name, model, config)
-        points = _alone(lab, package)
-        alone[name] = points[1].compute_ms
-        besides.append(overhead_ms(points[1]))
-        members[name] = (
-            Configuration(
-                max_batch=max(_SIZES), batch_ms={size: point.compute_ms for size, point in points.items()},
-                spread=spread_of([points[1]]), most_instances=1,
-            ),
-        )  # fmt: skip
-    packages = {name: lab.package(name, model, config) for name, model in models.items()}
-    whole = _served(lab, parse(PIPELINE), packages, Demand(concurrency=1), runs=1)[0]
-    step_ms = max(0.0, whole.p50_ms - median(besides) - sum(alone.values())) / len(alone)
-    return Profiles(members=members, request_ms=median(besides), step_ms=step_ms)
+    paths: list[float] = []
+    lengths: list[int] = []
+    for at, member in enumerate(graph.members):
+        runs = graph.steps[at] != _RARE
+        before = max(graph.needs[at], key=lambda step: paths[step], default=None)
+        own = timed[member].alone_ms if runs else 0.0
+        paths.append((paths[before] if before is not None else 0.0) + own)
+        lengths.append((lengths[before] if before is not None else 0) + runs)
+    longest = max(range(len(paths)), key=lambda step: paths[step])
+    request_ms = median(timed[member].besides_ms for member in graph.used)
+    step_ms = max(0.0, whole_ms - request_ms - paths[longest]) / lengths[longest]
+    return Profiles(
+        members={name: (timed[name].configuration,) for name in graph.used},
+        steps={_RARE: StepProfile(probability=1 - _SURE_SHARE)} if _RARE in graph.steps else {},
+        request_ms=request_ms, step_ms=step_ms,
+    )  # fmt: skip
 
 
-def _alone(lab: Lab, package: Package) -> dict[int, LoadPoint]:
-    """A member's executions by their number of rows: a client waits for each answer."""
+def _timed(lab: Lab, name: str, model: Any) -> Timed:
+    """Times a model by itself, with one instance of one thread.
+
+    A client that waits for each answer shows how batches grow. Under arrivals an execution takes longer where the model
+    was idle before.
+    """
+    package = lab.package(name, model, _config())
+    *waiting, arriving = _alone(lab, package, [*((_WAITING, size) for size in _SIZES), (_ARRIVING, 1)])
+    idle_share = 1 - _RATE_PER_S * arriving.compute_ms / 1000  # of the time, and of Poisson arrivals
+    cold_ms = max(0.0, arriving.compute_ms - waiting[0].compute_ms) / idle_share
+    configuration = Configuration(
+        max_batch=max(_SIZES), spread=spread_of([waiting[0]]), most_instances=1, cold_ms=cold_ms,
+        batch_ms={size: point.compute_ms for size, point in zip(_SIZES, waiting, strict=True)},
+    )  # fmt: skip
+    return Timed(configuration=configuration, alone_ms=waiting[0].compute_ms, besides_ms=overhead_ms(waiting[0]))
+
+
+def _config() -> ServingConfig:
+    return ServingConfig(max_batch=max(_SIZES), queue_delay_us=0, instances=1, threads=1)
+
+
+def _alone(lab: Lab, package: Package, demands: list[tuple[Demand, int]]) -> list[LoadPoint]:
+    """Serves one model, and measures it under each demand, in requests of so many rows."""
     with tempfile.TemporaryDirectory(dir=lab.folder) as scratch:
         tree = lab.store.fetch(package.repository, Path(scratch) / "tree")
         with (
@@ -194,19 +313,19 @@ def _alone(lab: Lab, package: Package) -> dict[int, LoadPoint]:
         ):
             install(tree, server.repository, source=package.model, name=package.model)
             client.load(package.model)
-            inputs = _inputs(package.model)
-            return {
-                size: lab.measure(server, package.model, inputs, Demand(concurrency=1), batch=size) for size in _SIZES
-            }
+            return [lab.measure(server, package.model, demand, batch=size) for demand, size in demands]
 
 
-def _served(
-    lab: Lab, written: Written, packages: dict[str, Package], demand: Demand | None = None, *, runs: int = 3
-) -> list[LoadPoint]:
-    """Serves the pipeline as an ensemble, and measures it; by default under the plan's arrivals."""
-    checked: CheckedPipeline = check(written, packages, {})
-    if checked.problems or checked.way != "ensemble":
-        raise ValueError(f"the pipeline is no sound ensemble: {checked.problems or checked.reasons}")
+def _checked(written: Written, packages: dict[str, Package]) -> CheckedPipeline:
+    checked = check(written, packages, {})
+    if checked.problems:
+        raise ValueError(f"{written.spec.name}: {checked.problems[0]}")
+    return checked
+
+
+@contextmanager
+def _served(lab: Lab, written: Written, checked: CheckedPipeline) -> Iterator[str]:
+    """Serves a pipeline; gives the address of the server's gRPC."""
     with tempfile.TemporaryDirectory(dir=lab.folder) as scratch:
         bundle = Path(scratch) / "bundle"
         models = write_bundle(bundle, written.spec, checked, {}, lab.store)
@@ -216,5 +335,4 @@ def _served(
         ):
             for name in models:
                 client.load(name)
-            asked = demand or Demand(rate_per_s=_RATE_PER_S)
-            return [lab.measure(server, "live", ("x",), asked) for _ in range(runs)]
+            yield server.grpc

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from statistics import median
 
 from shiplift.runtime.planning.profiles import Configuration
-from shiplift.runtime.records.measurement import LoadPoint, LoadReport, Trial, Tuned
+from shiplift.runtime.records.measurement import LoadPoint, LoadReport, MemberLoad, Trial, Tuned
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import ServingConfig
 
@@ -34,6 +34,14 @@ def configurations_of(tuned: Tuned, report: LoadReport | None) -> tuple[Configur
         _configuration(key, trials, _served_points(report, package.config) if key == served and report else (), spread)
         for key, trials in sorted(groups.items())
     )
+
+
+def configuration_under_load(load: MemberLoad, config: ServingConfig) -> Configuration:
+    """A member as it was served in a load test of the whole pipeline: one batch size is known, and its mean time."""
+    return Configuration(
+        threads=config.threads, max_batch=config.max_batch,
+        batch_ms={round(min(max(load.batch, 1.0), config.max_batch), 2): load.compute_ms},
+    )  # fmt: skip
 
 
 def request_ms(report: LoadReport) -> float | None:

@@ -20,10 +20,11 @@ _Rows = Annotated[float, Field(ge=1, le=MAX_BATCH)]
 class Configuration(Section):
     """One way to compute a member, as measured with `instances` instances of `threads` threads side by side.
 
-    `batch_ms` is the mean time of an execution by its number of rows; between the sizes it is interpolated. `spread` is
-    sigma of the lognormal factor on each execution. `memory_mb` is what the instances used together, and `instance_mb`
-    what each further one adds (default: its part of `memory_mb`). `cores` is what one instance needs (default: as many
-    as it has threads). At most `most_instances` are planned.
+    `batch_ms` is the mean time of an execution by its number of rows; between the sizes it is interpolated. `cold_ms`
+    is what an execution takes longer on an instance that was idle: its process wakes, and its caches are cold. `spread`
+    is sigma of the lognormal factor on each execution. `memory_mb` is what the instances used together, and
+    `instance_mb` what each further one adds (default: its part of `memory_mb`). `cores` is what one instance needs
+    (default: as many as it has threads). At most `most_instances` are planned.
     """
 
     engine: Engine = "onnxruntime"
@@ -33,6 +34,7 @@ class Configuration(Section):
     most_instances: int = Field(1024, ge=1, le=1024)
     max_batch: int = Field(1, ge=1, le=MAX_BATCH)
     batch_ms: dict[_Rows, Positive] = Field(min_length=1)
+    cold_ms: NotNegative = 0.0
     spread: _Spread = 0.0
     memory_mb: NotNegative = 0.0
     instance_mb: NotNegative | None = None

@@ -4,9 +4,10 @@ The event loop is our own: a search runs hundreds of simulations, and one SimPy 
 long. A test compares it with the same model written in SimPy, request by request.
 
 A batcher gives an idle instance what waits, in turn, up to its largest batch. If that is no full batch, it waits until
-the oldest request has waited for the queue delay. A request's rows stay together; a loop's rows are split into as few
-requests as the largest batch allows. What arrives first at an idle instance does not wait for what arrives at the same
-instant, since Triton's batcher is woken by the first.
+the oldest request has waited for the queue delay. An execution right after another one saves what waking takes. A
+request's rows stay together; a loop's rows are split into as few requests as the largest batch allows. What arrives
+first at an idle instance does not wait for what arrives at the same instant, since Triton's batcher is woken by the
+first.
 """
 
 import heapq
@@ -86,11 +87,21 @@ class _Station:
     max_batch: int
     delay_s: float
     seconds: list[float]
+    cold_s: float
     waiting: deque[Item] = field(default_factory=deque)
     wakes_at: float = -1.0
+    freed_at: float = -1.0
+    warm: int = 0  # instances that became idle at that instant
     executions: int = 0
     rows: int = 0
     busy_s: float = 0.0
+
+    def woken_s(self, now: float) -> float:
+        """What waking the next instance takes: nothing if one has just ended."""
+        if self.warm and self.freed_at == now:
+            self.warm -= 1
+            return 0.0
+        return self.cold_s
 
     def take(self, now: float) -> tuple[list[Item], int]:
         """The next batch and its rows, or nothing if it is worth waiting for more."""
@@ -269,7 +280,7 @@ class _Simulation:
                     self._at(wake, self._dispatch, station)
                 return
             _, _, step, request = batch[0]
-            took = station.seconds[rows] * self._factors[step][request]
+            took = (station.seconds[rows] + station.woken_s(now)) * self._factors[step][request]
             station.idle -= 1
             station.executions += 1
             station.rows += rows
@@ -279,6 +290,8 @@ class _Simulation:
     def _executed(self, now: float, about: tuple[_Station, list[Item]]) -> None:
         station, batch = about
         station.idle += 1
+        station.warm = station.warm + 1 if station.freed_at == now else 1
+        station.freed_at = now
         if station.waiting:
             self._dispatch(now, station)
         for _, _, step, request in batch:
@@ -295,7 +308,7 @@ class _Simulation:
 def _station(settings: Settings) -> _Station:
     return _Station(
         idle=settings.instances, max_batch=settings.max_batch, delay_s=settings.queue_delay_us / 1e6,
-        seconds=settings.seconds,
+        seconds=settings.seconds, cold_s=settings.configuration.cold_ms / 1000,
     )  # fmt: skip
 
 

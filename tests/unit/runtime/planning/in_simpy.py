@@ -21,6 +21,7 @@ class Member:
         self.env, self.settings = env, settings
         self.queue: list[tuple[float, int, float, simpy.Event]] = []
         self.idle = settings.instances
+        self.freed: dict[float, int] = {}  # how many instances became idle at an instant, less those used again then
         self.changed = env.event()
         env.process(self._batcher())
 
@@ -41,7 +42,10 @@ class Member:
             if self.idle and batch and (full or self.env.now >= oldest):
                 del self.queue[: len(batch)]
                 self.idle -= 1
-                self.env.process(self._execute(batch))
+                warm = self.freed.get(self.env.now, 0) > 0
+                self.freed[self.env.now] = self.freed.get(self.env.now, 0) - 1
+                cold_s = 0.0 if warm else self.settings.configuration.cold_ms / 1000
+                self.env.process(self._execute(batch, cold_s))
                 continue
             self.changed = self.env.event()
             waits = [self.changed]
@@ -58,10 +62,11 @@ class Member:
             batch.append(item)
         return batch, sum(rows for _, rows, _, _ in batch) == self.settings.max_batch
 
-    def _execute(self, batch: list[tuple[float, int, float, simpy.Event]]) -> Steps:
+    def _execute(self, batch: list[tuple[float, int, float, simpy.Event]], cold_s: float) -> Steps:
         rows = sum(rows for _, rows, _, _ in batch)
-        yield self.env.timeout(self.settings.seconds[rows] * batch[0][2])
+        yield self.env.timeout((self.settings.seconds[rows] + cold_s) * batch[0][2])
         self.idle += 1
+        self.freed[self.env.now] = self.freed.get(self.env.now, 0) + 1
         for *_, answered in batch:
             answered.succeed()
         self._wake()

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,8 +19,11 @@ QUICK = hypothesis_settings(max_examples=25, deadline=None)
 def test_every_request_takes_as_long_as_in_simpy(name: str, max_batch: int) -> None:
     """Members that give several batches to one at the same instant are excluded here: see the next test."""
     graph, scenario, profiles = drawn(name, rate=60, cv=1.5, count=400, step_ms=0.5)
+    cold_ms = 3 if max_batch == 1 else 0  # with it, more comes at one instant where instances are held
     served = {
-        member: settings(instances=1 + at % 2, max_batch=1 if at else max_batch, queue_delay_us=2000 * at)
+        member: settings(
+            instances=1 + at % 2, max_batch=1 if at else max_batch, queue_delay_us=2000 * at, cold_ms=cold_ms
+        )
         for at, member in enumerate(graph.used)
     }
     for instances, workers in ((0, 0), (3, 0), (0, 1), (3, 2)):
@@ -47,6 +51,14 @@ def test_one_member_with_constant_times_is_an_m_d_1_queue(load: float) -> None:
     blocks = outcome.latencies[5000:].reshape(11, -1).mean(axis=1)
     error = 3 * blocks.std(ddof=1) / math.sqrt(len(blocks))
     assert blocks.mean() == pytest.approx(0.01 * (1 + load / (2 * (1 - load))), abs=error + 1e-5)
+
+
+def test_an_execution_after_a_pause_takes_longer_and_one_after_another_does_not() -> None:
+    graph, scenario, profiles = drawn("one", rate=1, count=50)
+    assert np.allclose(simulate(graph, scenario, profiles, {"a": settings(spread=0, cold_ms=5)}).latencies.min(), 0.015)
+    at_once = replace(scenario, arrivals=np.full(50, 1.0))
+    crowded = simulate(graph, at_once, profiles, {"a": settings(spread=0, cold_ms=5)})
+    np.testing.assert_allclose(np.sort(crowded.latencies), 0.005 + 0.01 * np.arange(1, 51))
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])

@@ -1,0 +1,50 @@
+"""Sends requests at given times, whatever became of those before, or one after the other; and times each answer.
+
+perf_analyzer draws its own arrivals, which a plan can't know: of 555 requests in half a minute, it sends 18.5 a second
+where 20 were asked for. A plan for recorded arrivals is measured on these very arrivals.
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tritonclient.grpc as triton
+import tritonclient.grpc.aio as triton_aio
+
+from shiplift.runtime.planning.arrivals import Floats
+
+
+def replayed(address: str, model: str, rows: Sequence[Any], times: Floats) -> Floats:
+    """The latency in ms of each request: one at each of `times` (s), with the next of `rows`, FP32 of shape (1, n)."""
+    return asyncio.run(_replayed(address, model, rows, times))
+
+
+def in_turn(address: str, model: str, rows: Sequence[Any], count: int) -> Floats:
+    """The latency in ms of each of `count` requests, each sent when the one before is answered."""
+    return asyncio.run(_in_turn(address, model, rows, count))
+
+
+async def _replayed(address: str, model: str, rows: Sequence[Any], times: Floats) -> Floats:
+    async with triton_aio.InferenceServerClient(address) as client:
+        start = time.perf_counter() + 0.1
+
+        async def send(number: int) -> float:
+            await asyncio.sleep(start + times[number] - time.perf_counter())
+            return await _asked(client, model, rows[number % len(rows)])
+
+        return np.array(await asyncio.gather(*map(send, range(len(times)))))
+
+
+async def _in_turn(address: str, model: str, rows: Sequence[Any], count: int) -> Floats:
+    async with triton_aio.InferenceServerClient(address) as client:
+        return np.array([await _asked(client, model, rows[number % len(rows)]) for number in range(count)])
+
+
+async def _asked(client: Any, model: str, row: Any) -> float:
+    tensor = triton.InferInput("x", list(row.shape), "FP32")
+    tensor.set_data_from_numpy(row)
+    begun = time.perf_counter()
+    await client.infer(model, [tensor])
+    return (time.perf_counter() - begun) * 1000
