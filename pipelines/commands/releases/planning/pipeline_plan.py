@@ -63,7 +63,7 @@ def make(
     Raises:
         SpecInvalid: the pipeline's check found mistakes, or the profiles are not of this pipeline.
         UsageError: there is no limit.
-        NotFound: a member has no profile, and its release measured none.
+        NotFound: a member has no profile, and no release measured it.
         NoPlan: no settings hold the limit.
     """
     require_sound(composed)
@@ -73,12 +73,9 @@ def make(
     packages = {member.name: member.package for member in composed.checked.members}
     spec = merged(composed.written.spec, packages)
     looked_up = [name for name in spec.members if name not in known.members]
-    if decoder := next((name for name in looked_up if spec.members[name].image), ""):
-        raise NotFound(
-            f"nothing has measured how long the decoder {decoder!r} takes",
-            do="Write its times into a file (`members` in the README's example) and name that with --profiles.",
-        )
-    complete = with_measured(engine, {name: packages[name] for name in looked_up}, known)
+    decoders = {name: packages[name] for name in looked_up if spec.members[name].image}
+    seen = known.model_copy(update={"members": {**_decoders(engine, spec, decoders), **known.members}})
+    complete = with_measured(engine, {name: packages[name] for name in looked_up if name not in decoders}, seen)
     problem = Problem(
         spec=spec, graph=graph_of(spec, bls=composed.checked.way == "bls"), profiles=complete, arrivals=arrivals,
         p99_ms=p99_ms, seed=seed, least_batch=least_batch(spec, composed.checked),
@@ -131,6 +128,31 @@ def with_measured(engine: PastReleases, packages: dict[str, Package], known: Pro
             )
     overhead = known.request_ms or measured.typical_request_ms(reports)
     return known.model_copy(update={"members": {**found, **known.members}, "request_ms": overhead})
+
+
+def _decoders(
+    engine: PastReleases, spec: PipelineSpec, decoders: dict[str, Package]
+) -> dict[str, tuple[Configuration, ...]]:  # fmt: skip
+    """Decoders of images, which are in no release of their own, as the pipeline's newest load test saw them.
+
+    Raises:
+        NotFound: no release of the pipeline measured one of them.
+    """
+    if not decoders:
+        return {}
+    releases = sorted(engine.reports(spec.name), key=lambda report: report.version, reverse=True)
+    tests = (engine.history(release).last(LoadReport) for release in releases)
+    loads = {load.name: load for load in next((test.members for test in tests if test and test.members), ())}
+    found: dict[str, tuple[Configuration, ...]] = {}
+    for name, package in decoders.items():
+        if name not in loads or loads[name].compute_ms <= 0:
+            raise NotFound(
+                f"nothing has measured how long the decoder {name!r} takes",
+                do="Release the pipeline once, whose load test does; or write its times into a file (`members` in the "
+                "README's example) and name that with --profiles.",
+            )
+        found[name] = (measured.configuration_under_load(loads[name], package.config),)
+    return found
 
 
 def _notes(spec: PipelineSpec, known: Profiles, *, unverified: bool) -> list[str]:

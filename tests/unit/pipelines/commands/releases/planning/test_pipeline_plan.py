@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -12,10 +13,12 @@ from shiplift.runtime.planning.arrivals import Arrivals
 from shiplift.runtime.planning.plan import Plan
 from shiplift.runtime.planning.profiles import Profiles
 from shiplift.runtime.records.base import Record
-from shiplift.runtime.records.measurement import LoadReport, Tuned
+from shiplift.runtime.records.measurement import LoadReport, MemberLoad, Tuned
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.spec.pipeline import PipelineSpec
+from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.unit.examples import config, load_report, package, point, trial
 from tests.unit.pipelines_of_models import CASCADE, OCR, SOURCES, STATIC, members
 
@@ -123,6 +126,63 @@ def test_a_member_without_measurements_says_how_to_get_them(tmp_path: Path) -> N
     untimed = tuning.model_copy(update={"trials": (trial(compute_ms=0),)})
     with pytest.raises(NotFound, match="no trials with execution times"):
         planned(Engine(untimed), tmp_path, STATIC)
+
+
+DECODED = """
+name: seen
+inputs: {file: {datatype: UINT8, shape: [1, -1]}}
+outputs: {heat: {datatype: FP32, shape: [1, 1, -1, -1]}}
+members: {decode: {image: {resize: [8, 8]}}, detect: {model: ocr-detect}}
+steps:
+  open: {member: decode, inputs: {image: file}, outputs: {pixels: pixels}}
+  look: {member: detect, inputs: {image: pixels}, outputs: {heat: heat}}
+"""
+
+
+class Released(Engine):
+    """An engine with releases of the pipeline itself: their load tests, oldest first, by version."""
+
+    def __init__(self, store: Path, *tests: tuple[MemberLoad, ...]) -> None:
+        super().__init__(*measured())
+        self.store, self.tests = ArtifactStore(store.as_uri()), tests
+
+    def members(self, pipeline: PipelineSpec) -> dict[str, Package]:
+        known = members()
+        return cast("dict[str, Package]", members_of(pipeline, lambda member: known["detect"], self.store))
+
+    def reports(self, model: str) -> list[ReleaseReport]:
+        assert model == "seen"
+        return [cast("ReleaseReport", SimpleNamespace(version=version)) for version in range(1, len(self.tests) + 1)]
+
+    def history(self, report: ReleaseReport) -> Engine:
+        version = getattr(report, "version", 0)
+        if not version:
+            return self
+        return Engine(load_report(point(1, 200)).model_copy(update={"members": self.tests[version - 1]}))
+
+
+def decoding(compute_ms: float) -> tuple[MemberLoad, ...]:
+    load = MemberLoad(
+        name="decode", model="image1", version=1, requests_per_request=1, batch=1, queue_ms=0, compute_ms=compute_ms
+    )  # fmt: skip
+    return (load,)
+
+
+def test_a_decoder_takes_what_the_pipeline_s_newest_load_test_measured(tmp_path: Path) -> None:
+    made = planned(Released(tmp_path, decoding(30.0), decoding(7.0), ()), tmp_path, DECODED, p99_ms=100)
+    decode, detect = made.members
+    assert (decode.name, detect.name) == ("decode", "detect")
+    assert decode.utilisation == pytest.approx(50 * 0.007 / decode.config.instances, rel=0.1)
+
+
+@pytest.mark.parametrize("tests", [(), ((),), (decoding(0.0),)])
+def test_a_decoder_that_nothing_measured_says_how_to_get_its_time(
+    tmp_path: Path, tests: tuple[tuple[MemberLoad, ...], ...]
+) -> None:
+    with pytest.raises(NotFound, match=r"how long the decoder 'decode' takes") as unknown:
+        planned(Released(tmp_path, *tests), tmp_path, DECODED)
+    assert "Release the pipeline once" in unknown.value.do
+    assert "--profiles" in unknown.value.do
 
 
 def test_mistakes_are_refused_before_anything_is_planned(tmp_path: Path) -> None:
