@@ -17,7 +17,7 @@ from shiplift.runtime.base.names import TENSORS, serving_name
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, workplace
-from shiplift.runtime.gates.quality import parity_check, regression_check, score_check, scored
+from shiplift.runtime.gates.quality import jpeg_checks, jpeg_notes, parity_check, regression_check, score_check, scored
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model import golden as golden_requests
@@ -95,7 +95,7 @@ def package(
         ),
         reference=load_npz(store.read(exported.text.reference if exported.text else exported.reference)),
     )  # fmt: skip
-    evaluation = {"metric": candidates.metric, "validation": candidates.validation}
+    evaluation = {"metric": candidates.metric, "validation": candidates.validation, "jpegs": candidates.jpegs}
     built = [
         candidate
         for candidate in _servable(candidates.kept, target, serving, text=exported.text is not None)
@@ -107,7 +107,7 @@ def package(
             builder.build(place.folder / f"package-{index}", candidate, answered[index], evaluation)
             for index, candidate in enumerate(built)
         )
-    notes = (*judge.notes(), *_unpadded(packages))
+    notes = (*judge.notes(), *jpeg_notes(candidates.jpegs), *_unpadded(packages))
     return Packages(target=target.name, packages=packages, checks=checks, notes=notes)
 
 
@@ -406,9 +406,11 @@ class _Judge:
         scores = Scored(
             version=self.version, target=self.target, score=candidate.score, resamples=candidate.resamples,
             samples=candidate.samples, metric=self.candidates.metric, validation=self.candidates.validation,
+            jpegs=self.candidates.jpegs,
         )  # fmt: skip
         absolute = score_check(scores, self.quality, self.data)
-        return tuple(filter(None, (absolute, regression_check(self.champion, scores, self.worse, self.quality))))
+        regression = regression_check(self.champion, scores, self.worse, self.quality)
+        return tuple(filter(None, (absolute, *jpeg_checks(scores, self.quality), regression)))
 
     def passes(self, candidate: Candidate) -> bool:
         """Whether a candidate's score lets it be promoted."""

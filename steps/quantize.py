@@ -18,7 +18,7 @@ from shiplift.runtime.model.generation.targets import check_generating
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import ensure, readable
 from shiplift.runtime.model.python.targets import check_target
-from shiplift.runtime.precision import tensorrt_plans
+from shiplift.runtime.precision import jpegs, tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Datasets, Exported, PythonModel, TextFront
@@ -47,8 +47,11 @@ def quantize(
         SandboxLimit: it takes more memory or time than the spec allows.
         Temporary: this machine is not the target: the target vanished, or a pod was put on the wrong node.
         MissingTool: the target is a GPU, and this environment can't run models on GPUs.
-        SpecInvalid: the target can't serve a Python model, or one that generates text.
+        SpecInvalid: the target can't serve a Python model, or one that generates text; or the spec has qualities of
+            JPEG for a model that takes no images.
     """
+    if data.jpeg_qualities and exported.text is None:
+        raise jpegs.no_images()
     if exported.composes:
         return _composed(target, exported)
     if exported.generates:
@@ -96,6 +99,7 @@ def _candidates(
         metric=ladder.metric,
         validation=datasets.validation.sha256 if datasets.validation else "",
         candidates=candidates,
+        jpegs=ladder.jpegs,
         notes=ladder.notes,
     )
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from shiplift.runtime.gates.checks import Reading, check, check_limit
 from shiplift.runtime.gates.comparison import speed_checks, worse_reading
 from shiplift.runtime.gates.quality import (
+    jpeg_checks,
     parity_check,
     regression_check,
     score_check,
@@ -45,7 +46,10 @@ class Limits:
 def judge(evidence: Evidence, limits: Limits) -> tuple[Check, ...]:
     """All checks of the evidence against the limits; a pure function."""
     challenger, champion, load = evidence.challenger, evidence.champion, evidence.load_report
-    own = (parity_check(evidence.parity, limits.quality), score_check(challenger, limits.quality, limits.data))
+    own = (
+        parity_check(evidence.parity, limits.quality), score_check(challenger, limits.quality, limits.data),
+        *jpeg_checks(challenger, limits.quality),
+    )  # fmt: skip
     checks = [each for each in own if each]
     if load is not None:
         checks += load_checks(load, limits.slo)

@@ -4,11 +4,12 @@ The metric is judged against its limit, and against the champion's on the same s
 """
 
 import math
+from collections.abc import Iterator
 
 from shiplift.runtime.gates.checks import Reading, check, fail_if, judged
 from shiplift.runtime.precision.scoring.estimates import Estimate, score_of, worse_of
 from shiplift.runtime.records.model import ParityCase
-from shiplift.runtime.records.precision import TaskMetricName, scale_of
+from shiplift.runtime.records.precision import JpegScore, TaskMetricName, scale_of
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.verdict import Check, Outcome, Scored
 from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
@@ -61,6 +62,44 @@ def score_check(challenger: Scored, quality: Quality, data: Data) -> Check | Non
         Outcome.INCONCLUSIVE: f"{reading.text} against the budget of {limit:g}: {reading.remedy}",
     }
     return check(str(metric), score, limit, str(metric), verdict, reasons[verdict], bounds=(reading.low, reading.high))
+
+
+def jpeg_checks(challenger: Scored, quality: Quality) -> tuple[Check, ...]:
+    """What JPEG files of each quality cost against the images as they are, in the task metric."""
+    if not challenger.jpegs or challenger.metric is None:
+        return ()
+    plain, *files = challenger.jpegs
+    return tuple(_jpeg_check(plain, each, challenger.metric, quality) for each in files)
+
+
+def _jpeg_check(plain: JpegScore, file: JpegScore, metric: TaskMetricName, quality: Quality) -> Check:
+    limit, name = quality.max_jpeg_drop, f"{metric} as JPEG {file.quality}"
+    if plain.score is None or file.score is None:
+        return check(name, None, limit, f"{metric} worse", Outcome.INCONCLUSIVE, "its answers can't be scored")
+    worse = worse_of(plain, file, metric, quality.confidence_percent / 100)
+    text = f"{metric} {file.score:.4f} is {worse.text} worse than {plain.score:.4f} on the images as they are"
+    reading = score_reading(worse, limit, text, quality)
+    verdict = judged(reading, limit, upper=True)
+    reason = f"{text}, the limit is {limit:g} (`quality.max_jpeg_drop`)"
+    if verdict is Outcome.INCONCLUSIVE:
+        reason = f"{reason}: {reading.remedy}"
+    return check(
+        name, worse.value, limit, f"{metric} worse", verdict, "" if verdict is Outcome.PASS else reason,
+        bounds=(reading.low, reading.high),
+    )  # fmt: skip
+
+
+def jpeg_notes(jpegs: tuple[JpegScore, ...]) -> Iterator[str]:
+    """What JPEG files of each quality save on the wire."""
+    if not jpegs:
+        return
+    plain, *files = jpegs
+    for file in files:
+        share = 100 * file.image_bytes / plain.image_bytes
+        yield (
+            f"as JPEG {file.quality} an image has {file.image_bytes / 1000:.1f} kB, {share:.0f} % of its "
+            f"{plain.image_bytes / 1000:.1f} kB of pixels"
+        )
 
 
 def _undecided(metric: TaskMetricName | OwnMetric, score: float | None, limit: float, reason: str) -> Check:

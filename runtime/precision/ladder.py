@@ -6,6 +6,7 @@ process. All of this runs the model on the author's data, so it runs in a sandbo
 """
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
 from shiplift.runtime.model.text import fronts
 from shiplift.runtime.model.text.samples import tokenized
-from shiplift.runtime.precision import nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
+from shiplift.runtime.precision import jpegs, nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
 from shiplift.runtime.precision.evaluation import Validation, answers, over_budget, task_metric
 from shiplift.runtime.precision.openvino_rungs import Bf16First, bf16_first
 from shiplift.runtime.precision.selection import judged
@@ -27,6 +28,7 @@ from shiplift.runtime.records.precision import (
     Built,
     Engine,
     Evaluation,
+    JpegScore,
     Ladder,
     Precision,
 )
@@ -99,6 +101,7 @@ class Builder:
         cores = len(os.sched_getaffinity(0))
         running = onnx_models.session(self.model, gpu=self.target.gpu, lean=True, threads=cores)
         validation, evaluation, calibration, notes = self._samples(running)
+        scored = tuple(self._jpegs(running, validation))
         del running  # each rung may need as much memory
         onnx_models.release_memory()
         first = self._bf16_first(validation, evaluation)
@@ -112,7 +115,7 @@ class Builder:
         ladder = tuple(rung.model_copy(update=measured.get(index, {})) for index, rung in enumerate(own))
         candidates = self._with_plans(judged(ladder, self.target, validation.metric, self.settings))
         lean = tuple(each.model_copy(update={"resamples": ()}) if each.dropped else each for each in candidates)
-        return Ladder(metric=validation.metric, candidates=lean, notes=(*notes, *more))
+        return Ladder(metric=validation.metric, candidates=lean, jpegs=scored, notes=(*notes, *more))
 
     # --- what it is measured on ---
 
@@ -156,6 +159,33 @@ class Builder:
         specs = self.text.inputs if self.text else self.signature.inputs
         inputs, labels = load_samples(body, name, specs, self.data.label, self.data.slices, self.limits)
         return tokenized(inputs, labels, self.text.front, name) if self.text else (inputs, labels)
+
+    def _jpegs(self, running: Any, validation: Validation) -> Iterator[JpegScore]:
+        """What JPEG costs a model of images, on validation images with labels.
+
+        Raises:
+            SpecInvalid: the model takes no images.
+        """
+        qualities, logged = self.data.jpeg_qualities, self.validation
+        if not qualities or self.text is None or logged is None or validation.metric is None:
+            return
+        if not fronts.takes_images(self.text.front):
+            raise jpegs.no_images()
+        yield from jpegs.scores(
+            self._images(logged, self.text), qualities, validation, lambda feeds: answers(running, feeds)
+        )  # fmt: skip
+
+    def _images(self, logged: Dataset, text: Text) -> jpegs.Images:
+        body = logged.file.read_bytes()
+        if fronts.takes_pixels(text.front):
+            with suppress(DataInvalid):
+                inputs, _ = load_samples(
+                    body, logged.name, self.signature.inputs, self.data.label, self.data.slices, self.limits
+                )  # fmt: skip
+                return jpegs.Images(front=text.front, tensors=next(iter(inputs.values())))
+        inputs, _ = load_samples(body, logged.name, text.inputs, self.data.label, self.data.slices, self.limits)
+        around, _ = fronts.load_front(text.front)
+        return jpegs.Images(front=text.front, files=around.files(around.samples(inputs)))
 
     def _calibration(self, inputs: Arrays | None) -> tuple[Arrays | None, list[str]]:
         """The calibration samples, or else the validation set's `inputs`, and notes."""

@@ -175,13 +175,30 @@ class Candidate(Variant):
         )  # fmt: skip
 
 
+class JpegScore(Record):
+    """The task metric on validation images as JPEG files of one quality (None: on the images as they are).
+
+    `image_bytes` is what an image has on average: its file, or without a quality its pixels, a byte for each channel.
+    """
+
+    quality: int | None
+    score: float | None
+    resamples: tuple[float, ...] = ()
+    samples: int
+    image_bytes: float
+
+
 class Candidates(Record):
-    """Every precision built for a target, on each of its engines; those still considered come best first."""
+    """Every precision built for a target, on each of its engines; those still considered come best first.
+
+    `jpegs` are scores of fp32: of the images as they are, then of each quality.
+    """
 
     target: str
     metric: TaskMetricName | None
     validation: str = ""
     candidates: tuple[Candidate, ...]
+    jpegs: tuple[JpegScore, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -208,4 +225,5 @@ class Ladder(Record):
 
     metric: TaskMetricName | None
     candidates: tuple[Built, ...]
+    jpegs: tuple[JpegScore, ...] = ()
     notes: tuple[str, ...] = ()

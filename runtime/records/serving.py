@@ -10,7 +10,7 @@ from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.model import PythonEnvironment
-from shiplift.runtime.records.precision import Precision, Slice, TaskMetricName, Variant
+from shiplift.runtime.records.precision import JpegScore, Precision, Slice, TaskMetricName, Variant
 from shiplift.runtime.records.tensor import Signature
 
 ServerKind = Literal["bundled", "nvidia"]
@@ -105,6 +105,7 @@ class Package(Variant):
     metric: TaskMetricName | None = None
     validation: str = ""
     slices: tuple[Slice, ...] = ()
+    jpegs: tuple[JpegScore, ...] = ()
     sequences: bool = False
     padding: Padding | None = None
     environment: PythonEnvironment | None = None

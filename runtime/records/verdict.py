@@ -9,7 +9,7 @@ from shiplift.runtime.base.errors import Inconclusive, Refused
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ParityCase
-from shiplift.runtime.records.precision import Slice, TaskMetricName
+from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName
 from shiplift.runtime.records.serving import Package
 
 
@@ -88,6 +88,7 @@ class Scored(Record):
     metric: TaskMetricName | None = None
     validation: str = ""
     slices: tuple[Slice, ...] = ()
+    jpegs: tuple[JpegScore, ...] = ()
 
 
 class Evidence(Record):

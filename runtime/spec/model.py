@@ -93,7 +93,7 @@ class Data(Section):
     `validation` and `calibration` are artifact paths (NPZ, CSV or Parquet); `label` is the array or column with the
     expected answers. `metric` is one of those known, or the author's own. `slices` names more arrays or columns of the
     validation data; scores are split by their values. Without `calibration`, int8 is calibrated on some of the
-    validation inputs.
+    validation inputs. A model that takes images is scored on these as JPEG files of each of `jpeg_qualities` as well.
     """
 
     validation: RelativePath = "shiplift/validation.npz"
@@ -102,6 +102,7 @@ class Data(Section):
     slices: tuple[str, ...] = ()
     metric: MetricOrOwn = "accuracy"
     min_samples: int = Field(100, ge=1)
+    jpeg_qualities: tuple[Annotated[int, Field(ge=1, le=100)], ...] = Field((), max_length=10)
     calibration_samples: int = Field(256, ge=2)
 
 
@@ -145,6 +146,8 @@ class Parity(Section):
 class Quality(Section):
     """The quality the model must have. `min_score` is the lowest (of a loss or an error: the highest) metric allowed.
 
+    `max_jpeg_drop` is how much of the metric each of `data.jpeg_qualities` may cost against the images as they are.
+
     A score has an interval of `confidence_percent`. A score within the limit passes, one whose whole interval is beyond
     it fails, and between the two the samples decide nothing, which says how many more would. With `judge_by: interval`
     a pass needs the whole interval within the limit. Both hold for `slo.regression.score` and for rules on scores too.
@@ -152,6 +155,7 @@ class Quality(Section):
 
     parity: Parity = Parity()
     min_score: float | None = None
+    max_jpeg_drop: NotNegative = 0.01
     confidence_percent: Confidence = 95
     judge_by: JudgeBy = "score"
 

@@ -480,7 +480,8 @@ def test_weights_in_a_separate_file_are_exported_and_verified(lab: Lab, tmp_path
 PREPROCESSED = f"""{FAST}
 targets: [{{name: local-cpu, engine: onnxruntime, precisions: [fp32]}}]
 export: {{preprocess: {{resize: 10, crop: 8, colors: gray, scale: 0.00392156862745098}}}}
-data: {{validation: shiplift/validation.npz}}
+data: {{validation: shiplift/validation.npz, jpeg_qualities: [95, 30]}}
+quality: {{max_jpeg_drop: 0.5}}
 """
 
 
@@ -501,6 +502,9 @@ def test_a_model_of_pixels_takes_jpeg_and_png_if_the_spec_says_how(lab: Lab) -> 
     version = lab.log("preprocessed", torch_as(lab, "pt2"), spec=PREPROCESSED, data=data)
     report = lab.wait("preprocessed", version)
     assert report.exit_code == 0, report.reason
+    checks = {check.name: check for check in report.checks}
+    assert (checks["accuracy as JPEG 95"].limit, checks["accuracy as JPEG 30"].limit) == (0.5, 0.5)
+    assert "as JPEG 30 an image has 0." in Path(report.report).read_text()
     model, files = network(), _photographs(6)
     with TritonClient(lab.grpc) as client:
         signature = client.signature("preprocessed")

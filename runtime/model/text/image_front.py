@@ -45,6 +45,14 @@ class ImageFront:
         """The images of arrays by input name."""
         return list(inputs[self.settings["inputs"][0]].reshape(-1))
 
+    def files(self, samples: Sequence[Item]) -> list[bytes]:
+        """The images' files, which may have come as base64.
+
+        Raises:
+            BadImage: one is no such file.
+        """
+        return [_file(sample) for sample in samples]
+
     def read(self, samples: Sequence[Item]) -> list[Pixels]:
         """The images as they are resized and cropped, each a JPEG or PNG file, or base64 of one.
 

@@ -116,6 +116,14 @@ class PixelFront:
         """The images of arrays by input name."""
         return list(inputs[self.settings["inputs"][0]].reshape(-1))
 
+    def files(self, samples: Sequence[Any]) -> list[bytes]:
+        """The images' files, which may have come as base64.
+
+        Raises:
+            BadImage: one is no such file.
+        """
+        return [_file(sample) for sample in samples]
+
     def read(self, samples: Sequence[Any]) -> list[Any]:
         """The pixels of images, each a JPEG or PNG file, or base64 of one.
 
