@@ -188,6 +188,7 @@ def test_a_package_that_can_not_be_fetched_stalls_and_the_champion_keeps_serving
     assert (client.failures, client.versions) == ([], {"1"})
 
 
+@pytest.mark.slow
 def test_an_operator_deleted_during_a_promotion_goes_on_where_it_was(lab: Lab) -> None:
     with traffic(lab, MODEL) as client:
         version = lab.log_classifier(MODEL, samples=1100, spec=SPEC)

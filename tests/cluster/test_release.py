@@ -195,6 +195,7 @@ def test_the_container_that_handles_the_model_had_nothing_to_steal(lab: Lab) -> 
         assert not lab.kube.exists("secret", lab.namespace, "shiplift-step.service-account-token")
 
 
+@pytest.mark.slow
 def test_nothing_fails_while_pods_controller_and_webhook_are_lost_on_the_way(lab: Lab) -> None:
     with traffic(lab) as client:
         with scaled(lab.kube, lab.namespace, "receiver", 0):
