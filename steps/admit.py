@@ -35,7 +35,7 @@ from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, ReleaseSpec, parse
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, ScoreTarget
 from shiplift.runtime.spec.model import OwnMetric
-from shiplift.runtime.spec.serving import told_states, with_states
+from shiplift.runtime.spec.serving import Metrics, told_states, with_states
 from shiplift.runtime.spec.target import Wanted
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.terms import FOLDER, VersionInfo, check_name
@@ -175,6 +175,11 @@ def _check_site(site: Site, spec: ReleaseSpec) -> None:
         raise NotAdmitted(
             "the spec asks for `serving.rate_limiter`, but production runs without Triton's rate limiter",
             do="Start it with `shiplift up --rate-limiter`, or leave that section out.",
+        )
+    if spec.serving.metrics != Metrics() and site.place.one_server:
+        raise NotAdmitted(
+            "the spec has `serving.metrics`, but here one server serves all models",
+            do="Leave that out, and set them for all: `shiplift up --metrics-interval-ms`, `--metrics-quantile`.",
         )
 
 

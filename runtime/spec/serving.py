@@ -36,6 +36,17 @@ class RateLimiter(Section):
     priority: int = Field(1, ge=1, le=2**31 - 1)
 
 
+class Metrics(Section):
+    """What a server's metrics have besides counters.
+
+    Every `interval_ms` it reads what is not counted, such as memory and utilization. `quantiles` are those of the
+    latencies of the last minute that are shown beside the 0.5 and 0.99 of the dashboard.
+    """
+
+    interval_ms: int = Field(2000, ge=100, le=3_600_000)
+    quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((0.9, 0.95, 0.999), max_length=20)
+
+
 class HostPolicy(Section):
     """Where instances run: a NUMA node, or a list of cores such as `0-3` or `0,2`."""
 
@@ -153,6 +164,7 @@ class Serving(Section):
     late_last: bool = False
     response_cache: bool = False
     rate_limiter: RateLimiter | None = None
+    metrics: Metrics = Metrics()
     host_policy: HostPolicy | None = None
     graph_optimization: Literal["off", "basic", "all"] = "all"
     lengths: Lengths | None = None

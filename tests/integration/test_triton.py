@@ -32,7 +32,7 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment, defau
 from shiplift.runtime.serving.triton.http_client import TritonHttpClient
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
 from shiplift.runtime.serving.triton.server import Features, Ports, Server, nvidia_command, private_server, variables
-from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving, Warmup
+from shiplift.runtime.spec.serving import HostPolicy, Metrics, Priorities, Queue, RateLimiter, Serving, Warmup
 from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration
@@ -319,6 +319,19 @@ def test_the_rate_limiter_is_honoured_by_a_server_started_with_it(tmp_path: Path
         assert (infer(server, X).as_numpy("y") == 2 * X).all()
         config = grpc.InferenceServerClient(server.grpc).get_model_config("m").config
         assert config.instance_group[0].rate_limiter.resources[0].name == "slot"
+
+
+def test_metrics_have_the_quantiles_that_the_spec_asks_for(tmp_path: Path) -> None:
+    needs = server_needs(Serving(metrics=Metrics(interval_ms=100, quantiles=(0.8,))), "bundled")
+    with served(tmp_path, Serving(), features=Features(flags=needs.flags)) as (server, _):
+        infer(server, X)
+        text = httpx.get(server.metrics).text
+    asked = 'nv_inference_request_summary_us{model="m",version="3",quantile="%s"}'
+    assert [quantile for quantile in ("0.5", "0.8", "0.9", "0.99") if asked % quantile in text] == [
+        "0.5",
+        "0.8",
+        "0.99",
+    ]
 
 
 @pytest.mark.parametrize("policy", [HostPolicy(cpu_cores="0"), HostPolicy(cpu_cores="0", numa_node=0)])

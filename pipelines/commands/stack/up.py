@@ -21,6 +21,13 @@ def up(
         str | None, typer.Option(help="URI of an MLflow server to use instead of starting one.")
     ] = None,
     rate_limiter: Annotated[bool, typer.Option("--rate-limiter", help="Enable Triton's rate limiter.")] = False,
+    metrics_interval_ms: Annotated[
+        int | None, typer.Option(help="How often Triton reads metrics that it does not count.", show_default="2000")
+    ] = None,
+    metrics_quantile: Annotated[
+        list[float] | None,
+        typer.Option(help="A quantile of latencies in Triton's metrics, beside 0.5 and 0.99; may be repeated."),
+    ] = None,
     allow_without: Annotated[
         list[str] | None,
         typer.Option(help="What the sandbox may lack here: namespaces, landlock, seccomp; `nothing` takes that back."),
@@ -47,6 +54,8 @@ def up(
         free_ports=free_ports or None,
         registry_uri=registry,
         rate_limiter=rate_limiter or None,
+        metrics_interval_ms=metrics_interval_ms,
+        metrics_quantiles=metrics_quantile or None,
         sandbox=_sandbox(allow_without),
     )
     started = stack.up(settings, edge.say, take_over=take_over)

@@ -31,6 +31,7 @@ from shiplift.runtime.records.serving import Package, Process
 from shiplift.runtime.records.site import Machine, SandboxSettings, Site
 from shiplift.runtime.serving.triton.environment import default_root, ensure
 from shiplift.runtime.serving.triton.served import every_served
+from shiplift.runtime.spec.serving import Metrics
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease, this_host
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
@@ -52,6 +53,7 @@ class Stack(Record):
     server_environment: str
     cache_mb: int
     rate_limiter: bool
+    metrics: Metrics = Metrics()
     sweep_s: float
     since: float
     sandbox: SandboxSettings = SandboxSettings()
@@ -220,6 +222,7 @@ def _new(settings: Settings) -> Stack:
         server_environment=str((settings.server_environment or default_root()).absolute()),
         cache_mb=settings.cache_mb,
         rate_limiter=settings.rate_limiter,
+        metrics=Metrics(interval_ms=settings.metrics_interval_ms, quantiles=settings.metrics_quantiles),
         sweep_s=settings.sweep_s,
         since=time.time(),
         sandbox=settings.sandbox,
@@ -268,7 +271,8 @@ def mlflow_variables(home: Path) -> dict[str, str]:
 
 
 def _start_triton(home: Path, stack: Stack) -> Process:
-    from shiplift.runtime.serving.triton.server import Features, Ports, start_production  # noqa: PLC0415 - 0.2 s, only to start it
+    from shiplift.runtime.serving.triton.config import metrics_flags  # noqa: PLC0415 - 0.2 s, only to start it
+    from shiplift.runtime.serving.triton.server import Features, Ports, start_production  # noqa: PLC0415 - as above
 
     environment = ensure(Path(stack.server_environment))
     ports = Ports(http=stack.http_port, grpc=stack.grpc_port, metrics=stack.metrics_port, host=HOST)
@@ -276,7 +280,7 @@ def _start_triton(home: Path, stack: Stack) -> Process:
     ready = [_environment_is_there(here, each.package) for each in every_served(home)]
     features = Features(
         cache_mb=stack.cache_mb, rate_limiter=stack.rate_limiter, allow_without=here.sandbox.allow_without,
-        tolerant=not all(ready),
+        tolerant=not all(ready), flags=tuple(metrics_flags(stack.metrics)),
     )  # fmt: skip
     repository = home / "production" / "models"
     return start_production(environment, repository, ports, features, log=home / "logs" / "triton.log").process

@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--environment", type=Path, default=Path(ENVIRONMENT), help="The bundled server's environment.")
     parser.add_argument("--cache-mb", type=int, default=16)
     parser.add_argument("--rate-limiter", action="store_true")
+    parser.add_argument("--flag", action="append", default=[], help="A flag of Triton's; may be repeated.")
     parser.add_argument("--shared", action="store_true", help="Serve the other models if one is missing or broken.")
     parser.add_argument("--meter", default="", help="ADDRESS:PORT where a bench reports resource usage.")
     parser.add_argument("--heartbeat", default="", help="ADDRESS:PORT where the heartbeat answers the liveness probe.")
@@ -62,7 +63,12 @@ def main() -> None:
         arguments = command_line(
             options.repository,
             options.model,
-            Features(cache_mb=options.cache_mb, rate_limiter=options.rate_limiter, tolerant=options.shared),
+            Features(
+                cache_mb=options.cache_mb,
+                rate_limiter=options.rate_limiter,
+                tolerant=options.shared,
+                flags=tuple(options.flag),
+            ),
             environment,
             repository_key=os.environ.pop(KEY, ""),
         )

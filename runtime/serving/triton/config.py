@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.serving import Generation, SequenceBatching, Serving
+from shiplift.runtime.spec.serving import Generation, Metrics, SequenceBatching, Serving
 from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 
 _US_PER_MS = 1000
@@ -254,10 +254,19 @@ def server_needs(serving: Serving, server: ServerKind) -> ServerNeeds:
 
     The bundled server needs no host policy: its backends pin their instances themselves.
     """
-    flags = host_policy_flags(serving) if server == "nvidia" else []
+    flags = [*metrics_flags(serving.metrics), *(host_policy_flags(serving) if server == "nvidia" else [])]
     return ServerNeeds(
         rate_limiter=serving.rate_limiter is not None, flags=tuple(flags), request_timeout_s=serving.request_timeout_s
     )
+
+
+def metrics_flags(metrics: Metrics) -> list[str]:
+    """The flags with which a server's metrics are other than by default."""
+    if metrics == Metrics():
+        return []
+    shown = sorted({0.5, 0.99, *metrics.quantiles})
+    quantiles = ",".join(f"{quantile:g}:{min(0.05, (1 - quantile) / 10):.2g}" for quantile in shown)
+    return [f"--metrics-interval-ms={metrics.interval_ms}", f"--metrics-config=summary_quantiles={quantiles}"]
 
 
 def host_policy_flags(serving: Serving) -> list[str]:

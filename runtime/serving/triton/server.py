@@ -82,7 +82,7 @@ class Features:
     `http_threads` is the number of threads that read and answer HTTP; 0 means one per core, up to Triton's default of
     8. On two cores with 64 connections, eight of them cost a quarter more CPU time per request than two.
     `allow_without` are the mechanisms of confinement whose absence the site accepts. `tolerant`: a model that can't be
-    loaded does not keep the others from serving.
+    loaded does not keep the others from serving. `flags` are more of Triton's own.
     """
 
     cache_mb: int = 16
@@ -90,6 +90,7 @@ class Features:
     http_threads: int = 0
     allow_without: tuple[str, ...] = ()
     tolerant: bool = False
+    flags: tuple[str, ...] = ()
 
 
 def command(
@@ -106,6 +107,7 @@ def command(
     return [
         environment.tritonserver,
         *_flags(repository, ports, features, control),
+        *features.flags,
         f"--backend-directory={environment.backends}",
         f"--cache-directory={environment.caches}",
         f"--http-thread-count={features.http_threads or min(len(os.sched_getaffinity(0)), HTTP_THREADS)}",

@@ -14,7 +14,7 @@ from shiplift.runtime.records.base import identity
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Machine, SitePolicy
 from shiplift.runtime.spec.document import ReleaseSpec, parse
-from shiplift.runtime.spec.serving import RateLimiter, Serving
+from shiplift.runtime.spec.serving import Metrics, RateLimiter, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.steps.admit import INSPECT, _check_site, _check_size, _datasets, _inspect, _logged, _resolve_spec
@@ -139,6 +139,15 @@ def test_a_rate_limiter_needs_a_production_that_has_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(100)
+def test_metrics_of_one_model_need_a_server_of_its_own(tmp_path: Path) -> None:
+    measured = ReleaseSpec(serving=Serving(metrics=Metrics(interval_ms=500)))
+    cluster = Cluster(namespace="shiplift", serving_namespace="shiplift-serving", server_image="image")
+    _check_site(site(tmp_path, place=cluster), measured)
+    with pytest.raises(NotAdmitted, match="here one server serves all models") as refused:
+        _check_site(site(tmp_path), measured)
+    assert "--metrics-interval-ms" in refused.value.do
+
+
 def test_an_image_s_example_does_not_hold_the_scan_up_and_is_there_after_it(tmp_path: Path) -> None:
     """As MLflow writes it; the scanner alone would take more than ten minutes."""
     numbers = [[round(0.001 * n, 3) for n in range(224)]] * 224

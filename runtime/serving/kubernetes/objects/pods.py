@@ -112,11 +112,12 @@ def _bundled_server(
 ) -> Object:
     """The Triton of our own image, which loads its whole repository, or nothing in a bench."""
     limiter = ["--rate-limiter"] if package.needs.rate_limiter else []
+    flags = [f"--flag={flag}" for flag in package.needs.flags]
     required = [word for model in models for word in ("--model", model)]
     return {
         **_image(cluster, cluster.server_image),
         "command": ["python", "-m", "shiplift.runtime.serving.kubernetes.serve"],
-        "args": ["--repository", _MODELS, *required, *limiter, *beside],
+        "args": ["--repository", _MODELS, *required, *limiter, *flags, *beside],
         "volumeMounts": _mounts({"models": _MODELS, "tmp": _TMP, "shm": _SHM}),
     }
 

@@ -17,7 +17,7 @@ from shiplift.runtime.serving.kubernetes.objects import front, names, serving, s
 from shiplift.runtime.serving.kubernetes.serve import PORTS
 from shiplift.runtime.serving.triton.config import server_needs
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import HostPolicy, RateLimiter, Serving
+from shiplift.runtime.spec.serving import HostPolicy, Metrics, RateLimiter, Serving
 from shiplift.runtime.spec.target import Target, Toleration, Wanted
 from shiplift.steps.find_targets import find_targets
 from shiplift.steps.tune import tune
@@ -157,6 +157,14 @@ def test_a_rate_limited_model_gets_a_server_that_limits() -> None:
     assert pod_of(limited)["containers"][0]["args"].count("--rate-limiter") == 1
     assert limited.needs == ServerNeeds(rate_limiter=True)
     assert "--rate-limiter" not in pod_of(package())["containers"][0]["args"]
+
+
+def test_a_model_with_metrics_of_its_own_gets_a_server_that_has_them() -> None:
+    measured = package(needs=server_needs(Serving(metrics=Metrics(interval_ms=500, quantiles=(0.9,))), "bundled"))
+    arguments = pod_of(measured)["containers"][0]["args"]
+    assert "--flag=--metrics-interval-ms=500" in arguments
+    assert "--flag=--metrics-config=summary_quantiles=0.5:0.05,0.9:0.01,0.99:0.001" in arguments
+    assert not [word for word in pod_of(package())["containers"][0]["args"] if word.startswith("--flag")]
 
 
 def test_a_target_without_an_image_is_refused_at_the_start_and_at_the_latest_when_deployed(tmp_path: Path) -> None:

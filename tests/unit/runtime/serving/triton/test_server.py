@@ -45,6 +45,7 @@ def test_shared_memory_is_closed_with_a_key_that_nobody_keeps(tmp_path: Path) ->
         ({"http_threads": 3}, "--http-thread-count=3", True),
         ({}, f"--http-thread-count={min(8, len(os.sched_getaffinity(0)))}", True),
         ({"rate_limiter": False}, "--rate-limit=off", True),
+        ({"flags": ("--metrics-interval-ms=500",)}, "--metrics-interval-ms=500", True),
     ],
 )
 def test_features_are_flags(tmp_path: Path, features: dict[str, object], flag: str, present: bool) -> None:
