@@ -52,7 +52,7 @@ check-github: setup  ## workflows, including those that users copy, and issue fo
 		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
 unit: setup
-	$(BIN)/pytest tests/unit -n 2 -q
+	$(BIN)/pytest tests/unit -n 2 -q --durations=15
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q --durations=20 -m 'not large and not alone and not slow' \
