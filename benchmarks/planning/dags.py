@@ -75,6 +75,17 @@ READ = (
     _way("openvino", "bf16", 2, {1: 2.1, 4: 6.2, 16: 22}, 175),
 )
 
+# The three members of `examples/ocr` on pages of 720 x 960 pixels, as their releases' tuning measured them.
+PAGE_DETECT = (_way("openvino", "bf16", 1, {1: 76, 4: 278}, 457),)
+PAGE_DIRECT = (
+    _way("openvino", "bf16", 1, {1: 1.14, 4: 3.33}, 147),
+    _way("openvino", "bf16", 2, {4: 2.66}, 145),
+)
+PAGE_READ = (
+    _way("openvino", "bf16", 1, {1: 7.37, 4: 31.4}, 265),
+    _way("openvino", "bf16", 2, {1: 5.38, 4: 20.5}, 266),
+)
+
 
 def _chain() -> Dag:
     return Dag(
@@ -159,6 +170,38 @@ steps:
     )  # fmt: skip
 
 
+def _ocr() -> Dag:
+    """The steps of `examples/ocr`; how many lines a page has, and what Python takes, are guesses."""
+    lines = StepProfile(rows={0: 1, 4: 2, 16: 6, 40: 1})
+    return Dag(
+        text=f"""
+name: ocr
+admission: {{python: sandbox}}
+inputs: {{jpeg: {_X}}}
+outputs: {{text: {_X}}}
+members: {{detector: {{model: ocr-detect}}, director: {{model: ocr-direction}}, reader: {{model: ocr-recognise}}}}
+steps:
+  decode: {{python: decode.py, inputs: {{jpeg: jpeg}}, outputs: {{page: {_X}}}}}
+  detect: {{member: detector, inputs: {{x: page}}, outputs: {{y: heat}}}}
+  crop: {{python: crop.py, inputs: {{heat: heat}}, outputs: {{lines: {_X}}}}}
+  orient: {{member: director, inputs: {{x: lines}}, outputs: {{y: ways}}, for_each: {{over: lines, max: 40}}}}
+  turn: {{python: turn.py, inputs: {{lines: lines, ways: ways}}, outputs: {{upright: {_X}}}}}
+  read: {{member: reader, inputs: {{x: upright}}, outputs: {{y: ids}}, for_each: {{over: upright, max: 40}}}}
+  spell: {{python: spell.py, inputs: {{ids: ids}}, outputs: {{text: {_X}}}}}
+""",
+        profiles=Profiles(
+            members={"detector": PAGE_DETECT, "director": PAGE_DIRECT, "reader": PAGE_READ},
+            steps={
+                "decode": StepProfile(ms=10, spread=0.3), "crop": StepProfile(ms=20, spread=0.3),
+                "turn": StepProfile(ms=2, spread=0.3), "spell": StepProfile(ms=2, spread=0.3),
+                "orient": lines, "read": lines,
+            },
+            request_ms=0.8, step_ms=1.0, pipeline_mb=90, worker_mb=150,
+        ),
+        rate_per_s=30, p99_ms=500,
+    )  # fmt: skip
+
+
 def _diamond() -> Dag:
     return Dag(
         text=f"""
@@ -198,4 +241,6 @@ def _frame() -> Dag:
     )  # fmt: skip
 
 
-DAGS = {dag.problem(0).spec.name: dag for dag in (_chain(), _fan_out(), _cascade(), _crops(), _diamond(), _frame())}
+DAGS = {
+    dag.problem(0).spec.name: dag for dag in (_chain(), _fan_out(), _cascade(), _crops(), _ocr(), _diamond(), _frame())
+}
