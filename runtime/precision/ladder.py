@@ -102,6 +102,8 @@ class Builder:
         running = onnx_models.session(self.model, gpu=self.target.gpu, lean=True, threads=cores)
         validation, evaluation, calibration, notes = self._samples(running)
         scored = tuple(self._jpegs(running, validation))
+        if self.data.jpeg_qualities and not scored:
+            notes.append("nothing was scored as JPEG: no validation data with labels were logged")
         del running  # each rung may need as much memory
         onnx_models.release_memory()
         first = self._bf16_first(validation, evaluation)

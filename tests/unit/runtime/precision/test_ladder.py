@@ -1,16 +1,18 @@
 """The ladder without its sandbox, to reach what a child process hides: how rungs are built beside each other."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.base.errors import MissingTool, SpecInvalid
 from shiplift.runtime.model.tensors import DataLimits
 from shiplift.runtime.precision import nncf_graphs, rungs, tensorrt_plans
 from shiplift.runtime.precision.evaluation import Validation
-from shiplift.runtime.precision.ladder import Builder, Dataset
+from shiplift.runtime.precision.ladder import Builder, Dataset, Text
 from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP
 from shiplift.runtime.records.precision import AS_EXPORTED, Built, Evaluation
 from shiplift.runtime.spec.model import Data, Quantization
@@ -161,6 +163,19 @@ def test_without_calibration_data_there_is_no_fp8_either(bench: Bench) -> None:
 
 
 # --- plans ---
+
+
+def test_qualities_of_jpeg_are_for_models_of_images(bench: Bench) -> None:
+    asked = Data(jpeg_qualities=(90,))
+    with pytest.raises(SpecInvalid, match="for models that take images, and this one does not"):
+        bench.quantize(bench.datasets(), data=asked)
+    front = bench.home / "front"  # a tokenizer's, by what is not in it
+    front.mkdir()
+    made = builder(bench, data=asked, text=Text(inputs=bench.exported.signature.inputs, front=front))
+    labelled = Validation(metric="accuracy", asked={}, reference={}, inputs={}, labels=np.ones(2))
+    with pytest.raises(SpecInvalid, match="for models that take images"):
+        list(made._jpegs(None, labelled))
+    assert list(made._jpegs(None, replace(labelled, metric=None))) == []
 
 
 def test_kept_candidates_get_a_plan_and_dropped_ones_none(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
