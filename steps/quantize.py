@@ -18,8 +18,9 @@ from shiplift.runtime.model.generation.targets import check_generating
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import ensure, readable
 from shiplift.runtime.model.python.targets import check_target
-from shiplift.runtime.precision import jpegs, tensorrt_plans
+from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
+from shiplift.runtime.precision.scoring import jpegs
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Datasets, Exported, PythonModel, TextFront
 from shiplift.runtime.records.precision import AS_EXPORTED, Built, Candidate, Candidates, Ladder

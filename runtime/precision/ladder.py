@@ -19,9 +19,10 @@ from shiplift.runtime.model.datasets import load_columns, load_samples
 from shiplift.runtime.model.tensors import Arrays, DataLimits, batch_of, load_npz
 from shiplift.runtime.model.text import fronts
 from shiplift.runtime.model.text.samples import tokenized
-from shiplift.runtime.precision import jpegs, nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
+from shiplift.runtime.precision import nncf_graphs, openvino_rungs, quantization, rungs, tensorrt_plans, timing
 from shiplift.runtime.precision.evaluation import Validation, answers, over_budget, task_metric
 from shiplift.runtime.precision.openvino_rungs import Bf16First, bf16_first
+from shiplift.runtime.precision.scoring import jpegs
 from shiplift.runtime.precision.selection import judged
 from shiplift.runtime.records.precision import (
     AS_EXPORTED,
@@ -187,7 +188,7 @@ class Builder:
                 return jpegs.Images(front=text.front, tensors=next(iter(inputs.values())))
         inputs, _ = load_samples(body, logged.name, text.inputs, self.data.label, self.data.slices, self.limits)
         around, _ = fronts.load_front(text.front)
-        return jpegs.Images(front=text.front, files=around.files(around.samples(inputs)))
+        return jpegs.Images(front=text.front, files=around.as_files(around.samples(inputs)))
 
     def _calibration(self, inputs: Arrays | None) -> tuple[Arrays | None, list[str]]:
         """The calibration samples, or else the validation set's `inputs`, and notes."""

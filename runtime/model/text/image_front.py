@@ -45,7 +45,7 @@ class ImageFront:
         """The images of arrays by input name."""
         return list(inputs[self.settings["inputs"][0]].reshape(-1))
 
-    def files(self, samples: Sequence[Item]) -> list[bytes]:
+    def as_files(self, samples: Sequence[Item]) -> list[bytes]:
         """The images' files, which may have come as base64.
 
         Raises:
