@@ -161,10 +161,11 @@ class Pieces:
         if self.stopped:
             return ""
         found = [at for stop in self._stop if (at := self._text.find(stop, self._given)) >= 0]
-        if found:
+        certain = len(self._text) - (0 if final else self._kept())
+        if found and min(found) <= certain:  # else another stop text may have begun before this one
             self.stopped = True
             return self._give(min(found))
-        return self._give(len(self._text) - (0 if final else self._kept()))
+        return self._give(certain)
 
     def _give(self, end: int) -> str:
         piece, self._given = self._text[self._given : end], end
