@@ -1,13 +1,13 @@
 """Configuration, resolved once at the edge: command-line flags, then SHIPLIFT_* variables, then defaults."""
 
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shiplift.pipelines.choices import EngineName
 from shiplift.runtime.records.site import SandboxSettings
+from shiplift.runtime.spec.serving import Metrics
 
 Port = int
 
@@ -30,8 +30,7 @@ class Settings(BaseSettings):
     server_environment: Path | None = None
     cache_mb: int = Field(64, ge=0, le=65536)
     rate_limiter: bool = False
-    metrics_interval_ms: int = Field(2000, ge=100, le=3_600_000)
-    metrics_quantiles: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = (0.9, 0.95, 0.999)
+    metrics: Metrics = Metrics()
     sweep_s: float = Field(60, ge=1)
     engine: EngineName = "local"
     namespace: str = "shiplift"

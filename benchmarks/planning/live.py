@@ -1,6 +1,6 @@
 """Pipelines of real models: profiled, planned, served by the bundled Triton as planned, and measured.
 
-Each uses two or three of three models, of 4 to 18 ms on one core here, with one thread and one instance each: two cores
+Each uses two of three models, of 3 to 17 ms on one core here, with one thread and one instance each: two cores
 can serve that. Static graphs run as ensembles, the others in BLS. Models are timed under the same Poisson arrivals as
 the pipeline: at 20 requests/s an execution takes longer than when one follows the other, since others have used the
 caches meanwhile. What an answer takes besides is what is left of the whole's time when a client waits for each answer.

@@ -78,15 +78,7 @@ def _jpeg_check(plain: JpegScore, file: JpegScore, metric: TaskMetricName, quali
         return check(name, None, limit, f"{metric} worse", Outcome.INCONCLUSIVE, "its answers can't be scored")
     worse = worse_of(plain, file, metric, quality.confidence_percent / 100)
     text = f"{metric} {file.score:.4f} is {worse.text} worse than {plain.score:.4f} on the images as they are"
-    reading = score_reading(worse, limit, text, quality)
-    verdict = judged(reading, limit, upper=True)
-    reason = f"{text}, the limit is {limit:g} (`quality.max_jpeg_drop`)"
-    if verdict is Outcome.INCONCLUSIVE:
-        reason = f"{reason}: {reading.remedy}"
-    return check(
-        name, worse.value, limit, f"{metric} worse", verdict, "" if verdict is Outcome.PASS else reason,
-        bounds=(reading.low, reading.high),
-    )  # fmt: skip
+    return _worse_check(name, metric, worse, limit, text, quality, setting=" (`quality.max_jpeg_drop`)")
 
 
 def jpeg_notes(jpegs: tuple[JpegScore, ...]) -> Iterator[str]:
@@ -140,11 +132,22 @@ def regression_check(champion: Scored | None, challenger: Scored, limit: float, 
     text = (
         f"{metric} {challenger.score:.4f} is {worse.text} worse than version {champion.version}'s {champion.score:.4f}"
     )
+    return _worse_check(f"{metric} against the champion", metric, worse, limit, text, quality)
+
+
+def _worse_check(
+    name: str, metric: TaskMetricName | None, worse: Estimate, limit: float, text: str, quality: Quality, *,
+    setting: str = "",
+) -> Check:  # fmt: skip
+    """A loss of the metric against its limit. A failure names the limit's `setting` if there is one."""
     reading = score_reading(worse, limit, text, quality)
     verdict = judged(reading, limit, upper=True)
-    undecided = verdict is Outcome.INCONCLUSIVE and not math.isnan(worse.value)
-    reason = f"{text}, the limit is {limit:g}: {reading.remedy}" if undecided else text
+    against = f"{text}, the limit is {limit:g}{setting}"
+    reasons = {
+        Outcome.PASS: "",
+        Outcome.FAIL: against if setting else text,
+        Outcome.INCONCLUSIVE: text if math.isnan(worse.value) else f"{against}: {reading.remedy}",
+    }
     return check(
-        f"{metric} against the champion", worse.value, limit, f"{metric} worse", verdict,
-        "" if verdict is Outcome.PASS else reason, bounds=(reading.low, reading.high),
+        name, worse.value, limit, f"{metric} worse", verdict, reasons[verdict], bounds=(reading.low, reading.high)
     )  # fmt: skip

@@ -155,13 +155,25 @@ class Builder:
         return inputs, labels, columns, [unlabelled] if labels is None else []
 
     def _load(self, body: bytes, name: str) -> tuple[Arrays, Any]:
-        """A data file's inputs and labels; those of a text model are texts. Images may be the model's pixels, too."""
-        if self.text and fronts.takes_pixels(self.text.front):
+        """A data file's inputs, as the graph takes them, and labels."""
+        inputs, labels, own = self._logged(body, name)
+        return (inputs, labels) if self.text is None or own else tokenized(inputs, labels, self.text.front, name)
+
+    def _logged(self, body: bytes, name: str) -> tuple[Arrays, Any, bool]:
+        """A data file's inputs and labels as they were logged, and whether the inputs are the graph's own.
+
+        Those of a text model are texts. Images may be the model's pixels, too.
+        """
+
+        def read(specs: tuple[TensorSpec, ...]) -> tuple[Arrays, Any]:
+            return load_samples(body, name, specs, self.data.label, self.data.slices, self.limits)
+
+        if self.text is None:
+            return *read(self.signature.inputs), True
+        if fronts.takes_pixels(self.text.front):
             with suppress(DataInvalid):
-                return load_samples(body, name, self.signature.inputs, self.data.label, self.data.slices, self.limits)
-        specs = self.text.inputs if self.text else self.signature.inputs
-        inputs, labels = load_samples(body, name, specs, self.data.label, self.data.slices, self.limits)
-        return tokenized(inputs, labels, self.text.front, name) if self.text else (inputs, labels)
+                return *read(self.signature.inputs), True
+        return *read(self.text.inputs), False
 
     def _jpegs(self, running: Any, validation: Validation) -> Iterator[JpegScore]:
         """What JPEG costs a model of images, on validation images with labels.
@@ -179,14 +191,9 @@ class Builder:
         )  # fmt: skip
 
     def _images(self, logged: Dataset, text: Text) -> jpegs.Images:
-        body = logged.file.read_bytes()
-        if fronts.takes_pixels(text.front):
-            with suppress(DataInvalid):
-                inputs, _ = load_samples(
-                    body, logged.name, self.signature.inputs, self.data.label, self.data.slices, self.limits
-                )  # fmt: skip
-                return jpegs.Images(front=text.front, tensors=next(iter(inputs.values())))
-        inputs, _ = load_samples(body, logged.name, text.inputs, self.data.label, self.data.slices, self.limits)
+        inputs, _, own = self._logged(logged.file.read_bytes(), logged.name)
+        if own:
+            return jpegs.Images(front=text.front, tensors=next(iter(inputs.values())))
         around, _ = fronts.load_front(text.front)
         return jpegs.Images(front=text.front, files=around.as_files(around.samples(inputs)))
 

@@ -54,12 +54,16 @@ def up(
         free_ports=free_ports or None,
         registry_uri=registry,
         rate_limiter=rate_limiter or None,
-        metrics_interval_ms=metrics_interval_ms,
-        metrics_quantiles=metrics_quantile or None,
+        metrics=_metrics(metrics_interval_ms, metrics_quantile),
         sandbox=_sandbox(allow_without),
     )
     started = stack.up(settings, edge.say, take_over=take_over)
     edge.print_result(endpoints(started), status_tables.show_endpoints, as_json=as_json)
+
+
+def _metrics(interval_ms: int | None, quantiles: list[float] | None) -> dict[str, object] | None:
+    given = {"interval_ms": interval_ms, "quantiles": quantiles or None}
+    return {name: value for name, value in given.items() if value is not None} or None
 
 
 def _sandbox(allow_without: list[str] | None) -> dict[str, list[str]] | None:

@@ -222,7 +222,7 @@ def _new(settings: Settings) -> Stack:
         server_environment=str((settings.server_environment or default_root()).absolute()),
         cache_mb=settings.cache_mb,
         rate_limiter=settings.rate_limiter,
-        metrics=Metrics(interval_ms=settings.metrics_interval_ms, quantiles=settings.metrics_quantiles),
+        metrics=settings.metrics,
         sweep_s=settings.sweep_s,
         since=time.time(),
         sandbox=settings.sandbox,

@@ -59,11 +59,12 @@ def scores(
     """
     picked = np.unique(np.linspace(0, len(images) - 1, min(len(images), _MOST)).astype(int))
     labels = cast("NDArray[Any]", validation.labels)[picked]
+    around, _ = fronts.load_front(images.front)
     for quality in (None, *qualities):
         progress(f"scoring images as JPEG {quality}" if quality else "scoring images as they are")
         outputs, sizes = [], []
         for start in range(0, len(picked), _AT_ONCE):
-            feeds, more = _batch(images, picked[start : start + _AT_ONCE], quality)
+            feeds, more = _batch(images, around, picked[start : start + _AT_ONCE], quality)
             outputs.append(answer(feeds))
             sizes += more
         answers = {name: np.concatenate([each[name] for each in outputs]) for name in outputs[0]}
@@ -77,9 +78,8 @@ def scores(
         )  # fmt: skip
 
 
-def _batch(images: Images, rows: NDArray[Any], quality: int | None) -> tuple[Arrays, list[int]]:
+def _batch(images: Images, around: Any, rows: NDArray[Any], quality: int | None) -> tuple[Arrays, list[int]]:
     """What the graph takes of some images, and how many bytes each has on the wire."""
-    around, _ = fronts.load_front(images.front)
     if images.tensors is None:
         bodies = [images.files[row] for row in rows]
         pixels = [jpegs.pixels_of_file(body) for body in bodies]
