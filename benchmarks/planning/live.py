@@ -1,9 +1,9 @@
 """Pipelines of real models: profiled, planned, served by the bundled Triton as planned, and measured.
 
 Each uses two of three models, of 3 to 17 ms on one core here, with one thread and one instance each: two cores
-can serve that. Static graphs run as ensembles, the others in BLS. Models are timed under the same Poisson arrivals as
-the pipeline: at 20 requests/s an execution takes longer than when one follows the other, since others have used the
-caches meanwhile. What an answer takes besides is what is left of the whole's time when a client waits for each answer.
+can serve that. Static graphs run as ensembles, the others in BLS. Models are timed when one execution follows the
+other, and after pauses: an idle instance takes longer. What an answer takes besides is what is left of the whole's time
+when a client waits for each answer.
 """
 
 import tempfile
@@ -19,7 +19,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.machine import processor
-from benchmarks.planning.replaying import in_turn, replayed
+from benchmarks.planning.replaying import computed_after, in_turn, replayed
 from shiplift.pipelines.settings import Settings as Configured
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
@@ -51,7 +51,9 @@ _SIZES = (1, 2, 4)
 _RATE_PER_S = 20.0
 _P99_MS = 250.0
 _REQUESTS, _WAITED, _WARM_UP = 2400, 300, 50
-_WAITING, _ARRIVING = Demand(concurrency=1), Demand(rate_per_s=_RATE_PER_S)
+_WAITING = Demand(concurrency=1)
+_PAUSES_MS = (0, 4, 12, 40, 150)  # before requests to a model; each several times, in turn, since speeds drift
+_PAUSED, _ROUNDS = 40, 2
 _RARE = "think"  # the step that runs for the other requests
 _SURE_SHARE = 0.7  # of the requests have a first number above 0.5, which the models give back as `c`
 _X = f"{{datatype: FP32, shape: [1, {_WIDTH}]}}"
@@ -193,20 +195,24 @@ class Timed:
 
 
 def measure_live(*, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
-    """Times the models; then plans each pipeline, serves it as planned, and measures it."""
+    """Times each pipeline's models, plans it, serves it as planned and measures it; then times the models once more.
+
+    A shared machine's speed changes within minutes: the models are timed right before what is predicted from them, and
+    `drift_percent` is by how much they took longer afterwards.
+    """
     with tempfile.TemporaryDirectory(prefix="shiplift-planner-") as folder:
         environment = ensure(Configured().server_environment or default_root())
-        lab = Lab(folder=Path(folder), environment=environment, window_ms=1000 if quick else 5000)
+        lab = Lab(folder=Path(folder), environment=environment, window_ms=1000 if quick else 3000)
         arrivals = _arrivals(1000 if quick else _REQUESTS)
-        models = {name: model_of(layers) for name, layers in LAYERS.items()}
-        timed = {}
-        for name, model in models.items():
-            tell(f"timing {name}")
-            timed[name] = _timed(lab, name, model)
         measured = {}
         for name, text in PIPELINES.items():
+            models = {member: model_of(LAYERS[member]) for member in parse(text).spec.members}
+            tell(f"timing the models of {name}")
+            timed = {member: _timed(lab, member, model) for member, model in models.items()}
             tell(f"planning and measuring {name}")
-            measured[name] = _measured(lab, text, models, timed, arrivals)
+            figures = _measured(lab, text, models, timed, arrivals)
+            again = {member: _waited_ms(lab, member, model) for member, model in models.items()}
+            measured[name] = figures | {"drift_percent": round(_drift(timed, again), 1)}
     return {
         "processor": processor(), "rate_per_s": round(arrivals.rate_per_s, 2), "requests": len(arrivals.recorded_s),
         "pipelines": measured,
@@ -224,8 +230,7 @@ def _measured(
 ) -> dict[str, Any]:  # fmt: skip
     """One pipeline: predicted and measured."""
     written, config = parse(text), _config()
-    used = {name: models[name] for name in written.spec.members}
-    packages = {name: lab.package(name, model, config) for name, model in used.items()}
+    packages = {name: lab.package(name, model, config) for name, model in models.items()}
     checked = _checked(written, packages)
     graph = graph_of(written.spec, bls=checked.way == "bls")
     rows = [row[None] for row in _rows()]
@@ -238,7 +243,7 @@ def _measured(
         grid=Grid(max_batch=_SIZES), p99_ms=_P99_MS,
     )  # fmt: skip
     made = plan(problem)
-    packages = {member.name: lab.package(member.name, used[member.name], member.config) for member in made.members}
+    packages = {member.name: lab.package(member.name, models[member.name], member.config) for member in made.members}
     planned = parse(text + (f"instances: {made.instances}\n" if graph.bls else ""))
     with _served(lab, planned, _checked(planned, packages)) as address:
         in_turn(address, planned.spec.name, rows, _WARM_UP)
@@ -283,26 +288,49 @@ def _profiles(graph: Graph, timed: dict[str, Timed], whole_ms: float) -> Profile
 def _timed(lab: Lab, name: str, model: Any) -> Timed:
     """Times a model by itself, with one instance of one thread.
 
-    A client that waits for each answer shows how batches grow. Under arrivals an execution takes longer where the model
-    was idle before.
+    A client that waits for each answer shows how batches grow, and one that pauses before each request what a pause
+    costs. A load generator would not: at 20 requests/s, perf_analyzer's own threads take much of two cores.
     """
     package = lab.package(name, model, _config())
-    *waiting, arriving = _alone(lab, package, [*((_WAITING, size) for size in _SIZES), (_ARRIVING, 1)])
-    idle_share = 1 - _RATE_PER_S * arriving.compute_ms / 1000  # of the time, and of Poisson arrivals
-    cold_ms = max(0.0, arriving.compute_ms - waiting[0].compute_ms) / idle_share
+    with _alone(lab, package) as server:
+        waiting = [lab.measure(server, package.model, _WAITING, batch=size) for size in _SIZES]
+        paused = _paused_ms(server.grpc, package.model)
     configuration = Configuration(
-        max_batch=max(_SIZES), spread=spread_of([waiting[0]]), most_instances=1, cold_ms=cold_ms,
+        max_batch=max(_SIZES), spread=spread_of([waiting[0]]), most_instances=1,
+        cold_ms={pause: max(0.0, paused[pause] - paused[0]) for pause in _PAUSES_MS if pause},
         batch_ms={size: point.compute_ms for size, point in zip(_SIZES, waiting, strict=True)},
     )  # fmt: skip
     return Timed(configuration=configuration, alone_ms=waiting[0].compute_ms, besides_ms=overhead_ms(waiting[0]))
+
+
+def _paused_ms(address: str, model: str) -> dict[int, float]:
+    """What an execution takes after each pause: the mean of several rounds."""
+    rows = [row[None] for row in _rows()]
+    rounds = [
+        {pause: computed_after(address, model, rows, pause / 1000, _PAUSED) for pause in _PAUSES_MS}
+        for _ in range(_ROUNDS)
+    ]
+    return {pause: sum(each[pause] for each in rounds) / _ROUNDS for pause in _PAUSES_MS}
+
+
+def _waited_ms(lab: Lab, name: str, model: Any) -> float:
+    """What an execution of a model takes for a client that waits for each answer."""
+    with _alone(lab, lab.package(name, model, _config())) as server:
+        return lab.measure(server, name, _WAITING, batch=1).compute_ms
+
+
+def _drift(before: dict[str, Timed], after: dict[str, float]) -> float:
+    """By how many percent models took longer afterwards: the median over them."""
+    return median(100 * (after[name] / timed.alone_ms - 1) for name, timed in before.items())
 
 
 def _config() -> ServingConfig:
     return ServingConfig(max_batch=max(_SIZES), queue_delay_us=0, instances=1, threads=1)
 
 
-def _alone(lab: Lab, package: Package, demands: list[tuple[Demand, int]]) -> list[LoadPoint]:
-    """Serves one model, and measures it under each demand, in requests of so many rows."""
+@contextmanager
+def _alone(lab: Lab, package: Package) -> Iterator[Any]:
+    """A server with one model."""
     with tempfile.TemporaryDirectory(dir=lab.folder) as scratch:
         tree = lab.store.fetch(package.repository, Path(scratch) / "tree")
         with (
@@ -313,7 +341,7 @@ def _alone(lab: Lab, package: Package, demands: list[tuple[Demand, int]]) -> lis
         ):
             install(tree, server.repository, source=package.model, name=package.model)
             client.load(package.model)
-            return [lab.measure(server, package.model, demand, batch=size) for demand, size in demands]
+            yield server
 
 
 def _checked(written: Written, packages: dict[str, Package]) -> CheckedPipeline:

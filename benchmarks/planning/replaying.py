@@ -1,4 +1,4 @@
-"""Sends requests at given times, whatever became of those before, or one after the other; and times each answer.
+"""Sends requests at given times, whatever became of those before, or one after the other; and times them.
 
 perf_analyzer draws its own arrivals, which a plan can't know: of 555 requests in half a minute, it sends 18.5 a second
 where 20 were asked for. A plan for recorded arrivals is measured on these very arrivals.
@@ -24,6 +24,26 @@ def replayed(address: str, model: str, rows: Sequence[Any], times: Floats) -> Fl
 def in_turn(address: str, model: str, rows: Sequence[Any], count: int) -> Floats:
     """The latency in ms of each of `count` requests, each sent when the one before is answered."""
     return asyncio.run(_in_turn(address, model, rows, count))
+
+
+def computed_after(address: str, model: str, rows: Sequence[Any], pause_s: float, count: int) -> float:
+    """The mean of what Triton computes, in ms, for `count` requests that each come so long after the last answer."""
+    return asyncio.run(_computed_after(address, model, rows, pause_s, count))
+
+
+async def _computed_after(address: str, model: str, rows: Sequence[Any], pause_s: float, count: int) -> float:
+    async with triton_aio.InferenceServerClient(address) as client:
+        before = await _computed(client, model)
+        for number in range(count):
+            await asyncio.sleep(pause_s)
+            await _asked(client, model, rows[number % len(rows)])
+        after = await _computed(client, model)
+    return float((after.ns - before.ns) / (after.count - before.count) / 1e6)
+
+
+async def _computed(client: Any, model: str) -> Any:
+    statistics = await client.get_inference_statistics(model)
+    return statistics.model_stats[0].inference_stats.compute_infer
 
 
 async def _replayed(address: str, model: str, rows: Sequence[Any], times: Floats) -> Floats:

@@ -21,7 +21,8 @@ class Configuration(Section):
     """One way to compute a member, as measured with `instances` instances of `threads` threads side by side.
 
     `batch_ms` is the mean time of an execution by its number of rows; between the sizes it is interpolated. `cold_ms`
-    is what an execution takes longer on an instance that was idle: its process wakes, and its caches are cold. `spread`
+    is what an execution takes longer on an instance that was idle, by how long (in ms, interpolated as well): its
+    process wakes, and its caches and its core are cold. `spread`
     is sigma of the lognormal factor on each execution. `memory_mb` is what the instances used together, and
     `instance_mb` what each further one adds (default: its part of `memory_mb`). `cores` is what one instance needs
     (default: as many as it has threads). At most `most_instances` are planned.
@@ -34,7 +35,7 @@ class Configuration(Section):
     most_instances: int = Field(1024, ge=1, le=1024)
     max_batch: int = Field(1, ge=1, le=MAX_BATCH)
     batch_ms: dict[_Rows, Positive] = Field(min_length=1)
-    cold_ms: NotNegative = 0.0
+    cold_ms: dict[Positive, NotNegative] = Field(default_factory=dict)
     spread: _Spread = 0.0
     memory_mb: NotNegative = 0.0
     instance_mb: NotNegative | None = None
@@ -58,6 +59,11 @@ class Configuration(Section):
     def seconds(self, max_batch: int) -> list[float]:
         """The mean execution time in s of each batch size, from 0 to `max_batch`."""
         return execution_seconds(self.batch_ms, max_batch)
+
+    def cold(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Pauses of an instance in s, ascending from 0, and by how many s each lengthens the next execution."""
+        pauses = sorted(self.cold_ms)
+        return (0.0, *(pause / 1000 for pause in pauses)), (0.0, *(self.cold_ms[pause] / 1000 for pause in pauses))
 
 
 class StepProfile(Section):

@@ -4,7 +4,7 @@ The event loop is our own: a search runs hundreds of simulations, and one SimPy 
 long. A test compares it with the same model written in SimPy, request by request.
 
 A batcher gives an idle instance what waits, in turn, up to its largest batch. If that is no full batch, it waits until
-the oldest request has waited for the queue delay. An execution right after another one saves what waking takes. A
+the oldest request has waited for the queue delay. An execution takes longer, the longer its instance was idle. A
 request's rows stay together; a loop's rows are split into as few requests as the largest batch allows. What arrives
 first at an idle instance does not wait for what arrives at the same instant, since Triton's batcher is woken by the
 first.
@@ -12,6 +12,7 @@ first.
 
 import heapq
 import math
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -83,25 +84,25 @@ def simulate(
 class _Station:
     """A member's queue and instances."""
 
-    idle: int
+    idle: deque[float]  # since when each idle instance is; the first waits for the next batch
     max_batch: int
     delay_s: float
     seconds: list[float]
-    cold_s: float
+    cold: tuple[tuple[float, ...], tuple[float, ...]]
     waiting: deque[Item] = field(default_factory=deque)
     wakes_at: float = -1.0
-    freed_at: float = -1.0
-    warm: int = 0  # instances that became idle at that instant
     executions: int = 0
     rows: int = 0
     busy_s: float = 0.0
 
-    def woken_s(self, now: float) -> float:
-        """What waking the next instance takes: nothing if one has just ended."""
-        if self.warm and self.freed_at == now:
-            self.warm -= 1
-            return 0.0
-        return self.cold_s
+    def woken_s(self, pause: float) -> float:
+        """By how much an execution takes longer after a pause of its instance."""
+        pauses, longer = self.cold
+        at = bisect_right(pauses, pause)
+        if at == len(pauses):
+            return longer[-1]
+        share = (pause - pauses[at - 1]) / (pauses[at] - pauses[at - 1])
+        return longer[at - 1] + share * (longer[at] - longer[at - 1])
 
     def take(self, now: float) -> tuple[list[Item], int]:
         """The next batch and its rows, or nothing if it is worth waiting for more."""
@@ -280,8 +281,8 @@ class _Simulation:
                     self._at(wake, self._dispatch, station)
                 return
             _, _, step, request = batch[0]
-            took = (station.seconds[rows] + station.woken_s(now)) * self._factors[step][request]
-            station.idle -= 1
+            pause = now - station.idle.popleft()
+            took = (station.seconds[rows] + station.woken_s(pause)) * self._factors[step][request]
             station.executions += 1
             station.rows += rows
             station.busy_s += took
@@ -289,9 +290,7 @@ class _Simulation:
 
     def _executed(self, now: float, about: tuple[_Station, list[Item]]) -> None:
         station, batch = about
-        station.idle += 1
-        station.warm = station.warm + 1 if station.freed_at == now else 1
-        station.freed_at = now
+        station.idle.append(now)
         if station.waiting:
             self._dispatch(now, station)
         for _, _, step, request in batch:
@@ -307,8 +306,8 @@ class _Simulation:
 
 def _station(settings: Settings) -> _Station:
     return _Station(
-        idle=settings.instances, max_batch=settings.max_batch, delay_s=settings.queue_delay_us / 1e6,
-        seconds=settings.seconds, cold_s=settings.configuration.cold_ms / 1000,
+        idle=deque([-math.inf] * settings.instances), max_batch=settings.max_batch,
+        delay_s=settings.queue_delay_us / 1e6, seconds=settings.seconds, cold=settings.configuration.cold(),
     )  # fmt: skip
 
 

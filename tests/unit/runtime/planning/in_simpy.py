@@ -20,8 +20,7 @@ class Member:
     def __init__(self, env: simpy.Environment, settings: Settings) -> None:
         self.env, self.settings = env, settings
         self.queue: list[tuple[float, int, float, simpy.Event]] = []
-        self.idle = settings.instances
-        self.freed: dict[float, int] = {}  # how many instances became idle at an instant, less those used again then
+        self.idle = [-math.inf] * settings.instances  # since when; the one that is idle longest is next
         self.changed = env.event()
         env.process(self._batcher())
 
@@ -41,11 +40,12 @@ class Member:
             oldest = self.queue[0][0] + self.settings.queue_delay_us / 1e6 if self.queue else math.inf
             if self.idle and batch and (full or self.env.now >= oldest):
                 del self.queue[: len(batch)]
-                self.idle -= 1
-                warm = self.freed.get(self.env.now, 0) > 0
-                self.freed[self.env.now] = self.freed.get(self.env.now, 0) - 1
-                cold_s = 0.0 if warm else self.settings.configuration.cold_ms / 1000
-                self.env.process(self._execute(batch, cold_s))
+                pause_ms = 1000 * (self.env.now - self.idle.pop(0))
+                cold_ms = {0.0: 0.0, **self.settings.configuration.cold_ms}
+                longer_ms = float(
+                    np.interp(min(pause_ms, 1e9), sorted(cold_ms), [cold_ms[at] for at in sorted(cold_ms)])
+                )
+                self.env.process(self._execute(batch, longer_ms / 1000))
                 continue
             self.changed = self.env.event()
             waits = [self.changed]
@@ -65,8 +65,7 @@ class Member:
     def _execute(self, batch: list[tuple[float, int, float, simpy.Event]], cold_s: float) -> Steps:
         rows = sum(rows for _, rows, _, _ in batch)
         yield self.env.timeout((self.settings.seconds[rows] + cold_s) * batch[0][2])
-        self.idle += 1
-        self.freed[self.env.now] = self.freed.get(self.env.now, 0) + 1
+        self.idle.append(self.env.now)
         for *_, answered in batch:
             answered.succeed()
         self._wake()

@@ -19,7 +19,7 @@ QUICK = hypothesis_settings(max_examples=25, deadline=None)
 def test_every_request_takes_as_long_as_in_simpy(name: str, max_batch: int) -> None:
     """Members that give several batches to one at the same instant are excluded here: see the next test."""
     graph, scenario, profiles = drawn(name, rate=60, cv=1.5, count=400, step_ms=0.5)
-    cold_ms = 3 if max_batch == 1 else 0  # with it, more comes at one instant where instances are held
+    cold_ms = {4.0: 1.0, 20.0: 3.0} if max_batch == 1 else {}  # with it, more comes at one instant where instances wait
     served = {
         member: settings(
             instances=1 + at % 2, max_batch=1 if at else max_batch, queue_delay_us=2000 * at, cold_ms=cold_ms
@@ -55,10 +55,13 @@ def test_one_member_with_constant_times_is_an_m_d_1_queue(load: float) -> None:
 
 def test_an_execution_after_a_pause_takes_longer_and_one_after_another_does_not() -> None:
     graph, scenario, profiles = drawn("one", rate=1, count=50)
-    assert np.allclose(simulate(graph, scenario, profiles, {"a": settings(spread=0, cold_ms=5)}).latencies.min(), 0.015)
-    at_once = replace(scenario, arrivals=np.full(50, 1.0))
-    crowded = simulate(graph, at_once, profiles, {"a": settings(spread=0, cold_ms=5)})
-    np.testing.assert_allclose(np.sort(crowded.latencies), 0.005 + 0.01 * np.arange(1, 51))
+    served = {"a": settings(spread=0, cold_ms={20: 2, 40: 5})}
+    at_once = simulate(graph, replace(scenario, arrivals=np.full(50, 1.0)), profiles, served)
+    np.testing.assert_allclose(np.sort(at_once.latencies), 0.005 + 0.01 * np.arange(1, 51))  # only the first was idle
+    for pause_ms, longer_ms in ((0, 0), (10, 1), (20, 2), (30, 3.5), (40, 5), (1000, 5)):
+        arrivals = np.array([0, 0.015 + pause_ms / 1000])  # the first execution ends after 15 ms
+        both = simulate(graph, replace(scenario.first(2), arrivals=arrivals), profiles, served)
+        assert both.latencies[1] == pytest.approx(0.01 + longer_ms / 1000)
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
