@@ -2,8 +2,8 @@
 
 Each uses two of three models, of 3 to 17 ms on one core here, with one thread and one instance each: two cores
 can serve that. Static graphs run as ensembles, the others in BLS. Models are timed when one execution follows the
-other, and after pauses: an idle instance takes longer. What an answer takes besides is what is left of the whole's time
-when a client waits for each answer.
+other, and after pauses: an idle instance takes longer, and so does what passes requests on. What an answer takes besides is
+what is left of the whole's time after such pauses.
 """
 
 import tempfile
@@ -52,7 +52,8 @@ _RATE_PER_S = 20.0
 _P99_MS = 250.0
 _REQUESTS, _WAITED, _WARM_UP = 2400, 300, 50
 _WAITING = Demand(concurrency=1)
-_PAUSES_MS = (0, 4, 12, 40, 150)  # before requests to a model; each several times, in turn, since speeds drift
+_PAUSE_MS = 40  # between requests at this rate
+_PAUSES_MS = (0, 4, 12, _PAUSE_MS, 150)  # before requests to a model; each several times, in turn, since speeds drift
 _PAUSED, _ROUNDS = 40, 2
 _RARE = "think"  # the step that runs for the other requests
 _SURE_SHARE = 0.7  # of the requests have a first number above 0.5, which the models give back as `c`
@@ -187,11 +188,18 @@ def model_of(layers: int) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """A model by itself: its configuration; and for a client that waits, an execution and what else an answer takes."""
+    """A model by itself: its configuration; and for a client that waits, an execution and what else an answer takes.
+
+    `paused_ms` is an execution after the pause that is usual at the benchmark's rate.
+    """
 
     configuration: Configuration
     alone_ms: float
     besides_ms: float
+
+    @property
+    def paused_ms(self) -> float:
+        return self.alone_ms + self.configuration.cold_ms[_PAUSE_MS]
 
 
 def measure_live(*, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -236,7 +244,7 @@ def _measured(
     rows = [row[None] for row in _rows()]
     with _served(lab, written, checked) as address:
         in_turn(address, written.spec.name, rows, _WARM_UP)
-        alone = in_turn(address, written.spec.name, rows, _WAITED)
+        alone = in_turn(address, written.spec.name, rows, _WAITED, _PAUSE_MS / 1000)
     sure = [latency for latency, row in zip(alone, rows, strict=False) if row[0, 0] > 0.5]
     problem = Problem(
         spec=written.spec, graph=graph, profiles=_profiles(graph, timed, float(np.median(sure))), arrivals=arrivals,
@@ -264,15 +272,15 @@ def _off(measured: float, predicted: float) -> float:
 def _profiles(graph: Graph, timed: dict[str, Timed], whole_ms: float) -> Profiles:
     """What is known of a pipeline: its members, and of what it takes besides, how much is each step's.
 
-    `whole_ms` is what a typical answer takes when a client waits for each, and no step is the rare one. It meets no
-    queue, and takes the longest path of executions. What is left is the pipeline's own.
+    `whole_ms` is what a typical answer takes to a client that waits for each and then pauses, and no step is the rare
+    one. It meets no queue, and takes the longest path of executions. What is left is the pipeline's own.
     """
     paths: list[float] = []
     lengths: list[int] = []
     for at, member in enumerate(graph.members):
         runs = graph.steps[at] != _RARE
         before = max(graph.needs[at], key=lambda step: paths[step], default=None)
-        own = timed[member].alone_ms if runs else 0.0
+        own = timed[member].paused_ms if runs else 0.0
         paths.append((paths[before] if before is not None else 0.0) + own)
         lengths.append((lengths[before] if before is not None else 0) + runs)
     longest = max(range(len(paths)), key=lambda step: paths[step])

@@ -21,9 +21,9 @@ def replayed(address: str, model: str, rows: Sequence[Any], times: Floats) -> Fl
     return asyncio.run(_replayed(address, model, rows, times))
 
 
-def in_turn(address: str, model: str, rows: Sequence[Any], count: int) -> Floats:
-    """The latency in ms of each of `count` requests, each sent when the one before is answered."""
-    return asyncio.run(_in_turn(address, model, rows, count))
+def in_turn(address: str, model: str, rows: Sequence[Any], count: int, pause_s: float = 0.0) -> Floats:
+    """The latency in ms of each of `count` requests, each sent so long after the one before is answered."""
+    return asyncio.run(_in_turn(address, model, rows, count, pause_s))
 
 
 def computed_after(address: str, model: str, rows: Sequence[Any], pause_s: float, count: int) -> float:
@@ -57,9 +57,14 @@ async def _replayed(address: str, model: str, rows: Sequence[Any], times: Floats
         return np.array(await asyncio.gather(*map(send, range(len(times)))))
 
 
-async def _in_turn(address: str, model: str, rows: Sequence[Any], count: int) -> Floats:
+async def _in_turn(address: str, model: str, rows: Sequence[Any], count: int, pause_s: float) -> Floats:
     async with triton_aio.InferenceServerClient(address) as client:
-        return np.array([await _asked(client, model, rows[number % len(rows)]) for number in range(count)])
+
+        async def send(number: int) -> float:
+            await asyncio.sleep(pause_s)
+            return await _asked(client, model, rows[number % len(rows)])
+
+        return np.array([await send(number) for number in range(count)])
 
 
 async def _asked(client: Any, model: str, row: Any) -> float:
