@@ -2,8 +2,8 @@
 
 Each uses two of three models, of 3 to 17 ms on one core here, with one thread and one instance each: two cores
 can serve that. Static graphs run as ensembles, the others in BLS. Models are timed when one execution follows the
-other, and after pauses: an idle instance takes longer, and so does what passes requests on. What an answer takes besides is
-what is left of the whole's time after such pauses.
+other, and after pauses: an idle instance takes longer, and so does what passes requests on. What an answer takes
+besides is what is left of the whole's time after such pauses.
 """
 
 import tempfile
@@ -188,10 +188,7 @@ def model_of(layers: int) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Timed:
-    """A model by itself: its configuration; and for a client that waits, an execution and what else an answer takes.
-
-    `paused_ms` is an execution after the pause that is usual at the benchmark's rate.
-    """
+    """A model by itself: its configuration; and for a client that waits, an execution and what else an answer takes."""
 
     configuration: Configuration
     alone_ms: float
@@ -199,6 +196,7 @@ class Timed:
 
     @property
     def paused_ms(self) -> float:
+        """An execution after the pause that is usual at this rate."""
         return self.alone_ms + self.configuration.cold_ms[_PAUSE_MS]
 
 
