@@ -283,7 +283,7 @@ class _Builder:
         elif python:
             backend = write_python_backend(folder / "backend", model, python, signature)
         elif self.exported.generates:
-            backend = write_generation_backend(folder / "backend")
+            backend = write_generation_backend(folder / "backend", model)
         write_package(
             tree, description, None if python else model, self.target.server, example=inputs, golden=golden | graph,
             backend=backend,

@@ -7,6 +7,18 @@ TEXTS = [
     "ships carry most of the goods that the world trades",
     "the crane lifts a container from the quay, and sets it down on the deck of the vessel",
 ]
+# It never ends where a message says "forever", asks for all memory at "everything", and has no role for tools.
+CHAT_TEMPLATE = """{{ bos_token }}{% for message in messages %}
+{% if message.role == 'tool' %}{{ raise_exception('there are no tools') }}{% endif %}
+{% if 'forever' in message.content %}
+{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}
+{% elif 'everything' in message.content %}
+{% set grown = namespace(text='a' * 1000000) %}
+{% for a in range(40) %}{% set grown.text = grown.text ~ grown.text %}{% endfor %}
+{% endif %}
+[{{ message.role }}] {{ message.content }}
+{% endfor %}
+{% if add_generation_prompt %}[assistant]{% endif %}"""
 PROMPTS = ["the quick brown", "ships carry most of", "the crane lifts a container from the quay, and", "a"]
 
 
@@ -48,13 +60,14 @@ def llama_tokenizer() -> Any:
     )  # fmt: skip
 
 
-def pipeline(words: Any = None, **changes: Any) -> Any:
+def pipeline(words: Any = None, *, template: str | None = None, **changes: Any) -> Any:
     """A text-generation pipeline around a Llama of four layers, with fewer heads for keys than for queries."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     words = words or tokenizer()
+    words.chat_template = template
     config = transformers.LlamaConfig(
         vocab_size=len(words), hidden_size=64, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
         intermediate_size=128, max_position_embeddings=256, initializer_range=0.3, bos_token_id=1, eos_token_id=2,

@@ -23,7 +23,7 @@ from tritonclient.utils import InferenceServerException
 from shiplift.runtime.base.errors import MeasurementFailed
 from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
-from shiplift.runtime.model.generation.signature import SIGNATURE, TOKENS
+from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, TOKENS
 from shiplift.runtime.model.tensors import Arrays, numpy_type
 from shiplift.runtime.records.measurement import LoadPoint, Streaming
 from shiplift.runtime.records.tensor import Signature
@@ -93,7 +93,7 @@ class StreamingClient:
     def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:  # noqa: ARG002
         """Repeats runs until the windows agree; the point is the last run's."""
         requests = [
-            streaming.request_of(target.model, SIGNATURE, arrays) for arrays in _requests(target.requests)
+            streaming.request_of(target.model, CHAT_SIGNATURE, arrays) for arrays in _requests(target.requests)
         ]  # fmt: skip
         runs: list[tuple[LoadPoint, dict[str, Any]]] = []
         while not runs or (len(runs) < window.attempts and not runs[-1][0].stable):
@@ -103,7 +103,7 @@ class StreamingClient:
 
 
 def _requests(path: Path) -> list[Arrays]:
-    types = {spec.name: numpy_type(spec.datatype) for spec in SIGNATURE.inputs}
+    types = {spec.name: numpy_type(spec.datatype) for spec in CHAT_SIGNATURE.inputs}
     return [
         {name: np.array(values, types[name]).reshape(1, -1) for name, values in request.items()}
         for request in json.loads(path.read_text())
@@ -183,7 +183,7 @@ def _ask(service: Any, request: Any, seen: _Seen) -> None:
     with seen.lock:
         seen.sent += 1
     try:
-        for piece in streaming.pieces(service, request, SIGNATURE, _REQUEST_S):
+        for piece in streaming.pieces(service, request, CHAT_SIGNATURE, _REQUEST_S):
             arrival = time.monotonic(), int(piece[TOKENS].sum())
             pieces.append(arrival)
             with seen.lock:

@@ -20,7 +20,7 @@ from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.serving import streaming
 from shiplift.runtime.serving.triton.client import TritonClient
-from tests.generating import PROMPTS, pipeline
+from tests.generating import CHAT_TEMPLATE, PROMPTS, pipeline
 from tests.integration.conftest import FAST, Lab, until
 
 pytest.importorskip("openvino_genai", reason="the `generation` extra is not installed")
@@ -41,7 +41,7 @@ def asked(prompt: str, **options: Any) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def released(lab: Lab) -> Any:
     """The pipeline, whose model is released and serves."""
-    model = pipeline()
+    model = pipeline(template=CHAT_TEMPLATE)
 
     def log_model(**options: Any) -> Any:
         return lab.mlflow.transformers.log_model(model, input_example=PROMPTS, **options)
@@ -214,6 +214,45 @@ def test_openai_s_client_gets_the_same_text_streamed_or_not(released: Any, api: 
     assert "".join(part.choices[0].text for part in parts) == expected[PROMPTS[1]]
 
 
+def say(api: Any, *messages: tuple[str, str], **options: Any) -> Any:
+    said = [{"role": role, "content": text} for role, text in messages]
+    return api.chat.completions.create(model=NAME, messages=said, temperature=0, max_tokens=12, **options)
+
+
+def test_a_conversation_is_answered_as_transformers_does_streamed_or_not(released: Any, api: Any) -> None:
+    told = (("system", "be brief"), ("user", "the crane"), ("assistant", " lifts"), ("user", "ships é"))
+    messages = [{"role": role, "content": text} for role, text in told]
+    ids = released.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt").input_ids
+    written = released.model.generate(ids, attention_mask=ids * 0 + 1, do_sample=False, max_new_tokens=12)
+    expected = released.tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
+    answer = say(api, *told)
+    assert (answer.choices[0].message.role, answer.choices[0].message.content) == ("assistant", expected)
+    assert answer.usage.prompt_tokens == ids.shape[1]
+    parts = list(say(api, *told, stream=True))
+    assert "".join(part.choices[0].delta.content or "" for part in parts) == expected
+
+
+@pytest.mark.parametrize(("word", "why"), [("forever", "after 2 s, its limit"), ("everything", "MiB|MemoryError")])
+def test_a_template_that_never_ends_or_takes_all_memory_fails_its_own_request(api: Any, word: str, why: str) -> None:
+    import openai
+
+    before = say(api, ("user", "a")).choices[0].message.content
+    with pytest.raises((openai.InternalServerError, openai.BadRequestError), match=why):
+        say(api, ("user", word))
+    assert api.completions.create(model=NAME, prompt="a", max_tokens=2).choices
+    until(lambda: answered(api) == before, seconds=20)
+
+
+def answered(api: Any) -> str:
+    """What the model says, or why it does not yet: the process that renders starts again."""
+    import openai
+
+    try:
+        return str(say(api, ("user", "a")).choices[0].message.content)
+    except openai.InternalServerError as error:
+        return str(error)
+
+
 def test_openai_s_client_raises_its_own_errors(api: Any) -> None:
     import openai
 
@@ -221,8 +260,8 @@ def test_openai_s_client_raises_its_own_errors(api: Any) -> None:
         api.completions.create(model="nobody", prompt="a")
     with pytest.raises(openai.BadRequestError, match="together they exceed the model's 256"):
         api.completions.create(model=NAME, prompt="ships carry", max_tokens=255)
-    with pytest.raises(openai.BadRequestError, match="chat templates are not applied here"):
-        api.chat.completions.create(model=NAME, messages=[{"role": "user", "content": "a"}])
+    with pytest.raises(openai.BadRequestError, match="there are no tools"):
+        say(api, ("tool", "a"))
     drawn = api.completions.create(model=NAME, prompt="a", max_tokens=12, temperature=1.5, n=4)
     assert len({each.text for each in drawn.choices}) > 1
 

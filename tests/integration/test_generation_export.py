@@ -1,5 +1,6 @@
 """The export of a language model, without a stack: OpenVINO GenAI must generate the tokens of `transformers`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,13 @@ import pytest
 pytest.importorskip("openvino_genai", reason="the `generation` extra is not installed")
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.generation.signature import ROOM, SIGNATURE
+from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.model import Contract, Exported, ModelVersion
 from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
-from tests.generating import PROMPTS, llama_tokenizer, pipeline
+from tests.generating import CHAT_TEMPLATE, PROMPTS, llama_tokenizer, pipeline
 from tests.unit.examples import signature, site
 
 
@@ -48,6 +49,30 @@ def test_one_by_one_and_together_the_tokens_are_those_of_transformers(tmp_path: 
     expected = [continued(model, prompt, int(golden["input/max_tokens"][0, 0])) for prompt in PROMPTS]
     assert golden["output/text"].reshape(-1).tolist() == expected
     assert golden[ROOM].reshape(-1).tolist() == [256 - len(model.tokenizer(prompt).input_ids) for prompt in PROMPTS]
+
+
+def test_a_chat_template_that_gives_the_tokens_of_transformers_is_exported(tmp_path: Path) -> None:
+    model = pipeline(template=CHAT_TEMPLATE)
+    result = exported(tmp_path, model, PROMPTS)
+    assert result.signature == CHAT_SIGNATURE
+    store = ArtifactStore(site(tmp_path).artifacts_uri)
+    assert (store.fetch(result.model, tmp_path / "written") / "chat.json").is_file()
+    golden = load_npz(store.fetch(result.reference, tmp_path / "reference.npz"))
+    assert golden["input/chat"].reshape(-1).tolist() == [True, *[False] * len(PROMPTS)]
+    messages = json.loads(golden["input/prompt"][0, 0])
+    ids = model.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt").input_ids
+    tokens = int(golden["input/max_tokens"][0, 0])
+    written = model.model.generate(ids, attention_mask=ids * 0 + 1, do_sample=False, max_new_tokens=tokens)
+    assert golden["output/text"][0, 0] == model.tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
+    assert golden["output/prompt_tokens"][0, 0] == ids.shape[1]
+
+
+def test_a_chat_template_that_answers_nobody_leaves_a_model_that_takes_prompts(tmp_path: Path) -> None:
+    result = exported(tmp_path, pipeline(template="{{ raise_exception('never') }}"), PROMPTS)
+    assert result.signature == SIGNATURE
+    assert any("no conversations: its chat template refuses every" in note for note in result.notes)
+    tree = ArtifactStore(site(tmp_path).artifacts_uri).fetch(result.model, tmp_path / "written")
+    assert not (tree / "chat.json").exists()
 
 
 def test_what_bytes_a_llama_s_tokenizer_falls_back_to_is_shown_as_transformers_does(tmp_path: Path) -> None:

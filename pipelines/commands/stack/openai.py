@@ -19,8 +19,8 @@ def openai(
 ) -> None:
     """Serve OpenAI's API for the text generators in production, until Ctrl-C. Example: `shiplift openai --port 8004`
 
-    Clients use http://HOST:PORT/v1 as their base URL: models and completions, streamed or not. If SHIPLIFT_API_KEY is
-    set, they must send it as their API key; without one, it listens only to this machine.
+    Clients use http://HOST:PORT/v1 as their base URL: models, completions and chats, streamed or not. If
+    SHIPLIFT_API_KEY is set, they must send it as their API key; without one, it listens only to this machine.
     """
     from shiplift.runtime.base.errors import UsageError
     from shiplift.runtime.host.processes import require_free

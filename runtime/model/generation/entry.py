@@ -15,9 +15,11 @@ import numpy as np
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.conversion.huggingface import loaded
-from shiplift.runtime.model.generation import causal
+from shiplift.runtime.model.generation import causal, chatting
+from shiplift.runtime.model.generation.chat import CHAT as CHAT_FILE
 from shiplift.runtime.model.generation.front import SETTINGS, TOKENIZER, Ask, BadRequest, GenerationFront, Pieces
 from shiplift.runtime.model.generation.signature import (
+    CHAT,
     FINISH_REASON,
     MAX_TOKENS,
     PROMPT,
@@ -39,8 +41,9 @@ _ANSWERS = "answers.json"
 
 
 def convert(*, folder: str, example: str, out: str) -> dict[str, Any]:
-    """Writes `out/model` (OpenVINO's model, `tokenizer.json`, `generation.json`), and `out/answers.json`.
+    """Writes `out/model` (OpenVINO's model, `tokenizer.json`, `generation.json`), `out/answers.json` and `chats.json`.
 
+    A model with a chat template has a `chat.json`, too; `chats.json` has the tokens of some conversations.
     `answers.json` is what `transformers` generates after each prompt in the NPZ `example`, always taking the most
     likely token: `prompt`, `ids`, `tokens`, their `text`, and the `margins` by which each was the most likely.
 
@@ -60,13 +63,17 @@ def convert(*, folder: str, example: str, out: str) -> dict[str, Any]:
     progress("asking the original what comes next")
     answers = [_continued(model, tokenizer, front, prompt) for prompt in list(dict.fromkeys(texts))[:_PROMPTS]]
     (Path(out) / _ANSWERS).write_text(json.dumps(answers))
+    chats = chatting.write(tokenizer, written / CHAT_FILE)
+    (Path(out) / chatting.CHATS).write_text(json.dumps(chats))
     progress("converting to OpenVINO")
     causal.write(model, written)
     return {"context": settings["context"], "prompts": len(answers)}
 
 
-def verify(*, model: str, answers: str, threads: int, out: str) -> dict[str, Any]:
+def verify(*, model: str, answers: str, chats: str, threads: int, out: str) -> dict[str, Any]:
     """Compares what OpenVINO GenAI generates with `answers`, and writes golden requests to `out/reference.npz`.
+
+    The prompts of conversations are compared with `chats`. Where they differ, `chat_problem` says so.
 
     Raises:
         ExportFailed: GenAI does not load the model.
@@ -84,9 +91,10 @@ def verify(*, model: str, answers: str, threads: int, out: str) -> dict[str, Any
         {"inputs": name, "batch": batch, "max_abs": 0.0, "max_rel": 0.0, "problem": _problem(front, expected, got)}
         for name, batch, got in (("one prompt at a time", 1, alone), ("all prompts at once", len(asks), together))
     ]
-    golden = _golden(generator, front, expected)
+    chat = chatting.compared(folder / CHAT_FILE, front, json.loads(Path(chats).read_text()))
+    golden = _golden(generator, front, expected, chat.golden)
     (Path(out) / "reference.npz").write_bytes(dump_npz(golden))
-    return {"parity": cases}
+    return {"parity": cases, "chats": chat.same, "chat_problem": chat.problem}
 
 
 def _generator(folder: Path, front: GenerationFront, asks: Sequence[Ask], threads: int) -> Any:
@@ -141,17 +149,25 @@ def _text(front: GenerationFront, tokens: Sequence[int]) -> str:
     return "".join([pieces.add([token]) for token in tokens] + [pieces.close()])
 
 
-def _golden(generator: Any, front: GenerationFront, expected: Sequence[dict[str, Any]]) -> Arrays:
-    """Short answers to the prompts, as the engine that serves gives them."""
+def _golden(
+    generator: Any, front: GenerationFront, expected: Sequence[dict[str, Any]], chat: chatting.Chat | None
+) -> Arrays:
+    """Short answers to the prompts, and to a conversation if there is one, as the engine that serves gives them."""
     prompts = [each["prompt"] for each in expected]
     most = min(GOLDEN_TOKENS, *map(_most, expected))
-    asks = [front.read({PROMPT: prompt, "temperature": 0, MAX_TOKENS: most}) for prompt in prompts]
+    fields = [{PROMPT: prompt} for prompt in prompts]
+    if chat:
+        prompts = [chat.body, *prompts]
+        fields = [chat.fields, *fields]
+    asks = [front.read({**each, "temperature": 0, MAX_TOKENS: most}) for each in fields]
     answers = [_run(generator, [ask])[0] for ask in asks]
+    chats = {f"input/{CHAT}": np.arange(len(asks)).reshape(-1, 1) < 1} if chat else {}
     return {
         f"input/{PROMPT}": _column(prompts),
+        **chats,
         f"input/{MAX_TOKENS}": np.full((len(asks), 1), most, np.int32),
         f"input/{TEMPERATURE}": np.zeros((len(asks), 1), np.float32),
-        ROOM: np.array([[front.read({PROMPT: prompt}).max_tokens] for prompt in prompts], np.int32),
+        ROOM: np.array([[front.read(each).max_tokens] for each in fields], np.int32),
         f"output/{TEXT}": _column([_text(front, tokens) for tokens, _ in answers]),
         f"output/{FINISH_REASON}": _column([reason for _, reason in answers]),
         f"output/{TOKENS}": np.array([[len(tokens)] for tokens, _ in answers], np.int32),

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer
 TOKENIZER, SETTINGS = "tokenizer.json", "generation.json"
 MAX_PROMPT_BYTES = 1 << 20
 MAX_STOPS, MAX_STOP_CHARACTERS = 4, 200
+MAX_MESSAGES = 1024
 MAX_TEMPERATURE = 10.0
 _BYTE = re.compile("<0x[0-9A-F]{2}>")  # a token that is a byte, in vocabularies that fall back to them
 _HALF = "\ufffd"  # what bytes that are no character are shown as
@@ -63,10 +64,12 @@ class GenerationFront:
     def read(self, fields: Mapping[str, Any]) -> Ask:
         """The request in `fields`: `prompt`, and what it has of `max_tokens`, `temperature`, `top_p`, `seed`, `stop`.
 
+        A prompt that is `rendered` from a conversation has its special tokens already.
+
         Raises:
             BadRequest: a field is not what it should be, or more than the limits allow.
         """
-        ids = tuple(self._tokens(_text(fields["prompt"], "the prompt")))
+        ids = tuple(self._tokens(_text(fields["prompt"], "the prompt"), special=not fields.get("rendered")))
         ask = Ask(
             ids=ids,
             max_tokens=self._most(fields.get("max_tokens"), len(ids)),
@@ -79,8 +82,8 @@ class GenerationFront:
         _check_stops(ask.stop)
         return ask
 
-    def _tokens(self, prompt: str) -> list[int]:
-        ids: list[int] = self.tokenizer.encode(prompt).ids
+    def _tokens(self, prompt: str, *, special: bool) -> list[int]:
+        ids: list[int] = self.tokenizer.encode(prompt, add_special_tokens=special).ids
         if not ids:
             raise BadRequest("the prompt is empty: it has no tokens")
         if len(ids) > self.max_prompt_tokens:
@@ -176,6 +179,32 @@ class Pieces:
         rest = self._text[self._given :]
         sizes = (size for stop in self._stop for size in range(1, len(stop)) if rest.endswith(stop[:size]))
         return max(sizes, default=0)
+
+
+def conversation(body: Any) -> list[dict[str, str]]:
+    """The messages in a JSON text, each with its `role`, its `content`, and perhaps a `name`.
+
+    Raises:
+        BadRequest: they are not such messages, or too many.
+    """
+    text = _text(body, "the conversation")
+    try:
+        messages = json.loads(text)
+    except (RecursionError, ValueError) as error:
+        raise BadRequest(f"the conversation is not JSON: {str(error)[:100]}") from None
+    if not isinstance(messages, list) or not 0 < len(messages) <= MAX_MESSAGES:
+        raise BadRequest(f"a conversation is a list of 1 to {MAX_MESSAGES} messages")
+    for number, message in enumerate(messages, 1):
+        _check_message(number, message)
+    return messages
+
+
+def _check_message(number: int, message: Any) -> None:
+    if not isinstance(message, dict) or not {"role", "content"} <= message.keys() <= {"role", "content", "name"}:
+        raise BadRequest(f"message {number} must have a role and a content, and may have a name, and nothing else")
+    for key, text in message.items():
+        if not isinstance(text, str):
+            raise BadRequest(f"message {number}: its {key} must be a text")
 
 
 def _text(item: Any, what: str) -> str:

@@ -2,7 +2,7 @@
 
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
-PROMPT, MAX_TOKENS, TEMPERATURE = "prompt", "max_tokens", "temperature"
+PROMPT, MAX_TOKENS, TEMPERATURE, CHAT = "prompt", "max_tokens", "temperature", "chat"
 # The pieces of a streamed answer add up: texts one after the other, numbers by addition.
 TEXT, FINISH_REASON, TOKENS, PROMPT_TOKENS = "text", "finish_reason", "tokens", "prompt_tokens"
 ROOM = f"limit/{MAX_TOKENS}"  # beside golden requests: how many tokens fit into the model's context after each prompt
@@ -23,4 +23,8 @@ SIGNATURE = Signature(
         TensorSpec(name=PROMPT_TOKENS, datatype="INT32", shape=(1, 1)),
     ),
     streamed=True,
+)
+# of a model with a chat template: with `chat`, the prompt is a conversation, as a JSON list of messages
+CHAT_SIGNATURE = SIGNATURE.model_copy(
+    update={"inputs": (*SIGNATURE.inputs, TensorSpec(name=CHAT, datatype="BOOL", shape=(1, 1), optional=True))}
 )

@@ -1,4 +1,4 @@
-"""The code that a Python model's process and its host need, as a folder: for a sandbox, and for a package.
+"""The code that a model's own process and its host need, as a folder: for a sandbox, and for a package.
 
 It contains the confinement of that process, with the two libraries that it uses, because the process runs in the
 model's environment, on servers that have no Shiplift.
@@ -15,6 +15,8 @@ NAME = "python_host"  # the package that the code is, wherever it is copied to
 HOST = Path(__file__).with_name("host.py")
 WIRE = Path(__file__).with_name("wire.py")
 WORKER = Path(__file__).with_name("worker.py")
+PYFUNC = Path(__file__).with_name("pyfunc.py")
+_SERVED = "served.py"  # what answers in the process, as `worker.py` imports it
 GUARD = (
     Path(__file__).parent.parent.parent / "base" / "errors.py",
     Path(__file__).parent.parent.parent / "base" / "text.py",
@@ -27,8 +29,8 @@ GUARD = (
 _LIBRARIES = ("landlockpy", "seccompy")
 
 
-def write_bundle(to: Path) -> Path:
-    """Writes the code as a package into the folder `to`, and returns the package's folder.
+def write_bundle(to: Path, served: Path = PYFUNC) -> Path:
+    """Writes the code as a package into the folder `to`, and returns the package's folder; `served` is what answers.
 
     Raises:
         MissingTool: a library is not installed here.
@@ -39,6 +41,7 @@ def write_bundle(to: Path) -> Path:
     (package / "__init__.py").touch()
     for file in (HOST, WIRE, WORKER):
         shutil.copyfile(file, package / file.name)
+    shutil.copyfile(served, package / _SERVED)
     for file in GUARD:
         at = guard / shiplift.__name__ / "runtime" / file.parent.name / file.name
         at.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,12 @@
-"""The process in which a Python model's code runs: confines itself, loads the model, and answers its host.
+"""The process in which a model's own code runs: confines itself, loads what answers, and answers its host.
 
     ENVIRONMENT/bin/python -I -B python_host/worker.py SETTINGS-JSON
 
 It runs in the model's environment, so it imports nothing of Shiplift but what `guard` brings along: the confinement.
-The settings are `model` (MLflow's folder), `outputs` (the signature's names), `read` (what the process may read),
-`memory_mb`, and `allow_without` (mechanisms whose absence the site accepts). What the model prints goes to standard
-error; the host has the pipes.
+What answers is `served.py` beside it: its `load(settings)` gives an object with `answer(arrays) -> arrays`. The
+settings are `model` (its folder), `read` (what the process may read), `memory_mb`, `allow_without` (mechanisms whose
+absence the site accepts), and what `served.py` needs besides. What it prints goes to standard error; the host has the
+pipes.
 """
 
 import json
@@ -29,12 +30,13 @@ def main(settings: dict[str, Any]) -> None:
     _confine(settings)
     sys.path.insert(0, str(_HERE))
     wire = import_module("wire")  # it needs NumPy, which comes from the model's environment
+    served = import_module("served")
     sys.path.remove(str(_HERE))
     model = None
     while True:
         try:
             if model is None:
-                model = _Model(settings)
+                model = served.load(settings)
                 message = wire.pack()
             else:
                 reader = wire.Reader()
@@ -89,60 +91,6 @@ def _confine(settings: dict[str, Any]) -> None:
     sys.path.remove(str(_HERE / "guard"))
     for name in [name for name in sys.modules if name.partition(".")[0] in ("shiplift", "landlockpy", "seccompy")]:
         del sys.modules[name]
-
-
-class _Model:
-    """The loaded model: `mlflow.pyfunc` itself, so that its answers are those by definition."""
-
-    def __init__(self, settings: dict[str, Any]) -> None:
-        import mlflow.pyfunc  # noqa: PLC0415 - in the model's environment
-
-        self._model = mlflow.pyfunc.load_model(settings["model"])
-        self._outputs: list[str] = settings["outputs"]
-        schema = self._model.metadata.get_input_schema()
-        self._tensors = schema.is_tensor_spec()
-        self._named = schema.has_input_names()
-
-    def answer(self, inputs: dict[str, Any]) -> dict[str, Any]:
-        """What `predict` answers, as arrays by name, each with one row per sample."""
-        named = self._by_name(self._model.predict(self._asked(inputs)))
-        return {name: _plain(name, value) for name, value in named.items()}
-
-    def _asked(self, inputs: dict[str, Any]) -> Any:
-        if self._tensors:
-            return inputs if self._named else next(iter(inputs.values()))
-        import pandas as pd  # noqa: PLC0415 - only for data frames
-
-        return pd.DataFrame({name: array.reshape(-1) for name, array in inputs.items()})
-
-    def _by_name(self, answer: Any) -> dict[str, Any]:
-        if hasattr(answer, "columns") and hasattr(answer, "to_numpy"):
-            answer = {str(name): answer[name].to_numpy() for name in answer.columns}
-        if isinstance(answer, dict):
-            if self._outputs and set(self._outputs) != set(answer):
-                raise ValueError(
-                    f"predict answered {', '.join(map(str, answer))}, the signature says {', '.join(self._outputs)}"
-                )
-            return {str(name): answer[name] for name in self._outputs or answer}
-        if len(self._outputs) > 1:
-            raise ValueError(f"predict answered one array, the signature says {', '.join(self._outputs)}")
-        return {self._outputs[0] if self._outputs else "output": answer}
-
-
-def _plain(name: str, value: Any) -> Any:
-    """An array of numbers, or of texts."""
-    import numpy as np  # noqa: PLC0415 - the environment's
-
-    array = np.asarray(value)
-    if array.dtype.kind == "O":
-        array = np.asarray(array.tolist())
-    if array.ndim == 0:
-        raise ValueError(f"predict answered a single value as {name!r}, not one row per sample")
-    if array.dtype.kind in "US":
-        return array.astype(str).astype(object)
-    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
-        raise ValueError(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
-    return array.astype(array.dtype.newbyteorder("="))
 
 
 if __name__ == "__main__":

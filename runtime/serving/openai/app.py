@@ -1,4 +1,6 @@
-"""The application: `/v1/models` and `/v1/completions`, streamed if asked for, in front of models that generate text.
+"""The application: OpenAI's routes in front of models that generate text, streamed if asked for.
+
+`/v1/completions` continues prompts, `/v1/chat/completions` conversations, for models with a chat template.
 
 A client that goes away cancels its request at the model. Bodies are limited before they are read, and a key, if there
 is one, is checked before anything else.
@@ -19,14 +21,14 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.concurrency import run_in_threadpool
 
 from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.model.generation.signature import CHAT
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.openai import messages
 from shiplift.runtime.serving.openai.generating import Generators, merged
-from shiplift.runtime.serving.openai.messages import CompletionRequest, Count, Head, Piece, Problem
+from shiplift.runtime.serving.openai.messages import Asked, ChatRequest, CompletionRequest, Count, Head, Piece, Problem
 
 MAX_BODY_BYTES = 8 << 20  # some prompts of the model's 1 MiB
 _KNOWN_S = 2.0  # for which what serves is not looked up again
-_CHAT = "chat templates are not applied here: send the whole prompt to /v1/completions"
 
 
 class Models:
@@ -88,17 +90,24 @@ class Api:
 
     async def complete(self, request: Request) -> Response:
         """Continues prompts."""
-        asked = messages.read(await _body(request))
+        asked = messages.read(CompletionRequest, await _body(request))
+        return await self._answer(request, asked, await self._models.named(asked.model))
+
+    async def chat(self, request: Request) -> Response:
+        """Answers conversations."""
+        asked = messages.read(ChatRequest, await _body(request))
         served = await self._models.named(asked.model)
-        head = Head(id=f"cmpl-{uuid.uuid4().hex}", created=int(time.time()), model=asked.model)
+        if CHAT not in {spec.name for spec in served.signature.inputs}:
+            message = f"{asked.model!r} has no chat template: send the whole prompt to /v1/completions"
+            raise Problem(400, message, code="unsupported")
+        return await self._answer(request, asked, served)
+
+    async def _answer(self, request: Request, asked: Asked, served: ServedModel) -> Response:
+        head = Head(id=f"{asked.form.prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=asked.model)
         pieces = merged(self._generators.answers(served, asked))
         if asked.stream:
             return await _streamed(head, asked, pieces)
         return await _while_connected(request, _whole(head, asked, pieces))
-
-    async def chat(self) -> Response:
-        """Refuses, and says what to use."""
-        raise Problem(400, _CHAT, code="unsupported")
 
     @asynccontextmanager
     async def running(self, _: FastAPI) -> AsyncIterator[None]:
@@ -147,31 +156,33 @@ async def _body(request: Request) -> bytes:
     return b"".join(parts)
 
 
-async def _whole(head: Head, asked: CompletionRequest, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
+async def _whole(head: Head, asked: Asked, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
     answers, count = len(asked.prompts) * asked.n, Count(asked)
     texts, reasons = [""] * answers, [""] * answers
     async for number, piece in pieces:
         texts[number] += piece.text
         reasons[number] = piece.finish_reason or reasons[number]
         count.add(number, piece)
-    choices = [messages.choice(number, texts[number], reasons[number]) for number in range(answers)]
-    return JSONResponse(head.body(choices, count.usage()))
+    choices = [asked.form.choice(number, texts[number], reasons[number]) for number in range(answers)]
+    return JSONResponse(head.body(asked.form.whole, choices, count.usage()))
 
 
-async def _streamed(head: Head, asked: CompletionRequest, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
+async def _streamed(head: Head, asked: Asked, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
     """A stream of events; what is refused at once is refused with its status instead."""
     first = await anext(pieces, None)
     if first is None:
         raise Problem(500, f"{head.model!r} gave no answer", kind="server_error")
 
     async def events() -> AsyncGenerator[str]:
-        count = Count(asked)
+        count, form = Count(asked), asked.form
+        for opening in form.openings(len(asked.prompts) * asked.n):
+            yield _event(head.body(form.part, [opening]))
         try:
             async for number, piece in _again(first, pieces):
                 count.add(number, piece)
-                yield _event(head.body([messages.choice(number, piece.text, piece.finish_reason)]))
+                yield _event(head.body(form.part, [form.piece(number, piece.text, piece.finish_reason)]))
             if asked.stream_options and asked.stream_options.include_usage:
-                yield _event(head.body([], count.usage()))
+                yield _event(head.body(form.part, [], count.usage()))
         except Problem as problem:
             yield _event(problem.body)
         yield "data: [DONE]\n\n"

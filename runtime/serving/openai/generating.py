@@ -12,6 +12,7 @@ from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from shiplift.runtime.model.generation.signature import (
+    CHAT,
     FINISH_REASON,
     MAX_TOKENS,
     PROMPT,
@@ -23,7 +24,7 @@ from shiplift.runtime.model.generation.signature import (
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.serving import streaming
 from shiplift.runtime.serving.discovery import ServedModel
-from shiplift.runtime.serving.openai.messages import CompletionRequest, Piece, Problem
+from shiplift.runtime.serving.openai.messages import Asked, Piece, Problem
 
 _LONGEST_S = 3600.0  # a model has its own limit, `serving.request_timeout_s`
 # How the errors begin that are not the client's (`backends/generation_model.py`), and OpenAI's status for each.
@@ -40,7 +41,7 @@ class Generators:
     def __init__(self) -> None:
         self._channels: dict[tuple[str, str, bool], grpc.aio.Channel] = {}
 
-    def answers(self, served: ServedModel, request: CompletionRequest) -> list[AsyncGenerator[Piece]]:
+    def answers(self, served: ServedModel, request: Asked) -> list[AsyncGenerator[Piece]]:
         """The answers to a request, in OpenAI's order: `n` to the first prompt, then those to the next."""
         return [
             self._answer(served, _inputs(request, prompt, number))
@@ -126,14 +127,17 @@ def _status_of(message: str) -> int:
     return next((status for beginning, status in _STATUS.items() if message.startswith(beginning)), 400)
 
 
-def _inputs(request: CompletionRequest, prompt: str, number: int) -> Arrays:
+def _inputs(request: Asked, prompt: str, number: int) -> Arrays:
     """What the model gets; without a seed, each answer is drawn with one of its own."""
     seed = secrets.randbelow(1 << 31) if request.seed is None else (request.seed + number) % (1 << 31)
     inputs: dict[str, Any] = {
         PROMPT: np.array([[prompt.encode()]], dtype=object),
-        MAX_TOKENS: np.array([[min(request.max_tokens, 2**31 - 1)]], np.int32),
         "seed": np.array([[seed]], np.int64),
     }
+    if request.form.chat:
+        inputs[CHAT] = np.array([[True]])
+    if request.most_tokens is not None:
+        inputs[MAX_TOKENS] = np.array([[min(request.most_tokens, 2**31 - 1)]], np.int32)
     for name, value in ((TEMPERATURE, request.temperature), ("top_p", request.top_p)):
         if value is not None:
             inputs[name] = np.array([[value]], np.float32)

@@ -1,21 +1,28 @@
-"""What a client of `POST /v1/completions` may ask, and how answers and errors look on the wire.
+"""What a client of `/v1/completions` and `/v1/chat/completions` may ask, and how answers and errors look on the wire.
 
 The source is OpenAI's API reference. What can't be served is refused by its name: ignored, it would change the answer.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from shiplift.runtime.model.generation.front import MAX_STOPS
+from shiplift.runtime.model.generation.front import MAX_MESSAGES, MAX_STOPS
 
 MOST_PROMPTS, MOST_CHOICES = 64, 128
 # Options that change nothing at these values, and that the models behind this can't honour at any other.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (None, 1), "echo": (None, False), "frequency_penalty": (None, 0), "logit_bias": (None, {}),
     "logprobs": (None,), "presence_penalty": (None, 0), "suffix": (None, ""),
+}  # fmt: skip
+_NEUTRAL_IN_CHATS: dict[str, tuple[Any, ...]] = {
+    "frequency_penalty": (None, 0), "logit_bias": (None, {}), "logprobs": (None, False), "top_logprobs": (None, 0),
+    "modalities": (None, ["text"]), "presence_penalty": (None, 0), "response_format": (None, {"type": "text"}),
+    "store": (None, False), "tools": (None, []), "tool_choice": (None, "none", "auto"),
+    "parallel_tool_calls": (None, True, False), "metadata": (None, {}),
 }  # fmt: skip
 
 
@@ -27,17 +34,15 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class CompletionRequest(BaseModel):
-    """The body of `POST /v1/completions`: `n` continuations of each prompt. `user` is accepted, and not used.
+class Asked(BaseModel):
+    """What both kinds of requests may say of each answer. `user` is accepted, and not used.
 
-    What is not given is as the model's author set it, except for `max_tokens`, whose default is OpenAI's.
+    What is not given is as the model's author set it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     model: str = Field(min_length=1, max_length=256)
-    prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
-    max_tokens: int = Field(16, ge=1)
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, gt=0, le=1)
     n: int = Field(1, ge=1, le=MOST_CHOICES)
@@ -52,13 +57,13 @@ class CompletionRequest(BaseModel):
     def _without_neutral(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        for name, values in _NEUTRAL.items():
+        for name, values in cls._neutral().items():
             if name in body and body[name] not in values:
                 raise ValueError(f"{name} is not supported: leave it out")
-        return {name: value for name, value in body.items() if name not in _NEUTRAL}
+        return {name: value for name, value in body.items() if name not in cls._neutral()}
 
     @model_validator(mode="after")
-    def _not_too_many(self) -> "CompletionRequest":
+    def _not_too_many(self) -> Self:
         count = self.n * len(self.prompts)
         if count > MOST_CHOICES:
             raise ValueError(f"n and the prompts ask for {count} answers, the limit is {MOST_CHOICES}")
@@ -67,14 +72,113 @@ class CompletionRequest(BaseModel):
         return self
 
     @property
+    def stops(self) -> list[str]:
+        """The texts that end an answer."""
+        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+
+    @property
+    def prompts(self) -> list[str]:
+        """What the model gets, for `n` answers each."""
+        raise NotImplementedError
+
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens an answer may have; none: as many as fit."""
+        raise NotImplementedError
+
+    @property
+    def form(self) -> "Form":
+        """How its answers look on the wire."""
+        raise NotImplementedError
+
+    @classmethod
+    def _neutral(cls) -> Mapping[str, tuple[Any, ...]]:
+        return _NEUTRAL
+
+
+_Request = TypeVar("_Request", bound=Asked)
+
+
+class CompletionRequest(Asked):
+    """The body of `POST /v1/completions`: `n` continuations of each prompt. `max_tokens` has OpenAI's default."""
+
+    prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
+    max_tokens: int = Field(16, ge=1)
+
+    @property
     def prompts(self) -> list[str]:
         """The prompts, also if there is only one."""
         return [self.prompt] if isinstance(self.prompt, str) else self.prompt
 
     @property
-    def stops(self) -> list[str]:
-        """The texts that end an answer."""
-        return [self.stop] if isinstance(self.stop, str) else self.stop or []
+    def most_tokens(self) -> int | None:
+        """How many tokens an answer may have."""
+        return self.max_tokens
+
+    @property
+    def form(self) -> "Form":
+        """Completions."""
+        return COMPLETION
+
+
+class TextPart(BaseModel):
+    """A part of a message's content. Of the kinds that OpenAI has, the models here take only text."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(BaseModel):
+    """A message of a conversation."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    role: str = Field(min_length=1, max_length=64)
+    content: str | list[TextPart]
+    name: str | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _of_text(cls, content: Any) -> Any:
+        parts = content if isinstance(content, list) else []
+        kinds = {str(part.get("type")) for part in parts if isinstance(part, dict)} - {"text"}
+        if kinds:
+            raise ValueError(f"parts of the type {min(kinds)!r} are not supported: the models here take text")
+        return content
+
+    def plain(self) -> dict[str, str]:
+        """The message as chat templates take it: parts of text are lines."""
+        text = self.content if isinstance(self.content, str) else "\n".join(part.text for part in self.content)
+        return {"role": self.role, "content": text, **({"name": self.name} if self.name else {})}
+
+
+class ChatRequest(Asked):
+    """The body of `POST /v1/chat/completions`: `n` answers to a conversation, each of as many tokens as fit."""
+
+    messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+
+    @property
+    def prompts(self) -> list[str]:
+        """The conversation, as JSON."""
+        return [json.dumps([message.plain() for message in self.messages])]
+
+    @property
+    def most_tokens(self) -> int | None:
+        """How many tokens an answer may have; none: as many as fit."""
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def form(self) -> "Form":
+        """Chats."""
+        return CHAT
+
+    @classmethod
+    def _neutral(cls) -> Mapping[str, tuple[Any, ...]]:
+        return _NEUTRAL_IN_CHATS
 
 
 class Problem(Exception):
@@ -101,7 +205,7 @@ class Piece:
 class Count:
     """How many tokens the answers to a request took: a prompt is read once, however many answers it has."""
 
-    def __init__(self, request: CompletionRequest) -> None:
+    def __init__(self, request: Asked) -> None:
         self._answers = request.n
         self._read, self._written = [0] * (len(request.prompts) * request.n), 0
 
@@ -117,6 +221,43 @@ class Count:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Form:
+    """How answers look on the wire: what they are called, whole and in parts, and how one holds its text.
+
+    In a streamed chat, the first part of an answer has no text: it says who speaks.
+    """
+
+    prefix: str
+    whole: str
+    part: str
+    chat: bool
+
+    def choice(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
+        """A whole answer."""
+        held = {"message": {"role": _ASSISTANT, "content": text}} if self.chat else {"text": text}
+        return _choice(index, held, finish_reason)
+
+    def piece(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
+        """A piece of a streamed answer."""
+        delta = {"content": text} if text else {}
+        return _choice(index, {"delta": delta} if self.chat else {"text": text}, finish_reason)
+
+    def openings(self, answers: int) -> list[dict[str, Any]]:
+        """What comes before all pieces."""
+        opening = {"delta": {"role": _ASSISTANT, "content": ""}}
+        return [_choice(index, opening, "") for index in range(answers)] if self.chat else []
+
+
+_ASSISTANT = "assistant"
+COMPLETION = Form(prefix="cmpl", whole="text_completion", part="text_completion", chat=False)
+CHAT = Form(prefix="chatcmpl", whole="chat.completion", part="chat.completion.chunk", chat=True)
+
+
+def _choice(index: int, held: Mapping[str, Any], finish_reason: str) -> dict[str, Any]:
+    return {"index": index, **held, "logprobs": None, "finish_reason": finish_reason or None}
+
+
+@dataclass(frozen=True, kw_only=True)
 class Head:
     """What all parts of the answer to one request share. `created` is in seconds since the epoch."""
 
@@ -124,25 +265,20 @@ class Head:
     created: int
     model: str
 
-    def body(self, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None = None) -> dict[str, Any]:
-        """A completion, or a part of a streamed one."""
-        head = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
+    def body(self, kind: str, choices: Sequence[dict[str, Any]], usage: dict[str, int] | None = None) -> dict[str, Any]:
+        """An answer of that kind, or a part of a streamed one."""
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
         return {**head, "choices": list(choices), **({"usage": usage} if usage else {})}
 
 
-def choice(index: int, text: str, finish_reason: str) -> dict[str, Any]:
-    """One answer, or a piece of it."""
-    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason or None}
-
-
-def read(body: bytes) -> CompletionRequest:
-    """The request in a body.
+def read(kind: type[_Request], body: bytes) -> _Request:
+    """The request of that kind in a body.
 
     Raises:
         Problem: it is none; the message names the first field that is wrong.
     """
     try:
-        return CompletionRequest.model_validate_json(body)
+        return kind.model_validate_json(body)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])

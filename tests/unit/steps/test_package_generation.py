@@ -78,10 +78,22 @@ def test_a_package_brings_the_limits_the_golden_answers_and_what_generates(bench
     assert (tree / name / "7" / "openvino_genai" / "libopenvino_tokenizers.so").is_file()
 
 
+def test_a_model_with_a_chat_template_brings_what_renders_conversations(bench: WriterBench, tmp_path: Path) -> None:
+    (tmp_path / "writer" / "chat.json").write_text("{}")
+    bench.model = bench.store.put_tree(tmp_path / "writer")
+    (built,) = bench.package(offered(bench)).packages
+    tree = bench.store.fetch(built.repository, tmp_path / "tree")
+    (version,) = (path / "7" for path in tree.iterdir() if path.is_dir())
+    assert {path.name for path in version.iterdir()} >= {"chat.json", "jinja2", "markupsafe", "python_host"}
+    hosted = version / "python_host"
+    assert "ImmutableSandboxedEnvironment" in (hosted / "served.py").read_text()
+    assert not list((version / "markupsafe").glob("*.so"))  # it would be of one Python
+
+
 def test_a_library_that_is_missing_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation_backend, "find_spec", lambda name: None)
     with pytest.raises(MissingTool) as error:
-        generation_backend.write_generation_backend(tmp_path / "backend")
+        generation_backend.write_generation_backend(tmp_path / "backend", tmp_path)
     assert "shiplift[generation]" in error.value.do
     assert not (tmp_path / "backend").exists()
 

@@ -2,7 +2,8 @@
 
 It is copied into packages as `model.py`, next to `front.py`, `engine.py` and the libraries that they use. Triton hands
 over a request and gets it back at once; a thread continues all of them together, a token each per step. A request that
-the model can't take, that takes too long, or that its client gave up, ends alone.
+the model can't take, that takes too long, or that its client gave up, ends alone. Conversations are rendered by a
+process of their own (`python_host`, with `chat.py`): a chat template is a program of the model's author.
 """
 
 import contextlib
@@ -21,12 +22,13 @@ sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").spli
 import numpy as np
 import triton_python_backend_utils as pb_utils
 from engine import Generator
-from front import BadRequest, GenerationFront, Pieces
+from front import BadRequest, GenerationFront, Pieces, conversation
 
 _FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 _LOOK_S = 0.1  # how often a client is asked whether it still listens
 _STOPPED = "shiplift_stopped_executions_total"  # as the other backends count them
-_OPTIONS = ("max_tokens", "temperature", "top_p", "seed")
+_OPTIONS = ("max_tokens", "temperature", "top_p", "seed", "chat")
+_CHAT_S, _CHAT_MB = 2.0, 256  # of the process that renders conversations
 _FAILED = "the server could not generate"
 _MOST = 512  # requests under way or waiting: Triton's own queue is empty, since it gets every request back at once
 
@@ -56,6 +58,7 @@ class TritonPythonModel:
         self.sequences = int(self.values["max_sequences"])
         self.limit_s = int(self.values.get("request_timeout_ms", "30000")) / 1000
         self.name, self.metric = args["model_name"], self._metric(args["model_name"])
+        self.chats = Chats(self.folder) if (self.folder / "chat.json").exists() else None
         self.generator = self._generator()
         self._warm_up()
         self.incoming, self.running, self.closing = queue.SimpleQueue(), {}, False
@@ -69,8 +72,8 @@ class TritonPythonModel:
                 _fail(sender, f"the server has {_MOST} requests under way or waiting, its limit: try again later")
                 continue
             try:
-                ask = self.front.read(_fields(request))
-            except (BadRequest, ValueError) as error:
+                ask = self.front.read(self._rendered(_fields(request)))
+            except (BadRequest, ValueError, Unrendered) as error:
                 _fail(sender, str(error))
                 continue
             deadline = time.monotonic() + self.limit_s
@@ -80,6 +83,16 @@ class TritonPythonModel:
         self.closing = True
         self.incoming.put(None)
         self.thread.join(timeout=10)
+        if self.chats:
+            self.chats.close()
+
+    def _rendered(self, fields):
+        """The fields of a request, with a prompt instead of a conversation."""
+        if not fields.pop("chat", False):
+            return fields
+        if not self.chats:
+            raise BadRequest("the model has no chat template: send it a prompt")
+        return {**fields, "prompt": self.chats.prompt(fields["prompt"]), "rendered": True}
 
     def _generator(self):
         front = self.front
@@ -188,6 +201,41 @@ class TritonPythonModel:
             )
             return family, family.Metric(labels={"model": model})
         return None
+
+
+class Unrendered(Exception):
+    """A conversation has no prompt, and its client is not to blame."""
+
+
+class Chats:
+    """The process that renders conversations. It loads the template when it is first asked, and after each end."""
+
+    def __init__(self, folder):
+        from python_host.host import Host  # noqa: PLC0415 - only models with a chat template have it
+
+        environment = Path(os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep)[0], "..", "..", "..").resolve()
+        if not (environment / "bin" / "python").exists():
+            environment = Path(sys.prefix)
+        self.host = Host(folder / "python_host", environment, {
+            "model": str(folder), "memory_mb": _CHAT_MB,
+            "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
+            "allow_without": os.environ.get("SHIPLIFT_ALLOW_WITHOUT", "").split(),
+        })  # fmt: skip
+        self.host.start()
+
+    def prompt(self, body):
+        from python_host.host import Failed, Raised  # noqa: PLC0415 - as above
+
+        text = json.dumps(conversation(body))
+        try:
+            return self.host.ask({"conversation": np.array([text], dtype=object)}, _CHAT_S)["prompt"][0]
+        except Raised as error:
+            raise BadRequest(f"the model's chat template refuses the conversation: {error}") from error
+        except Failed as error:
+            raise Unrendered(f"{_FAILED}: its chat template: {error}") from error
+
+    def close(self):
+        self.host.close()
 
 
 def _fields(request):

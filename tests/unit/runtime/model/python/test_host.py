@@ -112,5 +112,5 @@ def test_answers_are_split_by_their_samples() -> None:
 def test_the_bundle_imports_nothing_that_it_does_not_bring(tmp_path: Path) -> None:
     folder = bundle.write_bundle(tmp_path)
     guard = {file.relative_to(folder).as_posix() for file in folder.rglob("*.py")}
-    assert {"worker.py", "host.py", "wire.py", "guard/shiplift/runtime/confinement/seccomp.py"} <= guard
+    assert {"worker.py", "served.py", "host.py", "wire.py", "guard/shiplift/runtime/confinement/seccomp.py"} <= guard
     assert {"guard/landlockpy/__init__.py", "guard/seccompy/__init__.py", "guard/shiplift/__init__.py"} <= guard

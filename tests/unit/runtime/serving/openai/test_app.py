@@ -16,7 +16,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import serialize_byte_tensor
 
 from shiplift.runtime.base.errors import StackDown
-from shiplift.runtime.model.generation.signature import SIGNATURE
+from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, SIGNATURE
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.openai.app import MAX_BODY_BYTES, create_app
 from tests.unit.examples import signature
@@ -96,6 +96,7 @@ def models(address: str) -> list[ServedModel]:
     common: dict[str, Any] = {"version": 1, "grpc": address, "http": ""}
     return [
         ServedModel(model="writer", name="writer", signature=SIGNATURE, **common),
+        ServedModel(model="talker", name="talker", signature=CHAT_SIGNATURE, **common),
         ServedModel(model="digits", name="digits", signature=signature(), **common),
     ]
 
@@ -109,7 +110,8 @@ def ask(
         headers = {"Authorization": f"Bearer {sent}"} if sent else {}
         transport = httpx.ASGITransport(app=app)
         async with httpx.AsyncClient(transport=transport, base_url="http://api", headers=headers) as client:
-            return await client.request(method, path, json={"model": "writer", "prompt": "a b c", **fields})
+            body = {"model": "writer", **({} if "messages" in fields else {"prompt": "a b c"}), **fields}
+            return await client.request(method, path, json=body)
 
     return asyncio.run(send())
 
@@ -191,17 +193,47 @@ def test_a_server_that_is_away_is_said_to_be(writer: tuple[Writer, str]) -> None
 
 def test_only_models_that_generate_text_are_listed_and_found(writer: tuple[Writer, str]) -> None:
     listed = ask(writer[1], "/v1/models", method="GET").json()
-    assert [each["id"] for each in listed["data"]] == ["writer"]
+    assert [each["id"] for each in listed["data"]] == ["talker", "writer"]
     assert ask(writer[1], "/v1/models/writer", method="GET").json()["id"] == "writer"
     for answer in (ask(writer[1], "/v1/models/digits", method="GET"), ask(writer[1], model="digits")):
         assert answer.status_code == 404
-        assert "those that do: writer" in answer.json()["error"]["message"]
+        assert "those that do: talker, writer" in answer.json()["error"]["message"]
 
 
-def test_chat_is_refused_with_what_to_use_instead(writer: tuple[Writer, str]) -> None:
-    answer = ask(writer[1], "/v1/chat/completions", messages=[])
+def chat(address: str, **fields: Any) -> httpx.Response:
+    said = {"messages": [{"role": "user", "content": "b c"}], "model": "talker", **fields}
+    return ask(address, "/v1/chat/completions", **said)
+
+
+def test_a_chat_is_answered_by_the_assistant(writer: tuple[Writer, str]) -> None:
+    body = chat(writer[1], n=2, seed=1).json()
+    told = '[{"role":"user","content":"bc"}]'
+    assert body["object"] == "chat.completion"
+    assert body["id"].startswith("chatcmpl-")
+    assert [each["message"]["role"] for each in body["choices"]] == ["assistant"] * 2
+    assert [each["message"]["content"] for each in body["choices"]] == [told] * 2  # the server repeats what it is sent
+    assert {each["finish_reason"] for each in body["choices"]} == {"stop"}
+    fields = writer[0].asked[0]
+    assert fields["chat"] == b"\x01"
+    assert "max_tokens" not in fields
+
+
+def test_a_streamed_chat_begins_with_who_speaks(writer: tuple[Writer, str]) -> None:
+    parts = events(chat(writer[1], stream=True, stream_options={"include_usage": True}))
+    assert {part["object"] for part in parts} == {"chat.completion.chunk"}
+    assert parts[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    text = "".join(part["choices"][0]["delta"].get("content", "") for part in parts[:-1])
+    assert text == '[{"role":"user","content":"bc"}]'
+    assert [part["choices"][0]["finish_reason"] for part in parts[:-1]][-2:] == [None, "stop"]
+    assert parts[-1]["choices"] == []
+    assert parts[-1]["usage"]["completion_tokens"] == len(parts) - 2
+
+
+def test_a_model_without_a_chat_template_is_said_to_take_prompts(writer: tuple[Writer, str]) -> None:
+    answer = chat(writer[1], model="writer")
     assert answer.status_code == 400
-    assert "/v1/completions" in answer.json()["error"]["message"]
+    message = "'writer' has no chat template: send the whole prompt to /v1/completions"
+    assert message in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/models", "/v1/models/writer", "/v1/chat/completions"])

@@ -5,11 +5,21 @@ from typing import Any
 
 import pytest
 
-from shiplift.runtime.serving.openai.messages import MOST_CHOICES, Problem, read
+from shiplift.runtime.serving.openai import messages
+from shiplift.runtime.serving.openai.messages import MOST_CHOICES, ChatRequest, CompletionRequest, Problem
 
 
 def body(**fields: Any) -> bytes:
     return json.dumps({"model": "writer", "prompt": "a", **fields}).encode()
+
+
+def read(text: bytes) -> CompletionRequest:
+    return messages.read(CompletionRequest, text)
+
+
+def chat(**fields: Any) -> ChatRequest:
+    said = {"model": "writer", "messages": [{"role": "user", "content": "a"}], **fields}
+    return messages.read(ChatRequest, json.dumps(said).encode())
 
 
 def test_what_is_not_given_is_left_to_the_model_except_for_openai_s_sixteen_tokens() -> None:
@@ -60,6 +70,50 @@ def test_what_can_t_be_served_is_refused_by_its_name(fields: dict[str, Any], mes
         read(body(**fields))
     assert refused.value.status == 400
     assert refused.value.body["error"]["type"] == "invalid_request_error"
+
+
+def test_a_conversation_is_one_prompt_as_json_and_may_have_any_number_of_tokens() -> None:
+    asked = chat()
+    assert [json.loads(prompt) for prompt in asked.prompts] == [[{"role": "user", "content": "a"}]]
+    assert (asked.most_tokens, asked.form.chat) == (None, True)
+    assert (chat(max_tokens=3).most_tokens, chat(max_tokens=3, max_completion_tokens=5).most_tokens) == (3, 5)
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    (prompt,) = chat(messages=[{"role": "user", "content": parts, "name": "ann"}]).prompts
+    assert json.loads(prompt) == [{"role": "user", "content": "a\nb", "name": "ann"}]
+
+
+@pytest.mark.parametrize(
+    "neutral",
+    [
+        {"tools": []}, {"tool_choice": "auto"}, {"response_format": {"type": "text"}}, {"logprobs": False},
+        {"frequency_penalty": 0}, {"parallel_tool_calls": True}, {"store": None}, {"modalities": ["text"]},
+    ],
+)  # fmt: skip
+def test_what_changes_nothing_in_a_chat_is_accepted(neutral: dict[str, Any]) -> None:
+    assert chat(**neutral).n == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"messages": []}, "messages: List should have at least 1 item"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "messages.0.content: parts of the type 'image_url' are not supported",
+        ),
+        ({"messages": [{"role": "assistant", "content": "a", "tool_calls": []}]}, "tool_calls"),
+        ({"tools": [{"type": "function"}]}, "tools is not supported"),
+        ({"response_format": {"type": "json_object"}}, "response_format is not supported"),
+        ({"logprobs": True}, "logprobs is not supported"),
+        ({"prompt": "a"}, "prompt: Extra inputs are not permitted"),
+        ({"n": 129}, "n"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ],
+)
+def test_what_a_chat_can_t_have_is_refused_by_its_name(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(Problem, match=message):
+        chat(**fields)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'"a"', b"\xff", b'{"model": "writer"}'])
