@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.model.contracts import LoggedModel, check_example, metadata
+from shiplift.runtime.model.conversion.images_made import made_images
 from shiplift.runtime.model.tensors import Arrays, as_input, numpy_type
 from shiplift.runtime.model.text.tasks import IMAGE_TASKS, TEXT_FLAVORS, example_texts, task_of
 from shiplift.runtime.records.model import PIPELINE
@@ -25,11 +26,14 @@ _SEED = 20240229
 _MAX_BYTES = 256 << 20
 _DO = "Log one: `log_model(..., input_example=x)` with arrays or tensors as the model takes them."
 _REGISTER = "Register the pipeline with some: `shiplift pipeline register pipeline.yaml --example requests.npz`."
-_IMAGES = "Log some: `log_model(..., input_example=[..])` with JPEG or PNG files as base64."
 _FROM_PROGRAM = "The input example is the one in the pt2 file: MLflow kept none."
 _FROM_SIGNATURE = (
     "The version has no input example, so one was made from its signature: random numbers. Log an example to check "
     "parity and load with realistic values."
+)
+_OUR_IMAGES = (
+    "The version has no input example, so it is asked Shiplift's own images, which are noise. Log some: "
+    "`log_model(..., input_example=[..])` with JPEG or PNG files as base64."
 )
 _OUR_TEXTS = "The version has no input example, so it is asked Shiplift's own sentences. Log one with real texts."
 
@@ -45,10 +49,10 @@ def missing_example(folder: Path, logged: LoggedModel) -> tuple[Arrays, str]:
         return example, _FROM_PROGRAM
     if logged.flavor in TEXT_FLAVORS:
         task = task_of(metadata(folder), logged.flavor)
-        if task in IMAGE_TASKS:
-            raise NotAdmitted("the version has no input example, and its model takes images", do=_IMAGES)
-        texts = example_texts(folder, task)
         inputs = logged.signature.inputs
+        if task in IMAGE_TASKS:
+            return {spec.name: np.array(made_images(), dtype=object).reshape(-1, 1) for spec in inputs}, _OUR_IMAGES
+        texts = example_texts(folder, task)
         return {spec.name: np.roll(texts, at, axis=0) for at, spec in enumerate(inputs)}, _OUR_TEXTS
     rng, do = np.random.default_rng(_SEED), _REGISTER if logged.flavor == PIPELINE else _DO
     return {spec.name: _made(spec, rng, do) for spec in logged.signature.inputs}, _FROM_SIGNATURE

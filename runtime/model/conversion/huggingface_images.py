@@ -1,15 +1,18 @@
-"""Hugging Face models that take images: classifiers, behind what their image processor does to an image.
+"""Hugging Face models that take images: classifiers and detectors, behind what their processor does to an image.
 
-MLflow loads the pipeline, so the answers are those of `mlflow.pyfunc`, which takes images as base64. The graph takes
-pixels and gives probabilities; `image_front` decodes, resizes, crops and normalises.
+MLflow loads the pipeline, so the answers are those of `mlflow.pyfunc`, which takes images as base64; or the pipeline's
+own. The graph takes pixels and gives probabilities; `image_front` decodes, resizes, crops and normalises.
 """
 
+import base64
+import io
 import json
+import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -22,25 +25,33 @@ from shiplift.runtime.model.conversion.loaders import TorchModule
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz
 from shiplift.runtime.model.text.image_front import PIXELS, SETTINGS, ImageFront
+from shiplift.runtime.model.text.tasks import DETECTION
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
 _TOP = 5  # as many labels as a pipeline answers
 _MAX_IMAGES = 8  # of an example: the pipeline answers each by itself
+_THRESHOLD = 0.5  # of the scores that a pipeline answers
+# By the image processor: whether the best pairs of a box and a class are answered, and how many (0: one per query).
+_DETECTORS = {
+    "DetrImageProcessor": (False, 0), "YolosImageProcessor": (False, 0), "ConditionalDetrImageProcessor": (True, 100),
+    "DeformableDetrImageProcessor": (True, 100), "RTDetrImageProcessor": (True, 0),
+}  # fmt: skip
 
 
 class HuggingFaceImages(Original):
-    """An image classifier as MLflow loads it; `answer` is the module's, on pixels."""
+    """A model of images as MLflow loads it; `answer` is the module's, on pixels."""
 
     takes_text = True  # clients send what `write_text` says: here images
 
-    def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], max_megapixels: int) -> None:
-        self.name, self.max_pixels = inputs[0].name, max_megapixels * 1_000_000
-        self.served = loaded(folder)
-        raw = self.served.get_raw_model()
-        self.model, self.processor = raw.model, raw.image_processor
-        self.settings = self._settings()
+    def __init__(self, folder: Path, task: str, inputs: tuple[TensorSpec, ...], max_megapixels: int) -> None:
+        self.name = inputs[0].name
+        self.task: _Task = _Detection(folder) if task == DETECTION else _Classification(folder)
+        self.settings = {
+            "task": task, "inputs": [self.name], "max_pixels": max_megapixels * 1_000_000,
+            **_preprocessing(self.task.processor), **self.task.settings(),
+        }  # fmt: skip
         spec = TensorSpec(name=PIXELS, datatype="FP32", shape=(-1, 3, *self._size()))
-        self.graph = TorchModule(text_graphs.classifier(self.model, PIXELS), (spec,), ("probabilities",))
+        self.graph = TorchModule(self.task.module(), (spec,), self.task.outputs)
 
     @cached_property
     def front(self) -> ImageFront:
@@ -52,23 +63,6 @@ class HuggingFaceImages(Original):
     def write_front(self, to: Path) -> None:
         """Writes `image.json`."""
         (to / SETTINGS).write_text(json.dumps(self.settings, sort_keys=True, indent=1))
-
-    def _settings(self) -> dict[str, Any]:
-        processor, labels = self.processor, self.model.config.id2label
-        _check_processor(processor)
-        return {
-            "task": "image-classification",
-            "inputs": [self.name],
-            "labels": [str(labels[at]) for at in range(len(labels))],
-            "top": min(_TOP, self.model.config.num_labels),
-            "max_pixels": self.max_pixels,
-            "resize": _resize(processor) if processor.do_resize else None,
-            "filter": int(2 if processor.resample is None else processor.resample),  # 2: bilinear
-            "crop": _pair(processor.crop_size) if processor.do_center_crop else None,
-            "scale": float(processor.rescale_factor) if processor.do_rescale else None,
-            "mean": _channels(processor.image_mean) if processor.do_normalize else None,
-            "std": _channels(processor.image_std) if processor.do_normalize else None,
-        }
 
     def _size(self) -> tuple[int, int]:
         size = self.settings["crop"] or self.settings["resize"]
@@ -99,32 +93,124 @@ class HuggingFaceImages(Original):
     # --- what clients see ---
 
     def write_text(self, example: Arrays, to: Path, exported: Signature) -> Signature:
-        """Writes the front, and images with what `mlflow.pyfunc` answers to each."""
+        """Writes the front, and images with what the model as MLflow loads it answers to each."""
         (to / "text").mkdir(exist_ok=True)
         self.write_front(to / "text")
         images = list(dict.fromkeys([*self.front.samples(example)[:_MAX_IMAGES], *made_images()]))
         answers = self.expected(images)
         asked = {f"input/{self.name}": np.array(images, dtype=object).reshape(-1, 1)}
         (to / "texts.npz").write_bytes(dump_npz(asked | {f"output/{key}": array for key, array in answers.items()}))
-        top = self.settings["top"]
-        return Signature(
-            inputs=(TensorSpec(name=self.name, datatype="BYTES", shape=(-1, 1)),),
-            outputs=(
-                TensorSpec(name="label", datatype="BYTES", shape=(-1, top)),
-                TensorSpec(name="score", datatype="FP32", shape=(-1, top)),
-            ),
-        )
+        specs = (TensorSpec(name=self.name, datatype="BYTES", shape=(-1, 1)),)
+        return Signature(inputs=specs, outputs=self.task.seen())
 
     def expected(self, images: Sequence[str]) -> Arrays:
-        """What `mlflow.pyfunc` answers to each image, under the names that clients see."""
-        return concatenate([self._expected(image) for image in images])
+        """What the original answers to each image, under the names that clients see."""
+        return concatenate([self.task.expected(image) for image in images])
 
-    def _expected(self, image: str) -> Arrays:
+
+class _Task(Protocol):
+    """What differs between tasks: `outputs` of the graph, and whatever becomes of them."""
+
+    processor: Any
+    outputs: tuple[str, ...]
+
+    def settings(self) -> dict[str, Any]:
+        """What the front has to know of the task."""
+
+    def module(self) -> Any:
+        """The module from pixels to the outputs."""
+
+    def seen(self) -> tuple[TensorSpec, ...]:
+        """The outputs that clients see."""
+
+    def expected(self, image: str) -> Arrays:
+        """What the original answers to an image as base64."""
+
+
+class _Classification:
+    """The labels of an image, as `mlflow.pyfunc` answers them."""
+
+    outputs: tuple[str, ...] = ("probabilities",)
+
+    def __init__(self, folder: Path) -> None:
+        self.served = loaded(folder)
+        raw = self.served.get_raw_model()
+        self.model, self.processor = raw.model, raw.image_processor
+        self.top = min(_TOP, self.model.config.num_labels)
+        _check_processor(self.processor)
+
+    def settings(self) -> dict[str, Any]:
+        return {"labels": _labels(self.model), "top": self.top}
+
+    def module(self) -> Any:
+        return text_graphs.classifier(self.model, PIXELS)
+
+    def seen(self) -> tuple[TensorSpec, ...]:
+        return (
+            TensorSpec(name="label", datatype="BYTES", shape=(-1, self.top)),
+            TensorSpec(name="score", datatype="FP32", shape=(-1, self.top)),
+        )
+
+    def expected(self, image: str) -> Arrays:
         (row,) = self.served.predict([image]).to_numpy()
         return {
             "label": np.array([[entry["label"] for entry in row]], dtype=object),
             "score": np.array([[entry["score"] for entry in row]], np.float32),
         }
+
+
+class _Detection:
+    """The objects in an image, as the pipeline answers them: `mlflow.pyfunc` has no such models."""
+
+    outputs: tuple[str, ...] = ("probabilities", "boxes")
+
+    def __init__(self, folder: Path) -> None:
+        os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+        import mlflow.transformers  # noqa: PLC0415 - needs an extra
+
+        self.pipeline = mlflow.transformers.load_model(str(folder))
+        self.model, self.processor = self.pipeline.model, self.pipeline.image_processor
+        kind = type(self.processor).__name__.removesuffix("Pil").removesuffix("Fast")
+        if kind not in _DETECTORS or self.pipeline.tokenizer is not None:
+            raise ExportFailed(
+                f"what {kind} makes of a detector's outputs is not served; known ones are {', '.join(_DETECTORS)}",
+                do="Export the model itself as pt2 or ONNX, and log that: clients then send pixels.",
+            )
+        self.ranked, self.most = _DETECTORS[kind]
+
+    def settings(self) -> dict[str, Any]:
+        top = self.most or int(getattr(self.model.config, "num_queries", 0))
+        return {"labels": _labels(self.model), "top": top, "ranked": self.ranked, "threshold": _THRESHOLD}
+
+    def module(self) -> Any:
+        return text_graphs.detector(self.model, PIXELS, several=self.ranked)
+
+    def seen(self) -> tuple[TensorSpec, ...]:
+        return (TensorSpec(name="objects", datatype="BYTES", shape=(-1, 1)),)
+
+    def expected(self, image: str) -> Arrays:
+        from PIL import Image  # noqa: PLC0415
+
+        with Image.open(io.BytesIO(base64.b64decode(image))) as opened:
+            objects = self.pipeline(opened)
+        return {"objects": np.array([[json.dumps(objects)]], dtype=object)}
+
+
+def _labels(model: Any) -> list[str]:
+    labels = model.config.id2label
+    return [str(labels[at]) for at in range(len(labels))]
+
+
+def _preprocessing(processor: Any) -> dict[str, Any]:
+    """What the processor does to an image, in the front's terms."""
+    return {
+        "resize": _resize(processor) if processor.do_resize else None,
+        "filter": int(2 if processor.resample is None else processor.resample),  # 2: bilinear
+        "crop": _pair(processor.crop_size) if getattr(processor, "do_center_crop", None) else None,
+        "scale": float(processor.rescale_factor) if processor.do_rescale else None,
+        "mean": _channels(processor.image_mean) if processor.do_normalize else None,
+        "std": _channels(processor.image_std) if processor.do_normalize else None,
+    }
 
 
 def _check_processor(processor: Any) -> None:

@@ -65,8 +65,8 @@ def _huggingface(folder: Path, flavor: Any, inputs: tuple[TensorSpec, ...], max_
     from shiplift.runtime.model.conversion import huggingface, huggingface_images  # noqa: PLC0415 - stand on this module
 
     meta = yaml.safe_load((folder / "MLmodel").read_text())
-    if task_of(meta, flavor) in IMAGE_TASKS:
-        return huggingface_images.HuggingFaceImages(folder, inputs, max_megapixels)
+    if (task := task_of(meta, flavor)) in IMAGE_TASKS:
+        return huggingface_images.HuggingFaceImages(folder, task, inputs, max_megapixels)
     return huggingface.HuggingFace(folder, meta, flavor, inputs)
 
 

@@ -1,5 +1,6 @@
 """The module that becomes a text model's ONNX graph: the logged one, and what follows it as far as that is tensors."""
 
+import sys
 from typing import Any
 
 from shiplift.runtime.model.text.text_front import IDS, MASK, TYPES
@@ -74,6 +75,37 @@ def classifier(model: Any, name: str) -> Any:
             return probabilities(self.model(**{name: values}), None, None)
 
     return Graph().eval().float()
+
+
+def detector(model: Any, name: str, *, several: bool) -> Any:
+    """The module from a tensor that the model calls `name` to its boxes' classes and corners, in float32.
+
+    Those are `probabilities` (batch, boxes, classes), of `several` classes or of one and no object; and `boxes`
+    (batch, boxes, 4), left, top, right, bottom, relative to the image.
+    """
+    import torch  # noqa: PLC0415
+
+    # `len(tensor)` in RT-DETR and its kin would fix the batch in the graph: torch can only make a number of it.
+    vars(sys.modules[type(model).__module__])["len"] = _length
+
+    class Graph(torch.nn.Module):  # type: ignore[misc] # torch has no types here
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, values: Any) -> Any:
+            outputs = self.model(**{name: values})
+            x, y, width, height = outputs.pred_boxes.unbind(-1)
+            half, tall = 0.5 * width, 0.5 * height
+            corners = torch.stack([x - half, y - tall, x + half, y + tall], dim=-1)
+            logits = outputs.logits
+            return logits.sigmoid() if several else logits.softmax(-1)[..., :-1], corners
+
+    return Graph().eval().float()
+
+
+def _length(value: Any) -> Any:
+    return value.shape[0] if hasattr(value, "shape") else len(value)
 
 
 def _features(outputs: Any, _ids: Any, mask: Any) -> Any:

@@ -1,4 +1,7 @@
-"""How far apart two arrays of texts are: texts agree or not, and numbers in JSON may differ by a little."""
+"""How far apart two arrays of texts are: texts agree or not, and numbers in JSON may differ by a little.
+
+Corners of a `box` are numbers that were cut to whole pixels: the smallest difference may have made them one apart.
+"""
 
 import json
 import math
@@ -8,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.model.tensors import text_of
+
+_BOX = "box"
 
 
 def text_difference(left: NDArray[Any], right: NDArray[Any]) -> float:
@@ -34,12 +39,14 @@ def _difference(left: str, right: str) -> float:
         return math.inf
 
 
-def _of_values(left: Any, right: Any) -> float:
+def _of_values(left: Any, right: Any, *, pixels: bool = False) -> float:
     if isinstance(left, dict) and isinstance(right, dict) and left.keys() == right.keys():
-        return max((_of_values(left[key], right[key]) for key in left), default=0.0)
+        return max((_of_values(left[key], right[key], pixels=pixels or key == _BOX) for key in left), default=0.0)
     if isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
         return max((_of_values(a, b) for a, b in zip(left, right, strict=True)), default=0.0)
     if isinstance(left, float) and isinstance(right, float):
         distance = float(np.abs(left - right))
         return math.inf if math.isnan(distance) else distance
+    if pixels and type(left) is type(right) is int and abs(left - right) <= 1:
+        return 0.0
     return 0.0 if type(left) is type(right) and left == right else math.inf

@@ -1,4 +1,4 @@
-"""Images in and labels out, around a graph that takes pixels: decoding, resizing, cropping and normalising with Pillow.
+"""Images in, labels or objects out, around a graph that takes pixels: decoded, resized, cropped, normalised by Pillow.
 
 The same code checks a model and serves it. It is copied into packages next to their `model.py`, so it imports nothing
 of Shiplift. Only JPEG and PNG are decoded, and nothing is before its header says that it is small enough.
@@ -10,7 +10,7 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -20,7 +20,7 @@ MAX_IMAGE_BYTES = 16 << 20
 PIXELS = "pixel_values"
 Arrays = dict[str, Any]
 Item = bytes | str
-Pixels = Any  # uint8 of shape (channels, height, width)
+_CORNERS = ("xmin", "ymin", "xmax", "ymax")
 _FORMATS = ("JPEG", "PNG")
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
 Image.MAX_IMAGE_PIXELS = None  # the limit here is lower, and its error has the sizes
@@ -30,12 +30,22 @@ class BadImage(ValueError):
     """An image that the model can't take; `str()` is for the client that sent it."""
 
 
+class Picture(NamedTuple):
+    """An image as it is resized and cropped, uint8 of shape (channels, height, width), and the size that it had."""
+
+    pixels: Any
+    width: int
+    height: int
+
+
 class ImageFront:
     """What is around a model's graph.
 
-    `image.json` has: `inputs`, the name of the input; `labels` by class; `top`, how many are answered; `max_pixels` of
-    an image; `resize`, the target's `[height, width]` or its shorter edge, and Pillow's number of its `filter`; `crop`,
-    `[height, width]`, or null; `scale`, `mean` and `std`, or null.
+    `image.json` has: `task`; `inputs`, the name of the input; `labels` by class; `top`, how many are answered;
+    `max_pixels` of an image; `resize`, the target's `[height, width]` or its shorter edge, and Pillow's number of its
+    `filter`; `crop`, `[height, width]`, or null; `scale`, `mean` and `std`, or null. For object detection also
+    `ranked`, whether the `top` best pairs of a box and a class are answered, instead of each box's best class; and the
+    `threshold` above which scores are.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -53,15 +63,15 @@ class ImageFront:
         """
         return [_file(sample) for sample in samples]
 
-    def read(self, samples: Sequence[Item]) -> list[Pixels]:
+    def read(self, samples: Sequence[Item]) -> list[Picture]:
         """The images as they are resized and cropped, each a JPEG or PNG file, or base64 of one.
 
         Raises:
             BadImage: one is no such file, is damaged, or too large.
         """
-        return [self._pixels(_file(sample)) for sample in samples]
+        return [self._picture(_file(sample)) for sample in samples]
 
-    def _pixels(self, body: bytes) -> Pixels:
+    def _picture(self, body: bytes) -> Picture:
         try:
             with Image.open(io.BytesIO(body), formats=_FORMATS) as image:
                 self._check(*image.size)
@@ -73,7 +83,8 @@ class ImageFront:
             raise BadImage("the image can't be decoded: its header is damaged") from None
         except Exception as error:  # Pillow's readers raise whatever a damaged file makes them
             raise BadImage(f"the image can't be decoded: {' '.join(str(error).split())[:200]}") from None
-        return np.moveaxis(np.asarray(self._cropped(self._resized(upright))), -1, 0)
+        pixels = np.moveaxis(np.asarray(self._cropped(self._resized(upright))), -1, 0)
+        return Picture(pixels, *upright.size)
 
     def _check(self, width: int, height: int) -> None:
         limit = self.settings["max_pixels"]
@@ -110,11 +121,11 @@ class ImageFront:
         left, top = (image.width - width) // 2, (image.height - height) // 2
         return image.crop((left, top, left + width, top + height))
 
-    def encode(self, images: Sequence[Pixels]) -> list[Any]:
+    def encode(self, images: Sequence[Picture]) -> list[Any]:
         """What the graph takes of each image: float32 of shape (channels, height, width)."""
-        return [self._normal(image) for image in images]
+        return [self._normal(image.pixels) for image in images]
 
-    def _normal(self, image: Pixels) -> Any:
+    def _normal(self, image: Any) -> Any:
         scale, mean, std = (self.settings[name] for name in ("scale", "mean", "std"))
         array = (image if scale is None else image.astype(np.float64) * scale).astype(np.float32)
         if mean is None:
@@ -125,14 +136,37 @@ class ImageFront:
         """The graph's input, float32 of shape (images, channels, height, width)."""
         return {PIXELS: np.ascontiguousarray(np.stack(encodings))}
 
-    def answers(self, _images: Sequence[Pixels], _encodings: Sequence[Any], outputs: Arrays) -> Arrays:
-        """The labels with the highest scores, highest first: `label` and `score`, each of shape (images, top)."""
+    def answers(self, images: Sequence[Picture], _encodings: Sequence[Any], outputs: Arrays) -> Arrays:
+        """The labels with the highest scores, highest first: `label` and `score`, each of shape (images, top).
+
+        Or `objects`, of shape (images, 1): JSON of each image's objects, with `score`, `label`, and `box` in pixels.
+        """
+        if self.settings["task"] == "object-detection":
+            found = map(self._objects, images, outputs["probabilities"], outputs["boxes"])
+            return {"objects": np.array([json.dumps(objects) for objects in found], dtype=object).reshape(-1, 1)}
         scores = outputs["probabilities"]
         best = np.argsort(-scores, axis=1, kind="stable")[:, : self.settings["top"]]
         return {
             "label": np.array(self.settings["labels"], dtype=object)[best],
             "score": np.take_along_axis(scores, best, axis=1).astype(np.float32),
         }
+
+    def _objects(self, image: Picture, probabilities: Any, boxes: Any) -> list[dict[str, Any]]:
+        """The objects in an image, from (boxes, classes) probabilities and (boxes, 4) corners relative to its size."""
+        if self.settings["ranked"]:
+            best = np.argsort(-probabilities, axis=None, kind="stable")[: self.settings["top"]]
+            which, classes = np.divmod(best, probabilities.shape[1])
+        else:
+            which, classes = np.arange(len(boxes)), probabilities.argmax(axis=1)
+        scores = probabilities[which, classes]
+        corners = boxes[which] * np.array([image.width, image.height] * 2, np.float32)
+        return [
+            {
+                "score": float(scores[at]), "label": self.settings["labels"][classes[at]],
+                "box": dict(zip(_CORNERS, map(int, corners[at]))),  # noqa: B905 - both have four
+            }
+            for at in np.flatnonzero(scores > self.settings["threshold"])
+        ]  # fmt: skip
 
     def split(self, requests: Sequence[tuple[Any, Any]], outputs: Arrays) -> Iterator[Arrays]:
         """The answers to each request of a batch."""

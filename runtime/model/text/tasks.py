@@ -21,10 +21,12 @@ _PIPELINES = {
     "FillMaskPipeline": "fill-mask",
     "FeatureExtractionPipeline": "feature-extraction",
     "ImageClassificationPipeline": "image-classification",
+    "ObjectDetectionPipeline": "object-detection",
     "TextGenerationPipeline": "text-generation",
 }
 GENERATION = "text-generation"
-IMAGE_TASKS = ("image-classification",)
+DETECTION = "object-detection"
+IMAGE_TASKS = ("image-classification", DETECTION)
 PAIR = ("text", "text_pair")  # what a pipeline calls two texts; cross-encoders take such
 _OF_PAIRS = {"text-classification": "text-pair-classification"}  # a task's name if its signature names a pair
 _TRUNCATION = ("truncation", "max_length")

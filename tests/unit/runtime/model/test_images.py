@@ -2,8 +2,8 @@
 
 import base64
 import json
+import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shiplift.runtime.admission.examples import missing_example
-from shiplift.runtime.base.errors import DataInvalid, ExportFailed, NotAdmitted
+from shiplift.runtime.base.errors import DataInvalid, ExportFailed
 from shiplift.runtime.model.contracts import read_model
+from shiplift.runtime.model.text.comparing import text_difference
 from shiplift.runtime.model.text.fronts import load_front
 from shiplift.runtime.model.text.samples import tokenized
+from shiplift.runtime.records.tensor import TensorSpec
 from tests.huggingface import image_file, png_header
 
 pytest.importorskip("PIL")
@@ -56,17 +58,14 @@ def test_the_pixels_are_those_of_the_image_processor(
 ) -> None:
     from transformers.image_utils import load_image
 
-    from shiplift.runtime.model.conversion.huggingface_images import HuggingFaceImages
+    from shiplift.runtime.model.conversion.huggingface_images import _preprocessing
 
     original = processor(**changes)
-    made = object.__new__(HuggingFaceImages)
-    made.processor, made.name, made.max_pixels = original, "input", 1_000_000
-    made.model = SimpleNamespace(config=SimpleNamespace(id2label={0: "a", 1: "b"}, num_labels=2))
-    made.settings = made._settings()
+    around = front(tmp_path_factory.mktemp("front"), **_preprocessing(original))
     body = image_file(width, height, kind, mode)
     expected = original(images=load_image(base64.b64encode(body).decode()), return_tensors="np")["pixel_values"]
     for sent in (body, base64.b64encode(body), base64.encodebytes(body).decode()):
-        actual = made.front.feeds(made.front.encode(made.front.read([sent])))["pixel_values"]
+        actual = around.feeds(around.encode(around.read([sent])))["pixel_values"]
         np.testing.assert_array_equal(actual, expected)
         assert actual.dtype == np.float32
 
@@ -162,10 +161,121 @@ def test_logged_images_become_pixels_and_logged_names_numbers(tmp_path: Path) ->
         tokenized({"input": np.array(["x"])}, None, tmp_path, "validation.npz")
 
 
-def test_a_version_without_example_images_is_asked_for_some(tmp_path: Path) -> None:
-    meta = {"flavors": {"transformers": {"instance_type": "ImageClassificationPipeline"}},
-            "signature": {"inputs": '[{"type": "string"}]'}}  # fmt: skip
+DETECTION = {
+    "task": "object-detection", "labels": ["ship", "crane"], "threshold": 0.5, "resize": [16, 16], "top": 9,
+}  # fmt: skip
+PROBABILITIES = np.array([[0.1, 0.6], [0.9, 0.8], [0.2, 0.5]], np.float32)  # of three boxes
+BOXES = np.array([[0, 0, 0.5, 0.5], [0.25, 0.1, 0.999, 1.05], [-0.2, 0, 0.1, 0.1]], np.float32)
+
+
+def objects(folder: Path, **changes: Any) -> list[Any]:
+    around = front(folder, **DETECTION | changes)
+    (answer,) = around.run(
+        [image_file(40, 20)], lambda feeds: {"probabilities": PROBABILITIES[None], "boxes": BOXES[None]}
+    )["objects"]
+    return [(each["label"], round(each["score"], 2), list(each["box"].values())) for each in json.loads(answer[0])]
+
+
+def test_objects_are_each_box_s_best_class_above_the_threshold_in_pixels_of_the_image_sent(tmp_path: Path) -> None:
+    assert objects(tmp_path, ranked=False) == [("crane", 0.6, [0, 0, 20, 10]), ("ship", 0.9, [10, 2, 39, 21])]
+
+
+def test_or_the_best_pairs_of_a_box_and_a_class(tmp_path: Path) -> None:
+    ship, crane = ("ship", 0.9, [10, 2, 39, 21]), ("crane", 0.8, [10, 2, 39, 21])
+    assert objects(tmp_path, ranked=True) == [ship, crane, ("crane", 0.6, [0, 0, 20, 10])]
+    assert objects(tmp_path, ranked=True, top=1) == [ship]
+
+
+@pytest.mark.parametrize(("right", "distance"), [(10, 0.0), (11, 0.0), (9, 0.0), (12, math.inf), (10.0, math.inf)])
+def test_corners_that_were_cut_to_whole_pixels_may_be_one_apart(right: float, distance: float) -> None:
+    texts = [json.dumps([{"score": 0.5, "box": {"xmin": corner}}]) for corner in (10, right)]
+    assert text_difference(np.array(texts[:1], object), np.array(texts[1:], object)) == distance
+    assert text_difference(np.array(["[10]"], object), np.array(["[11]"], object)) == math.inf
+
+
+def detector(kind: str, **changes: Any) -> Any:
+    """Detectors of the three kinds of outputs, with random weights."""
+    import torch
+    import transformers as hf
+
+    torch.manual_seed(0)
+    labels = {"id2label": {0: "ship", 1: "crane"}, "label2id": {"ship": 0, "crane": 1}}
+    sizes: dict[str, Any] = {
+        "embedding_size": 8, "hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1], "layer_type": "basic",
+    }  # fmt: skip
+    tiny: dict[str, Any] = {
+        "d_model": 32, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32, "decoder_layers": 1, "encoder_layers": 1,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2, "num_queries": 9, **labels,
+    }  # fmt: skip
+    size = {"height": 64, "width": 64}
+    if kind == "yolos":
+        from transformers.models.yolos.image_processing_pil_yolos import YolosImageProcessorPil as Processor
+
+        model = hf.YolosForObjectDetection(hf.YolosConfig(
+            hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, image_size=[64, 64],
+            patch_size=16, num_detection_tokens=5, initializer_range=0.5, **labels,
+        ))  # fmt: skip
+    elif kind == "detr":
+        from transformers.models.detr.image_processing_pil_detr import DetrImageProcessorPil as Processor
+
+        model = hf.DetrForObjectDetection(hf.DetrConfig(
+            use_timm_backbone=False, use_pretrained_backbone=False, backbone=None, init_std=0.5,
+            backbone_config=hf.ResNetConfig(**sizes, out_features=["stage4"]), **tiny,
+        ))  # fmt: skip
+    else:
+        from transformers.models.rt_detr.image_processing_pil_rt_detr import RTDetrImageProcessorPil as Processor
+
+        resnet = hf.RTDetrResNetConfig(**sizes, out_features=["stage2", "stage3", "stage4"])
+        model = hf.RTDetrForObjectDetection(hf.RTDetrConfig(
+            backbone_config=resnet, encoder_in_channels=[16, 16, 16], encoder_hidden_dim=32, num_denoising=0,
+            decoder_in_channels=[32, 32, 32], initializer_range=0.5, **tiny,
+        ))  # fmt: skip
+    return hf.pipeline(
+        "object-detection", model=model.eval(), image_processor=Processor(size=size, **changes)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["yolos", "detr", "rt-detr"])
+def test_a_detector_s_graph_and_front_answer_what_its_pipeline_does(kind: str, tmp_path: Path) -> None:
+    import mlflow
+    import onnxruntime
+
+    from shiplift.runtime.model.conversion.huggingface_images import HuggingFaceImages
+    from shiplift.runtime.model.conversion.images_made import made_images
+
+    made = detector(kind)
+    mlflow.transformers.save_model(made, str(tmp_path / "model"), pip_requirements=[])
+    spec = TensorSpec(name="image", datatype="BYTES", shape=(-1, 1))
+    original = HuggingFaceImages(tmp_path / "model", "object-detection", (spec,), 20)
+    images = [*made_images(), base64.b64encode(image_file(90, 33)).decode()]
+    pixels = original.tensors({"a": {"image": np.array(images, object)}})["a"]
+    graph = original.to_onnx(pixels, 18, tmp_path / "graph.onnx").SerializeToString()
+    session = onnxruntime.InferenceSession(graph)
+    names = [each.name for each in session.get_outputs()]
+    actual = original.front.run(images, lambda feeds: dict(zip(names, session.run(names, feeds), strict=True)))
+    expected = original.expected(images)
+    assert any(json.loads(text) for text in expected["objects"].reshape(-1)), "no object: the test would prove nothing"
+    assert text_difference(actual["objects"], expected["objects"]) < 1e-4
+
+
+def test_a_detector_whose_images_keep_their_shape_is_refused(tmp_path: Path) -> None:
+    import mlflow
+
+    from shiplift.runtime.model.conversion.huggingface_images import HuggingFaceImages
+
+    made = detector("yolos")
+    made.image_processor.size = {"shortest_edge": 64, "longest_edge": 100}
+    mlflow.transformers.save_model(made, str(tmp_path / "model"), pip_requirements=[])
+    spec = TensorSpec(name="image", datatype="BYTES", shape=(-1, 1))
+    with pytest.raises(ExportFailed, match=r"resizes to .*shortest_edge.*, which is not served"):
+        HuggingFaceImages(tmp_path / "model", "object-detection", (spec,), 20)
+
+
+@pytest.mark.parametrize("kind", ["ImageClassificationPipeline", "ObjectDetectionPipeline"])
+def test_a_version_without_example_images_is_asked_our_own(tmp_path: Path, kind: str) -> None:
+    meta = {"flavors": {"transformers": {"instance_type": kind}}, "signature": {"inputs": '[{"type": "string"}]'}}
     (tmp_path / "MLmodel").write_text(json.dumps(meta))
-    with pytest.raises(NotAdmitted, match="takes images") as error:
-        missing_example(tmp_path, read_model(tmp_path))
-    assert "base64" in error.value.do
+    example, note = missing_example(tmp_path, read_model(tmp_path))
+    (images,) = example.values()
+    assert len(front(tmp_path).read(list(images.reshape(-1)))) == len(images)
+    assert "asked Shiplift's own images" in note

@@ -241,7 +241,7 @@ def test_a_cross_encoder_that_mlflow_would_load_as_a_sentence_encoder_is_refused
     [
         ("QuestionAnsweringPipeline", {"task": "question-answering"}, "transformers 5 has no pipeline any more"),
         ("Text2TextGenerationPipeline", {"task": "translation"}, "'translation': of the models that generate text"),
-        ("ObjectDetectionPipeline", {"task": "object-detection"}, "task is 'object-detection'; released ones are"),
+        ("DepthEstimationPipeline", {"task": "depth-estimation"}, "task is 'depth-estimation'; released ones are"),
         ("TextClassificationPipeline", {"peft_adaptor": "peft"}, "a PEFT adapter"),
     ],
 )
