@@ -14,7 +14,7 @@ import typer
 
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.cluster import install, render, uninstall, values
-from shiplift.pipelines.commands.releases import cancel, gate, infer, pipeline, release, report, rerun, rollback
+from shiplift.pipelines.commands.releases import cancel, gate, infer, pipeline, push, release, report, rerun, rollback
 from shiplift.pipelines.commands.stack import doctor, down, logs, openai, status, up
 from shiplift.pipelines.commands.start import demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
@@ -25,6 +25,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "status": status.status,
     "release": release.release,
     "rerun": rerun.rerun,
+    "push": push.push,
     "cancel": cancel.cancel,
     "rollback": rollback.rollback,
     "report": report.report,

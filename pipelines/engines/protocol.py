@@ -37,8 +37,8 @@ class Releasing(Protocol):
             SpecInvalid: `spec` is not a valid spec.
         """
 
-    def register(self, name: str, files: Mapping[str, bytes]) -> int:
-        """Registers the next version of a pipeline of models, which consists of these files; returns its number.
+    def register(self, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> int:
+        """Registers the next version of a model, which consists of these files; returns its number.
 
         Raises:
             NotAdmitted: the registry keeps its files where they can't be written from here.

@@ -53,7 +53,7 @@ from shiplift.runtime.store.ledger import UncheckedLedger
 from shiplift.runtime.store.members import Promoted
 from shiplift.runtime.store.published import run_of
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
-from shiplift.runtime.store.registry.terms import PIPELINE_TAG, TAG, check_name, model_and_version
+from shiplift.runtime.store.registry.terms import TAG, check_name, model_and_version
 from shiplift.runtime.targets import catalogue, discovery, machine
 
 
@@ -112,9 +112,9 @@ class ArgoEngine:
         trigger = Trigger(kind="manual", requested_at=time.time(), allow_older=allow_older)
         return self.releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
 
-    def register(self, name: str, files: Mapping[str, bytes]) -> int:
-        """Registers the next version of a pipeline of models."""
-        return self.registry.register(check_name(name), files, {PIPELINE_TAG: "yes"}).version
+    def register(self, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> int:
+        """Registers the next version of a model from files."""
+        return self.registry.register(check_name(name), files, tags).version
 
     def under_way(self, name: str) -> bool:
         """Whether a release has a Workflow that has not ended."""

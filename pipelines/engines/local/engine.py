@@ -31,7 +31,7 @@ from shiplift.runtime.store.history import History, server_config_or_reason
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.members import Promoted
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry, version_exists
-from shiplift.runtime.store.registry.terms import CHAMPION, PIPELINE_TAG, check_name, model_and_version
+from shiplift.runtime.store.registry.terms import CHAMPION, VersionInfo, check_name, model_and_version
 from shiplift.runtime.targets import catalogue, discovery, machine
 
 _POLL_S = 0.05
@@ -82,11 +82,29 @@ class LocalEngine:
         trigger = Trigger(kind="manual", requested_at=time.time(), allow_older=allow_older)
         return self.releases.accept(Request(model=model, version=version, spec=spec), trigger, again=again)
 
-    def register(self, name: str, files: Mapping[str, bytes]) -> int:
-        """Registers the next version of a pipeline of models."""
+    def accept(self, request: Request, trigger: Trigger) -> Accepted:
+        """Releases a version with a spec that a push changed, also if there was such a release before.
+
+        Raises:
+            StackDown: the stack does not run.
+        """
+        stack.require(self.home)
+        return self.releases.accept(request, trigger, again=True)
+
+    def newest(self, model: str) -> VersionInfo:
+        """A model's newest version in the registry.
+
+        Raises:
+            NotFound: there is none.
+            StackDown: the stack does not run.
+        """
+        return RestRegistry(stack.require(self.home).registry_uri).newest_of(model)
+
+    def register(self, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> int:
+        """Registers the next version of a model from files."""
         site = stack.site(self.home, stack.require(self.home))
         rest = RestRegistry(site.registry_uri, timeout_s=PATIENT_S)
-        return rest.register(check_name(name), files, {PIPELINE_TAG: "yes"}).version
+        return rest.register(check_name(name), files, tags).version
 
     def under_way(self, name: str) -> bool:
         """Whether a release is queued or running."""

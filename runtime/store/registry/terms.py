@@ -8,6 +8,7 @@ from shiplift.runtime.base.errors import NotAdmitted, RegistryDenied, ShipliftEr
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TAG = "shiplift."
 PIPELINE_TAG = f"{TAG}pipeline"  # of a version that is a pipeline of models
+SOURCE_TAG = f"{TAG}source"  # of one that a push registered: the folder's object in git
 MEMBER_TAG = f"{TAG}member"  # of one that was registered because of this MODEL/VERSION
 FOLDER = "shiplift"  # in a run's artifacts: the author's data and spec, and Shiplift's records and reports
 

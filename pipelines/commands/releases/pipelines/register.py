@@ -12,7 +12,7 @@ from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.records.model import PIPELINE
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.pipeline import PIPELINE_FILE
-from shiplift.runtime.store.registry.terms import FOLDER
+from shiplift.runtime.store.registry.terms import FOLDER, PIPELINE_TAG
 
 _METADATA, _SPEC_FILE = "MLmodel", "shiplift.yaml"
 _MAX_DATA_BYTES = 256 << 20
@@ -46,7 +46,7 @@ def register(
     if validation:
         files[wanted.data.validation] = _data(validation)
     name = composed.written.spec.name
-    version = engine.register(name, files)
+    version = engine.register(name, files, {PIPELINE_TAG: "yes"})
     edge.say(f"registered {name} version {version}, bundle {composed.checked.digest}")
     return f"{name}/{version}"
 
