@@ -92,7 +92,7 @@ def admit(site: Site, request: Request) -> Admitted:
         if inspected.flavor == PYTHON or (spec.export.fallback == "python" and inspected.flavor in FALL_BACK):
             check_python(site, spec)
         if inspected.generates:
-            check_generation(site, spec)
+            check_generation(spec)
         if inspected.flavor == PIPELINE:
             check_pipeline(site, spec, inspected.code)
         datasets = _datasets(registry, run_id, spec, model, store)

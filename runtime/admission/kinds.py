@@ -39,19 +39,13 @@ def check_python(site: Site, spec: ReleaseSpec) -> None:
             check_target(target)
 
 
-def check_generation(site: Site, spec: ReleaseSpec) -> None:
-    """Whether a site and a spec let a model that generates text be released, before time is spent on it.
+def check_generation(spec: ReleaseSpec) -> None:
+    """Whether a spec lets a model that generates text be released, before time is spent on it.
 
     Raises:
-        NotAdmitted: the site serves none.
         SpecInvalid: the spec asks for something that such a model has not.
         MissingTool: OpenVINO GenAI is not installed here.
     """
-    if not site.place.generation:
-        raise NotAdmitted(
-            "models that generate text are served on one machine, not on a cluster yet",
-            do="Release it with the local engine; or serve it with Triton's vLLM or TensorRT-LLM backend.",
-        )
     conversion, serving = spec.export, spec.serving
     asked = {
         "export.outputs": conversion.outputs, "export.postprocess": conversion.postprocess,

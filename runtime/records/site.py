@@ -16,7 +16,6 @@ class Machine(Record):
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled",)
     python_models: ClassVar[bool] = True
-    generation: ClassVar[bool] = True
     one_server: ClassVar[bool] = True
 
     kind: Literal["machine"] = "machine"
@@ -75,7 +74,6 @@ class Cluster(Record):
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled", "nvidia")
     python_models: ClassVar[bool] = False
-    generation: ClassVar[bool] = False
     one_server: ClassVar[bool] = False
     rate_limiter: ClassVar[bool] = True  # each package has its own servers, started with what it needs
 
