@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.model.contracts import LoggedModel, check_example, metadata
-from shiplift.runtime.model.conversion.images_made import made_images
 from shiplift.runtime.model.tensors import Arrays, as_input, numpy_type
+from shiplift.runtime.model.text.images_made import made_images
 from shiplift.runtime.model.text.tasks import IMAGE_TASKS, TEXT_FLAVORS, example_texts, task_of
 from shiplift.runtime.records.model import PIPELINE
 from shiplift.runtime.records.tensor import TensorSpec

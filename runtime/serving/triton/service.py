@@ -43,6 +43,11 @@ def as_version(name: str, folder: Mapping[str, bytes]) -> dict[str, bytes]:
         if path in folder:
             raise NotAdmitted(f"the service {name} has a file {path}, which is written here", do="Rename it.")
     config = _config(name, folder[CONFIG])
+    text = next((each.name for each in config.input if each.data_type == pb.TYPE_STRING), "")
+    if text and EXAMPLE not in folder:
+        raise NotAdmitted(
+            f"the service {name} takes texts as {text!r}, and nobody knows which", do=f"Add some in {EXAMPLE}."
+        )
     files = {path: body for path, body in folder.items() if path not in (CONFIG, SPEC)}
     if SPEC in folder:
         files[f"{FOLDER}/{SPEC}"] = folder[SPEC]

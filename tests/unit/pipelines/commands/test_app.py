@@ -49,8 +49,8 @@ def shiplift(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 def test_the_commands_are_these() -> None:
     assert set(COMMANDS) == {
-        "up", "down", "status", "release", "rerun", "cancel", "rollback", "report", "gate", "logs", "infer", "init",
-        "openai", "schema", "targets", "doctor", "demo", "install", "render", "uninstall", "values",
+        "up", "down", "status", "release", "rerun", "push", "cancel", "rollback", "report", "gate", "logs", "infer",
+        "init", "openai", "schema", "targets", "doctor", "demo", "install", "render", "uninstall", "values",
         "pipeline",
     }  # fmt: skip
 

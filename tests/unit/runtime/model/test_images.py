@@ -241,7 +241,7 @@ def test_a_detector_s_graph_and_front_answer_what_its_pipeline_does(kind: str, t
     import onnxruntime
 
     from shiplift.runtime.model.conversion.huggingface_images import HuggingFaceImages
-    from shiplift.runtime.model.conversion.images_made import made_images
+    from shiplift.runtime.model.text.images_made import made_images
 
     made = detector(kind)
     mlflow.transformers.save_model(made, str(tmp_path / "model"), pip_requirements=[])

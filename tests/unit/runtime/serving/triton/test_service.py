@@ -54,7 +54,8 @@ class TritonPythonModel:
 """
 FOLDER = {
     "service.py": SERVICE.encode(), "config.pbtxt": CONFIG.encode(), "requirements.txt": b"numpy==2.4.6\n",
-    "helper.py": b"FACTOR = 3.0\n", "words.txt": b"in\n", "shiplift.yaml": b"admission: {python: sandbox}\n",
+    "helper.py": b"FACTOR = 3.0\n", "words.txt": b"in\n",
+    "example.json": b'{"x": [[1, 2, 3]], "unit": [["cm"]]}', "shiplift.yaml": b"admission: {python: sandbox}\n",
 }  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def test_a_folder_becomes_a_model_that_mlflow_loads_from_code() -> None:
     files = as_version("adder", FOLDER)
     assert set(files) == {
         "MLmodel", "service_model.py", "config.json", "service.py", "requirements.txt", "helper.py", "words.txt",
-        "shiplift/shiplift.yaml",
+        "example.json", "shiplift/shiplift.yaml",
     }  # fmt: skip
     meta = yaml.safe_load(files["MLmodel"])
     flavor = meta["flavors"]["python_function"]
@@ -75,8 +76,7 @@ def test_a_folder_becomes_a_model_that_mlflow_loads_from_code() -> None:
 
 
 def test_its_example_is_the_version_s(tmp_path: Path) -> None:
-    example = {"x": [[1, 2, 3]], "unit": [["cm"]]}
-    files = as_version("adder", {**FOLDER, "example.json": json.dumps(example).encode()})
+    files = as_version("adder", FOLDER)
     for path in ("MLmodel", "requirements.txt", "example.json"):
         (tmp_path / path).write_bytes(files[path])
     logged = read_model(tmp_path, python=True)
@@ -133,6 +133,11 @@ def test_its_errors_are_errors(service: Any) -> None:
 def test_a_folder_without_what_it_needs_is_refused_by_its_name(missing: str) -> None:
     with pytest.raises(NotAdmitted, match=f"the service adder has no {missing}"):
         as_version("adder", {path: body for path, body in FOLDER.items() if path != missing})
+
+
+def test_a_service_of_texts_has_an_example_of_them() -> None:
+    with pytest.raises(NotAdmitted, match="takes texts as 'unit', and nobody knows which"):
+        as_version("adder", {path: body for path, body in FOLDER.items() if path != "example.json"})
 
 
 @pytest.mark.parametrize("path", ["MLmodel", "service_model.py", "config.json"])
