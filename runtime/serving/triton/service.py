@@ -22,11 +22,11 @@ from shiplift.runtime.model.tensors import numpy_type
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.store.registry.terms import FOLDER
 
-EXAMPLE = "example.json"
+EXAMPLE, _LOGGED_EXAMPLE = "example.json", "input_example.json"  # here, and as MLflow calls it
 SERVICE, CONFIG, REQUIREMENTS, SPEC = "service.py", "config.pbtxt", "requirements.txt", "shiplift.yaml"
 _MODEL = Path(__file__).parent / "backends" / "service_model.py"
 _LOADER = "mlflow.pyfunc.loaders.code_model"
-_OURS = ("MLmodel", _MODEL.name, "config.json")
+_OURS = ("MLmodel", _MODEL.name, "config.json", _LOGGED_EXAMPLE)
 _PLAIN = {"name", "backend", "max_batch_size", "input", "output", "parameters", "instance_group", "dynamic_batching"}
 
 
@@ -48,9 +48,8 @@ def as_version(name: str, folder: Mapping[str, bytes]) -> dict[str, bytes]:
         raise NotAdmitted(
             f"the service {name} takes texts as {text!r}, and nobody knows which", do=f"Add some in {EXAMPLE}."
         )
-    files = {path: body for path, body in folder.items() if path not in (CONFIG, SPEC)}
-    if SPEC in folder:
-        files[f"{FOLDER}/{SPEC}"] = folder[SPEC]
+    moved = {SPEC: f"{FOLDER}/{SPEC}", EXAMPLE: _LOGGED_EXAMPLE}
+    files = {moved.get(path, path): body for path, body in folder.items() if path != CONFIG}
     return {
         **files, "MLmodel": yaml.safe_dump(_mlmodel(config, example=EXAMPLE in folder)).encode(),
         _MODEL.name: _MODEL.read_bytes(),
@@ -114,7 +113,7 @@ def _mlmodel(config: pb.ModelConfig, *, example: bool) -> dict[str, Any]:
         "loader_module": _LOADER, "model_code_path": _MODEL.name, "python_version": platform.python_version(),
         "streamable": False,
     }  # fmt: skip
-    logged = {"saved_input_example_info": {"artifact_path": EXAMPLE, "type": "ndarray", "format": "tf-serving"}}
+    logged = {"saved_input_example_info": {"artifact_path": _LOGGED_EXAMPLE, "type": "ndarray", "format": "tf-serving"}}
     return {
         **(logged if example else {}),
         "flavors": {"python_function": flavor},

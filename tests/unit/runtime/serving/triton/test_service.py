@@ -63,7 +63,7 @@ def test_a_folder_becomes_a_model_that_mlflow_loads_from_code() -> None:
     files = as_version("adder", FOLDER)
     assert set(files) == {
         "MLmodel", "service_model.py", "config.json", "service.py", "requirements.txt", "helper.py", "words.txt",
-        "example.json", "shiplift/shiplift.yaml",
+        "input_example.json", "shiplift/shiplift.yaml",
     }  # fmt: skip
     meta = yaml.safe_load(files["MLmodel"])
     flavor = meta["flavors"]["python_function"]
@@ -77,7 +77,7 @@ def test_a_folder_becomes_a_model_that_mlflow_loads_from_code() -> None:
 
 def test_its_example_is_the_version_s(tmp_path: Path) -> None:
     files = as_version("adder", FOLDER)
-    for path in ("MLmodel", "requirements.txt", "example.json"):
+    for path in ("MLmodel", "requirements.txt", "input_example.json"):
         (tmp_path / path).write_bytes(files[path])
     logged = read_model(tmp_path, python=True)
     assert logged.flavor == PYTHON
