@@ -62,6 +62,25 @@ def pieces(service: Any, request: Any, signature: Signature, timeout_s: float) -
         call.cancel()
 
 
+def answering_version(service: Any, request: Any, timeout_s: float) -> int:
+    """The version that answers a request, by its first piece; the rest is cancelled.
+
+    Raises:
+        InferenceServerException: Triton refuses or fails the request, or does not answer in time.
+    """
+    call = service.ModelStreamInfer(iter([request]), timeout=timeout_s)
+    try:
+        for answer in call:
+            if answer.error_message:
+                raise InferenceServerException(answer.error_message)
+            return int(answer.infer_response.model_version)
+        raise InferenceServerException("the stream ended without an answer")
+    except grpc.RpcError as error:
+        raise InferenceServerException(str(error.details()), status=str(error.code())) from error
+    finally:
+        call.cancel()
+
+
 async def pieces_async(service: Any, request: Any, signature: Signature, timeout_s: float) -> AsyncGenerator[Arrays]:
     """The same over a channel of `grpc.aio`."""
     call = service.ModelStreamInfer(iter([request]), timeout=timeout_s)

@@ -156,7 +156,9 @@ def _boxes() -> Any:
 
     torch.manual_seed(0)
     size = {"height": 64, "width": 64}
-    settings = transformers.YolosConfig(**_BERT_LIKE, image_size=[64, 64], patch_size=16, num_detection_tokens=5)
+    settings = transformers.YolosConfig(
+        **_BERT_LIKE, image_size=[64, 64], patch_size=16, num_detection_tokens=5, initializer_range=0.3
+    )
     model = transformers.YolosForObjectDetection(settings).eval()
     return transformers.pipeline("object-detection", model=model, image_processor=YolosImageProcessorPil(size=size))
 

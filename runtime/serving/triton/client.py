@@ -189,6 +189,10 @@ class TritonClient:
 
     def answering_version(self, package: Package, inputs: Arrays) -> int:
         """The version that answers a request which names none; raises Triton's own exception if it fails."""
+        if package.signature.streamed:
+            request = streaming.request_of(serving_name(package.model), package.signature, inputs)
+            with streaming.connected(self.address, self._options, secure=self._secure) as service:
+                return streaming.answering_version(service, request, self._timeout_s)
         tensors = [_input(spec.name, spec.datatype, inputs[spec.name]) for spec in package.signature.inputs]
         (step,) = steps_of(1) if package.sequences else (ALONE,)
         name, timeout_s = serving_name(package.model), self._timeout_s

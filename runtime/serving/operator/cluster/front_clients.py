@@ -1,6 +1,7 @@
 """Sends requests through a model's front, on each of its routes, as clients do.
 
 Without a golden request to send, a server is asked which version it serves: that a route leads there is seen as well.
+So is a server over HTTP whose model answers in pieces, which Triton does over gRPC alone.
 """
 
 import time
@@ -49,7 +50,7 @@ def _over_http(
     headers = {} if by_path else {"Host": host}
     url = f"http://{bracketed(address)}:{HTTP}"
     with httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False) as http:
-        yield _asking(TritonHttpClient(http), package, row)
+        yield _asking(TritonHttpClient(http), package, None if package.signature.streamed else row)
 
 
 @contextmanager

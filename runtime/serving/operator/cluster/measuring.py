@@ -16,7 +16,7 @@ from shiplift.runtime.base.errors import (
     ShipliftError,
 )
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.model.tensors import Arrays, first_requests
+from shiplift.runtime.model.tensors import Arrays, first_requests, inputs_in
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
@@ -54,6 +54,7 @@ _BEAT_S = 5.0  # for a pod to answer
 _REQUEST_S = 60.0  # for each request of a sample
 _THREADS = 8
 _PROTOCOLS: tuple[Protocol, ...] = ("gRPC", "HTTP")
+_STREAMING: tuple[Protocol, ...] = ("gRPC",)  # Triton answers in pieces
 
 
 class Measurer:
@@ -110,7 +111,7 @@ class Measurer:
         row = _row(package, self._golden.of(groups[0]))
         grew: dict[str, int] = dict.fromkeys(wanted.weights, 0)
         samples: dict[Protocol, Sample] = {}
-        for protocol in _PROTOCOLS:
+        for protocol in _STREAMING if package.signature.streamed else _PROTOCOLS:
             before = {name: counters_of(observed, name) for name in wanted.weights}
             with CLIENTS[protocol](observed, package, row, _REQUEST_S) as send:
                 sample = sample_of(send, package.version, wanted.requests)
@@ -180,7 +181,7 @@ def _read(
 
 def _row(package: Package, golden: Arrays) -> Arrays:
     """The inputs of the first golden request."""
-    return {spec.name: golden[f"input/{spec.name}"][:1] for spec in package.signature.inputs}
+    return {name: array[:1] for name, array in inputs_in(golden, package.signature).items()}
 
 
 def _beat(package: Package, golden: Arrays, address: str) -> tuple[bool, str]:

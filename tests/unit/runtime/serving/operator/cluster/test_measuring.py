@@ -6,12 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pytest
 from tritonclient.utils import InferenceServerException
 
 from shiplift.runtime.base.errors import NotFound, ServerFailed, Temporary
+from shiplift.runtime.model.generation.signature import SIGNATURE
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.records.serving import Package
@@ -61,13 +63,28 @@ def golden(_: Package, __: str) -> Arrays:
     return {"input/input": np.zeros((20, 4), np.float32), "output/output": np.zeros((20, 3), np.float32)}
 
 
-def ask(servers: Servers, *, requests: int = 40) -> Evidence:
+def ask(
+    servers: Servers, *, requests: int = 40, golden: Callable[[Package, str], Arrays] = golden, **changes: Any
+) -> Evidence:
     world = World()
     for number, version in enumerate(servers.versions):
-        seen = RevisionSeen(package=package(version=version), artifacts_uri="s3://models")
+        seen = RevisionSeen(package=package(version=version, **changes), artifacts_uri="s3://models")
         world.revisions[name_of(number + 1)] = seen
     wanted = AskFront(target=name_of(2), weights=WEIGHTS, requests=requests)
     return Measurer(golden=golden).measure(world.look(), wanted, Evidence())
+
+
+def test_a_model_that_answers_in_pieces_is_asked_over_grpc_without_what_it_needs_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def prompts(_: Package, __: str) -> Arrays:
+        return {"input/prompt": np.array([["a"], ["b"]], object), "output/text": np.array([["c"], ["d"]], object)}
+
+    servers = Servers(monkeypatch)
+    share = ask(servers, golden=prompts, signature=SIGNATURE).share
+    assert share is not None
+    assert list(share.samples) == ["gRPC"]
+    assert servers.rows == [{"prompt": 1}]
 
 
 def test_answers_are_counted_on_every_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
