@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shiplift.pipelines.triggers import git_push
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
-from shiplift.runtime.base.errors import NotAdmitted, NotFound, ShipliftError
+from shiplift.runtime.base.errors import NotAdmitted, NotFound, ShipliftError, Temporary
 from shiplift.runtime.base.files import Irregular, check_path
 from shiplift.runtime.base.git import Commits, Entry, Origin
 from shiplift.runtime.base.storage import write_atomically
@@ -71,8 +71,9 @@ class Push:
                 git_push.specs_of(commits, specs), tip, lambda model: newest(model).version, accept, log
             )
             services = [_registered(commits, tip, entry, newest, register) for entry in _services(commits, tip)]
-        self._handled.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self._handled, f"{tip}\n")
+        if not isinstance(error, Temporary):  # else its specs are still to be released
+            self._handled.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._handled, f"{tip}\n")
         errors = [each for _, each in services if isinstance(each, ShipliftError)]
         released = {str(each["model"]): int(str(each["version"])) for each in told if "model" in each}
         refused = [str(each["what"]) for each in told if each["event"] == "not released"]

@@ -19,11 +19,13 @@ def push(
     a Triton Python model as `service.py`, its `config.pbtxt`, `requirements.txt`, and a spec, `shiplift.yaml`. Call it
     by hand, or in a bare repository's `hooks/post-receive`. On a cluster, pushes come by webhook.
     """
+    from shiplift.pipelines.engines.local import stack
     from shiplift.pipelines.engines.local.engine import LocalEngine
     from shiplift.pipelines.triggers.local_push import Push
     from shiplift.runtime.base.git import Origin
 
     engine = LocalEngine(edge.home())
+    stack.require(engine.home)
     handled = Push(Origin(url=_url(repository)), branch, engine.home / "pushes")
     pushed, error = handled.handle(engine.newest, engine.register, engine.accept)
     edge.print_result(pushed, _show, as_json=as_json)

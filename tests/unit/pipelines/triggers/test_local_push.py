@@ -9,7 +9,7 @@ import pytest
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers import local_push
 from shiplift.pipelines.triggers.local_push import Push, Pushed
-from shiplift.runtime.base.errors import NotAdmitted, NotFound, SpecInvalid
+from shiplift.runtime.base.errors import NotAdmitted, NotFound, SpecInvalid, Temporary
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.store.registry.terms import SOURCE_TAG, VersionInfo
 from tests.unit.pipelines.triggers.test_git_push import SPEC, Author
@@ -98,6 +98,20 @@ def test_what_is_refused_keeps_nothing_else_from_being_released(author: Author, 
     refused = "\n".join(pushed.refused)
     for reason in ("releases/wrong.yaml", "broken: config.pbtxt has max_batch_size 0", "bare has no requirements.txt"):
         assert reason in refused
+
+
+def test_a_spec_that_a_registry_s_absence_kept_back_is_released_next_time(
+    author: Author, stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author.commit(digits=SPEC.format("digits", 5))
+    with monkeypatch.context() as away:
+
+        def absent(model: str) -> VersionInfo:
+            raise Temporary("the registry does not answer", do="")
+
+        away.setattr(stack, "newest", absent)
+        assert isinstance(stack.push(author)[1], Temporary)
+    assert stack.push(author)[0].released == {"digits": 1}
 
 
 def test_links_and_folders_beyond_the_limits_are_refused(
