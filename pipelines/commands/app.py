@@ -14,8 +14,8 @@ import typer
 
 from shiplift.pipelines.commands import edge
 from shiplift.pipelines.commands.cluster import install, render, uninstall, values
-from shiplift.pipelines.commands.releases import cancel, gate, infer, pipeline, push, release, report, rerun, rollback
-from shiplift.pipelines.commands.stack import doctor, down, logs, openai, status, up
+from shiplift.pipelines.commands.releases import cancel, gate, infer, pipeline, release, report, rerun, rollback
+from shiplift.pipelines.commands.stack import doctor, down, logs, openai, push, status, up
 from shiplift.pipelines.commands.start import demo, init, schema, targets
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, UsageError
 
