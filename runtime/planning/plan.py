@@ -9,7 +9,7 @@ import numpy as np
 from shiplift.runtime.base.errors import NoPlan
 from shiplift.runtime.planning.arrivals import Floats
 from shiplift.runtime.planning.options import Problem
-from shiplift.runtime.planning.scenario import PYTHON, Graph, Scenario, draw, worst_rows
+from shiplift.runtime.planning.scenario import PYTHON, Graph, Scenario, draw_again, worst_rows
 from shiplift.runtime.planning.search import Search
 from shiplift.runtime.planning.settings import Settings
 from shiplift.runtime.planning.simulation import Outcome, simulate
@@ -108,7 +108,7 @@ def plan(problem: Problem, notes: tuple[str, ...] = ()) -> Plan:
 def _confirmed(problem: Problem) -> Confirmed:
     """Settings that hold the limit for other requests, too: if they don't, the search's limit is tightened."""
     graph, profiles = problem.graph, problem.profiles
-    scenario = draw(
+    scenario = draw_again(
         problem.spec, graph, profiles, problem.arrivals, count=CONFIRMING, seed=problem.seed + 1
     )  # fmt: skip
     search, measured_ms = Search(problem), math.inf

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.composition.check import check
-from shiplift.runtime.planning.arrivals import Arrivals
+from shiplift.runtime.planning.arrivals import Arrivals, recorded
 from shiplift.runtime.planning.profiles import Profiles, StepProfile
-from shiplift.runtime.planning.scenario import draw, graph_of, worst_rows
+from shiplift.runtime.planning.scenario import draw, draw_again, graph_of, worst_rows
 from shiplift.runtime.spec.pipeline import parse
 from tests.unit.runtime.planning.graphs import drawn, profiles, spec
 
@@ -52,6 +52,23 @@ def test_drawing_more_of_one_thing_changes_no_other() -> None:
         np.testing.assert_array_equal(scenario.rows[step], other.rows[step])
         np.testing.assert_array_equal(scenario.deviates[step], other.deviates[step])
     np.testing.assert_allclose(scenario.arrivals, 2 * other.arrivals)
+
+
+def test_recorded_arrivals_come_again_with_other_chances() -> None:
+    times = np.sort(np.random.default_rng(0).uniform(size=1200)) * 60
+    arrivals = recorded("\n".join(f"{time:.6f}" for time in times))
+    written = spec("cascade")
+    graph = graph_of(written, bls=True)
+    once = draw(written, graph, profiles("cascade"), arrivals, count=3000, seed=3)
+    drawn_again = draw_again(written, graph, profiles("cascade"), arrivals, count=3000, seed=3)
+    assert (once.count, drawn_again.count) == (1200, 3600)
+    assert (np.diff(drawn_again.arrivals) >= 0).all()
+    assert drawn_again.duration_s == pytest.approx(3 * once.duration_s, rel=0.01)
+    gaps = [np.diff(drawn_again.arrivals[start : start + 1200]) for start in (0, 1200, 2400)]
+    np.testing.assert_allclose(gaps[1], gaps[0], atol=1e-9)
+    np.testing.assert_allclose(gaps[2], gaps[0], atol=1e-9)
+    first, second = ([rows[start : start + 1200].tolist() for rows in drawn_again.rows] for start in (0, 1200))
+    assert first == [rows.tolist() for rows in once.rows] != second
 
 
 def test_the_worst_case_has_every_condition_true_and_every_loop_at_its_longest() -> None:
