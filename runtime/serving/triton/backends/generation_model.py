@@ -208,7 +208,7 @@ class Unrendered(Exception):
 
 
 class Chats:
-    """The process that renders conversations. It loads the template when it is first asked, and after each end."""
+    """The process that renders conversations; where it had to be ended, another one starts."""
 
     def __init__(self, folder):
         from python_host.host import Host  # noqa: PLC0415 - only models with a chat template have it
