@@ -34,9 +34,7 @@ def computed_after(address: str, model: str, rows: Sequence[Any], pause_s: float
 async def _computed_after(address: str, model: str, rows: Sequence[Any], pause_s: float, count: int) -> float:
     async with triton_aio.InferenceServerClient(address) as client:
         before = await _computed(client, model)
-        for number in range(count):
-            await asyncio.sleep(pause_s)
-            await _asked(client, model, rows[number % len(rows)])
+        await _each(client, model, rows, count, pause_s)
         after = await _computed(client, model)
     return float((after.ns - before.ns) / (after.count - before.count) / 1e6)
 
@@ -59,12 +57,16 @@ async def _replayed(address: str, model: str, rows: Sequence[Any], times: Floats
 
 async def _in_turn(address: str, model: str, rows: Sequence[Any], count: int, pause_s: float) -> Floats:
     async with triton_aio.InferenceServerClient(address) as client:
+        return np.array(await _each(client, model, rows, count, pause_s))
 
-        async def send(number: int) -> float:
-            await asyncio.sleep(pause_s)
-            return await _asked(client, model, rows[number % len(rows)])
 
-        return np.array([await send(number) for number in range(count)])
+async def _each(client: Any, model: str, rows: Sequence[Any], count: int, pause_s: float) -> list[float]:
+    """The latency in ms of each request, each sent so long after the one before is answered."""
+    latencies = []
+    for number in range(count):
+        await asyncio.sleep(pause_s)
+        latencies.append(await _asked(client, model, rows[number % len(rows)]))
+    return latencies
 
 
 async def _asked(client: Any, model: str, row: Any) -> float:

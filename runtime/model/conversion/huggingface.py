@@ -184,9 +184,14 @@ def _each(sample: Text, change: Callable[[str], str]) -> Text:
     return tuple(map(change, sample)) if isinstance(sample, tuple) else change(sample)
 
 
+def stay_offline() -> None:
+    """Keeps the libraries from asking the hub for anything; before they are imported."""
+    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+
+
 def loaded(folder: Path) -> Any:
     """The model as MLflow loads it, without asking the hub for anything."""
-    os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    stay_offline()
     import mlflow.pyfunc  # noqa: PLC0415
 
     return mlflow.pyfunc.load_model(str(folder))

@@ -7,7 +7,6 @@ own. The graph takes pixels and gives probabilities; `image_front` decodes, resi
 import base64
 import io
 import json
-import os
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +18,7 @@ import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import text_graphs
-from shiplift.runtime.model.conversion.huggingface import loaded
+from shiplift.runtime.model.conversion.huggingface import loaded, stay_offline
 from shiplift.runtime.model.conversion.loaders import TorchModule
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz
@@ -165,7 +164,7 @@ class _Detection:
     outputs: tuple[str, ...] = ("probabilities", "boxes")
 
     def __init__(self, folder: Path) -> None:
-        os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_OFFLINE="1")
+        stay_offline()
         import mlflow.transformers  # noqa: PLC0415 - needs an extra
 
         self.pipeline = mlflow.transformers.load_model(str(folder))

@@ -157,13 +157,13 @@ async def _body(request: Request) -> bytes:
 
 
 async def _whole(head: Head, asked: Asked, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
-    answers, count = len(asked.prompts) * asked.n, Count(asked)
-    texts, reasons = [""] * answers, [""] * answers
+    count = Count(asked)
+    texts, reasons = [""] * asked.answers, [""] * asked.answers
     async for number, piece in pieces:
         texts[number] += piece.text
         reasons[number] = piece.finish_reason or reasons[number]
         count.add(number, piece)
-    choices = [asked.form.choice(number, texts[number], reasons[number]) for number in range(answers)]
+    choices = [asked.form.choice(number, texts[number], reasons[number]) for number in range(asked.answers)]
     return JSONResponse(head.body(asked.form.whole, choices, count.usage()))
 
 
@@ -175,7 +175,7 @@ async def _streamed(head: Head, asked: Asked, pieces: AsyncIterator[tuple[int, P
 
     async def events() -> AsyncGenerator[str]:
         count, form = Count(asked), asked.form
-        for opening in form.openings(len(asked.prompts) * asked.n):
+        for opening in form.openings(asked.answers):
             yield _event(head.body(form.part, [opening]))
         try:
             async for number, piece in _again(first, pieces):

@@ -6,7 +6,8 @@ The source is OpenAI's API reference. What can't be served is refused by its nam
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self, TypeVar
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -26,6 +27,43 @@ _NEUTRAL_IN_CHATS: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """How answers look on the wire: what they are called, whole and in parts, and how one holds its text.
+
+    In a streamed chat, the first part of an answer has no text: it says who speaks.
+    """
+
+    prefix: str
+    whole: str
+    part: str
+    chat: bool
+
+    def choice(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
+        """A whole answer."""
+        held = {"message": {"role": _ASSISTANT, "content": text}} if self.chat else {"text": text}
+        return _choice(index, held, finish_reason)
+
+    def piece(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
+        """A piece of a streamed answer."""
+        delta = {"content": text} if text else {}
+        return _choice(index, {"delta": delta} if self.chat else {"text": text}, finish_reason)
+
+    def openings(self, answers: int) -> list[dict[str, Any]]:
+        """What comes before all pieces."""
+        opening = {"delta": {"role": _ASSISTANT, "content": ""}}
+        return [_choice(index, opening, "") for index in range(answers)] if self.chat else []
+
+
+_ASSISTANT = "assistant"
+COMPLETION = Form(prefix="cmpl", whole="text_completion", part="text_completion", chat=False)
+CHAT = Form(prefix="chatcmpl", whole="chat.completion", part="chat.completion.chunk", chat=True)
+
+
+def _choice(index: int, held: Mapping[str, Any], finish_reason: str) -> dict[str, Any]:
+    return {"index": index, **held, "logprobs": None, "finish_reason": finish_reason or None}
+
+
 class StreamOptions(BaseModel):
     """How a stream ends; `include_usage`: with the number of tokens."""
 
@@ -41,6 +79,8 @@ class Asked(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    form: ClassVar[Form]
+    neutral: ClassVar[Mapping[str, tuple[Any, ...]]]
 
     model: str = Field(min_length=1, max_length=256)
     temperature: float | None = Field(None, ge=0, le=2)
@@ -57,16 +97,15 @@ class Asked(BaseModel):
     def _without_neutral(cls, body: Any) -> Any:
         if not isinstance(body, dict):
             return body
-        for name, values in cls._neutral().items():
+        for name, values in cls.neutral.items():
             if name in body and body[name] not in values:
                 raise ValueError(f"{name} is not supported: leave it out")
-        return {name: value for name, value in body.items() if name not in cls._neutral()}
+        return {name: value for name, value in body.items() if name not in cls.neutral}
 
     @model_validator(mode="after")
     def _not_too_many(self) -> Self:
-        count = self.n * len(self.prompts)
-        if count > MOST_CHOICES:
-            raise ValueError(f"n and the prompts ask for {count} answers, the limit is {MOST_CHOICES}")
+        if self.answers > MOST_CHOICES:
+            raise ValueError(f"n and the prompts ask for {self.answers} answers, the limit is {MOST_CHOICES}")
         if self.stream_options and not self.stream:
             raise ValueError("stream_options is for requests with stream: true")
         return self
@@ -87,13 +126,9 @@ class Asked(BaseModel):
         raise NotImplementedError
 
     @property
-    def form(self) -> "Form":
-        """How its answers look on the wire."""
-        raise NotImplementedError
-
-    @classmethod
-    def _neutral(cls) -> Mapping[str, tuple[Any, ...]]:
-        return _NEUTRAL
+    def answers(self) -> int:
+        """How many answers there are to it."""
+        return self.n * len(self.prompts)
 
 
 _Request = TypeVar("_Request", bound=Asked)
@@ -101,6 +136,8 @@ _Request = TypeVar("_Request", bound=Asked)
 
 class CompletionRequest(Asked):
     """The body of `POST /v1/completions`: `n` continuations of each prompt. `max_tokens` has OpenAI's default."""
+
+    form, neutral = COMPLETION, _NEUTRAL
 
     prompt: str | Annotated[list[str], Field(min_length=1, max_length=MOST_PROMPTS)]
     max_tokens: int = Field(16, ge=1)
@@ -114,11 +151,6 @@ class CompletionRequest(Asked):
     def most_tokens(self) -> int | None:
         """How many tokens an answer may have."""
         return self.max_tokens
-
-    @property
-    def form(self) -> "Form":
-        """Completions."""
-        return COMPLETION
 
 
 class TextPart(BaseModel):
@@ -157,11 +189,13 @@ class Message(BaseModel):
 class ChatRequest(Asked):
     """The body of `POST /v1/chat/completions`: `n` answers to a conversation, each of as many tokens as fit."""
 
+    form, neutral = CHAT, _NEUTRAL_IN_CHATS
+
     messages: list[Message] = Field(min_length=1, max_length=MAX_MESSAGES)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
 
-    @property
+    @cached_property
     def prompts(self) -> list[str]:
         """The conversation, as JSON."""
         return [json.dumps([message.plain() for message in self.messages])]
@@ -170,15 +204,6 @@ class ChatRequest(Asked):
     def most_tokens(self) -> int | None:
         """How many tokens an answer may have; none: as many as fit."""
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
-    def form(self) -> "Form":
-        """Chats."""
-        return CHAT
-
-    @classmethod
-    def _neutral(cls) -> Mapping[str, tuple[Any, ...]]:
-        return _NEUTRAL_IN_CHATS
 
 
 class Problem(Exception):
@@ -207,7 +232,7 @@ class Count:
 
     def __init__(self, request: Asked) -> None:
         self._answers = request.n
-        self._read, self._written = [0] * (len(request.prompts) * request.n), 0
+        self._read, self._written = [0] * request.answers, 0
 
     def add(self, number: int, piece: Piece) -> None:
         """Adds a piece of the answer of that number."""
@@ -218,43 +243,6 @@ class Count:
         """How many were read and written."""
         read = sum(self._read[:: self._answers])
         return {"prompt_tokens": read, "completion_tokens": self._written, "total_tokens": read + self._written}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Form:
-    """How answers look on the wire: what they are called, whole and in parts, and how one holds its text.
-
-    In a streamed chat, the first part of an answer has no text: it says who speaks.
-    """
-
-    prefix: str
-    whole: str
-    part: str
-    chat: bool
-
-    def choice(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
-        """A whole answer."""
-        held = {"message": {"role": _ASSISTANT, "content": text}} if self.chat else {"text": text}
-        return _choice(index, held, finish_reason)
-
-    def piece(self, index: int, text: str, finish_reason: str) -> dict[str, Any]:
-        """A piece of a streamed answer."""
-        delta = {"content": text} if text else {}
-        return _choice(index, {"delta": delta} if self.chat else {"text": text}, finish_reason)
-
-    def openings(self, answers: int) -> list[dict[str, Any]]:
-        """What comes before all pieces."""
-        opening = {"delta": {"role": _ASSISTANT, "content": ""}}
-        return [_choice(index, opening, "") for index in range(answers)] if self.chat else []
-
-
-_ASSISTANT = "assistant"
-COMPLETION = Form(prefix="cmpl", whole="text_completion", part="text_completion", chat=False)
-CHAT = Form(prefix="chatcmpl", whole="chat.completion", part="chat.completion.chunk", chat=True)
-
-
-def _choice(index: int, held: Mapping[str, Any], finish_reason: str) -> dict[str, Any]:
-    return {"index": index, **held, "logprobs": None, "finish_reason": finish_reason or None}
 
 
 @dataclass(frozen=True, kw_only=True)
