@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.admission import policy
-from shiplift.runtime.admission.kinds import check_generation, check_pipeline, check_python
+from shiplift.runtime.admission.kinds import check_answers, check_generation, check_pipeline, check_python
 from shiplift.runtime.admission.scan import objections, refusal
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.base.files import Irregular, read_regular, regular_files
@@ -93,6 +93,8 @@ def admit(site: Site, request: Request) -> Admitted:
             check_python(site, spec)
         if inspected.generates:
             check_generation(spec)
+        else:
+            check_answers(spec)
         if inspected.flavor == PIPELINE:
             check_pipeline(site, spec, inspected.code)
         datasets = _datasets(registry, run_id, spec, model, store)

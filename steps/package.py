@@ -283,10 +283,11 @@ class _Builder:
         elif python:
             backend = write_python_backend(folder / "backend", model, python, signature)
         elif self.exported.generates:
-            backend = write_generation_backend(folder / "backend", model)
+            logged = self.store.fetch(self.version.files, folder / "logged") if self.target.writes else None
+            backend = write_generation_backend(folder / "backend", model, candidate.engine, logged)
         write_package(
-            tree, description, None if python else model, self.target.server, example=inputs, golden=golden | graph,
-            backend=backend,
+            tree, description, None if python or self.target.writes else model, self.target.server, example=inputs,
+            golden=golden | graph, backend=backend,
         )  # fmt: skip
         if self.serving.tensors:
             self._write_graph(tree, description, model, under(GRAPH, graph))

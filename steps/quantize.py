@@ -23,7 +23,7 @@ from shiplift.runtime.precision.limits import limits_of
 from shiplift.runtime.precision.scoring import jpegs
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import Datasets, Exported, PythonModel, TextFront
-from shiplift.runtime.records.precision import AS_EXPORTED, Built, Candidate, Candidates, Ladder
+from shiplift.runtime.records.precision import AS_EXPORTED, Built, Candidate, Candidates, Engine, Ladder
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
 from shiplift.runtime.spec.target import Target
@@ -106,9 +106,14 @@ def _candidates(
 
 
 def _generating(target: Target, exported: Exported, datasets: Datasets) -> Candidates:
-    """A text generator's only candidate, in fp32: its tokens were compared at export, and have no other score."""
+    """A text generator's only candidate: its tokens were compared at export, and have no other score.
+
+    OpenVINO runs what was exported, in fp32; another engine reads the model's own weights.
+    """
+    engine: Engine = target.engine if target.writes and target.engine != "auto" else "openvino"
     candidate = Candidate(
-        engine="openvino", precision="fp32", method="as exported", model=exported.model,
+        engine=engine, precision=target.precisions[0] if target.writes else "fp32",
+        method="as logged" if target.writes else "as exported", model=exported.model,
         size_bytes=exported.model.size_bytes,
     )  # fmt: skip
     notes = ("Validation data are not used: the tokens that a model generates have no metric yet.",)

@@ -6,7 +6,7 @@ Models that are Python, models that generate text, and pipelines of models.
 from importlib.util import find_spec
 
 from shiplift.runtime.base.errors import MissingTool, NotAdmitted, PolicyRefused, SpecInvalid
-from shiplift.runtime.model.generation.targets import check_generating
+from shiplift.runtime.model.generation.targets import check_generating, check_not_generating
 from shiplift.runtime.model.python.targets import check_target
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.document import ReleaseSpec
@@ -63,6 +63,17 @@ def check_generation(spec: ReleaseSpec) -> None:
     missing = [name for name in ("openvino_genai", "openvino_tokenizers") if find_spec(name) is None]
     if missing:
         raise MissingTool(f"the model generates text, and {missing[0]} is not installed here", do=_EXTRA)
+
+
+def check_answers(spec: ReleaseSpec) -> None:
+    """Whether a spec lets a model be released that answers, and does not generate text.
+
+    Raises:
+        SpecInvalid: a target is only for models that generate text.
+    """
+    for target in spec.targets:
+        if isinstance(target, Target):
+            check_not_generating(target)
 
 
 def check_pipeline(site: Site, spec: ReleaseSpec, code: tuple[str, ...]) -> None:

@@ -10,7 +10,9 @@ from shiplift.runtime.records.base import Record, volatile
 
 Precision = Literal["fp32", "fp16", "bf16", "int8", "fp8"]
 GraphEngine = Literal["onnxruntime", "openvino", "onnxruntime-tensorrt", "tensorrt", "pytorch"]
-Engine = GraphEngine | Literal["python"]  # a Python model's own code computes
+TextEngine = Literal["vllm", "tensorrt-llm"]  # that continue texts on a GPU, from the model's own weights
+TEXT_ENGINES: tuple[TextEngine, ...] = ("vllm", "tensorrt-llm")
+Engine = GraphEngine | TextEngine | Literal["python"]  # a Python model's own code computes
 Metric = Literal[
     "accuracy", "f1", "exact_match", "roc_auc", "log_loss", "mae", "rmse", "r2", "mape", "cosine", "recall_at_10",
     "ndcg_at_10", "mean_iou", "map", "wer", "cer",
@@ -90,6 +92,7 @@ def scale_of(metric: TaskMetricName) -> Scale:
 ENGINE_NAMES: dict[Engine, str] = {
     "onnxruntime": "ONNX Runtime", "openvino": "OpenVINO", "onnxruntime-tensorrt": "TensorRT in ONNX Runtime",
     "tensorrt": "TensorRT", "pytorch": "PyTorch", "python": "Python",
+    "vllm": "vLLM", "tensorrt-llm": "TensorRT-LLM",
 }  # fmt: skip
 
 

@@ -1,24 +1,33 @@
-"""What the bundled server needs to generate text: a `model.py`, the code around the model, and OpenVINO GenAI.
+"""What a server needs to generate text: a `model.py`, the code around the model, and an engine that continues tokens.
 
-For a model with a chat template also Jinja, and the process that renders conversations with it.
-The libraries (70 MB) come with the model, so servers need not have them installed, and they generate with the versions
-that the model was checked with. GenAI runs on the server's own OpenVINO.
+For a model with a chat template also Jinja, and the process that renders conversations with it. For the bundled server
+the engine is OpenVINO GenAI. The libraries (70 MB) come with the model, so servers need not have them installed, and
+they generate with the versions that the model was checked with. GenAI runs on the server's own OpenVINO. For NVIDIA's
+server the engine is what its image has, vLLM or TensorRT-LLM; it reads the model's own weights, which come along.
 """
 
 import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
-from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.base.errors import ExportFailed, MissingTool
 from shiplift.runtime.model import generation
 from shiplift.runtime.model.generation.chat import CHAT
+from shiplift.runtime.model.generation.front import SETTINGS, TOKENIZER
 from shiplift.runtime.model.python.bundle import write_bundle
+from shiplift.runtime.records.precision import TEXT_ENGINES, Engine
 
 _MODEL = Path(__file__).parent / "triton" / "backends" / "generation_model.py"
 _FRONT = Path(generation.__file__).with_name("front.py")
-_ENGINE = Path(generation.__file__).with_name("engine.py")
+_ENGINES: dict[Engine, Path] = {
+    "openvino": Path(generation.__file__).with_name("engine.py"),
+    "vllm": Path(generation.__file__).with_name("vllm_engine.py"),
+    "tensorrt-llm": Path(generation.__file__).with_name("tensorrt_llm_engine.py"),
+}
 _CHAT = Path(generation.__file__).with_name("chat.py")
 _TEMPLATES = ("jinja2", "markupsafe")
+_LOGGED = "model"  # where mlflow.transformers keeps what `save_pretrained` wrote
+_WEIGHTS = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _EXTRA = "Install the `generation` extra: pip install 'shiplift[generation]'."
 _OPERATORS = "libopenvino_tokenizers.so"  # GenAI looks for it next to its own library, and does not start without it
 _UNNEEDED = shutil.ignore_patterns(
@@ -26,25 +35,49 @@ _UNNEEDED = shutil.ignore_patterns(
 )
 
 
-def write_generation_backend(to: Path, model: Path) -> Path:
+def write_generation_backend(to: Path, model: Path, engine: Engine, logged: Path | None = None) -> Path:
     """Writes the files for the exported `model` into the new folder `to`, and returns it.
+
+    An engine that reads the model's own weights finds them in `logged`, MLflow's folder of the model.
 
     Raises:
         MissingTool: a library is not installed here.
+        ExportFailed: the weights are not where `mlflow.transformers` keeps them.
     """
     chats = (model / CHAT).exists()
-    libraries = [_library(name) for name in ("tokenizers", "openvino_genai", *(_TEMPLATES if chats else ()))]
-    operators = next(_library("openvino_tokenizers").rglob(_OPERATORS))
+    genai = () if engine in TEXT_ENGINES else ("openvino_genai",)
+    libraries = [_library(name) for name in ("tokenizers", *genai, *(_TEMPLATES if chats else ()))]
+    operators = [next(_library("openvino_tokenizers").rglob(_OPERATORS))] if genai else []
     to.mkdir()
     shutil.copyfile(_MODEL, to / "model.py")
-    for file in (_FRONT, _ENGINE):
-        shutil.copyfile(file, to / file.name)
+    shutil.copyfile(_FRONT, to / _FRONT.name)
+    shutil.copyfile(_ENGINES[engine], to / "engine.py")
     for library in libraries:
         shutil.copytree(library, to / library.name, ignore=_UNNEEDED)
-    shutil.copyfile(operators, to / "openvino_genai" / _OPERATORS)
+    for library in operators:
+        shutil.copyfile(library, to / "openvino_genai" / library.name)
+    if engine in TEXT_ENGINES:
+        _write_weights(to, model, logged)
     if chats:
         write_bundle(to, _CHAT)
     return to
+
+
+def _write_weights(to: Path, model: Path, logged: Path | None) -> None:
+    """Writes what the exported model has around its weights, and the weights as they were logged."""
+    for name in (TOKENIZER, SETTINGS, CHAT):
+        if (model / name).exists():
+            shutil.copyfile(model / name, to / name)
+    source = logged / _LOGGED if logged else to
+    files = sorted(file for pattern in _WEIGHTS for file in source.glob(pattern))
+    if not any(file.suffix == ".safetensors" for file in files):
+        raise ExportFailed(
+            f"the model's weights are in no safetensors file of its folder {_LOGGED}/",
+            do="Log it with `mlflow.transformers.log_model(pipeline, ...)`, which keeps them there.",
+        )
+    (to / "weights").mkdir()
+    for file in files:
+        shutil.copyfile(file, to / "weights" / file.name)
 
 
 def _library(name: str) -> Path:

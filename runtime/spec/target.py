@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from shiplift.runtime.records.precision import GraphEngine, Precision
+from shiplift.runtime.records.precision import TEXT_ENGINES, GraphEngine, Precision, TextEngine
 from shiplift.runtime.records.serving import Nodes, ServerKind
 from shiplift.runtime.spec.fields import Name, Section
 
@@ -95,7 +95,8 @@ class Target(Section):
     `compute_capability` and `memory_mb` describe an NVIDIA GPU. `engine` executes the model: ONNX Runtime (on a GPU
     with its CUDA provider, or with TensorRT through it), OpenVINO (on x86 CPUs), a TensorRT plan, or PyTorch itself
     (TorchScript in NVIDIA's server, with inputs and outputs named by position: `INPUT__0`, `OUTPUT__0`). With `auto`,
-    tuning chooses between ONNX Runtime and OpenVINO on the bundled server's CPUs; elsewhere it is ONNX Runtime.
+    tuning chooses between ONNX Runtime and OpenVINO on the bundled server's CPUs; elsewhere it is ONNX Runtime. Models
+    that generate text run on a GPU with vLLM or TensorRT-LLM, in the one precision that `precisions` names.
 
     `gpus` are the indexes of a server's GPUs that get the tuned number of instances each; without it, all that the
     server sees. `instance_groups` adds fixed ones, such as some on the CPU. A pod on a cluster asks for as many GPUs as
@@ -109,7 +110,7 @@ class Target(Section):
     memory_mb: int = Field(0, ge=0)
     precisions: tuple[Precision, ...] = Field(("fp32", "bf16", "int8"), min_length=1)
     server: ServerKind = "bundled"
-    engine: GraphEngine | Literal["auto"] = "auto"
+    engine: GraphEngine | TextEngine | Literal["auto"] = "auto"
     image: str = ""
     node_selector: dict[str, str] = Field(default_factory=dict)
     tolerations: tuple[Toleration, ...] = ()
@@ -125,7 +126,7 @@ class Target(Section):
         return self.accelerator == "nvidia"
 
     @property
-    def engines(self) -> tuple[GraphEngine, ...]:
+    def engines(self) -> tuple[GraphEngine | TextEngine, ...]:
         """The engines to choose from."""
         if self.engine != "auto":
             return (self.engine,)
@@ -144,9 +145,16 @@ class Target(Section):
         indexes = [*self.gpus, *(index for group in self.instance_groups for index in group.gpus)]
         return max((index + 1 for index in indexes), default=1) if self.gpu else 0
 
+    @property
+    def writes(self) -> bool:
+        """Whether the target's engine is for models that generate text, and for no others."""
+        return self.engine in TEXT_ENGINES
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        gpu_engine = self.engine in ("onnxruntime-tensorrt", "tensorrt")
+        gpu_engine = self.writes or self.engine in ("onnxruntime-tensorrt", "tensorrt")
+        if self.writes and not (len(self.precisions) == 1 and self.precisions[0] in ("fp32", "fp16", "bf16")):
+            raise ValueError(f"`engine: {self.engine}` needs `precisions` with one of fp32, fp16 and bf16")
         if not self.gpu and (self.compute_capability or self.memory_mb or gpu_engine):
             raise ValueError("compute_capability, memory_mb and other engines are for `accelerator: nvidia`")
         self._possible_on_gpus()

@@ -29,20 +29,24 @@ class _Run:
 
 @dataclass(kw_only=True)
 class New:
-    """What a step added to a request: tokens, and why the request ended (`stop`, `length`, `memory`), if it did."""
+    """What a step added to a request: tokens, and why it ended (`stop`, `length`) or `failed`, if it did."""
 
     ids: list[int] = field(default_factory=list)
     ended: str = ""
+    failed: str = ""
 
 
 class Generator:
     """The model in a folder, and the requests under way; for one thread."""
 
     def __init__(
-        self, folder: Path, settings: Mapping[str, Any], *, sequences: int, tokens: int, threads: int = 1,
-        precision: str = "f32",
-    ) -> None:  # fmt: skip
-        """`settings` are those of `generation.json`. The cache has room for `sequences` of as many `tokens` each."""
+        self, folder: Path, settings: Mapping[str, Any], *, sequences: int, tokens: int, options: Mapping[str, str]
+    ) -> None:
+        """`settings` are those of `generation.json`. The cache has room for `sequences` of as many `tokens` each.
+
+        Of `options`, `intra_op_threads` is how many threads compute, and `precision_hint` what in.
+        """
+        precision = options.get("precision_hint", "f32")
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_batched_tokens = max(_STEP_TOKENS, sequences)
         scheduler.max_num_seqs = sequences
@@ -54,7 +58,8 @@ class Generator:
             str(folder), scheduler, "CPU",
             {
                 "INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision,
-                "INFERENCE_NUM_THREADS": threads, "ENABLE_CPU_PINNING": False,
+                "INFERENCE_NUM_THREADS": int(options.get("intra_op_threads", "1")),
+                "ENABLE_CPU_PINNING": False,
             },
         )  # fmt: skip
 
@@ -85,9 +90,9 @@ class Generator:
         self._pipeline.step()
         news = {number: self._read(run) for number, run in self._runs.items()}
         for number, new in news.items():
-            if new.ended:
+            if new.ended or new.failed:
                 del self._runs[number]
-        return {number: new for number, new in news.items() if new.ids or new.ended}
+        return {number: new for number, new in news.items() if new.ids or new.ended or new.failed}
 
     def drop(self, number: int) -> None:
         """Gives up a request; the next step frees what it used."""
@@ -103,7 +108,7 @@ class Generator:
         run.left -= len(new.ids)
         run.last = new.ids[-1] if new.ids else run.last
         if status == openvino_genai.GenerationStatus.IGNORED:
-            new.ended = "memory"
+            new.failed = "its memory for keys and values is used up"
         elif status != openvino_genai.GenerationStatus.RUNNING:
             new.ended = "stop" if run.left > 0 or run.last in self._settings["stop_ids"] else "length"
         return new

@@ -102,7 +102,9 @@ def _generator(folder: Path, front: GenerationFront, asks: Sequence[Ask], thread
 
     longest = max(len(ask.ids) + ask.max_tokens for ask in asks)
     try:
-        return Generator(folder, front.settings, sequences=len(asks), tokens=longest, threads=threads)
+        return Generator(
+            folder, front.settings, sequences=len(asks), tokens=longest, options={"intra_op_threads": str(threads)}
+        )
     except RuntimeError as error:
         raise ExportFailed(
             f"OpenVINO GenAI does not load the converted model: {' '.join(str(error).split())[:400]}",
@@ -116,7 +118,7 @@ def _run(generator: Any, asks: Sequence[Ask]) -> list[tuple[list[int], str]]:
     answers: dict[int, tuple[list[int], str]] = {number: ([], "") for number in numbers}
     while generator.busy:
         for number, new in generator.step().items():
-            answers[number] = (answers[number][0] + new.ids, new.ended)
+            answers[number] = (answers[number][0] + new.ids, new.ended or new.failed)
     return [answers[number] for number in numbers]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
-from shiplift.runtime.records.precision import Engine, Precision
+from shiplift.runtime.records.precision import TEXT_ENGINES, Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.serving import Generation, Metrics, SequenceBatching, Serving
@@ -25,6 +25,7 @@ _US_PER_S = 1_000_000
 _MS_PER_S = 1000
 TENSORRT_CACHE = "/var/cache/shiplift/tensorrt"
 _MODES: dict[Precision, str] = {"fp32": "FP32", "fp16": "FP16", "bf16": "FP32", "int8": "INT8", "fp8": "FP32"}
+_DTYPES: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _HINTS: dict[Precision, str] = {"bf16": "bf16", "fp16": "f16"}
 OPENVINO_CACHE = "/tmp/openvino"  # noqa: S108 - the bundled server's own: it ends with it
 _THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
@@ -103,7 +104,7 @@ def in_python(model: ModelDescription, server: ServerKind) -> bool:
     """Whether a server runs the model in its Python backend, so that the package needs a `model.py`."""
     tensors = (*model.signature.inputs, *model.signature.outputs)
     special = model.serving.sequence_batching is not None or any(spec.datatype == "BYTES" for spec in tensors)
-    return model.engine == "python" or (server == "bundled" and special)
+    return model.engine == "python" or model.signature.streamed or (server == "bundled" and special)
 
 
 def render(config: pb.ModelConfig) -> str:
@@ -208,8 +209,7 @@ def _instances(config: pb.ModelConfig, model: ModelDescription, server: ServerKi
     least = least_instances(model.serving, server)
     if model.config.instances < least:
         raise ValueError(f"{model.name} has {model.config.instances} instance, its queue policy needs {least}")
-    kind = pb.ModelInstanceGroup.KIND_GPU if model.gpu else pb.ModelInstanceGroup.KIND_CPU
-    tuned = config.instance_group.add(count=model.config.instances, kind=kind, gpus=model.gpus)
+    tuned = config.instance_group.add(count=model.config.instances, kind=_kind(model), gpus=_gpus(model))
     for fixed in model.instance_groups:
         kind = pb.ModelInstanceGroup.KIND_CPU if fixed.kind == "cpu" else pb.ModelInstanceGroup.KIND_GPU
         config.instance_group.add(count=fixed.count, kind=kind, gpus=fixed.gpus)
@@ -221,6 +221,17 @@ def _instances(config: pb.ModelConfig, model: ModelDescription, server: ServerKi
                 group.rate_limiter.resources.add(name=name, count=count)
     if host:
         tuned.host_policy = host_policy_name(model.serving)
+
+
+def _kind(model: ModelDescription) -> Any:
+    """Who chooses the GPUs: Triton for each instance, or an engine that may spread the model over several."""
+    if model.engine in TEXT_ENGINES:
+        return pb.ModelInstanceGroup.KIND_MODEL
+    return pb.ModelInstanceGroup.KIND_GPU if model.gpu else pb.ModelInstanceGroup.KIND_CPU
+
+
+def _gpus(model: ModelDescription) -> tuple[int, ...]:
+    return () if model.engine in TEXT_ENGINES else model.gpus
 
 
 def least_instances(serving: Serving, server: ServerKind) -> int:
@@ -400,6 +411,7 @@ def _backend(config: pb.ModelConfig, model: ModelDescription, server: ServerKind
         _python_backend(config, model)
     if server == "bundled":
         _pinning(config, model.serving)
+    if server == "bundled" or in_python(model, server):
         config.parameters["request_timeout_ms"].string_value = str(round(model.serving.request_timeout_s * _MS_PER_S))
 
 
@@ -433,6 +445,9 @@ def _openvino(config: pb.ModelConfig, model: ModelDescription, server: ServerKin
 def _python_backend(config: pb.ModelConfig, model: ModelDescription) -> None:
     """The parameters that our model.py reads; with a precision hint it computes on OpenVINO."""
     serving = model.serving
+    if model.engine in TEXT_ENGINES:
+        config.parameters["dtype"].string_value = _DTYPES[model.precision]
+        config.parameters["gpus"].string_value = str(max(len(model.gpus), 1))
     if model.engine == "openvino":
         config.parameters["precision_hint"].string_value = _HINTS.get(model.precision, "f32")
     config.parameters["FORCE_CPU_ONLY_INPUT_TENSORS"].string_value = "yes"

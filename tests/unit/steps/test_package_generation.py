@@ -93,7 +93,7 @@ def test_a_model_with_a_chat_template_brings_what_renders_conversations(bench: W
 def test_a_library_that_is_missing_is_named_with_its_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generation_backend, "find_spec", lambda name: None)
     with pytest.raises(MissingTool) as error:
-        generation_backend.write_generation_backend(tmp_path / "backend", tmp_path)
+        generation_backend.write_generation_backend(tmp_path / "backend", tmp_path, "openvino")
     assert "shiplift[generation]" in error.value.do
     assert not (tmp_path / "backend").exists()
 

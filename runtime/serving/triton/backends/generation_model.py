@@ -1,4 +1,4 @@
-"""Generates text inside Triton's Python backend, in pieces: all requests share one pipeline of OpenVINO GenAI.
+"""Generates text inside Triton's Python backend, in pieces: all requests share one engine, such as OpenVINO GenAI.
 
 It is copied into packages as `model.py`, next to `front.py`, `engine.py` and the libraries that they use. Triton hands
 over a request and gets it back at once; a thread continues all of them together, a token each per step. A request that
@@ -97,11 +97,7 @@ class TritonPythonModel:
     def _generator(self):
         front = self.front
         longest = min(front.settings["context"], front.max_prompt_tokens + front.max_tokens)
-        return Generator(
-            self.folder, front.settings, sequences=self.sequences, tokens=longest,
-            threads=int(self.values.get("intra_op_threads", "1")),
-            precision=self.values.get("precision_hint", "f32"),
-        )  # fmt: skip
+        return Generator(self.folder, front.settings, sequences=self.sequences, tokens=longest, options=self.values)
 
     def _warm_up(self):
         self.generator.add(self.front.read({"prompt": " a", "max_tokens": min(2, self.front.max_tokens)}))
@@ -152,9 +148,9 @@ class TritonPythonModel:
                 self._tell(number, self.running[number], new)
 
     def _tell(self, number, answer, new):
-        if new.ended == "memory":
+        if new.failed:
             del self.running[number]
-            _fail(answer.sender, f"{_FAILED}: its memory for keys and values is used up")
+            _fail(answer.sender, f"{_FAILED}: {new.failed}")
             return
         answer.tokens += len(new.ids)
         text, ended = answer.pieces.add(new.ids), new.ended

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as pb
 
-from shiplift.runtime.model.generation.signature import SIGNATURE
+from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, SIGNATURE
 from shiplift.runtime.records.serving import Padding, ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.config import (
@@ -85,6 +85,17 @@ def test_a_model_that_generates_text_is_configured_as_promised(golden: Golden) -
     golden("generation.bundled.config.pbtxt", text)
     assert parse(text).model_transaction_policy.decoupled
     assert retuned(text, config(1, threads=2)) == text
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
+def test_a_model_that_generates_text_on_gpus_is_configured_as_promised(engine: Any, golden: Golden) -> None:
+    model = description(
+        name="writer", engine=engine, precision="bf16", signature=CHAT_SIGNATURE, config=config(1), warmups=(),
+        gpu=True, gpus=(0, 1), serving=Serving(generation=Generation(), request_timeout_s=120),
+    )  # fmt: skip
+    text = render(model_config(model, "nvidia"))
+    golden(f"generation.{engine}.config.pbtxt", text)
+    assert retuned(text, config(1)) == text
 
 
 @pytest.mark.parametrize("server", SERVERS)
