@@ -21,7 +21,7 @@ from shiplift.runtime.base.files import read_regular
 from shiplift.runtime.model import graph_contract
 from shiplift.runtime.model.python.requirements import check_python, read_requirements
 from shiplift.runtime.model.tensors import Arrays, as_input, datatype, fits, numpy_type
-from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of
+from shiplift.runtime.model.text.tasks import GENERATION, TEXT_FLAVORS, task_of, texts_of, wraps_openai
 from shiplift.runtime.records.model import FALL_BACK, PIPELINE, PYTHON, Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 
@@ -41,6 +41,12 @@ _COLUMN_TYPES = {
 _ADVICE = (
     "Log it with `mlflow.{flavor}.log_model(model, name=..., signature=infer_signature(x, y), input_example=x)` "
     "and register that."
+)
+
+
+_OPENAI = (
+    "The model was logged in the terms of OpenAI's API. Triton answers it as it does every text generator, and "
+    "`shiplift openai` in those terms. Its example was not asked."
 )
 
 
@@ -124,6 +130,9 @@ def _of_text(meta: dict[str, Any], flavor: Flavor) -> LoggedModel:
     """The texts that the task names, or one, whatever the signature calls it; the outputs depend on the task alone."""
     with _readable("the MLmodel file can't be read", "Log the model again."):
         task = task_of(meta, flavor)
+        if task == GENERATION and wraps_openai(meta, flavor):
+            prompt = Signature(inputs=(TensorSpec(name="prompt", datatype="BYTES", shape=(-1, 1)),), outputs=())
+            return LoggedModel(flavor=flavor, signature=prompt, example=None, generates=True, notes=(_OPENAI,))
         inputs, _ = _specs((meta.get("signature") or {}).get("inputs"), "input")
     names = texts_of(task) or tuple(spec.name for spec in inputs[:1]) or ("input",)
     if len(inputs) > len(names) or any(spec.datatype != "BYTES" for spec in inputs):
@@ -234,7 +243,7 @@ def _example(
     """The saved input example, by input name; None: there is none."""
     info = meta.get("saved_input_example_info") or {}
     file = folder / str(info.get("artifact_path", ""))
-    if not info:
+    if not info or (logged.generates and wraps_openai(meta, logged.flavor)):
         return None
     if not file.is_file() or file.parent != folder:
         raise NotAdmitted("the version has no input example where its MLmodel file says", do=advice)

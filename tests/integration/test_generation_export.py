@@ -9,13 +9,23 @@ import pytest
 
 pytest.importorskip("openvino_genai", reason="the `generation` extra is not installed")
 
-from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.admission.examples import missing_example
+from shiplift.runtime.base.errors import ExportFailed, NotAdmitted
+from shiplift.runtime.composition.incumbents import Members
+from shiplift.runtime.model.contracts import LoggedModel, read_model
 from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, ROOM, SIGNATURE
 from shiplift.runtime.model.tensors import dump_npz, load_npz
-from shiplift.runtime.records.model import Contract, Exported, ModelVersion
+from shiplift.runtime.records.model import Contract, Datasets, Exported, ModelVersion
+from shiplift.runtime.records.serving import Champion
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.spec.document import parse
+from shiplift.runtime.spec.measurement import ScoreTarget
 from shiplift.runtime.spec.model import Conversion
+from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.export import export
+from shiplift.steps.package import package
+from shiplift.steps.quantize import quantize
 from tests.generating import CHAT_TEMPLATE, PROMPTS, llama_tokenizer, pipeline
 from tests.unit.examples import signature, site
 
@@ -96,3 +106,61 @@ def continued(model: Any, prompt: str, tokens: int) -> str:
 def test_a_prompt_that_the_model_cannot_take_is_no_example(tmp_path: Path) -> None:
     with pytest.raises(ExportFailed, match=r"the input example can't be asked: the prompt has .* tokens, the limit is"):
         exported(tmp_path, pipeline(), ["a " * 2000])
+
+
+@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
+def test_a_package_for_a_gpu_has_the_logged_weights_and_the_same_front(tmp_path: Path, engine: Any) -> None:
+    result, spec = exported(tmp_path, pipeline(template=CHAT_TEMPLATE), PROMPTS), parse("")
+    here, store = site(tmp_path), ArtifactStore(site(tmp_path).artifacts_uri)
+    gpu = Target(
+        name="h100", accelerator="nvidia", compute_capability="9.0", server="nvidia", engine=engine, gpus=(0, 1),
+        precisions=("bf16",), image="example/tritonserver:25.10",
+    )  # fmt: skip
+    files = store.put_tree(tmp_path / "model")
+    version = ModelVersion(name="writer", version=1, digest="d", flavor="transformers", files=files)
+    offered = quantize(here, gpu, result, Datasets(), spec.data, spec.quantization)
+    made = package(
+        here, gpu, version, result, offered, Datasets(), spec.quality, spec.data, spec.search, spec.serving,
+        spec.quantization, Champion(), Members(), ScoreTarget(),
+    )  # fmt: skip
+    (built,) = made.packages
+    assert (built.engine, built.precision, built.nodes.gpus) == (engine, "bf16", 2)
+    tree = store.fetch(built.repository, tmp_path / "package")
+    folder = tree / "writer" / "1"
+    logged = tmp_path / "model" / "model"
+    for name in ("model.safetensors", "config.json"):
+        assert (folder / "weights" / name).read_bytes() == (logged / name).read_bytes()
+    library = {"vllm": "from vllm import", "tensorrt-llm": "from tensorrt_llm import"}[engine]
+    assert library in (folder / "engine.py").read_text()
+    assert {"model.py", "front.py", "tokenizer.json", "generation.json", "chat.json", "python_host", "tokenizers"} <= {
+        path.name for path in folder.iterdir()
+    }
+    assert not list(folder.rglob("*openvino*"))
+    assert not list(folder.rglob("*.py[co]"))
+    golden = load_npz(tree / GOLDEN)
+    assert golden["input/prompt"].shape[0] == golden["output/text"].shape[0] > 1
+    assert 'value { string_value: "bfloat16" }' in " ".join((tree / "writer" / "config.pbtxt").read_text().split())
+
+
+def saved(folder: Path, **options: Any) -> LoggedModel:
+    import mlflow
+
+    path = folder / "saved"
+    mlflow.transformers.save_model(pipeline(template=CHAT_TEMPLATE), str(path), pip_requirements=[], **options)
+    return read_model(path)
+
+
+def test_what_was_logged_in_openai_s_terms_is_read_as_a_text_generator(tmp_path: Path) -> None:
+    asked = {"messages": [{"role": "user", "content": "ships carry"}]}
+    logged = saved(tmp_path, task="llm/v1/chat", input_example=asked)
+    assert (logged.generates, logged.example) == (True, None)
+    assert [(spec.name, spec.datatype) for spec in logged.signature.inputs] == [("prompt", "BYTES")]
+    example, note = missing_example(tmp_path / "saved", logged)
+    assert example["prompt"].shape[1] == 1
+    assert "Shiplift's own sentences" in note
+    assert any("`shiplift openai` in those terms" in each for each in logged.notes)
+
+
+def test_a_template_that_mlflow_puts_around_each_prompt_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotAdmitted, match="was logged with a `prompt_template`"):
+        saved(tmp_path, prompt_template="Q: {prompt}")

@@ -57,6 +57,11 @@ def task_of(meta: dict[str, Any], flavor: Flavor) -> str:
         _check_headless(str(logged.get("pipeline_model_type")))
         return "sentence-embedding"
     kind = str(logged.get("instance_type"))
+    if (meta.get("metadata") or {}).get("prompt_template"):
+        raise NotAdmitted(
+            "the model was logged with a `prompt_template`, which MLflow puts around each text; Triton would not",
+            do="Log it without one, and send texts that are whole prompts; or give its tokenizer a chat template.",
+        )
     if kind in _PIPELINES and not logged.get("peft_adaptor") and not _changes(meta, kind):
         task = _PIPELINES[kind]
         return _OF_PAIRS.get(task, task) if _inputs(meta) == set(PAIR) else task
@@ -66,6 +71,11 @@ def task_of(meta: dict[str, Any], flavor: Flavor) -> str:
 def texts_of(task: str) -> tuple[str, ...]:
     """The names of the texts of a sample, in the tokenizer's order; none: it is one text, whatever it is called."""
     return PAIR if task in _OF_PAIRS.values() else ()
+
+
+def wraps_openai(meta: dict[str, Any], flavor: Flavor) -> bool:
+    """Whether a text generator was logged with `task: llm/v1/chat` or such: in MLflow it takes OpenAI's requests."""
+    return str(meta["flavors"][flavor].get("inference_task") or "").startswith("llm/v1/")
 
 
 def _inputs(meta: dict[str, Any]) -> set[str]:
