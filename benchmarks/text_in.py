@@ -1,0 +1,209 @@
+"""`make bench-text`: what it costs a model to take text, against the same model asked with the tokens of that text.
+
+MiniLM-L6 with its real weights is logged with `mlflow.sentence_transformers` and released with `serving: {tensors:
+true}`. Production then serves the texts' model and the graph behind it, in the same engine, precision and
+configuration. Both are asked for the same sentences of 64 tokens, in rounds that alternate them.
+
+    python -m benchmarks.text_in --help
+"""
+
+import argparse
+import json
+import struct
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import until
+from benchmarks.protocols import HOST, request_bytes
+from benchmarks.ratios import Window
+from benchmarks.serving import Effort, machine, measure, tell
+from benchmarks.sides import Side
+from benchmarks.zoo.cases.huggingface import minilm
+from shiplift.pipelines.engines.local import stack
+from shiplift.pipelines.engines.local.releases import Releases
+from shiplift.pipelines.settings import Settings
+from shiplift.runtime.base.names import TENSORS, release_name
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.served import every_served
+
+RESULTS = Path(__file__).parent / "results" / "text_in.json"
+MODEL, TOKENS, GOAL = "minilm", 64, 0.85
+SPEC = """
+data: {metric: cosine}
+serving: {tensors: true}
+slo: {p99_ms: 2000}
+search: {max_batch: [8], instances: [2], queue_delay_us: [0], threads: [1], time_budget_s: 20}
+"""
+
+
+def exactly(words: Any, sentences: list[str], count: int) -> list[str]:
+    """Texts of `TOKENS` tokens, cut out of the sentences."""
+    texts = []
+    for at in range(len(sentences)):
+        joined = " ".join(sentences[at:] + sentences[:at])
+        ids = words(joined, truncation=True, max_length=TOKENS).input_ids
+        text = words.decode(ids, skip_special_tokens=True)
+        if len(words(text).input_ids) == TOKENS:
+            texts.append(text)
+        if len(texts) == count:
+            return texts
+    raise SystemExit(f"only {len(texts)} of {count} texts have {TOKENS} tokens")
+
+
+def english() -> list[str]:
+    """Sentences of Python's own documentation, which every Python brings along."""
+    from pydoc_data.topics import topics
+
+    text = " ".join(" ".join(topic.split()) for topic in topics.values())
+    return [sentence for part in text.split(". ") if 30 < len(sentence := part.strip()) < 300 and sentence.isascii()]
+
+
+# --- the two sides ----------------------------------------------------------------------------------------------------
+
+
+def request(port: int, model: str, inputs: dict[str, tuple[str, Any, bytes]], output: str) -> bytes:
+    """A request in KServe v2 with binary tensors: inputs by name, as datatype, shape and bytes; for one output."""
+    head = json.dumps({
+        "inputs": [
+            {"name": name, "datatype": datatype, "shape": list(shape), "parameters": {"binary_data_size": len(body)}}
+            for name, (datatype, shape, body) in inputs.items()
+        ],
+        "outputs": [{"name": output, "parameters": {"binary_data": True}}],
+    }).encode()  # fmt: skip
+    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
+    bodies = b"".join(body for *_, body in inputs.values())
+    return request_bytes(port, f"/v2/models/{model}/infer", headers, head + bodies)
+
+
+def sides(running: stack.Stack, words: Any, texts: list[str]) -> list[Side]:
+    """Production's model of texts, and the graph behind it."""
+    with TritonClient(f"{HOST}:{running.grpc_port}") as client:
+        signatures = {name: client.signature(name) for name in (MODEL, MODEL + TENSORS)}
+    port, process = running.http_port, running.processes["triton"]
+    asked: dict[str, list[bytes]] = {}
+    for name, signature in signatures.items():
+        output = signature.outputs[0].name
+        for text in texts:
+            if name == MODEL:
+                body = text.encode()
+                inputs = {signature.inputs[0].name: ("BYTES", (1, 1), struct.pack("<I", len(body)) + body)}
+            else:
+                made = words(text)
+                inputs = {
+                    spec.name: (spec.datatype, (1, TOKENS), np.array(made[spec.name], np.int64).tobytes())
+                    for spec in signature.inputs
+                }
+            asked.setdefault(name, []).append(request(port, name, inputs, output))
+    return [
+        Side(name=name, port=port, process=process, requests=tuple(requests), check={}, difference=0, settings={})
+        for name, requests in asked.items()
+    ]
+
+
+def released(home: Path, running: stack.Stack, model: Any, texts: list[str]) -> dict[str, Any]:
+    """Logs and registers the model, with its own embeddings as labels, and waits for its release.
+
+    Returns what was promoted.
+    """
+    import mlflow
+
+    mlflow.set_tracking_uri(running.registry_uri)
+    validation = home / "validation.npz"
+    np.savez(validation, input=np.array(texts), label=model.encode(texts))
+    with mlflow.start_run():
+        mlflow.log_text(SPEC, "shiplift/shiplift.yaml")
+        mlflow.log_artifact(str(validation), "shiplift")
+        info = mlflow.sentence_transformers.log_model(
+            model, name="model", input_example=texts[:8], registered_model_name=MODEL, pip_requirements=[]
+        )
+    releases, name = Releases(home), release_name(MODEL, int(info.registered_model_version), "")
+    report = until(lambda: releases.result(name), "the release", seconds=600)
+    if report.exit_code:
+        raise SystemExit(f"the release failed: {report.reason}")
+    package = next(each.package for each in every_served(home) if each.package.model == MODEL)
+    config = package.config.model_dump(mode="json")
+    return {"seconds": round(report.since_request_seconds, 1), "promoted": package.described, "config": config}
+
+
+def run(effort: Effort, clients: int) -> dict[str, Any]:
+    """Releases the model, and measures both sides in turn."""
+    sentences = english()
+    with tempfile.TemporaryDirectory(prefix="shiplift-text-") as folder:
+        home = Path(folder) / "home"
+        running = stack.up(Settings(home=home, free_ports=True))
+        try:
+            model = minilm(Path(folder))
+            texts = exactly(model.tokenizer, sentences, 64)
+            told = released(home, running, model, texts)
+            running = stack.require(home)
+            compared = sides(running, model.tokenizer, texts)
+            time.sleep(1)  # what the release left to do
+            windows = [
+                measure(side, [], clients, round_, effort, Path(folder))
+                for round_ in range(effort.rounds)
+                for side in compared[:: -1 if round_ % 2 else 1]
+            ]
+        finally:
+            stack.down(home)
+    return {"release": told, **compared_by(windows)}
+
+
+def compared_by(windows: list[Window]) -> dict[str, Any]:
+    """Medians and extremes of both sides, and of the ratio of throughputs, round by round."""
+    by = {(window.side, window.round): window for window in windows}
+    ratios = [
+        by[MODEL, at].throughput_per_s / window.throughput_per_s
+        for (name, at), window in by.items() if name != MODEL
+    ]  # fmt: skip
+    share = median(ratios)
+    return {
+        "sides": {
+            name: {
+                key: spread([getattr(window, key) for window in windows if window.side == name])
+                for key in ("throughput_per_s", "p50_ms", "p99_ms", "server_cpu_ms")
+            } for name in (MODEL, MODEL + TENSORS)
+        },
+        "share_of_the_model_s_throughput": spread(ratios),
+        "goal": {"at_least": GOAL, "met": share >= GOAL},
+        "errors": sum(window.errors for window in windows),
+    }  # fmt: skip
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    """A median with the extremes."""
+    return {"median": round(median(values), 3), "low": round(min(values), 3), "high": round(max(values), 3)}
+
+
+def main() -> None:
+    """Measures, writes the JSON, and prints the medians."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two rounds of short windows")
+    parser.add_argument("--clients", type=int, default=16, help="requests at once (16)")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
+    parser.add_argument("--json", action="store_true", help="also print it")
+    arguments = parser.parse_args()
+    effort = Effort(rounds=2, warm_s=0.5, window_s=1.5) if arguments.quick else Effort(rounds=7, warm_s=1, window_s=4)
+    measured = run(effort, arguments.clients)
+    results = {"machine": machine(), "clients": arguments.clients, "tokens": TOKENS, **measured}
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments.out.write_text(json.dumps(results, indent=1) + "\n")
+    for name, side in measured["sides"].items():
+        tell(f"{name:<18} {side['throughput_per_s']['median']:>7.1f}/s  p99 {side['p99_ms']['median']:.1f} ms  "
+             f"{side['server_cpu_ms']['median']:.2f} CPU ms an answer")  # fmt: skip
+    share = measured["share_of_the_model_s_throughput"]
+    met = "met" if measured["goal"]["met"] else "missed"
+    tell(f"text in: {share['median']:.2f} of the tensors' throughput ({share['low']:.2f} to {share['high']:.2f}); "
+         f"goal {GOAL}: {met}")  # fmt: skip
+    if arguments.json:
+        print(json.dumps(results))
+    if measured["errors"]:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
