@@ -6,7 +6,7 @@
 MLflow's own basic authentication checks who asks; this writes the accounts where it looks, through MLflow's own store,
 so that no password is sent or shown. Parts get theirs from Secrets: after a change of a Secret, a restart of MLflow's
 pod is all it takes. Every account may read. The releases' may change every model and run, and a person's what that
-person registered or logged.
+person registered or logged; so may that of git pushes, which registers services.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from typing import Any
 from shiplift.runtime.base.errors import ShipliftError, UsageError
 from shiplift.runtime.store.registry.client import prepare_environment
 
-ADMIN, RELEASE, READER = "shiplift-admin", "shiplift-release", "shiplift-reader"
+ADMIN, RELEASE, READER, PUSH = "shiplift-admin", "shiplift-release", "shiplift-reader", "shiplift-push"
 USERNAME, PASSWORD = "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 _WORKSPACE = "default"  # of a server without workspaces
 # What a release writes to: tags and aliases of any version, and records in the run of whoever logged it. An alias can
@@ -46,7 +46,7 @@ def add(name: str) -> str:
     Raises:
         UsageError: the account belongs to one of Shiplift's parts.
     """
-    if name in (ADMIN, RELEASE, READER):
+    if name in (ADMIN, RELEASE, READER, PUSH):
         raise UsageError(f"{name!r} is an account of Shiplift's own", do="Choose another name.")
     password = secrets.token_urlsafe(18)
     _set(_store(), name, password, admin=False)

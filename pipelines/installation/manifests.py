@@ -43,7 +43,8 @@ PARTS = (
 INSTALLED, INSTALLATION = f"{LABEL}installed", f"{LABEL}installation"
 _WEBHOOK_SECRET, _MLFLOW_SECRET = "shiplift-webhooks", "shiplift-mlflow"
 _ACCOUNTS = {
-    layout.REGISTRY_ADMIN: accounts.ADMIN, layout.REGISTRY_RELEASE: accounts.RELEASE, REGISTRY_READER: accounts.READER
+    layout.REGISTRY_ADMIN: accounts.ADMIN, layout.REGISTRY_RELEASE: accounts.RELEASE, REGISTRY_READER: accounts.READER,
+    layout.REGISTRY_PUSH: accounts.PUSH,
 }  # fmt: skip
 
 
@@ -156,6 +157,7 @@ def _context(values: Values) -> dict[str, object]:
         "allowed_hosts": list(_hosts(values)),
         "outside": sorted(_outside(values)),
         "git_ports": sorted(_git_ports(values)),
+        "index_ports": sorted(_index_ports(values)),
         "checksum": _checksum(settings),
         "site_checksum": _checksum(site),
         "operator_port": OPERATOR_PORT,
@@ -218,6 +220,14 @@ def _git_ports(values: Values) -> set[int]:
     """The ports of the repositories' hosts."""
     urls = [urlsplit(repository.url) for repository in values.repositories]
     return {port for url in urls for port in ((url.port,) if url.port else _GIT_PORTS.get(url.scheme, ()))}
+
+
+def _index_ports(values: Values) -> set[int]:
+    """The port of the index that Python models get their packages from, if the site takes such models."""
+    index = urlsplit(values.policy.package_index)
+    if not index.hostname or "sandbox" not in values.policy.python:
+        return set()
+    return {index.port or (80 if index.scheme == "http" else 443)}
 
 
 def labelled(body: Object) -> Object:

@@ -460,6 +460,7 @@ class Values(Record):
             monitoring_labels=self.monitoring.labels,
             activator=ActivatorRef(hold_s=self.activator.hold_s) if self.activator else None,
             sharing=self.serving.sharing,
+            allow_without=tuple(name for name in self.sandbox.allow_without if name != "namespaces"),
         )
         return Site(
             home=HOME,

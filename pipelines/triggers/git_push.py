@@ -1,10 +1,11 @@
-"""Releases what a push to a repository of release specs changed, in a pod of `git-push`.
+"""Releases what a push to a repository of release specs and services changed, in a pod of `git-push`.
 
     python -m shiplift.pipelines.triggers.git_push
 
 Each `releases/*.yaml` that the push added or changed releases the newest version of the model it names, with that spec
 and the commit as lineage. A spec that a later commit changed again is left to that commit's own run, so a push that
-arrives late or twice never restores an old spec. One bad file does not keep the others from being released.
+arrives late or twice never restores an old spec. Each state of a folder `services/NAME` is registered once, as it is at
+the tip (`services.py`). One bad file does not keep the others from being released.
 """
 
 import argparse
@@ -14,12 +15,13 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
+from shiplift.pipelines.triggers.services import MAX_FILE_BYTES, Registered, register_services
 from shiplift.pipelines.triggers.settings import Repository, TriggerSettings, load
 from shiplift.runtime.base.errors import NotFound, ShipliftError, SpecInvalid, Temporary, UsageError
 from shiplift.runtime.base.git import Commits, Entry
@@ -113,7 +115,7 @@ def read_spec(commits: Commits, entry: Entry) -> Spec:
 def release(
     specs: Iterator[Spec | ShipliftError], commit: str, newest: Newest, accept: Accept, log: LogEvent
 ) -> ShipliftError | None:
-    """Accepts a release for each spec; returns all errors as one, which is `Temporary` if one of them is."""
+    """Accepts a release for each spec; returns all errors as one (`_as_one`)."""
     errors: list[ShipliftError] = []
     paths: dict[str, str] = {}
     for spec in specs:
@@ -131,6 +133,11 @@ def release(
         else:
             event = "release started" if accepted.created else "already there"
             log(event, file=spec.path, model=spec.model, version=request.version, release=accepted.name)
+    return _as_one(errors)
+
+
+def _as_one(errors: Sequence[ShipliftError]) -> ShipliftError | None:
+    """All errors as one, which is `Temporary` if one of them is."""
     if len(errors) < 2:
         return errors[0] if errors else None
     error_class = next((type(error) for error in errors if isinstance(error, Temporary)), type(errors[0]))
@@ -152,19 +159,32 @@ def run(
     """Releases what one push changed.
 
     Raises:
-        SpecInvalid: a spec is wrong; the others were released.
+        SpecInvalid, NotAdmitted: a spec or a service is wrong; the others were released.
         NotFound: the commit, or the model of a spec, does not exist; the others were released.
         Temporary: the repository, the registry or the cluster does not respond; running it again is harmless.
     """
     registry = RestRegistry(settings.registry_uri)
     with tempfile.TemporaryDirectory(prefix="shiplift-git-") as folder:
-        commits = Commits(Path(folder), repository.origin(settings.git_timeout_s), largest_bytes=MAX_SPEC_BYTES)
+        commits = Commits(Path(folder), repository.origin(settings.git_timeout_s), largest_bytes=MAX_FILE_BYTES)
         entries = changed_specs(commits, repository.branch, before, after, log)
         if not entries:
             log("no release spec changed", before=before, after=after)
         error = release(specs_of(commits, entries), after, lambda model: registry.newest_of(model).version, accept, log)
-    if error:
+        services = _registered(commits, commits.fetch_branch(repository.branch), registry, log)
+    if error := _as_one([*([error] if error else []), *services.errors.values()]):
         raise error
+
+
+def _registered(commits: Commits, tip: str, registry: RestRegistry, log: LogEvent) -> Registered:
+    def register(name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> int:
+        return registry.register(name, files, tags).version
+
+    services = register_services(commits, tip, registry.newest_of, register)
+    for name, version in services.versions.items():
+        log("service registered", model=name, version=version, commit=tip)
+    for name, error in services.errors.items():
+        log("service not registered", model=name, error=error.title, what=error.what, do=error.do)
+    return services
 
 
 def _log(event: str, **fields: object) -> None:

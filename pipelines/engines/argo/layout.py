@@ -13,6 +13,7 @@ GIT_COMMITS = "shiplift-git-commits"  # the last handled commit of each reposito
 STEP, RELEASER, EXECUTOR, RECEIVER = "shiplift-step", "shiplift-release", "shiplift-executor", "shiplift-receiver"
 # The Secrets with the registry's accounts, as MLflow's variables; see `pipelines.installation.accounts`.
 REGISTRY_ADMIN, REGISTRY_RELEASE = "shiplift-registry-admin", "shiplift-registry-release"
+REGISTRY_PUSH = "shiplift-registry-push"  # registers services, and changes nobody else's models
 ARTIFACTS_SECRET = "shiplift-artifacts"  # noqa: S105 - the user's own: credentials of a store or an external registry
 OPERATOR = "shiplift-operator"  # of TritonServices: the account that moves production's traffic
 TUNER = "shiplift-tune"  # a search that measures in a pod of its own

@@ -27,6 +27,7 @@ from shiplift.pipelines.engines.argo.layout import (
     LIMITS,
     OUT,
     RECEIVER,
+    REGISTRY_PUSH,
     REGISTRY_RELEASE,
     RELEASER,
     STEP,
@@ -44,7 +45,7 @@ from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageRuns
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.kubernetes.connection import quantity
-from shiplift.runtime.serving.kubernetes.objects.names import REGISTRY_READER, SANDBOX, STAGES, USER
+from shiplift.runtime.serving.kubernetes.objects.names import SANDBOX, STAGES, USER
 
 _RETRIES = 8
 _KILL_GRACE_S = 30  # from SIGTERM to SIGKILL
@@ -139,14 +140,20 @@ def single(settings: TemplateSettings, stage: Stage, *inputs: str) -> str:
 
 
 def git_push(settings: TemplateSettings) -> str:
-    """The WorkflowTemplate for a push to a repository of specs: reads the changed specs and requests their releases."""
+    """The WorkflowTemplate for a push: requests the releases of changed specs, and registers changed services.
+
+    Pushes to a repository are handled one after another, so that no state of a service is registered twice.
+    """
     arguments = ["--config", f"{CONFIG}/config/config.json"]
     for name in ("repository", "before", "after"):
         arguments += [f"--{name}", f"{{{{workflow.parameters.{name}}}}}"]
     shape = _shape(settings, Size(cpu="100m", memory="512Mi"), deadline_s=1800, account=RECEIVER)
-    mounts = [mount for mount in shape["volume_mounts"] if mount.name != "ledger"]  # it signs nothing, and only reads
-    shape["env_from"] = _secrets(REGISTRY_READER, ARTIFACTS_SECRET)
+    mounts = [mount for mount in shape["volume_mounts"] if mount.name != "ledger"]  # it signs nothing
+    shape["env_from"] = _secrets(REGISTRY_PUSH, ARTIFACTS_SECRET)
     with _template(settings, "git-push", entrypoint="git-push", inputs=("repository", "before", "after")) as template:
+        template.synchronization = m.Synchronization(
+            mutexes=[m.Mutex(name="shiplift-push-{{=sprig.sha256sum(workflow.parameters.repository)}}")]
+        )
         for number, secret in enumerate(settings.git_secrets):
             name = f"git-{number}"
             template.volumes.append(

@@ -218,10 +218,10 @@ def test_an_account_is_a_user_name_and_a_password_of_its_own() -> None:
         if name.startswith("shiplift-registry-")
     }
     assert {account[accounts.USERNAME] for account in made.values()} == {
-        accounts.ADMIN, accounts.RELEASE, accounts.READER
+        accounts.ADMIN, accounts.RELEASE, accounts.READER, accounts.PUSH
     }  # fmt: skip
     passwords = {account[accounts.PASSWORD] for account in made.values()}
-    assert len(passwords) == 3
+    assert len(passwords) == 4
     assert all(len(password) >= 32 for password in passwords)
     assert manifests.copied_secrets(Values()) == ("shiplift-registry-reader",)
 
@@ -264,6 +264,17 @@ def test_the_reconciler_reads_repositories_as_the_pods_of_pushes_do_and_writes_o
     assert _egress_ports(parsed, "reconciler") == _egress_ports(parsed, "steps") == {443, 2222, 9418}
     names = {"resourceNames": ["shiplift-git-commits"], "resources": ["configmaps"], "apiGroups": [""]}
     assert _git_rules(parsed) == [{**names, "verbs": ["get", "patch"]}]
+
+
+def test_pods_that_load_models_reach_the_site_s_index_of_packages_if_there_is_one() -> None:
+    closed = "network: {api_server: [10.0.0.1/32]}\n"
+    outside = _egress_ports(values.parse(closed), "sandbox")
+    for url, port in (("https://index.example/simple", 443), ("http://index.tools:3141/simple", 3141)):
+        parsed = values.parse(f"{closed}policy: {{package_index: '{url}'}}")
+        assert _egress_ports(parsed, "sandbox") == outside | {port}
+        assert port not in _egress_ports(parsed, "models") | _egress_ports(parsed, "benches")
+    refusing = values.parse(f"{closed}policy: {{package_index: 'https://index.example/simple', python: [refuse]}}")
+    assert _egress_ports(refusing, "sandbox") == outside
 
 
 def test_without_repositories_the_reconciler_has_nothing_for_git() -> None:

@@ -2,7 +2,9 @@
 
 import os
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +16,13 @@ from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers import git_push
 from shiplift.pipelines.triggers.git_push import changed_specs, read_spec, release, specs_of
 from shiplift.pipelines.triggers.pushes import NO_COMMIT
-from shiplift.pipelines.triggers.settings import Repository
-from shiplift.runtime.base.errors import NotFound, SpecInvalid, Temporary
+from shiplift.pipelines.triggers.settings import Repository, TriggerSettings
+from shiplift.runtime.base.errors import NotAdmitted, NotFound, RegistryDenied, SpecInvalid, Temporary
 from shiplift.runtime.base.git import Commits, Origin
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES
+from shiplift.runtime.store.registry.terms import VersionInfo
+from tests.unit.runtime.serving.triton.test_service import FOLDER
 
 SPEC = "model: {}\nslo: {{p99_ms: {}}}\n"
 
@@ -303,6 +307,54 @@ def test_any_bytes_are_a_spec_or_refused_as_one(content: bytes) -> None:
     except SpecInvalid as error:
         message = error.what
     assert "releases/a.yaml" in message
+
+
+def test_a_pod_registers_each_state_of_a_service_once_and_says_why_another_was_not(
+    author: Author, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = VersionInfo(name="digits", version=7, source="", run_id="", created_at=0)
+    known: dict[str, list[VersionInfo]] = {"digits": [digits]}
+
+    class Registry:
+        def __init__(self, uri: str) -> None:
+            assert uri == "http://registry"
+
+        def newest_of(self, name: str) -> VersionInfo:
+            if name not in known:
+                raise NotFound("there is none", do="")
+            return known[name][-1]
+
+        def register(self, name: str, files: Mapping[str, bytes], tags: Mapping[str, str]) -> VersionInfo:
+            assert "MLmodel" in files
+            if name == "somebody-s":
+                raise RegistryDenied("the registry refuses the account", do="")
+            versions = known.setdefault(name, [])
+            versions.append(
+                VersionInfo(name=name, version=len(versions) + 1, source="", run_id="", created_at=0, tags=dict(tags))
+            )
+            return versions[-1]
+
+    monkeypatch.setattr(git_push, "RestRegistry", Registry)
+    settings = TriggerSettings(namespace="n", registry_uri="http://registry")
+    repository: Any = SimpleNamespace(branch="main", origin=lambda timeout_s: author.origin)
+
+    def push(before: str, after: str) -> None:
+        git_push.run(repository, settings, before, after, desk.accept, desk.log)
+
+    files = {f"services/adder/{path}": body.decode() for path, body in FOLDER.items()}
+    first = author.commit(**files)
+    push(NO_COMMIT, first)
+    push(NO_COMMIT, first)
+    assert [info.version for info in known["adder"]] == [1]
+    assert [each for each in desk.logged if each["event"] == "service registered"] == [
+        {"event": "service registered", "model": "adder", "version": 1, "commit": first}
+    ]
+    taken = {f"services/somebody-s/{path}": body.decode() for path, body in FOLDER.items()}
+    second = author.commit(**taken, digits=SPEC.format("digits", 5), **{"services/adder/helper.py": "FACTOR = 2.0\n"})
+    with pytest.raises(NotAdmitted, match="no version of somebody-s: somebody else owns the model"):
+        push(first, second)
+    assert desk.models == ["digits"]
+    assert [info.version for info in known["adder"]] == [1, 2]
 
 
 def test_the_command_refuses_what_is_not_listed(

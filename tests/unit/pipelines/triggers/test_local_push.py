@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shiplift.pipelines.engines.answers import Accepted
-from shiplift.pipelines.triggers import local_push
+from shiplift.pipelines.triggers import services
 from shiplift.pipelines.triggers.local_push import Push, Pushed
 from shiplift.runtime.base.errors import NotAdmitted, NotFound, SpecInvalid, Temporary
 from shiplift.runtime.records.request import Request, Trigger
@@ -123,9 +123,9 @@ def test_links_and_folders_beyond_the_limits_are_refused(
     pushed, error = stack.push(author)
     assert isinstance(error, NotAdmitted)
     assert pushed.refused == ("services/adder/secret is a link",)
-    monkeypatch.setattr(local_push, "_MOST_FILES", 3)
+    monkeypatch.setattr(services, "_MOST_FILES", 3)
     assert "beyond the limits of a service" in stack.push(author)[0].refused[0]
-    monkeypatch.setattr(local_push, "_MOST_SERVICES", 0)
+    monkeypatch.setattr(services, "_MOST_SERVICES", 0)
     with pytest.raises(NotAdmitted, match="1 services, the limit is 0"):
         stack.push(author)
     assert stack.files == {}
