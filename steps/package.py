@@ -22,6 +22,7 @@ from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model import golden as golden_requests
 from shiplift.runtime.model.generation.signature import ROOM
+from shiplift.runtime.model.python.layers import name_of
 from shiplift.runtime.model.sequences import hide_states
 from shiplift.runtime.model.tensors import GRAPH, Arrays, batch_of, inputs_in, load_npz, under
 from shiplift.runtime.precision import tensorrt_plans
@@ -289,6 +290,8 @@ class _Builder:
             tree, description, None if python or self.target.writes else model, self.target.server, example=inputs,
             golden=golden | graph, backend=backend,
         )  # fmt: skip
+        if python and python.layer:
+            self.store.fetch(python.layer, tree / name_of(python.environment.digest))
         if self.serving.tensors:
             self._write_graph(tree, description, model, under(GRAPH, graph))
         package = Package(

@@ -16,7 +16,7 @@ from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.generation.targets import check_generating
 from shiplift.runtime.model.python.bundle import write_bundle
-from shiplift.runtime.model.python.environments import ensure, readable
+from shiplift.runtime.model.python.environments import ensure_for, readable
 from shiplift.runtime.model.python.targets import check_target
 from shiplift.runtime.precision import tensorrt_plans
 from shiplift.runtime.precision.limits import limits_of
@@ -134,7 +134,7 @@ def _scored_as_it_is(
 ) -> Candidates:  # fmt: skip
     """A Python model's only candidate: the model as it was logged."""
     store, limits = ArtifactStore(site.artifacts_uri), limits_of(quantization, "scoring the Python model", site.policy)
-    root = ensure(site, python.environment)
+    root = ensure_for(site, python, store)
     with workplace(SCORE, Path(site.home), site.sandbox, read=[root]) as place, measuring():
         code = write_bundle(place.folder / "code")
         model = store.fetch(exported.model, place.folder / "source")

@@ -19,13 +19,13 @@ def check_python(site: Site, spec: ReleaseSpec) -> None:
     """Whether a site and a spec let a Python model be released, before time is spent on it.
 
     Raises:
-        NotAdmitted: the site serves none.
+        NotAdmitted: the site has no index to get packages from.
         SpecInvalid: the spec asks for something that only graphs have.
     """
-    if not site.place.python_models:
+    if site.place.layers and not site.policy.package_index:
         raise NotAdmitted(
-            "Python models are served on one machine, not on a cluster yet",
-            do="Release it with the local engine; or log the model as pt2, skops or ONNX.",
+            "a Python model's packages come from the index that `policy.package_index` names, and it names none",
+            do="Ask whoever runs this site to set it; or log the model as pt2, skops or ONNX.",
         )
     conversion = spec.export
     asked = {

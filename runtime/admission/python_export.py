@@ -11,7 +11,7 @@ from shiplift.runtime.confinement.policy import EVALUATE, PYTHON_HOST, Entry, Li
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.python.bundle import write_bundle
-from shiplift.runtime.model.python.environments import ensure, readable
+from shiplift.runtime.model.python.environments import ensure, packed, readable
 from shiplift.runtime.model.python.resolving import resolve
 from shiplift.runtime.records.model import Contract, Exported, ModelVersion, ParityCase, PythonModel
 from shiplift.runtime.records.site import Site
@@ -32,11 +32,13 @@ def export_python(
         NotAdmitted, PolicyRefused: its requirements can't be installed, or may not.
         ExportFailed: it does not load or answer.
         SandboxLimit: it needs more memory or time than the spec allows.
+        StorageFull: there is no space for its environment.
         Temporary: the package index can't be reached.
     """
     environment = resolve(site, contract.requirements)
     root = ensure(site, environment)
     store, home = ArtifactStore(site.artifacts_uri), Path(site.home)
+    layer = packed(site, environment, store)
     limits = Limits(
         memory_mb=min(conversion.memory_mb, site.policy.memory_mb),
         timeout_s=min(conversion.timeout_s, site.policy.timeout_s), task="asking the Python model", settings="export",
@@ -82,7 +84,7 @@ def export_python(
             signature=Signature.model_validate(told["signature"]),
             opset=0,
             graph=version.digest,
-            python=PythonModel(environment=environment, memory_mb=limits.memory_mb),
+            python=PythonModel(environment=environment, memory_mb=limits.memory_mb, layer=layer),
             parity=tuple(ParityCase.model_validate(case) for case in told["parity"]),
             reference=store.put_file(comparing.sandbox.work / "reference.npz"),
             isolation=isolation,

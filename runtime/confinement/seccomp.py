@@ -37,7 +37,7 @@ def build(policy: Policy, *, own_pids: bool, machine: str = "") -> Filter:
     filt = _Named(_TABLES[machine])
     filt.allow(calls.ALWAYS)
     _processes(filt, policy)
-    _others(filt, own_pids=own_pids)
+    _others(filt, policy, own_pids=own_pids)
     _descriptors(filt, policy)
     _sockets(filt, policy)
     filt.fail(calls.IGNORED, 0)
@@ -88,8 +88,11 @@ def _processes(filt: _Named, policy: Policy) -> None:
         filt.allow_values(("seccomp",), 0, (calls.SECCOMP_SET_FILTER,))
 
 
-def _others(filt: _Named, *, own_pids: bool) -> None:
-    """Calls that name a process: harmless where no other process is visible, else limited to the caller."""
+def _others(filt: _Named, policy: Policy, *, own_pids: bool) -> None:
+    """Calls that name a process: harmless where no other process is visible, else limited to the caller.
+
+    What hosts a process of its own must be able to end it; that process has a filter of its own, which lets it not.
+    """
     if own_pids:
         filt.allow(calls.OTHERS)
         return
@@ -97,6 +100,8 @@ def _others(filt: _Named, *, own_pids: bool) -> None:
 
     filt.allow(("sched_setaffinity",), (0, _EQ, 0))
     filt.allow(("kill", "tgkill"), (0, _EQ, os.getpid()))
+    if policy.confines:
+        filt.allow(("kill",))
 
 
 def _descriptors(filt: _Named, policy: Policy) -> None:

@@ -163,10 +163,14 @@ class PythonEnvironment(Record):
 
 
 class PythonModel(Record):
-    """How a Python model runs: in this environment, in processes that may use `memory_mb` each."""
+    """How a Python model runs: in this environment, in processes that may use `memory_mb` each.
+
+    `layer` is the environment as a file, where it has to travel.
+    """
 
     environment: PythonEnvironment
     memory_mb: int
+    layer: Artifact | None = None
 
 
 class Exported(Record):

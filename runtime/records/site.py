@@ -1,11 +1,14 @@
 """Where a release runs: a machine or a cluster, with the folders and addresses that both need. Never a secret."""
 
+from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.serving import ServerKind
+
+Mechanism = Literal["namespaces", "landlock", "seccomp"]
 
 
 class Machine(Record):
@@ -15,7 +18,7 @@ class Machine(Record):
     """
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled",)
-    python_models: ClassVar[bool] = True
+    layers: ClassVar[bool] = False  # environments of Python models stay on the machine that made them
     one_server: ClassVar[bool] = True
 
     kind: Literal["machine"] = "machine"
@@ -69,11 +72,12 @@ class Cluster(Record):
     `packages_uri` is an artifact store with a copy of what serves, which pods ask first; empty: there is none.
     `prometheus` is the address at which KEDA reaches the Prometheus that scrapes the models; empty: there is none.
     `monitoring_labels` are those by which the Prometheus operator selects monitors and rules. Without an `activator`
-    no service is scaled to zero. `sharing` is about servers with several models.
+    no service is scaled to zero. `sharing` is about servers with several models. `allow_without` are the mechanisms of
+    confinement that a served model's own processes may be without (`SandboxSettings`); they need no namespaces.
     """
 
     servers: ClassVar[tuple[ServerKind, ...]] = ("bundled", "nvidia")
-    python_models: ClassVar[bool] = False
+    layers: ClassVar[bool] = True  # environments of Python models are in their packages
     one_server: ClassVar[bool] = False
     rate_limiter: ClassVar[bool] = True  # each package has its own servers, started with what it needs
 
@@ -92,6 +96,7 @@ class Cluster(Record):
     monitoring_labels: dict[str, str] = Field(default_factory=dict)
     activator: ActivatorRef | None = None
     sharing: Sharing = Sharing()
+    allow_without: tuple[Mechanism, ...] = ()
 
 
 class SandboxSettings(Record):
@@ -101,7 +106,7 @@ class SandboxSettings(Record):
     system calls are made.
     """
 
-    allow_without: tuple[Literal["namespaces", "landlock", "seccomp"], ...] = ()
+    allow_without: tuple[Mechanism, ...] = ()
 
 
 class SitePolicy(Record):
@@ -145,6 +150,15 @@ class Site(Record):
     holder: str = volatile("")
     policy: SitePolicy = SitePolicy()
     place: Annotated[Machine | Cluster, Field(discriminator="kind")] = volatile()
+
+    @property
+    def environments(self) -> Path:
+        """The folder of the environments of Python models.
+
+        On one machine it is next to the server's, so that every stack of an installation shares them.
+        """
+        beside = Path(self.home) if self.place.layers else Path(self.server_environment).parent
+        return beside / "environments"
 
     @property
     def artifacts_for_pods(self) -> str:

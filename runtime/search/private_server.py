@@ -75,8 +75,8 @@ def private_bench(site: Site, packages: tuple[Package, ...], serving: Serving, f
     store = ArtifactStore(site.artifacts_uri)
     trees = {package.variant: store.fetch(package.repository, folder / package.variant) for package in packages}
     for package in packages:
-        prepare(site, package)
-    environment = ServerEnvironment(Path(site.server_environment))
+        prepare(site, package, trees[package.variant])
+    environment = ServerEnvironment(Path(site.server_environment), site.environments)
     features = Features(rate_limiter=serving.rate_limiter is not None, allow_without=site.sandbox.allow_without)
     with (
         private_server(environment, folder / "models", features, log=folder / "triton.log") as server,

@@ -1,15 +1,21 @@
 """The environments of Python models where they are served: made again on a machine that lacks one."""
 
+from pathlib import Path
+
 from shiplift.runtime.model.python.environments import ensure
+from shiplift.runtime.model.python.layers import name_of
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 
 
-def prepare(site: Site, package: Package) -> None:
+def prepare(site: Site, package: Package, tree: Path | None = None) -> None:
     """Makes the environment of a package's Python model, if it has one and this machine does not have it yet.
 
+    `tree` is the package, fetched; a package that was made on a cluster has the environment in it.
+
     Raises:
-        NotAdmitted, Temporary, NotConfined: it can't be made (`environments.ensure`).
+        NotAdmitted, Temporary, NotConfined, ArtifactCorrupt, StorageFull: it can't be made (`environments.ensure`).
     """
     if package.environment:
-        ensure(site, package.environment)
+        layer = tree / name_of(package.environment.digest) if tree else None
+        ensure(site, package.environment, layer if layer and layer.is_file() else None)

@@ -1,7 +1,8 @@
 """A Python model's environment: its packages, installed once per set of packages.
 
 Only wheels are installed, so no code of theirs runs before the sandbox does. The record of an environment has their
-hashes, so that a machine which has it not yet installs the very same.
+hashes, so that a machine which has it not yet installs the very same. On a cluster it is installed once for a release,
+and its other pods get it as a layer (`layers.py`).
 """
 
 import fcntl
@@ -11,33 +12,62 @@ import sys
 from pathlib import Path
 
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.host.folders import scratch_folder
+from shiplift.runtime.model.python import layers
 from shiplift.runtime.model.python.pip import run_pip
-from shiplift.runtime.records.model import PythonEnvironment
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.model import PythonEnvironment, PythonModel
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.store.artifacts import ArtifactStore
 
 _STAMP = "stamp"  # written last
 
 
-def beside(server_environment: Path) -> Path:
-    """The folder of all environments: next to the server's, so that every stack of an installation shares them."""
-    return server_environment.with_name("environments")
-
-
-def ensure(site: Site, environment: PythonEnvironment) -> Path:
-    """The folder of an environment, which is made first if it isn't there.
+def ensure(site: Site, environment: PythonEnvironment, layer: Path | None = None) -> Path:
+    """The folder of an environment, which is made first if it isn't there: from its `layer`, where there is one.
 
     Raises:
         NotAdmitted: a package can't be had any more, or is another one than it was.
         Temporary: the index can't be reached.
         NotConfined: the kernel refuses to confine pip.
+        ArtifactCorrupt, StorageFull: the layer can't be unpacked.
     """
     root = root_of(site)
     folder = root / environment.digest
     with (root / f".{environment.digest}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not is_there(site, environment):
-            _make(site, environment, folder)
+        if is_there(site, environment):
+            return folder
+        shutil.rmtree(folder, ignore_errors=True)
+        if layer:
+            return layers.unpack(layer, folder)
+        _make(site, environment, folder)
     return folder
+
+
+def ensure_for(site: Site, model: PythonModel, store: ArtifactStore) -> Path:
+    """The folder of a model's environment, which is made first if it isn't there, from the model's layer if it has one.
+
+    Raises:
+        NotAdmitted, Temporary, NotConfined, ArtifactCorrupt, StorageFull: as `ensure`.
+    """
+    if model.layer is None or is_there(site, model.environment):
+        return ensure(site, model.environment)
+    with scratch_folder(root_of(site)) as folder:
+        return ensure(site, model.environment, store.fetch(model.layer, folder / "layer"))
+
+
+def packed(site: Site, environment: PythonEnvironment, store: ArtifactStore) -> Artifact | None:
+    """The layer of an environment that is there, stored; None where environments don't travel.
+
+    Raises:
+        StorageFull: no space is left.
+    """
+    if not site.place.layers:
+        return None
+    progress("packing the model's environment")
+    with scratch_folder(root_of(site)) as folder:
+        return store.put_file(layers.pack(root_of(site) / environment.digest, folder / "layer"))
 
 
 def is_there(site: Site, environment: PythonEnvironment) -> bool:
@@ -59,17 +89,18 @@ def cache_of(site: Site) -> Path:
 
 def root_of(site: Site) -> Path:
     """The folder of a site's environments."""
-    root = beside(Path(site.server_environment))
-    root.mkdir(parents=True, exist_ok=True)
-    return root
+    site.environments.mkdir(parents=True, exist_ok=True)
+    return site.environments
 
 
 def _make(site: Site, environment: PythonEnvironment, folder: Path) -> None:
     progress(f"installing {len(environment.wheels)} packages for the model")
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     try:
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], check=True)
+        if site.place.layers:
+            layers.make_portable(folder)
+        else:
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--symlinks", str(folder)], check=True)
         work = folder / "work"
         work.mkdir()
         lock = work / "lock.txt"

@@ -45,19 +45,23 @@ class Starting(Failed):
 class Host:
     """A Python model's process, started again whenever it had to be ended.
 
-    `settings` are those of `worker.py`, which runs in the interpreter of the model's `environment`. `memory_mb` is what
-    the process may use, and `threads` is how many its libraries compute with.
+    `settings` are those of `worker.py`, which runs in the interpreter of the model's `environment`; if that brings its
+    own, it brings the libraries for it, too. `memory_mb` is what the process may use, and `threads` is how many its
+    libraries compute with.
     """
 
     def __init__(self, code: Path, environment: Path, settings: dict[str, Any], *, threads: int = 1) -> None:
         python = environment / "bin" / "python"
+        python = python if python.exists() else python.with_name("python3")  # as in an image's own /usr
         self._command = [str(python), "-I", "-B", str(code / "worker.py"), json.dumps(settings)]
         self._memory_mb: int = settings["memory_mb"]
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         nowhere = dict.fromkeys(("HOME", "TMPDIR"), "/nonexistent")
+        libraries = environment / "python" / "lib"
         self._variables = {
             "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **counts, **nowhere, "MLFLOW_DISABLE_TELEMETRY": "true",
             "DO_NOT_TRACK": "1", "GIT_PYTHON_REFRESH": "quiet",
+            **({"LD_LIBRARY_PATH": str(libraries)} if libraries.is_dir() else {}),
         }  # fmt: skip
         self._process: subprocess.Popen[bytes] | None = None
         self._ready, self._launched_at, self._greeting = False, 0.0, Reader()

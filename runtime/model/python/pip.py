@@ -105,7 +105,10 @@ def _only(index: str, settings: dict[str, str]) -> list[str]:
     if not index:
         return []
     kept = [(name, settings.get(f"global.{name}") or settings.get(f":env:.{name}")) for name in ("cert", "proxy")]
-    return ["--isolated", "--index-url", index, *(f"--{name}={value}" for name, value in kept if value)]
+    parts = urlparse(index)
+    # Whoever runs the site chose an index without TLS, such as one inside the cluster; pip takes packages from none.
+    trusted = ["--trusted-host", parts.netloc.rpartition("@")[2]] if parts.scheme == "http" else []
+    return ["--isolated", "--index-url", index, *trusted, *(f"--{name}={value}" for name, value in kept if value)]
 
 
 def _own_variables() -> dict[str, str]:

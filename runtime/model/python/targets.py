@@ -10,9 +10,8 @@ def check_target(target: Target) -> None:
     Raises:
         SpecInvalid: it does not.
     """
-    if target.gpu or target.server != "bundled" or target.engine != "auto":
+    if target.gpu or target.engine != "auto":
         raise SpecInvalid(
-            f"target {target.name} can't serve a Python model: only the bundled server on a CPU does, with "
-            "`engine: auto`",
+            f"target {target.name} can't serve a Python model: only a CPU with `engine: auto` does",
             do="Choose such a target, or log the model as pt2, skops or ONNX.",
         )

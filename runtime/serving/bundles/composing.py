@@ -68,7 +68,7 @@ def compose(
 
     def ask(tree: Path, models: Mapping[str, str]) -> Arrays:
         for member in members.packages.values():
-            prepare(site, member)
+            prepare(site, member, tree)
         with _served(site, tree, models) as client:
             golden = _golden(client, spec, requests)
             scores.update(scoring.score(lambda inputs: _answers(client, spec, inputs)))
@@ -111,7 +111,7 @@ def _check_target(target: Target, packages: Mapping[str, Package]) -> None:
 def _served(site: Site, tree: Path, models: Mapping[str, str]) -> Iterator[TritonClient]:
     """The bundle in `tree` on a private server."""
     features = Features(cache_mb=0, allow_without=site.sandbox.allow_without)
-    environment = ServerEnvironment(Path(site.server_environment))
+    environment = ServerEnvironment(Path(site.server_environment), site.environments)
     with (
         private_server(environment, tree, features, log=tree.parent / "triton.log") as server,
         TritonClient(server.grpc) as client,

@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.model.python import layers
 from shiplift.runtime.serving.bundles import graph
 from shiplift.runtime.serving.bundles.names import members_by_name
 from shiplift.runtime.serving.triton.config import render
@@ -53,6 +54,8 @@ def write_bundle(
         for name, package in members_by_name(checked).items():
             tree = store.fetch(package.repository, Path(scratch) / name)
             install(tree, repository, source=serving_name(package.model), name=name)
+            if (tree / layers.FOLDER).is_dir():
+                shutil.copytree(tree / layers.FOLDER, repository / layers.FOLDER, dirs_exist_ok=True)
             models[name] = f"{package.model} {package.version}, {package.described}"
         models |= _write_graph(repository, spec, checked, sources, version)
         if to.exists():

@@ -5,8 +5,9 @@
 A shared server has several packages, each with `--package DIGEST NAME URI`; the others are fetched if one can't be.
 `--served-as` gives the model another name, so that a bench's repository can hold several precisions of it. For a server
 in NVIDIA's image, which contains none of our code, `--guard DIR` also puts the modules there that start it. Every byte
-is verified. `--cache` names a store that is asked first, so that a pod can start while the origin is away. If both are
-away for a moment, this waits for them, because Kubernetes restarts a failed pod only after a growing delay.
+is verified. `--environments DIR` is for what a package brings for its Python models. `--cache` names a store that is
+asked first, so that a pod can start while the origin is away. If both are away for a moment, this waits for them,
+because Kubernetes restarts a failed pod only after a growing delay.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import tenacity
 
 from shiplift.runtime.base.errors import ArtifactCorrupt, ShipliftError, Temporary
 from shiplift.runtime.host import meter
+from shiplift.runtime.model.python.layers import unpack_all
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.serving.kubernetes import guard
 from shiplift.runtime.serving.triton import heartbeat
@@ -30,11 +32,14 @@ from shiplift.runtime.store.artifacts import ArtifactStore
 _PATIENCE_S = 120
 
 
-def fetch(artifacts_uri: str, sha256: str, to: Path, name: str, served_as: str = "", *, cache: str = "") -> None:
+def fetch(
+    artifacts_uri: str, sha256: str, to: Path, name: str, served_as: str = "", *, cache: str = "",
+    environments: Path | None = None,
+) -> None:  # fmt: skip
     """Installs the model `name` of the package with that digest into the repository `to`; repeating it is harmless.
 
     Its companions are installed too, and what else the package serves unless the model gets another name, `served_as`.
-    A `cache` is asked before `artifacts_uri`.
+    What its Python models run in is unpacked into the folder `environments`. A `cache` is asked before `artifacts_uri`.
 
     Raises:
         ArtifactCorrupt: the package is missing or altered, or has no such model.
@@ -47,6 +52,8 @@ def fetch(artifacts_uri: str, sha256: str, to: Path, name: str, served_as: str =
         _with_retries(_from_any, (cache, artifacts_uri), tree, package)
         if not (package / name / "config.pbtxt").is_file():
             raise ArtifactCorrupt(f"package {sha256[:12]} has no model {name!r}", do="Rerun the release.")
+        if environments:
+            unpack_all(package, environments)
         install_companions(package, to, source=name)
         if served_as:
             install(package, to, source=name, name=served_as)
@@ -98,6 +105,7 @@ def main() -> None:
     parser.add_argument("--name")
     parser.add_argument("--package", nargs=3, action="append", default=[], metavar=("DIGEST", "NAME", "URI"))
     parser.add_argument("--served-as", default="", help="Another name for the model.")
+    parser.add_argument("--environments", type=Path, help="A folder for what the package's Python models run in.")
     parser.add_argument("--guard", type=Path, help="A folder for the modules that start NVIDIA's server.")
     options = parser.parse_args()
     if not options.package and not (options.artifacts_uri and options.sha256 and options.name):
@@ -106,7 +114,10 @@ def main() -> None:
         if options.package:
             _report(fetch_all(options.package, options.to, cache=options.cache))
             return
-        fetch(options.artifacts_uri, options.sha256, options.to, options.name, options.served_as, cache=options.cache)
+        fetch(
+            options.artifacts_uri, options.sha256, options.to, options.name, options.served_as, cache=options.cache,
+            environments=options.environments,
+        )  # fmt: skip
         for module in (guard, heartbeat, meter) if options.guard else ():
             shutil.copyfile(str(module.__file__), options.guard / Path(str(module.__file__)).name)
     except ShipliftError as error:

@@ -50,6 +50,8 @@ def main() -> None:
     parser.add_argument("--repository", type=Path, required=True)
     parser.add_argument("--model", action="append", required=True, help="A model that must be there; may be repeated.")
     parser.add_argument("--environment", type=Path, default=Path(ENVIRONMENT), help="The bundled server's environment.")
+    parser.add_argument("--environments", type=Path, help="The folder of Python models' environments.")
+    parser.add_argument("--allow-without", nargs="*", default=[], help="Mechanisms that their processes may lack.")
     parser.add_argument("--cache-mb", type=int, default=16)
     parser.add_argument("--rate-limiter", action="store_true")
     parser.add_argument("--flag", action="append", default=[], help="A flag of Triton's; may be repeated.")
@@ -58,19 +60,14 @@ def main() -> None:
     parser.add_argument("--heartbeat", default="", help="ADDRESS:PORT where the heartbeat answers the liveness probe.")
     parser.add_argument("--patience", default="", help="Seconds without an answer after which the server is stuck.")
     options = parser.parse_args()
-    environment = ServerEnvironment(options.environment)
+    environment = ServerEnvironment(options.environment, options.environments)
+    features = Features(
+        cache_mb=options.cache_mb, rate_limiter=options.rate_limiter, tolerant=options.shared,
+        flags=tuple(options.flag), allow_without=tuple(options.allow_without),
+    )  # fmt: skip
     try:
         arguments = command_line(
-            options.repository,
-            options.model,
-            Features(
-                cache_mb=options.cache_mb,
-                rate_limiter=options.rate_limiter,
-                tolerant=options.shared,
-                flags=tuple(options.flag),
-            ),
-            environment,
-            repository_key=os.environ.pop(KEY, ""),
+            options.repository, options.model, features, environment, repository_key=os.environ.pop(KEY, "")
         )
     except ShipliftError as error:
         print(f"{error.title}: {error}", file=sys.stderr)
@@ -83,7 +80,7 @@ def main() -> None:
     missing = confine_in_pod(environment, options.repository, (PORTS.http, PORTS.grpc, PORTS.metrics))
     for mechanism, why in missing.items():
         print(f"not confined by {mechanism}: {why}", file=sys.stderr, flush=True)
-    os.execve(arguments[0], arguments, variables(environment))  # noqa: S606 - no shell is needed
+    os.execve(arguments[0], arguments, variables(environment, features))  # noqa: S606 - no shell is needed
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from pathlib import Path
 from shiplift.runtime.confinement import kernel, landlock, seccomp
 from shiplift.runtime.confinement.launch import launch_command
 from shiplift.runtime.confinement.policy import TRITON, Policy
-from shiplift.runtime.model.python import environments
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 
 
@@ -51,7 +50,7 @@ def confine_in_pod(environment: ServerEnvironment, repository: Path, ports: Sequ
 
 def _policy(environment: ServerEnvironment, repository: Path, ports: Sequence[int]) -> Policy:
     own = (environment.root, *environment.root.glob("*"))  # its entries may be links
-    python = environments.beside(environment.root)
+    python = environment.environments
     with suppress(OSError):  # an image's files are read-only
         python.mkdir(exist_ok=True)  # environments that are made later are below it
     read = tuple(str(path.resolve()) for path in (*own, Path(sys.base_prefix), repository, python))

@@ -27,9 +27,15 @@ _LIBPYTHON = f"libpython{PYTHON}.so.1.0"
 
 @dataclass(frozen=True)
 class ServerEnvironment:
-    """A finished environment at `root`."""
+    """A finished environment at `root`. `others` is the folder of Python models' environments, unless beside it."""
 
     root: Path
+    others: Path | None = None
+
+    @property
+    def environments(self) -> Path:
+        """The folder of the environments of Python models."""
+        return self.others or self.root.with_name("environments")
 
     @property
     def site(self) -> Path:

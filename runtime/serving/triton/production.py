@@ -202,8 +202,8 @@ def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: floa
     name = serving_name(package.model)
     with _unless_it_moves(site, machine, name) as place, scratch_folder(Path(site.home)) as folder:
         if place:
-            prepare(site, package)
             tree = ArtifactStore(site.artifacts_uri).fetch(package.repository, folder)
+            prepare(site, package, tree)
             with TritonClient(machine.grpc) as client:
                 load_companions(client, tree, place.repository, package.companions)
                 install_all(tree, place.repository, source=name, name=name)

@@ -28,7 +28,6 @@ from shiplift.runtime.host.processes import (
     start_daemon,
     stop,
 )
-from shiplift.runtime.model.python import environments
 from shiplift.runtime.records.serving import Process, ServerNeeds
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.confined import confined
@@ -162,7 +161,7 @@ def variables(environment: ServerEnvironment, features: Features | None = None) 
         "PYTHONDONTWRITEBYTECODE": "1",
         "LD_LIBRARY_PATH": environment.library_path,
         "SHIPLIFT_SERVER_SITE": str(environment.site),
-        "SHIPLIFT_ENVIRONMENTS": str(environments.beside(environment.root)),
+        "SHIPLIFT_ENVIRONMENTS": str(environment.environments),
         "SHIPLIFT_ALLOW_WITHOUT": " ".join(features.allow_without if features else ()),
         "OMP_NUM_THREADS": "1",
     }

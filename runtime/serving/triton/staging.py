@@ -44,7 +44,7 @@ class LocalStaging:
 
     def __init__(self, site: Site, model: str, version: int) -> None:
         self._site = site
-        self._environment = ServerEnvironment(Path(site.server_environment))
+        self._environment = ServerEnvironment(Path(site.server_environment), site.environments)
         self._store = ArtifactStore(site.artifacts_uri)
         self.folder = Path(site.home) / "staging" / f"{serving_name(model)}-{version}"
         self._state = self.folder / "process.json"

@@ -12,7 +12,7 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP, METRICS, REGISTRY_READER, USER, Object
 
-_MODELS, _GUARD = "/models", "/shiplift"
+_MODELS, _GUARD, _ENVIRONMENTS = "/models", "/shiplift", "/environments"
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - in the container
 
 
@@ -38,6 +38,7 @@ def volumes(package: Package) -> list[Object]:
         {"name": "tmp", "emptyDir": {}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
         *([{"name": "guard", "emptyDir": {}}, {"name": "engines", "emptyDir": {}}] if nvidia else []),
+        *({"name": name, "emptyDir": {}} for name in _environments(package)),
     ]
 
 
@@ -46,12 +47,13 @@ def fetch_container(
 ) -> Object:
     """The init container that fetches a package by its digest."""
     guard = {"guard": _GUARD} if package.server == "nvidia" else {}
+    environments = _environments(package)
     arguments = [
         "--artifacts-uri", artifacts_uri, "--sha256", package.repository.sha256, "--to", _MODELS, "--name",
         serving_name(package.model), *(["--served-as", served_as] if served_as else []),
-        *(["--guard", _GUARD] if guard else []),
+        *(["--guard", _GUARD] if guard else []), *(["--environments", _ENVIRONMENTS] if environments else []),
     ]  # fmt: skip
-    return _fetching(cluster, name, arguments, {"models": _MODELS, "tmp": _TMP} | guard)
+    return _fetching(cluster, name, arguments, {"models": _MODELS, "tmp": _TMP} | guard | environments)
 
 
 def fetch_packages_container(cluster: Cluster, packages: Sequence[tuple[Package, str]]) -> Object:
@@ -114,11 +116,14 @@ def _bundled_server(
     limiter = ["--rate-limiter"] if package.needs.rate_limiter else []
     flags = [f"--flag={flag}" for flag in package.needs.flags]
     required = [word for model in models for word in ("--model", model)]
+    without = ["--allow-without", *cluster.allow_without] if cluster.allow_without else []
+    environments = _environments(package)
+    python = ["--environments", _ENVIRONMENTS] if environments else []
     return {
         **_image(cluster, cluster.server_image),
         "command": ["python", "-m", "shiplift.runtime.serving.kubernetes.serve"],
-        "args": ["--repository", _MODELS, *required, *limiter, *flags, *beside],
-        "volumeMounts": _mounts({"models": _MODELS, "tmp": _TMP, "shm": _SHM}),
+        "args": ["--repository", _MODELS, *required, *limiter, *flags, *python, *without, *beside],
+        "volumeMounts": _mounts({"models": _MODELS, "tmp": _TMP, "shm": _SHM} | environments),
     }
 
 
@@ -135,16 +140,25 @@ def _nvidia_server(
             f"target {package.target} has `server: nvidia` but no `image` to run on a cluster",
             do="Set the target's `image` to a Triton image, such as your mirror of NVIDIA's.",
         )
-    environment = [{"name": "HOME", "value": _TMP}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}]
-    folders = {"models": _MODELS, "tmp": _TMP, "shm": _SHM, "guard": _GUARD, "engines": TENSORRT_CACHE}
+    environments = _environments(package)
+    variables = {"HOME": _TMP, "PYTHONDONTWRITEBYTECODE": "1"}
+    if environments:
+        allowed = " ".join(cluster.allow_without)
+        variables |= {"SHIPLIFT_ENVIRONMENTS": _ENVIRONMENTS, "SHIPLIFT_ALLOW_WITHOUT": allowed}
+    folders = {"models": _MODELS, "tmp": _TMP, "shm": _SHM, "guard": _GUARD, "engines": TENSORRT_CACHE} | environments
     checked = [word for model in models for word in ("--model", f"{_MODELS}/{model}")]
     return {
         **_image(cluster, package.nodes.image),
         "command": ["python3", f"{_GUARD}/guard.py", *checked, *beside, "--"],
         "args": nvidia_command(Path(_MODELS), PORTS, package.needs, load=load),
-        "env": environment,
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
         "volumeMounts": _mounts(folders),
     }
+
+
+def _environments(package: Package) -> dict[str, str]:
+    """The mount of what a package's Python models run in, if it has any."""
+    return {"environments": _ENVIRONMENTS} if package.environment else {}
 
 
 def _mounts(folders: dict[str, str]) -> list[Object]:

@@ -12,11 +12,14 @@ from shiplift.runtime.spec.document import parse
 from tests.unit.examples import site
 
 
-def test_the_default_spec_is_fine_on_a_machine_and_not_on_a_cluster(tmp_path: Path) -> None:
+def test_the_default_spec_is_fine_on_a_machine_and_on_a_cluster_whose_owner_named_an_index(tmp_path: Path) -> None:
     check_python(site(tmp_path), parse(""))
     cluster = Cluster(namespace="a", serving_namespace="b", server_image="c")
-    with pytest.raises(NotAdmitted, match="not on a cluster yet"):
-        check_python(site(tmp_path).model_copy(update={"place": cluster}), parse(""))
+    there = site(tmp_path).model_copy(update={"place": cluster})
+    with pytest.raises(NotAdmitted, match=r"the index that `policy.package_index` names, and it names none"):
+        check_python(there, parse(""))
+    named = SitePolicy(package_index="https://index.example/simple")
+    check_python(there.model_copy(update={"policy": named}), parse("targets: [{name: other, server: nvidia}]"))
 
 
 @pytest.mark.parametrize(
@@ -27,7 +30,6 @@ def test_the_default_spec_is_fine_on_a_machine_and_not_on_a_cluster(tmp_path: Pa
         ("export: {torchscript: true}", "export.torchscript"),
         ("serving: {sequence_batching: {states: {a: b}}}", "serving.sequence_batching"),
         ("targets: [{name: gpu, accelerator: nvidia, server: nvidia}]", "target gpu"),
-        ("targets: [{name: other, server: nvidia}]", "target other"),
         ("targets: [{name: own, engine: openvino}]", "target own"),
     ],
 )

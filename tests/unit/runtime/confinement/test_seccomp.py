@@ -152,6 +152,17 @@ def test_a_python_model_starts_threads_alone_and_has_no_socket(machine: str) -> 
     assert decide(PYTHON_MODEL, machine, TABLES[machine]["kill"], 1, 9, own_pids=False) == ERRNO | errno.EPERM
 
 
+def test_without_a_pid_namespace_only_what_hosts_a_process_may_end_another(machine: str) -> None:
+    kill = TABLES[machine]["kill"]
+    decisions = {policy.name: decide(policy, machine, kill, 1, 9, own_pids=False) == ALLOW for policy in (
+        PARSE, CONVERT, PYTHON_MODEL, PYTHON_HOST, TRITON,
+    )}  # fmt: skip
+    assert decisions == {
+        "parse": False, "convert": False, "python model": False, "python host": True, "triton": True
+    }  # fmt: skip
+    assert decide(PYTHON_HOST, machine, TABLES[machine]["tgkill"], 1, 1, 9, own_pids=False) == ERRNO | errno.EPERM
+
+
 def test_only_pip_sends_datagrams(machine: str) -> None:
     for policy, allowed in ((INSTALL, True), (TRITON, False), (CONVERT, False)):
         assert (decide(policy, machine, TABLES[machine]["socket"], 2, 2) == ALLOW) == allowed

@@ -9,8 +9,9 @@ import pytest
 
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, Temporary
 from shiplift.runtime.model.python import environments, pip, resolving
-from shiplift.runtime.records.model import PythonEnvironment, Wheel
-from shiplift.runtime.records.site import Site
+from shiplift.runtime.records.model import PythonEnvironment, PythonModel, Wheel
+from shiplift.runtime.records.site import Cluster, Site
+from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.unit.examples import site as any_site
 
 WHEELS = (Wheel(name="a", version="1.0", sha256="a" * 64), Wheel(name="b", version="2!1.0+cpu", sha256="b" * 64))
@@ -54,6 +55,33 @@ def test_an_environment_that_fails_is_removed_and_made_again_once(
     assert not (folder / "rest").exists()
 
 
+def test_on_a_cluster_an_environment_is_installed_once_and_travels_as_a_layer(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Cluster(namespace="a", serving_namespace="b", server_image="c")
+    store = ArtifactStore((tmp_path / "store").as_uri())
+
+    def pod(name: str) -> Site:
+        return site.model_copy(update={"place": place, "home": str(tmp_path / name)})
+
+    def run_pip(_: Site, arguments: list[str], work: Path, **__: Any) -> None:
+        (work / "lib" / f"python{pip.PYTHON}" / "site-packages" / "a.py").write_text("VALUE = 1\n")
+
+    monkeypatch.setattr(environments, "run_pip", run_pip)
+    environments.ensure(pod("export"), ENVIRONMENT)
+    layer = environments.packed(pod("export"), ENVIRONMENT, store)
+    assert layer is not None
+    monkeypatch.setattr(environments, "run_pip", None)
+    model = PythonModel(environment=ENVIRONMENT, memory_mb=1, layer=layer)
+    for _ in range(2):
+        folder = environments.ensure_for(pod("quantize"), model, store)
+    assert folder == tmp_path / "quantize" / "environments" / ENVIRONMENT.digest
+    assert (folder / "lib" / f"python{pip.PYTHON}" / "site-packages" / "a.py").is_file()
+    assert str(folder) in (folder / "pyvenv.cfg").read_text()
+    assert sorted(path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")) == [folder.name]
+    assert environments.packed(site, ENVIRONMENT, store) is None  # on one machine it stays where it is
+
+
 @pytest.mark.parametrize(
     ("said", "kind", "told"),
     [
@@ -79,6 +107,8 @@ def test_an_index_of_the_site_is_the_only_one_with_the_same_certificates() -> No
     index = "https://index.example:8443/simple"
     assert pip._only(index, settings) == ["--isolated", "--index-url", index, "--cert=/etc/c.pem", "--proxy=p"]
     assert pip._only("", settings) == []
+    inside = "http://index.tools:3141/simple"
+    assert pip._only(inside, {}) == ["--isolated", "--index-url", inside, "--trusted-host", "index.tools:3141"]
 
 
 def test_it_reaches_the_ports_of_its_indexes_and_reads_what_its_settings_name() -> None:
@@ -90,9 +120,10 @@ def test_it_reaches_the_ports_of_its_indexes_and_reads_what_its_settings_name() 
     assert str(Path.home()) not in readable
 
 
-def test_the_bundled_servers_environments_are_beside_it(site: Site) -> None:
-    expected: Any = Path(site.server_environment).parent / "environments"
-    assert environments.beside(Path(site.server_environment)) == expected
+def test_environments_are_beside_the_bundled_server_or_in_the_home_of_a_pod(site: Site) -> None:
+    assert site.environments == Path(site.server_environment).parent / "environments"
+    there = site.model_copy(update={"place": Cluster(namespace="a", serving_namespace="b", server_image="c")})
+    assert there.environments == Path(site.home) / "environments"
     assert environments.readable(Path("/a"), Path("/b"))[0::2] == ["/a", "/b"]
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from shiplift.runtime.base.errors import MissingTool, ServerFailed, SpecInvalid
 from shiplift.runtime.base.names import dns_name
-from shiplift.runtime.records.model import RecordedRequests
+from shiplift.runtime.records.model import PythonEnvironment, RecordedRequests
 from shiplift.runtime.records.serving import Package, ServerNeeds
 from shiplift.runtime.records.site import Cluster, GatewayRef, IngressRef
 from shiplift.runtime.records.verdict import Packages
@@ -134,6 +134,22 @@ def test_a_gpu_target_is_served_by_its_own_image_where_its_target_says() -> None
     for flag in ("--load-model=digits", "--model-control-mode=explicit", "--rate-limit=execution_count",
                  "--host-policy=numa_0_cores_0-3,cpu-cores=0-3", "--disable-auto-complete-config"):  # fmt: skip
         assert flag in triton["args"]
+
+
+def test_a_python_model_s_environment_is_unpacked_by_the_pod_that_serves_it_on_either_server() -> None:
+    needed = PythonEnvironment(python="3.11", machine="x86_64", wheels=())
+    strict = CLUSTER.model_copy(update={"allow_without": ("landlock",)})
+    for served in (package(environment=needed), package(environment=needed, server="nvidia", nodes=H200.nodes)):
+        body = serving.deployment(strict, served, "s3://bucket/x", name="x", replicas=1, extra={})
+        pod = body["spec"]["template"]["spec"]
+        (fetch,), (triton,) = pod["initContainers"], pod["containers"]
+        assert fetch["args"][-2:] == ["--environments", "/environments"]
+        assert {"name": "environments", "emptyDir": {}} in pod["volumes"]
+        for container in (fetch, triton):
+            assert {"name": "environments", "mountPath": "/environments"} in container["volumeMounts"]
+        told = triton["args"] if served.server == "bundled" else [each["value"] for each in triton["env"]]
+        assert {"/environments", "landlock"} <= set(told)
+    assert "environments" not in str(pod_of(package()))
 
 
 @pytest.mark.parametrize("served", [package(), on_gpu()])
