@@ -316,9 +316,9 @@ def nvidia_image(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 _TRITONSERVER = """\
 #!/bin/sh
-# The bundled server under the name, and with the defaults, of the one in NVIDIA's image.
+# The bundled server under the name, and with the defaults, of the one in NVIDIA's image, whose Python has NumPy.
 site=$(echo /opt/triton/lib/python3.*/site-packages)
 server=$site/pytriton/tritonserver
-export LD_LIBRARY_PATH=/opt/triton/libraries:$site/nvidia_pytriton.libs OMP_NUM_THREADS=1
+export LD_LIBRARY_PATH=/opt/triton/libraries:$site/nvidia_pytriton.libs OMP_NUM_THREADS=1 PYTHONPATH=$site
 exec "$server/bin/tritonserver" --backend-directory=/opt/triton/backends --cache-directory="$server/caches" "$@"
 """

@@ -8,8 +8,10 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -61,31 +63,43 @@ class Host:
         )  # fmt: skip
 
 
-@pytest.fixture
-def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
-    addresses = lab.kube.get("node", "default")[0]["status"]["addresses"]
-    address = next(entry["address"] for entry in addresses if entry["type"] == "InternalIP")
-    if not (lab.kube.here and of_this_machine(address)) or shutil.which("git") is None:
-        pytest.skip("pods of another machine don't reach a git server here")
-    folder, port = tmp_path / "models", free_port()
-    folder.mkdir()
-    host = Host(lab=lab, folder=folder, port=port)
+@contextmanager
+def serving_git(lab: Lab, folder: Path, **settings: Any) -> Iterator[Host]:
+    """A git server in `folder`, whose pushes an installation with these values besides the usual ones releases."""
+    address = own_address(lab)
+    host = Host(lab=lab, folder=folder / "models", port=free_port())
+    host.folder.mkdir()
     host.git("init", "--quiet", "--initial-branch=main")
     daemon = start_child(
-        ["git", "-c", "safe.directory=*", "daemon", "--export-all", "--reuseaddr", f"--port={port}",
-         f"--base-path={tmp_path}", str(tmp_path)],
-        environment={"PATH": os.environ["PATH"], "HOME": str(tmp_path)}, log=tmp_path / "daemon.log",
+        ["git", "-c", "safe.directory=*", "daemon", "--export-all", "--reuseaddr", f"--port={host.port}",
+         f"--base-path={folder}", str(folder)],
+        environment={"PATH": os.environ["PATH"], "HOME": str(folder)}, log=folder / "daemon.log",
     )  # fmt: skip
-    data = Path(lab.values.mlflow.storage.path)
-    values = small_values(lab.namespace, data, gateway=True)
-    values["repositories"] = [{"name": NAME, "host": "github", "url": f"git://{address}:{port}/models"}]
-    values["reconciler"] |= {"git_every_s": 5, "git_grace_s": 20}
-    file = tmp_path / "values.yaml"
+    values = small_values(lab.namespace, Path(lab.values.mlflow.storage.path), gateway=True)
+    values["repositories"] = [{"name": NAME, "host": "github", "url": f"git://{address}:{host.port}/models"}]
+    for name, section in settings.items():
+        values[name] = values.get(name, {}) | section
+    file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     lab.kube.shiplift("install", "--values", str(file))
     yield host
     daemon.kill()
     daemon.wait()
+
+
+def own_address(lab: Lab) -> str:
+    """This machine's address for pods; skips the test where they don't reach it."""
+    addresses = lab.kube.get("node", "default")[0]["status"]["addresses"]
+    address = next(str(entry["address"]) for entry in addresses if entry["type"] == "InternalIP")
+    if not (lab.kube.here and of_this_machine(address)) or shutil.which("git") is None:
+        pytest.skip("pods of another machine don't reach servers here")
+    return address
+
+
+@pytest.fixture
+def host(lab: Lab, tmp_path: Path) -> Iterator[Host]:
+    with serving_git(lab, tmp_path, reconciler={"git_every_s": 5, "git_grace_s": 20}) as host:
+        yield host
 
 
 def registered(lab: Lab, releases: ArgoReleases, model: str) -> int:

@@ -4,7 +4,6 @@ The index is a folder of wheels that this machine serves to the pods, which reac
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,16 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from packaging.utils import parse_wheel_filename
 
 from shiplift.pipelines.discovery import discover
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.host.processes import free_port, start_child
 from shiplift.runtime.serving.discovery import ServedModel
-from tests.cluster.conftest import Lab, of_this_machine, small_values, until
-from tests.cluster.test_git_push import NAME as REPOSITORY
-from tests.cluster.test_git_push import Host
+from tests.cluster.conftest import Lab, until
+from tests.cluster.test_git_push import Host, own_address, serving_git
 from tests.cluster.test_release import promoted
 from tests.integration.test_python_models import ATTACKS, CODE, REQUIREMENTS, SPEC, expected, rows
 from tests.unit.pipelines.triggers.test_local_push import service
@@ -32,17 +29,9 @@ MODEL, SERVICE = "scaled", "adder"
 
 
 @pytest.fixture(scope="module")
-def address(lab: Lab) -> str:
-    addresses = lab.kube.get("node", "default")[0]["status"]["addresses"]
-    address = next(str(entry["address"]) for entry in addresses if entry["type"] == "InternalIP")
-    if not (lab.kube.here and of_this_machine(address)) or shutil.which("git") is None:
-        pytest.skip("pods of another machine don't reach servers here")
-    return address
-
-
-@pytest.fixture(scope="module")
-def index(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def index(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an index with the wheels that the tests' models need."""
+    address = own_address(lab)
     folder = tmp_path_factory.mktemp("index")
     wheels = folder / "wheels"
     mlflow = f"mlflow=={__import__('mlflow').__version__}"
@@ -65,26 +54,10 @@ def index(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
 
 
 @pytest.fixture(scope="module")
-def host(lab: Lab, address: str, index: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(lab: Lab, index: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     """A git server whose pushes are released, on a site with an index."""
-    folder, port = tmp_path_factory.mktemp("git"), free_port()
-    host = Host(lab=lab, folder=folder / "models", port=port)
-    host.folder.mkdir()
-    host.git("init", "--quiet", "--initial-branch=main")
-    daemon = start_child(
-        ["git", "-c", "safe.directory=*", "daemon", "--export-all", "--reuseaddr", f"--port={port}",
-         f"--base-path={folder}", str(folder)],
-        environment={"PATH": os.environ["PATH"], "HOME": str(folder)}, log=folder / "daemon.log",
-    )  # fmt: skip
-    values = small_values(lab.namespace, Path(lab.values.mlflow.storage.path), gateway=True)
-    values["repositories"] = [{"name": REPOSITORY, "host": "github", "url": f"git://{address}:{port}/models"}]
-    values["policy"] = {"package_index": index}
-    file = folder / "values.yaml"
-    file.write_text(yaml.safe_dump(values))
-    lab.kube.shiplift("install", "--values", str(file))
-    yield host
-    daemon.kill()
-    daemon.wait()
+    with serving_git(lab, tmp_path_factory.mktemp("git"), policy={"package_index": index}) as host:
+        yield host
 
 
 def served(lab: Lab, model: str) -> ServedModel:
@@ -94,19 +67,24 @@ def served(lab: Lab, model: str) -> ServedModel:
 @pytest.fixture(scope="module")
 def version(lab: Lab, host: Host) -> int:
     """A promoted version of the model `scaled`."""
+    return released(lab, host.folder.parent, MODEL, SPEC)
+
+
+def released(lab: Lab, folder: Path, name: str, spec: str) -> int:
+    """Registers the model under a name, and waits until it is promoted; returns the version."""
     from mlflow.models import infer_signature
 
-    factor = host.folder.parent / "factor.txt"
+    factor = folder / "factor.txt"
     factor.write_text("2.5")
     example = rows(6)
     with lab.mlflow.start_run():
-        lab.mlflow.log_text(SPEC, "shiplift/shiplift.yaml")
+        lab.mlflow.log_text(spec, "shiplift/shiplift.yaml")
         info = lab.mlflow.pyfunc.log_model(
             name="model", python_model=str(CODE), artifacts={"factor": str(factor)}, input_example=example,
-            signature=infer_signature(example, example), pip_requirements=REQUIREMENTS, registered_model_name=MODEL,
+            signature=infer_signature(example, example), pip_requirements=REQUIREMENTS, registered_model_name=name,
         )  # fmt: skip
     version = int(info.registered_model_version)
-    promoted(lab, MODEL, version)
+    promoted(lab, name, version)
     return version
 
 
@@ -156,6 +134,15 @@ def test_its_pods_need_no_index_to_start_again(lab: Lab, version: int) -> None:
     until(again, seconds=120)
     good = rows(2)
     np.testing.assert_array_equal(served(lab, MODEL).infer({"input": good})["output"], expected(good))
+
+
+def test_it_runs_in_an_image_like_nvidia_s_with_the_interpreter_it_brings(
+    lab: Lab, host: Host, nvidia_image: str
+) -> None:
+    target = f"targets: [{{name: other-server, server: nvidia, image: {nvidia_image}}}]"
+    released(lab, host.folder.parent, "elsewhere", f"{SPEC}\n{target}")
+    good = rows(4)
+    np.testing.assert_array_equal(served(lab, "elsewhere").infer({"input": good})["output"], expected(good))
 
 
 def test_a_pushed_service_is_registered_once_and_released(lab: Lab, host: Host) -> None:
