@@ -23,12 +23,13 @@ def torchvision() -> Iterator[Any]:
     """torchvision's models, while the context lasts.
 
     Its wheel is built for torch with CUDA. Beside torch for CPUs its operators don't load, which its import expects, so
-    the one it looks for is declared. It is hidden afterwards, since transformers would use it for image processing.
+    those that it looks for are declared. It is hidden afterwards, since transformers would use it for image processing.
     """
     import torch
 
     library = torch.library.Library("torchvision", "FRAGMENT")
-    library.define("nms(Tensor boxes, Tensor scores, float threshold) -> Tensor")
+    for operator in ("nms", "qnms"):
+        library.define(f"{operator}(Tensor boxes, Tensor scores, float threshold) -> Tensor")
     sys.path.insert(0, str(packages()))
     try:
         import torchvision.models
