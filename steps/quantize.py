@@ -14,7 +14,7 @@ from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import PYTHON_HOST, QUANTIZE, QUANTIZE_WITH_METRIC, Entry
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
-from shiplift.runtime.model.generation.targets import check_generating
+from shiplift.runtime.model.generation.targets import check_generating, check_not_generating
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.python.environments import ensure_for, readable
 from shiplift.runtime.model.python.targets import check_target
@@ -58,6 +58,7 @@ def quantize(
     if exported.generates:
         check_generating(target)
         return _generating(target, exported, datasets)
+    check_not_generating(target)
     if exported.python:
         check_target(target)
         return _scored_as_it_is(site, target, exported, exported.python, datasets, data, quantization)

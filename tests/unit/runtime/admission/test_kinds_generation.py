@@ -1,11 +1,18 @@
 """A model that generates text is refused before time is spent on it, where it can't be served, with the reason."""
 
+from pathlib import Path
+
 import pytest
 
 from shiplift.runtime.admission import kinds
-from shiplift.runtime.admission.kinds import check_generation
+from shiplift.runtime.admission.kinds import check_answers, check_generation
 from shiplift.runtime.base.errors import MissingTool, SpecInvalid
+from shiplift.runtime.records.model import Datasets
 from shiplift.runtime.spec.document import parse
+from shiplift.runtime.spec.model import Data, Quantization
+from shiplift.runtime.spec.target import Target
+from shiplift.steps.quantize import quantize
+from tests.unit.examples import exported, site
 
 
 @pytest.fixture(autouse=True)
@@ -38,3 +45,30 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
 def test_what_such_a_model_has_not_is_refused(spec: str, reason: str) -> None:
     with pytest.raises(SpecInvalid, match=reason):
         check_generation(parse(spec))
+
+
+_VLLM = "targets: [{name: a, accelerator: nvidia, server: nvidia, engine: vllm, precisions: [bf16]}]"
+
+
+def test_a_target_with_an_engine_for_text_serves_what_generates_text_and_nothing_else(tmp_path: Path) -> None:
+    check_generation(parse(_VLLM))
+    with pytest.raises(SpecInvalid, match="target a has `engine: vllm`, which is for models that generate text"):
+        check_answers(parse(_VLLM))
+    check_answers(parse(""))
+    (target,) = parse(_VLLM).targets
+    assert isinstance(target, Target)
+    with pytest.raises(SpecInvalid, match="for models that generate text"):  # by a name in the site's catalogue
+        quantize(site(tmp_path), target, exported(), Datasets(), Data(), Quantization())
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ("accelerator: nvidia, server: nvidia, engine: vllm", "needs `precisions` with one of fp32, fp16 and bf16"),
+        ("accelerator: nvidia, server: nvidia, engine: tensorrt-llm, precisions: [int8]", "with one of fp32"),
+        ("engine: vllm, precisions: [fp32]", "other engines are for `accelerator: nvidia`"),
+    ],
+)
+def test_an_engine_for_text_needs_a_gpu_and_one_precision_that_it_has(target: str, reason: str) -> None:
+    with pytest.raises(SpecInvalid, match=reason):
+        parse(f"targets: [{{name: a, {target}}}]")
