@@ -50,11 +50,14 @@ _PICKLES = {"pkl", "pickle", "joblib", "p"}
 
 @dataclass(kw_only=True)
 class Judge:
-    """The rules for one scan, and what is left of its budget: bytes that archives may still unpack to."""
+    """The rules for one scan, and what is left of its budget: bytes that archives may still unpack to.
+
+    `raw` are the members of archives that are read as numbers alone, as `FILE:MEMBER`.
+    """
 
     pickle: Pickle
     budget_bytes: int
-    seen: set[str] = field(default_factory=set)
+    raw: set[str] = field(default_factory=set)
 
 
 def suffix(name: str) -> str:

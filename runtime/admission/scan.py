@@ -1,8 +1,8 @@
 """Scans a model's files before anyone loads them: what each is, what it would import, call or open.
 
 Everything is judged by lists of what is allowed. modelaudit is a second opinion: what it finds critical refuses a
-version too, except the names that our own lists accept. Runs inside the sandbox, since a parser of hostile files is a
-target; `refusal` runs outside.
+version too, except the names that our own lists accept, and numbers that look like a pickle. Runs inside the sandbox,
+since a parser of hostile files is a target; `refusal` runs outside.
 """
 
 import functools
@@ -55,7 +55,7 @@ def scan_files(
     findings += [objection(METADATA, problem) for problem in _mlmodel(folder, python=python)]
     findings = [objection(*problem) for problem in _huggingface(folder, files)] + findings
     if not findings and not python:  # a second opinion takes seconds, and can only refuse
-        findings += _modelaudit(folder, pickle)
+        findings += _modelaudit(folder, pickle, judge.raw)
     return _scan(findings, len(files) + len(data), started)
 
 
@@ -127,7 +127,7 @@ def _huggingface(folder: Path, files: Sequence[TreeFile]) -> Iterator[tuple[str,
         yield from huggingface_files.problems(files)
 
 
-def _modelaudit(root: Path, pickle: Pickle) -> Iterator[Finding]:
+def _modelaudit(root: Path, pickle: Pickle, raw: Collection[str]) -> Iterator[Finding]:
     from modelaudit.core import scan_model_directory_or_file  # noqa: PLC0415 - takes 1 s, in the sandbox only
 
     _judge_names_alone()
@@ -138,10 +138,11 @@ def _modelaudit(root: Path, pickle: Pickle) -> Iterator[Finding]:
         unfinished = bool(details.get("analysis_incomplete")) or (issue.rule_code in _UNFINISHED and not named)
         if severity not in ("critical", "warning") or (severity == "warning" and unfinished):
             continue
-        critical = severity == "critical" and not unfinished and not _listed(named, pickle)
+        file = _relative(str(issue.location or ""), root)
+        critical = severity == "critical" and not unfinished and not _listed(named, pickle) and file not in raw
         yield Finding(
             severity="critical" if critical else "warning",
-            file=_relative(str(issue.location or ""), root),
+            file=file,
             what=issue.message[:300],
             names=named,
         )

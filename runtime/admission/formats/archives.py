@@ -62,6 +62,8 @@ def _shape(members: list[zipfile.ZipInfo], judge: Judge) -> str:
 def _members(name: str, archive: zipfile.ZipFile, judge: Judge, *, nested: bool) -> Iterator[Finding]:
     names = archive.namelist()
     script = suffix(name) in _TORCH and is_torchscript(names)
+    raw = programs.raw_members(archive, MAX_JSON_BYTES) if suffix(name) == "pt2" and not script else frozenset()
+    judge.raw |= {f"{name}:{member}" for member in raw}
     for member in archive.infolist():
         if member.is_dir():
             continue
@@ -70,6 +72,8 @@ def _members(name: str, archive: zipfile.ZipFile, judge: Judge, *, nested: bool)
             continue  # read by torchscript.problems, as text
         if not (script and "/code/" in member.filename):
             yield from _named(inner, member.filename)
+        if member.filename in raw:
+            continue
         reader = _reader(name, member.filename, script=script)
         with archive.open(member) as file:
             if reader == "python" and file.read(4) == b"PK\x03\x04":

@@ -39,6 +39,27 @@ _SHAPE_NODES = (
     ast.keyword, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.Subscript, ast.Attribute, ast.Tuple, ast.List,
 )  # fmt: skip
 _MAX_EXPRESSION = 2000
+_PAYLOADS = re.compile(r"(?P<folder>data/(weights|constants))/[^/]+_config\.json$")
+
+
+def raw_members(archive: zipfile.ZipFile, limit_bytes: int) -> frozenset[str]:
+    """The members of a pt2 file that torch reads as the numbers of a tensor and nothing else, whatever they look like.
+
+    Random numbers begin like a script, a compressed file or a pickle now and then. The file says of each tensor whether
+    it is pickled; what is pickled for one of them is no raw member.
+    """
+    raw: dict[str, bool] = {}
+    for name in archive.namelist():
+        if match := _PAYLOADS.search(name):
+            try:
+                config = member(archive, name, limit_bytes)
+            except NotJson:  # told by `problems`
+                continue
+            for entry in mappings(config):
+                path = f"{name[: match.start()]}{match['folder']}/{entry.get('path_name')}"
+                if "path_name" in entry:
+                    raw[path] = raw.get(path, True) and entry.get("use_pickle") is False
+    return frozenset(path for path, never_pickled in raw.items() if never_pickled)
 
 
 def problems(archive: zipfile.ZipFile, limit_bytes: int) -> Iterator[str]:

@@ -358,3 +358,38 @@ def test_folders_that_are_nested_too_deep_are_an_objection(tmp_path: Path) -> No
 def test_a_fifo_never_blocks_the_scan(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "model.onnx")
     assert scanned(tmp_path) == {"(all files)": ["model.onnx is a FIFO"]}
+
+
+@pytest.mark.parametrize("beginning", [b"\x80\x04\x93.", b"#!/b", b"\x1f\x8b\x08\x00", b"\x80\x02}q", b"PK\x03\x04"])
+def test_numbers_that_look_like_something_else_are_numbers(tmp_path: Path, beginning: bytes) -> None:
+    """A hundred weights begin with any two bytes now and then; torch reads them as nothing but numbers."""
+    import torch
+
+    class Scaled(torch.nn.Module):  # type: ignore[misc] # torch has no types here
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.frombuffer(bytearray(beginning * 4), dtype=torch.float32).clone())
+
+        def forward(self, x: Any) -> Any:
+            return x * self.weight
+
+    file = tmp_path / "model.pt2"
+    torch.export.save(torch.export.export(Scaled(), (torch.ones(4),)), file)
+    assert unheard_of(tmp_path, file.name, file.read_bytes()) == {}
+
+
+def test_a_tensor_that_is_pickled_is_judged_as_a_pickle_whatever_else_is_said_of_it(tmp_path: Path) -> None:
+    payload = {"path_name": "weight_0", "is_param": True, "tensor_meta": {}}
+    configs = (
+        {"a": {**payload, "use_pickle": True}},
+        {"a": {**payload, "use_pickle": False}, "b": {**payload, "use_pickle": True}},
+    )
+    for config in configs:
+        body = zipped(
+            model__models__model_dot_json="{}", model__data__weights__weight_0=EVIL,
+            model__data__weights__model_weights_config_dot_json=json.dumps({"config": config}),
+        )  # fmt: skip
+        refused = unheard_of(tmp_path, "model.pt2", body)
+        assert any("os.system" in text or "posix.system" in text for texts in refused.values() for text in texts), (
+            refused
+        )
