@@ -25,6 +25,7 @@ from shiplift.runtime.model.text.tasks import TEXT_FLAVORS
 from shiplift.runtime.records.model import Finding, Scan
 
 _UNFINISHED = {"S213", "S902"}  # modelaudit's rules for "the analysis did not complete"
+_POSITION = re.compile(r" \(pos [0-9]+\)$")  # after the names of members
 _SHOWN, _KEPT = 3, 200
 
 
@@ -139,7 +140,8 @@ def _modelaudit(root: Path, pickle: Pickle, raw: Collection[str]) -> Iterator[Fi
         if severity not in ("critical", "warning") or (severity == "warning" and unfinished):
             continue
         file = _relative(str(issue.location or ""), root)
-        critical = severity == "critical" and not unfinished and not _listed(named, pickle) and file not in raw
+        numbers = _POSITION.sub("", file) in raw
+        critical = severity == "critical" and not (unfinished or numbers or _listed(named, pickle))
         yield Finding(
             severity="critical" if critical else "warning",
             file=file,

@@ -1,6 +1,7 @@
 """Archives in a model's files: torch's, skops', numpy's and Keras' zips, member by member, within a budget."""
 
 import io
+import re
 import zipfile
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -14,6 +15,7 @@ MAX_MEMBERS = 20_000
 MAX_JSON_BYTES = 64 << 20
 _MAX_NESTED_BYTES = 256 << 20
 _TORCH = {"pt", "pth", "pt2", "ckpt"}
+_STORAGE = re.compile(r"[^/]+/(data|constants)/[0-9]+")  # the record of a tensor's numbers, which its pickle names
 
 
 def findings(name: str, file: BinaryIO, judge: Judge, *, nested: bool = False) -> Iterator[Finding]:
@@ -62,7 +64,7 @@ def _shape(members: list[zipfile.ZipInfo], judge: Judge) -> str:
 def _members(name: str, archive: zipfile.ZipFile, judge: Judge, *, nested: bool) -> Iterator[Finding]:
     names = archive.namelist()
     script = suffix(name) in _TORCH and is_torchscript(names)
-    raw = programs.raw_members(archive, MAX_JSON_BYTES) if suffix(name) == "pt2" and not script else frozenset()
+    raw = _raw(name, archive, script=script)
     judge.raw |= {f"{name}:{member}" for member in raw}
     for member in archive.infolist():
         if member.is_dir():
@@ -112,6 +114,14 @@ def _reader(name: str, member: str, *, script: bool) -> Reader:
     if script and member.endswith(("pkl", ".debug_pkl")):
         return "torchscript"
     return "torch" if member.endswith(".pkl") else "python"
+
+
+def _raw(name: str, archive: zipfile.ZipFile, *, script: bool) -> frozenset[str]:
+    """The members of a torch file that are read as numbers alone: what they look like is chance."""
+    if suffix(name) not in _TORCH:
+        return frozenset()
+    storages = frozenset(inner for inner in archive.namelist() if _STORAGE.fullmatch(inner))
+    return storages if script or suffix(name) != "pt2" else storages | programs.raw_members(archive, MAX_JSON_BYTES)
 
 
 def _is_script(member: str) -> bool:

@@ -376,6 +376,8 @@ def test_numbers_that_look_like_something_else_are_numbers(tmp_path: Path, begin
     file = tmp_path / "model.pt2"
     torch.export.save(torch.export.export(Scaled(), (torch.ones(4),)), file)
     assert unheard_of(tmp_path, file.name, file.read_bytes()) == {}
+    torch.save(Scaled().state_dict(), tmp_path / "weights.pt")
+    assert unheard_of(tmp_path, "weights.pt", (tmp_path / "weights.pt").read_bytes()) == {}
 
 
 def test_a_tensor_that_is_pickled_is_judged_as_a_pickle_whatever_else_is_said_of_it(tmp_path: Path) -> None:
