@@ -8,7 +8,9 @@ configuration. Both are asked for the same sentences of 64 tokens, in rounds tha
 """
 
 import argparse
+import copy
 import json
+import os
 import struct
 import tempfile
 import time
@@ -61,6 +63,41 @@ def english() -> list[str]:
 
     text = " ".join(" ".join(topic.split()) for topic in topics.values())
     return [sentence for part in text.split(". ") if 30 < len(sentence := part.strip()) < 300 and sentence.isascii()]
+
+
+def tokenizers_alone(words: Any, texts: list[str], *, seconds: float) -> dict[str, Any]:
+    """Texts a second that the Rust library and OpenVINO's operators tokenize, in batches of 8 with one thread each.
+
+    Both must give the same ids. The operators would run as a part of the graph; they are the alternative to ours.
+    """
+    import openvino
+    from openvino_tokenizers import convert_tokenizer
+
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    rust = words.backend_tokenizer
+    rust.enable_padding()
+    settings = {"INFERENCE_NUM_THREADS": 1}
+    operators = openvino.Core().compile_model(convert_tokenizer(words), "CPU", settings)
+    batches = [texts[at : at + 8] for at in range(0, len(texts), 8)]
+    same = all(
+        [encoding.ids for encoding in rust.encode_batch(batch)] == operators(batch)["input_ids"].tolist()
+        for batch in batches
+    )  # fmt: skip
+    sides = {"rust": rust.encode_batch, "openvino": operators}
+    rates: dict[str, list[float]] = {name: [] for name in sides}
+    for round_ in range(7):
+        for name in list(sides)[:: -1 if round_ % 2 else 1]:
+            rates[name].append(_rate(sides[name], batches, seconds))
+    return {"same_ids": same, **{f"{name}_texts_per_s": spread(each) for name, each in rates.items()}}
+
+
+def _rate(tokenize: Any, batches: list[list[str]], seconds: float) -> float:
+    count, started = 0, time.perf_counter()
+    while (now := time.perf_counter()) - started < seconds:
+        for batch in batches:
+            tokenize(batch)
+        count += sum(map(len, batches))
+    return count / (now - started)
 
 
 # --- the two sides ----------------------------------------------------------------------------------------------------
@@ -139,6 +176,7 @@ def run(effort: Effort, clients: int) -> dict[str, Any]:
         try:
             model = minilm(Path(folder))
             texts = exactly(model.tokenizer, sentences, 64)
+            alone = tokenizers_alone(copy.deepcopy(model.tokenizer), texts, seconds=effort.window_s / 4)
             told = released(home, running, model, texts)
             running = stack.require(home)
             compared = sides(running, model.tokenizer, texts)
@@ -150,7 +188,7 @@ def run(effort: Effort, clients: int) -> dict[str, Any]:
             ]
         finally:
             stack.down(home)
-    return {"release": told, **compared_by(windows)}
+    return {"release": told, **compared_by(windows), "tokenizers_alone": alone}
 
 
 def compared_by(windows: list[Window]) -> dict[str, Any]:
@@ -199,6 +237,10 @@ def main() -> None:
     met = "met" if measured["goal"]["met"] else "missed"
     tell(f"text in: {share['median']:.2f} of the tensors' throughput ({share['low']:.2f} to {share['high']:.2f}); "
          f"goal {GOAL}: {met}")  # fmt: skip
+    alone = measured["tokenizers_alone"]
+    tell(f"one thread tokenizes {alone['rust_texts_per_s']['median']:.0f} texts a second in Rust, "
+         f"{alone['openvino_texts_per_s']['median']:.0f} with OpenVINO's operators; "
+         f"{'the same ids' if alone['same_ids'] else 'other ids'}")  # fmt: skip
     if arguments.json:
         print(json.dumps(results))
     if measured["errors"]:
