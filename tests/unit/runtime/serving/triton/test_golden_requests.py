@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.base.errors import GoldenMismatch
+from shiplift.runtime.model.generation.signature import SIGNATURE as WRITER
 from shiplift.runtime.model.tensors import Arrays, concatenate, first_requests
 from shiplift.runtime.records.serving import BundleMember
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.serving.triton.client import TritonClient, check_golden, check_package
+from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_golden, check_package
 from shiplift.runtime.serving.triton.repository import golden_arrays
 from tests.unit.examples import package, tensor
 
@@ -60,6 +61,63 @@ def test_an_answer_of_another_number_of_rows_is_wrong(golden: Arrays) -> None:
     golden["rows/rows"] = np.array([3, 0, 2])
     with pytest.raises(GoldenMismatch):
         check_golden(server(), "counts", SIGNATURE, first_requests(golden, 1), tolerance=1e-6)
+
+
+class Writing:
+    """A server that generates text: these answers, in this order."""
+
+    def __init__(self, answers: list[str], prompt_tokens: int = 4) -> None:
+        self._answers, self._prompt_tokens = iter(answers), prompt_tokens
+
+    def infer(self, *_: object, **__: object) -> Arrays:
+        return {
+            "text": np.array([[next(self._answers).encode()]], object), "finish_reason": np.array([[b"stop"]], object),
+            "tokens": np.array([[7]], np.int32), "prompt_tokens": np.array([[self._prompt_tokens]], np.int32),
+        }  # fmt: skip
+
+
+def written(answers: list[str]) -> Arrays:
+    """Golden requests of a text generator with these answers."""
+    count = len(answers)
+    outputs = {
+        "text": np.array([[text] for text in answers], object), "finish_reason": np.full((count, 1), "length", object),
+        "tokens": np.full((count, 1), 8, np.int32), "prompt_tokens": np.full((count, 1), 4, np.int32),
+    }  # fmt: skip
+    return golden_arrays({"prompt": np.full((count, 1), "a", object)}, outputs)
+
+
+@pytest.mark.parametrize(
+    ("told", "right"),
+    [
+        ([" ships carry", " the crane", " a box"], True),
+        ([" ships sail", " the crane", " a boat"], True),  # another way to go on
+        ([" ships carry", " the crane", " otherwise"], True),  # one token about as likely as another
+        ([" wrong", " the crane", " otherwise"], False),
+        ([" wrong", " wrong", " wrong"], False),
+    ],
+)
+def test_in_16_bits_most_generated_answers_must_begin_like_the_original_s(told: list[str], right: bool) -> None:
+    golden = written([" ships carry", " the crane", " a box"])
+
+    def check(tolerance: float, **options: int) -> None:
+        client = cast("TritonClient", Writing(told, **options))
+        check_golden(client, "writer", WRITER, golden, tolerance=tolerance)
+
+    if right:
+        check(TOLERANCE["bf16"])
+    else:
+        with pytest.raises(GoldenMismatch, match="'text' is off by"):
+            check(TOLERANCE["bf16"])
+    with pytest.raises(GoldenMismatch, match="prompt_tokens" if right else "text|prompt_tokens"):
+        check(TOLERANCE["bf16"], prompt_tokens=5)
+    with pytest.raises(GoldenMismatch):
+        check(TOLERANCE["fp32"])  # which has to be exact
+
+
+def test_a_heartbeat_asks_for_one_answer_which_may_be_the_one_that_differs() -> None:
+    golden = first_requests(written([" ships carry", " the crane"]), 1)
+    client = cast("TritonClient", Writing([" other"]))
+    check_golden(client, "writer", WRITER, golden, tolerance=TOLERANCE["fp16"])
 
 
 def test_members_are_checked_where_their_requests_are_there(golden: Arrays) -> None:
