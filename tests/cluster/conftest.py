@@ -316,9 +316,10 @@ def nvidia_image(kube: Kube, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 _TRITONSERVER = """\
 #!/bin/sh
-# The bundled server under the name, and with the defaults, of the one in NVIDIA's image, whose Python has NumPy.
+# The bundled server under the name, and with the defaults, of the one in NVIDIA's image. There as here, the first
+# python3 on the PATH has the NumPy that the Python backend was built with.
 site=$(echo /opt/triton/lib/python3.*/site-packages)
 server=$site/pytriton/tritonserver
-export LD_LIBRARY_PATH=/opt/triton/libraries:$site/nvidia_pytriton.libs OMP_NUM_THREADS=1 PYTHONPATH=$site
+export LD_LIBRARY_PATH=/opt/triton/libraries:$site/nvidia_pytriton.libs OMP_NUM_THREADS=1 PATH=/opt/triton/bin:$PATH
 exec "$server/bin/tritonserver" --backend-directory=/opt/triton/backends --cache-directory="$server/caches" "$@"
 """
