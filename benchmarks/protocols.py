@@ -5,7 +5,7 @@ Every server gets the fastest format that it accepts, because the format is not 
 
 import base64
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,14 +57,8 @@ def triton_protocol(model: str, signature: Any) -> Protocol:
     first_input, first_output = signature.inputs[0], signature.outputs[0]
 
     def encode(sample: NDArray[Any]) -> tuple[dict[str, str], bytes]:
-        body = sample[None].tobytes()
-        head = json.dumps({
-            "inputs": [{"name": first_input.name, "shape": [1, *sample.shape], "datatype": first_input.datatype,
-                        "parameters": {"binary_data_size": len(body)}}],
-            "outputs": [{"name": first_output.name, "parameters": {"binary_data": True}}],
-        }).encode()  # fmt: skip
-        headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
-        return headers, head + body
+        asked = {first_input.name: (first_input.datatype, (1, *sample.shape), sample[None].tobytes())}
+        return binary_request(asked, first_output.name)
 
     def decode(body: bytes, headers: dict[str, str]) -> NDArray[Any]:
         length = int(headers["inference-header-content-length"])
@@ -72,6 +66,24 @@ def triton_protocol(model: str, signature: Any) -> Protocol:
         return np.frombuffer(body[length:], np.float32).reshape(shape)
 
     return Protocol(path=f"/v2/models/{model}/infer", encode=encode, decode=decode)
+
+
+def binary_request(
+    inputs: Mapping[str, tuple[str, tuple[int, ...], bytes]], output: str
+) -> tuple[dict[str, str], bytes]:  # fmt: skip
+    """Headers and body of a request with Triton's binary extension, for one output.
+
+    `inputs` are datatypes, shapes and raw bytes, by name.
+    """
+    head = json.dumps({
+        "inputs": [
+            {"name": name, "shape": shape, "datatype": datatype, "parameters": {"binary_data_size": len(body)}}
+            for name, (datatype, shape, body) in inputs.items()
+        ],
+        "outputs": [{"name": output, "parameters": {"binary_data": True}}],
+    }).encode()  # fmt: skip
+    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
+    return headers, head + b"".join(body for *_, body in inputs.values())
 
 
 def request_bytes(port: int, path: str, headers: dict[str, str], body: bytes) -> bytes:

@@ -21,9 +21,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import until
-from benchmarks.protocols import HOST, request_bytes
-from benchmarks.ratios import Window
-from benchmarks.serving import Effort, machine, measure, tell
+from benchmarks.protocols import HOST, binary_request, request_bytes
+from benchmarks.ratios import Window, spread
+from benchmarks.serving import Effort, machine, measure, tell, wait_until_idle
 from benchmarks.sides import Side
 from benchmarks.zoo.cases.huggingface import minilm
 from shiplift.pipelines.engines.local import stack
@@ -88,7 +88,7 @@ def tokenizers_alone(words: Any, texts: list[str], *, seconds: float) -> dict[st
     for round_ in range(7):
         for name in list(sides)[:: -1 if round_ % 2 else 1]:
             rates[name].append(_rate(sides[name], batches, seconds))
-    return {"same_ids": same, **{f"{name}_texts_per_s": spread(each) for name, each in rates.items()}}
+    return {"same_ids": same, **{f"{name}_texts_per_s": spread(each).model_dump() for name, each in rates.items()}}
 
 
 def _rate(tokenize: Any, batches: list[list[str]], seconds: float) -> float:
@@ -101,20 +101,6 @@ def _rate(tokenize: Any, batches: list[list[str]], seconds: float) -> float:
 
 
 # --- the two sides ----------------------------------------------------------------------------------------------------
-
-
-def request(port: int, model: str, inputs: dict[str, tuple[str, Any, bytes]], output: str) -> bytes:
-    """A request in KServe v2 with binary tensors: inputs by name, as datatype, shape and bytes; for one output."""
-    head = json.dumps({
-        "inputs": [
-            {"name": name, "datatype": datatype, "shape": list(shape), "parameters": {"binary_data_size": len(body)}}
-            for name, (datatype, shape, body) in inputs.items()
-        ],
-        "outputs": [{"name": output, "parameters": {"binary_data": True}}],
-    }).encode()  # fmt: skip
-    headers = {"Content-Type": "application/octet-stream", "Inference-Header-Content-Length": str(len(head))}
-    bodies = b"".join(body for *_, body in inputs.values())
-    return request_bytes(port, f"/v2/models/{model}/infer", headers, head + bodies)
 
 
 def sides(running: stack.Stack, words: Any, texts: list[str]) -> list[Side]:
@@ -135,7 +121,8 @@ def sides(running: stack.Stack, words: Any, texts: list[str]) -> list[Side]:
                     spec.name: (spec.datatype, (1, TOKENS), np.array(made[spec.name], np.int64).tobytes())
                     for spec in signature.inputs
                 }
-            asked.setdefault(name, []).append(request(port, name, inputs, output))
+            request = request_bytes(port, f"/v2/models/{name}/infer", *binary_request(inputs, output))
+            asked.setdefault(name, []).append(request)
     return [
         Side(name=name, port=port, process=process, requests=tuple(requests), check={}, difference=0, settings={})
         for name, requests in asked.items()
@@ -180,7 +167,7 @@ def run(effort: Effort, clients: int) -> dict[str, Any]:
             told = released(home, running, model, texts)
             running = stack.require(home)
             compared = sides(running, model.tokenizer, texts)
-            time.sleep(1)  # what the release left to do
+            wait_until_idle(compared[0])
             windows = [
                 measure(side, [], clients, round_, effort, Path(folder))
                 for round_ in range(effort.rounds)
@@ -202,19 +189,14 @@ def compared_by(windows: list[Window]) -> dict[str, Any]:
     return {
         "sides": {
             name: {
-                key: spread([getattr(window, key) for window in windows if window.side == name])
+                key: spread([getattr(window, key) for window in windows if window.side == name]).model_dump()
                 for key in ("throughput_per_s", "p50_ms", "p99_ms", "server_cpu_ms")
             } for name in (MODEL, MODEL + TENSORS)
         },
-        "share_of_the_model_s_throughput": spread(ratios),
+        "share_of_the_model_s_throughput": spread(ratios).model_dump(),
         "goal": {"at_least": GOAL, "met": share >= GOAL},
         "errors": sum(window.errors for window in windows),
     }  # fmt: skip
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """A median with the extremes."""
-    return {"median": round(median(values), 3), "low": round(min(values), 3), "high": round(max(values), 3)}
 
 
 def main() -> None:

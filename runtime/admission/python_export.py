@@ -38,7 +38,7 @@ def export_python(
     environment = resolve(site, contract.requirements)
     root = ensure(site, environment)
     store, home = ArtifactStore(site.artifacts_uri), Path(site.home)
-    layer = packed(site, environment, store)
+    layer = packed(site, environment, store)  # before the model's code has run beside it
     limits = Limits(
         memory_mb=min(conversion.memory_mb, site.policy.memory_mb),
         timeout_s=min(conversion.timeout_s, site.policy.timeout_s), task="asking the Python model", settings="export",
