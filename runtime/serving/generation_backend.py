@@ -13,7 +13,6 @@ from pathlib import Path
 from shiplift.runtime.base.errors import ExportFailed, MissingTool
 from shiplift.runtime.model import generation
 from shiplift.runtime.model.generation.chat import CHAT
-from shiplift.runtime.model.generation.front import SETTINGS, TOKENIZER
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine
 
@@ -26,6 +25,7 @@ _ENGINES: dict[Engine, Path] = {
 }
 _CHAT = Path(generation.__file__).with_name("chat.py")
 _TEMPLATES = ("jinja2", "markupsafe")
+_AROUND = ("tokenizer.json", "generation.json", CHAT)  # not `front`'s names: it imports a library of the extra
 _LOGGED = "model"  # where mlflow.transformers keeps what `save_pretrained` wrote
 _WEIGHTS = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json")
 _EXTRA = "Install the `generation` extra: pip install 'shiplift[generation]'."
@@ -65,7 +65,7 @@ def write_generation_backend(to: Path, model: Path, engine: Engine, logged: Path
 
 def _write_weights(to: Path, model: Path, logged: Path | None) -> None:
     """Writes what the exported model has around its weights, and the weights as they were logged."""
-    for name in (TOKENIZER, SETTINGS, CHAT):
+    for name in _AROUND:
         if (model / name).exists():
             shutil.copyfile(model / name, to / name)
     source = logged / _LOGGED if logged else to
