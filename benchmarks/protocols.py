@@ -116,6 +116,22 @@ def mlserver_protocol(answers: NDArray[Any]) -> Protocol:
     )  # fmt: skip
 
 
+def embeddings_protocol() -> Protocol:
+    """OpenAI's embeddings of a text, as base64: what Infinity's clients ask for.
+
+    The identifiers and times in its answers differ in length, which therefore says nothing.
+    """
+
+    def encode(sample: NDArray[Any]) -> tuple[dict[str, str], bytes]:
+        body = {"model": "model", "input": [str(sample)], "encoding_format": "base64"}
+        return {"Content-Type": "application/json"}, json.dumps(body).encode()
+
+    def decode(body: bytes, _: dict[str, str]) -> NDArray[Any]:
+        return np.frombuffer(base64.b64decode(json.loads(body)["data"][0]["embedding"]), np.float32)[None]
+
+    return Protocol(path="/embeddings", encode=encode, decode=decode, textual=True)
+
+
 def _text(sample: NDArray[Any]) -> str:
     return base64.b64encode(sample.tobytes()).decode()
 

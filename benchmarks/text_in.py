@@ -1,8 +1,10 @@
-"""`make bench-text`: what it costs a model to take text, against the same model asked with the tokens of that text.
+"""`make bench-text`: a sentence encoder that takes text, against its own tokens in, and against Infinity.
 
 MiniLM-L6 with its real weights is logged with `mlflow.sentence_transformers` and released with `serving: {tensors:
 true}`. Production then serves the texts' model and the graph behind it, in the same engine, precision and
-configuration. Both are asked for the same sentences of 64 tokens, in rounds that alternate them.
+configuration. Infinity serves the same weights in fp32 and in bf16, each with the best of the settings in
+`rivals/table.py`. All are asked for the same sentences of 64 tokens, in rounds that alternate them. Servers that are
+not asked are stopped meanwhile.
 
     python -m benchmarks.text_in --help
 """
@@ -11,21 +13,26 @@ import argparse
 import copy
 import json
 import os
+import shutil
 import struct
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 
+from benchmarks.extras import Missing
 from benchmarks.machine import until
 from benchmarks.protocols import HOST, binary_request, request_bytes
 from benchmarks.ratios import Window, spread
-from benchmarks.serving import Effort, machine, measure, tell, wait_until_idle
+from benchmarks.rivals.table import EMBEDDERS
+from benchmarks.serving import Effort, machine, measure, tell, tuned_rival, wait_until_idle
 from benchmarks.sides import Side
-from benchmarks.zoo.cases.huggingface import minilm
+from benchmarks.subjects import Champion, Failed, Subject
+from benchmarks.zoo.cases.huggingface import minilm, minilm_folder
 from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings
@@ -35,6 +42,7 @@ from shiplift.runtime.serving.triton.served import every_served
 
 RESULTS = Path(__file__).parent / "results" / "text_in.json"
 MODEL, TOKENS, GOAL = "minilm", 64, 0.85
+TIMES = {"fp32": 3.0, "bf16": 2.0}  # what throughput a rival's must be multiplied with, at least, by its precision
 SPEC = """
 data: {metric: cosine}
 serving: {tensors: true}
@@ -100,10 +108,10 @@ def _rate(tokenize: Any, batches: list[list[str]], seconds: float) -> float:
     return count / (now - started)
 
 
-# --- the two sides ----------------------------------------------------------------------------------------------------
+# --- the sides --------------------------------------------------------------------------------------------------------
 
 
-def sides(running: stack.Stack, words: Any, texts: list[str]) -> list[Side]:
+def own_sides(running: stack.Stack, words: Any, texts: list[str]) -> list[Side]:
     """Production's model of texts, and the graph behind it."""
     with TritonClient(f"{HOST}:{running.grpc_port}") as client:
         signatures = {name: client.signature(name) for name in (MODEL, MODEL + TENSORS)}
@@ -127,6 +135,28 @@ def sides(running: stack.Stack, words: Any, texts: list[str]) -> list[Side]:
         Side(name=name, port=port, process=process, requests=tuple(requests), check={}, difference=0, settings={})
         for name, requests in asked.items()
     ]
+
+
+@contextmanager
+def embedders(model: Any, texts: list[str], effort: Effort, work: Path) -> Iterator[tuple[list[Side], dict[str, str]]]:
+    """Runs the rivals with the settings that suit them best; yields them, and why others are left out, by name."""
+    folder = work / "rivals"
+    shutil.copytree(minilm_folder(), folder)  # the rivals write their exports into it
+    subject = Subject(
+        name=MODEL, folder=folder, samples=np.array(texts), answers=model.encode(texts), about=EMBEDDERS[0].name,
+        torch=True,
+    )  # fmt: skip
+    champion = Champion(name=MODEL, logged=folder, report={})
+    compared: list[Side] = []
+    left_out: dict[str, str] = {}
+    with ExitStack() as servers:
+        for rival in EMBEDDERS:
+            try:
+                compared.append(tuned_rival(rival, subject, champion, effort, work, servers, compared))
+            except (Failed, Missing) as error:
+                left_out[rival.name] = str(error)
+                tell(f"  {rival.name} can't be measured: {error}")
+        yield compared, left_out
 
 
 def released(home: Path, running: stack.Stack, model: Any, texts: list[str]) -> dict[str, Any]:
@@ -166,37 +196,59 @@ def run(effort: Effort, clients: int) -> dict[str, Any]:
             alone = tokenizers_alone(copy.deepcopy(model.tokenizer), texts, seconds=effort.window_s / 4)
             told = released(home, running, model, texts)
             running = stack.require(home)
-            compared = sides(running, model.tokenizer, texts)
-            wait_until_idle(compared[0])
-            windows = [
-                measure(side, [], clients, round_, effort, Path(folder))
-                for round_ in range(effort.rounds)
-                for side in compared[:: -1 if round_ % 2 else 1]
-            ]
+            ours = own_sides(running, model.tokenizer, texts)
+            with embedders(model, texts, effort, Path(folder)) as (rivals, left_out):
+                wait_until_idle(ours[0])
+                windows = [
+                    measure(side, others(side, [ours[0], *rivals]), clients, round_, effort, Path(folder))
+                    for round_ in range(effort.rounds)
+                    for side in (ours + rivals)[:: -1 if round_ % 2 else 1]
+                ]
         finally:
             stack.down(home)
-    return {"release": told, **compared_by(windows), "tokenizers_alone": alone}
+    return {"release": told, **compared_by(windows, rivals), "left_out": left_out, "tokenizers_alone": alone}
 
 
-def compared_by(windows: list[Window]) -> dict[str, Any]:
-    """Medians and extremes of both sides, and of the ratio of throughputs, round by round."""
-    by = {(window.side, window.round): window for window in windows}
-    ratios = [
-        by[MODEL, at].throughput_per_s / window.throughput_per_s
-        for (name, at), window in by.items() if name != MODEL
-    ]  # fmt: skip
-    share = median(ratios)
+def others(side: Side, servers: list[Side]) -> list[Side]:
+    """The servers but the one that has the side."""
+    return [server for server in servers if server.process != side.process]
+
+
+def compared_by(windows: list[Window], rivals: list[Side]) -> dict[str, Any]:
+    """Medians and extremes of all sides, and of the ratios of the texts' model to each other side, round by round."""
+    names = dict.fromkeys(window.side for window in windows)
+    share = over(windows, MODEL + TENSORS)["throughput"]
     return {
         "sides": {
             name: {
                 key: spread([getattr(window, key) for window in windows if window.side == name]).model_dump()
                 for key in ("throughput_per_s", "p50_ms", "p99_ms", "server_cpu_ms")
-            } for name in (MODEL, MODEL + TENSORS)
+            } for name in names
         },
-        "share_of_the_model_s_throughput": spread(ratios).model_dump(),
-        "goal": {"at_least": GOAL, "met": share >= GOAL},
+        "share_of_the_model_s_throughput": share,
+        "goal": {"at_least": GOAL, "met": share["median"] >= GOAL},
+        "rivals": {
+            rival.name: {
+                "precision": rival.precision, "settings": rival.settings, "tried": rival.tried,
+                "difference_from_original": rival.difference, **(ratios := over(windows, rival.name)),
+                "goal": {
+                    "at_least": TIMES[rival.precision],
+                    "met": ratios["throughput"]["median"] >= TIMES[rival.precision],
+                },
+            } for rival in rivals
+        },
         "errors": sum(window.errors for window in windows),
     }  # fmt: skip
+
+
+def over(windows: list[Window], other: str) -> dict[str, Any]:
+    """Throughput and p99 of the texts' model over another side's, round by round: median and extremes."""
+    by = {(window.side, window.round): window for window in windows}
+    pairs = [(by[MODEL, at], window) for (name, at), window in by.items() if name == other]
+    return {
+        "throughput": spread([ours.throughput_per_s / theirs.throughput_per_s for ours, theirs in pairs]).model_dump(),
+        "p99": spread([ours.p99_ms / theirs.p99_ms for ours, theirs in pairs]).model_dump(),
+    }
 
 
 def main() -> None:
@@ -207,7 +259,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS, help="where the JSON goes")
     parser.add_argument("--json", action="store_true", help="also print it")
     arguments = parser.parse_args()
-    effort = Effort(rounds=2, warm_s=0.5, window_s=1.5) if arguments.quick else Effort(rounds=7, warm_s=1, window_s=4)
+    quick = Effort(rounds=2, warm_s=0.5, window_s=1.5, quick=True)
+    effort = quick if arguments.quick else Effort(rounds=7, warm_s=1, window_s=4)
     measured = run(effort, arguments.clients)
     results = {"machine": machine(), "clients": arguments.clients, "tokens": TOKENS, **measured}
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
@@ -219,6 +272,11 @@ def main() -> None:
     met = "met" if measured["goal"]["met"] else "missed"
     tell(f"text in: {share['median']:.2f} of the tensors' throughput ({share['low']:.2f} to {share['high']:.2f}); "
          f"goal {GOAL}: {met}")  # fmt: skip
+    for name, rival in measured["rivals"].items():
+        times, goal = rival["throughput"], rival["goal"]
+        met = "met" if goal["met"] else "missed"
+        tell(f"{times['median']:.1f}x {name} ({times['low']:.1f} to {times['high']:.1f}), "
+             f"p99 {rival['p99']['median']:.2f}; goal {goal['at_least']:g}x: {met}")  # fmt: skip
     alone = measured["tokenizers_alone"]
     tell(f"one thread tokenizes {alone['rust_texts_per_s']['median']:.0f} texts a second in Rust, "
          f"{alone['openvino_texts_per_s']['median']:.0f} with OpenVINO's operators; "

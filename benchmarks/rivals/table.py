@@ -11,6 +11,7 @@ from benchmarks.protocols import (
     HOST,
     Protocol,
     base64_protocol,
+    embeddings_protocol,
     mlflow_protocol,
     mlserver_protocol,
     raw_protocol,
@@ -194,6 +195,28 @@ RIVALS = (
             {"instances": 1, "batch": 16, "delay_us": 0, "model_threads": 2},
             {"instances": 2, "batch": 16, "delay_us": 0, "model_threads": 1},
             {"instances": 1, "batch": 16, "delay_us": 1000, "model_threads": 2},
+        ),
+    ),
+)  # fmt: skip
+# The same for a sentence encoder that takes text (`make bench-text`).
+EMBEDDERS = (
+    Rival(
+        name="infinity-emb", quick=1, command=_program("infinity_app"), protocol=lambda _: embeddings_protocol(),
+        requirements="infinity.txt", own_environment=True,
+        tries=(
+            {"engine": "optimum", "dtype": "float32", "compile": False, "batch": 16, "model_threads": 2},
+            {"engine": "optimum", "dtype": "float32", "compile": False, "batch": 8, "model_threads": 2},
+            {"engine": "torch", "dtype": "float32", "compile": False, "batch": 16, "model_threads": 2},
+            {"engine": "torch", "dtype": "float32", "compile": True, "batch": 16, "model_threads": 2},
+        ),
+    ),
+    Rival(
+        name="infinity-emb-bf16", quick=1, command=_program("infinity_app"), protocol=lambda _: embeddings_protocol(),
+        requirements="infinity.txt", own_environment=True, precision="bf16",
+        tries=(
+            {"engine": "torch", "dtype": "bfloat16", "compile": False, "batch": 16, "model_threads": 2},
+            {"engine": "torch", "dtype": "bfloat16", "compile": False, "batch": 8, "model_threads": 2},
+            {"engine": "torch", "dtype": "bfloat16", "compile": True, "batch": 16, "model_threads": 2},
         ),
     ),
 )  # fmt: skip

