@@ -2,8 +2,8 @@
 
 Each uses two of three models, of 3 to 17 ms on one core here, with one thread and one instance each: two cores
 can serve that. Static graphs run as ensembles, the others in BLS. Models are timed when one execution follows the
-other, and after pauses: an idle instance takes longer, and so does what passes requests on. What an answer takes
-besides is what is left of the whole's time after such pauses.
+other, and after pauses, since an idle instance takes longer. The whole is timed in the same ways: what is left of its
+time is what passes requests on, which takes longer after a pause as well.
 """
 
 import tempfile
@@ -50,10 +50,9 @@ LAYERS = {"large": 80, "middle": 40, "small": 16}  # of the models
 _SIZES = (1, 2, 4)
 _RATE_PER_S = 20.0
 _P99_MS = 250.0
-_REQUESTS, _WAITED, _WARM_UP = 2400, 300, 50
+_REQUESTS, _WARM_UP = 2400, 50
 _WAITING = Demand(concurrency=1)
-_PAUSE_MS = 40  # between requests at this rate
-_PAUSES_MS = (0, 4, 12, _PAUSE_MS, 150)  # before requests to a model; each several times, in turn, since speeds drift
+_PAUSES_MS = (0, 4, 12, 40, 150)  # before requests; each several times, in turn, since speeds drift
 _PAUSED, _ROUNDS = 40, 2
 _RARE = "think"  # the step that runs for the other requests
 _SURE_SHARE = 0.7  # of the requests have a first number above 0.5, which the models give back as `c`
@@ -194,10 +193,9 @@ class Timed:
     alone_ms: float
     besides_ms: float
 
-    @property
-    def paused_ms(self) -> float:
-        """An execution after the pause that is usual at this rate."""
-        return self.alone_ms + self.configuration.cold_ms[_PAUSE_MS]
+    def after_ms(self, pause_ms: float) -> float:
+        """An execution after a pause."""
+        return self.alone_ms + self.configuration.cold_ms.get(pause_ms, 0.0)
 
 
 def measure_live(*, quick: bool, tell: Callable[[str], None]) -> dict[str, Any]:
@@ -242,10 +240,10 @@ def _measured(
     rows = [row[None] for row in _rows()]
     with _served(lab, written, checked) as address:
         in_turn(address, written.spec.name, rows, _WARM_UP)
-        alone = in_turn(address, written.spec.name, rows, _WAITED, _PAUSE_MS / 1000)
-    sure = [latency for latency, row in zip(alone, rows, strict=False) if row[0, 0] > 0.5]
+        sure = [row for row in rows if row[0, 0] > 0.5]
+        whole = _after_pauses(lambda pause_s: in_turn(address, written.spec.name, sure, _PAUSED, pause_s))
     problem = Problem(
-        spec=written.spec, graph=graph, profiles=_profiles(graph, timed, float(np.median(sure))), arrivals=arrivals,
+        spec=written.spec, graph=graph, profiles=_profiles(graph, timed, whole), arrivals=arrivals,
         grid=Grid(max_batch=_SIZES), p99_ms=_P99_MS,
     )  # fmt: skip
     made = plan(problem)
@@ -267,28 +265,33 @@ def _off(measured: float, predicted: float) -> float:
     return 100 * abs(measured / predicted - 1)
 
 
-def _profiles(graph: Graph, timed: dict[str, Timed], whole_ms: float) -> Profiles:
+def _profiles(graph: Graph, timed: dict[str, Timed], whole_ms: dict[int, float]) -> Profiles:
     """What is known of a pipeline: its members, and of what it takes besides, how much is each step's.
 
-    `whole_ms` is what a typical answer takes to a client that waits for each and then pauses, and no step is the rare
-    one. It meets no queue, and takes the longest path of executions. What is left is the pipeline's own.
+    `whole_ms` is what a typical answer takes, by the pause before it, to a client that waits for each, and no step is
+    the rare one. It meets no queue, and takes the longest path of executions. What is left is the pipeline's own.
     """
-    paths: list[float] = []
-    lengths: list[int] = []
-    for at, member in enumerate(graph.members):
-        runs = graph.steps[at] != _RARE
-        before = max(graph.needs[at], key=lambda step: paths[step], default=None)
-        own = timed[member].paused_ms if runs else 0.0
-        paths.append((paths[before] if before is not None else 0.0) + own)
-        lengths.append((lengths[before] if before is not None else 0) + runs)
-    longest = max(range(len(paths)), key=lambda step: paths[step])
+    path, steps = _longest_path(graph, timed, 0)
     request_ms = median(timed[member].besides_ms for member in graph.used)
-    step_ms = max(0.0, whole_ms - request_ms - paths[longest]) / lengths[longest]
+    cold_ms = {
+        pause: max(0.0, whole - whole_ms[0] - (_longest_path(graph, timed, pause)[0] - path))
+        for pause, whole in whole_ms.items() if pause
+    }  # fmt: skip
     return Profiles(
         members={name: (timed[name].configuration,) for name in graph.used},
         steps={_RARE: StepProfile(probability=1 - _SURE_SHARE)} if _RARE in graph.steps else {},
-        request_ms=request_ms, step_ms=step_ms,
+        request_ms=request_ms, step_ms=max(0.0, whole_ms[0] - request_ms - path) / steps, cold_ms=cold_ms,
     )  # fmt: skip
+
+
+def _longest_path(graph: Graph, timed: dict[str, Timed], pause_ms: int) -> tuple[float, int]:
+    """What the executions of a typical answer take one after the other, each after a pause, and how many they are."""
+    paths: list[tuple[float, int]] = []
+    for at, member in enumerate(graph.members):
+        runs = graph.steps[at] != _RARE
+        before, length = max((paths[step] for step in graph.needs[at]), default=(0.0, 0))
+        paths.append((before + (timed[member].after_ms(pause_ms) if runs else 0.0), length + runs))
+    return max(paths)
 
 
 def _timed(lab: Lab, name: str, model: Any) -> Timed:
@@ -300,7 +303,8 @@ def _timed(lab: Lab, name: str, model: Any) -> Timed:
     package = lab.package(name, model, _config())
     with _alone(lab, package) as server:
         waiting = [lab.measure(server, package.model, _WAITING, batch=size) for size in _SIZES]
-        paused = _paused_ms(server.grpc, package.model)
+        rows = [row[None] for row in _rows()]
+        paused = _after_pauses(lambda pause_s: computed_after(server.grpc, package.model, rows, pause_s, _PAUSED))
     configuration = Configuration(
         max_batch=max(_SIZES), spread=spread_of([waiting[0]]), most_instances=1,
         cold_ms={pause: max(0.0, paused[pause] - paused[0]) for pause in _PAUSES_MS if pause},
@@ -309,13 +313,9 @@ def _timed(lab: Lab, name: str, model: Any) -> Timed:
     return Timed(configuration=configuration, alone_ms=waiting[0].compute_ms, besides_ms=overhead_ms(waiting[0]))
 
 
-def _paused_ms(address: str, model: str) -> dict[int, float]:
-    """What an execution takes after each pause: the mean of several rounds."""
-    rows = [row[None] for row in _rows()]
-    rounds = [
-        {pause: computed_after(address, model, rows, pause / 1000, _PAUSED) for pause in _PAUSES_MS}
-        for _ in range(_ROUNDS)
-    ]
+def _after_pauses(measure_ms: Callable[[float], Any]) -> dict[int, float]:
+    """What is measured after each pause: the median of what each round gives, and the mean of the rounds."""
+    rounds = [{pause: float(np.median(measure_ms(pause / 1000))) for pause in _PAUSES_MS} for _ in range(_ROUNDS)]
     return {pause: sum(each[pause] for each in rounds) / _ROUNDS for pause in _PAUSES_MS}
 
 

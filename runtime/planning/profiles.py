@@ -1,6 +1,8 @@
 """What planning knows of a pipeline: how long each member takes in each configuration, and how often each step runs."""
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Self
 
 import numpy as np
@@ -17,15 +19,40 @@ _Spread = Annotated[float, Field(ge=0, le=3)]
 _Rows = Annotated[float, Field(ge=1, le=MAX_BATCH)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Cold:
+    """By how much what follows a pause takes longer: `longer_s` by `pauses_s`, which ascend from 0."""
+
+    pauses_s: tuple[float, ...]
+    longer_s: tuple[float, ...]
+
+    @classmethod
+    def of(cls, cold_ms: Mapping[float, float]) -> Self:
+        """The same from ms; no pause costs nothing."""
+        pauses = sorted(cold_ms)
+        return cls(
+            pauses_s=(0.0, *(pause / 1000 for pause in pauses)),
+            longer_s=(0.0, *(cold_ms[pause] / 1000 for pause in pauses)),
+        )
+
+    def after(self, pause_s: float) -> float:
+        """By how many s, interpolated; a longer pause than the longest costs what that one does."""
+        at = bisect_right(self.pauses_s, pause_s)
+        if at == len(self.pauses_s):
+            return self.longer_s[-1]
+        share = (pause_s - self.pauses_s[at - 1]) / (self.pauses_s[at] - self.pauses_s[at - 1])
+        return self.longer_s[at - 1] + share * (self.longer_s[at] - self.longer_s[at - 1])
+
+
 class Configuration(Section):
     """One way to compute a member, as measured with `instances` instances of `threads` threads side by side.
 
     `batch_ms` is the mean time of an execution by its number of rows; between the sizes it is interpolated. `cold_ms`
     is what an execution takes longer on an instance that was idle, by how long (in ms, interpolated as well): its
-    process wakes, and its caches and its core are cold. `spread`
-    is sigma of the lognormal factor on each execution. `memory_mb` is what the instances used together, and
-    `instance_mb` what each further one adds (default: its part of `memory_mb`). `cores` is what one instance needs
-    (default: as many as it has threads). At most `most_instances` are planned.
+    process wakes, and its caches and its core are cold. `spread` is sigma of the lognormal factor on each execution.
+    `memory_mb` is what the instances used together, and `instance_mb` what each further one adds (default: its part of
+    `memory_mb`). `cores` is what one instance needs (default: as many as it has threads). At most `most_instances` are
+    planned.
     """
 
     engine: Engine = "onnxruntime"
@@ -60,10 +87,9 @@ class Configuration(Section):
         """The mean execution time in s of each batch size, from 0 to `max_batch`."""
         return execution_seconds(self.batch_ms, max_batch)
 
-    def cold(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Pauses of an instance in s, ascending from 0, and by how many s each lengthens the next execution."""
-        pauses = sorted(self.cold_ms)
-        return (0.0, *(pause / 1000 for pause in pauses)), (0.0, *(self.cold_ms[pause] / 1000 for pause in pauses))
+    def cold(self) -> "Cold":
+        """What an execution takes longer after a pause of its instance."""
+        return Cold.of(self.cold_ms)
 
 
 class StepProfile(Section):
@@ -90,14 +116,16 @@ class Profiles(Section):
     """Everything measured of a pipeline: members by the pipeline's names for them, and steps.
 
     `request_ms` is what an answer takes besides its steps: the network, the server's front. `step_ms` is what handing a
-    request to a member and back takes. In BLS, each of the pipeline's instances uses `pipeline_mb`, and each of the
-    workers that run its Python `worker_mb`.
+    request to a member and back takes, and `cold_ms` what an answer takes longer if the pipeline worked on none before
+    it, by how long (in ms, interpolated): what hands requests on wakes then. In BLS, each of the pipeline's instances
+    uses `pipeline_mb`, and each of the workers that run its Python `worker_mb`.
     """
 
     members: dict[str, tuple[Configuration, ...]] = Field(default_factory=dict)
     steps: dict[str, StepProfile] = Field(default_factory=dict)
     request_ms: NotNegative = 0.0
     step_ms: NotNegative = 0.0
+    cold_ms: dict[Positive, NotNegative] = Field(default_factory=dict)
     pipeline_mb: NotNegative = 0.0
     worker_mb: NotNegative = 0.0
 

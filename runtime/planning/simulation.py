@@ -4,15 +4,14 @@ The event loop is our own: a search runs hundreds of simulations, and one SimPy 
 long. A test compares it with the same model written in SimPy, request by request.
 
 A batcher gives an idle instance what waits, in turn, up to its largest batch. If that is no full batch, it waits until
-the oldest request has waited for the queue delay. An execution takes longer, the longer its instance was idle. A
-request's rows stay together; a loop's rows are split into as few requests as the largest batch allows. What arrives
-first at an idle instance does not wait for what arrives at the same instant, since Triton's batcher is woken by the
-first.
+the oldest request has waited for the queue delay. An execution takes longer, the longer its instance was idle, and so
+does the first request of a pipeline that was idle. A request's rows stay together; a loop's rows are split into as few
+requests as the largest batch allows. What arrives first at an idle instance does not wait for what arrives at the same
+instant, since Triton's batcher is woken by the first.
 """
 
 import heapq
 import math
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from shiplift.runtime.planning.arrivals import Floats
-from shiplift.runtime.planning.profiles import Profiles
+from shiplift.runtime.planning.profiles import Cold, Profiles
 from shiplift.runtime.planning.scenario import Graph, Scenario
 from shiplift.runtime.planning.settings import Settings
 
@@ -88,21 +87,12 @@ class _Station:
     max_batch: int
     delay_s: float
     seconds: list[float]
-    cold: tuple[tuple[float, ...], tuple[float, ...]]
+    cold: Cold
     waiting: deque[Item] = field(default_factory=deque)
     wakes_at: float = -1.0
     executions: int = 0
     rows: int = 0
     busy_s: float = 0.0
-
-    def woken_s(self, pause: float) -> float:
-        """By how much an execution takes longer after a pause of its instance."""
-        pauses, longer = self.cold
-        at = bisect_right(pauses, pause)
-        if at == len(pauses):
-            return longer[-1]
-        share = (pause - pauses[at - 1]) / (pauses[at] - pauses[at - 1])
-        return longer[at - 1] + share * (longer[at] - longer[at - 1])
 
     def take(self, now: float) -> tuple[list[Item], int]:
         """The next batch and its rows, or nothing if it is worth waiting for more."""
@@ -153,6 +143,8 @@ class _Simulation:
         self._order = 0
         self._instances = instances
         self._occupied = 0
+        self._idle_since = -math.inf
+        self._cold = Cold.of(profiles.cold_ms)
         self._held: deque[int] = deque()
         self._workers = workers
         self._computing = 0
@@ -205,7 +197,14 @@ class _Simulation:
             self._enter(now, request)
 
     def _enter(self, now: float, request: int) -> None:
+        woken_s = 0.0 if self._occupied else self._cold.after(now - self._idle_since)
         self._occupied += 1
+        if woken_s:
+            self._at(now + woken_s, self._begin_first, request)
+        else:
+            self._begin_first(now, request)
+
+    def _begin_first(self, now: float, request: int) -> None:
         for step in self._first:
             self._begin(now, step, request)
 
@@ -251,6 +250,8 @@ class _Simulation:
         self._answered[request] = now
         self._late += now - self._arrivals[request] > self._limit_s
         self._occupied -= 1
+        if not self._occupied:
+            self._idle_since = now
         if self._held:
             self._at(now, self._enter, self._held.popleft())  # as an event: a chain of them would be a deep recursion
 
@@ -282,7 +283,7 @@ class _Simulation:
                 return
             _, _, step, request = batch[0]
             pause = now - station.idle.popleft()
-            took = (station.seconds[rows] + station.woken_s(pause)) * self._factors[step][request]
+            took = (station.seconds[rows] + station.cold.after(pause)) * self._factors[step][request]
             station.executions += 1
             station.rows += rows
             station.busy_s += took

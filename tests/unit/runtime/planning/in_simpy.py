@@ -14,6 +14,12 @@ from shiplift.runtime.planning.settings import Settings
 Steps = Generator[simpy.Event, Any, Any]
 
 
+def longer_s(pause_s: float, cold_ms: Mapping[float, float]) -> float:
+    """By how much what follows a pause takes longer."""
+    known = sorted({0.0: 0.0, **cold_ms}.items())
+    return float(np.interp(min(1000 * pause_s, 1e9), [at for at, _ in known], [ms for _, ms in known])) / 1000
+
+
 class Member:
     """A queue with a dynamic batcher, and its instances."""
 
@@ -40,12 +46,8 @@ class Member:
             oldest = self.queue[0][0] + self.settings.queue_delay_us / 1e6 if self.queue else math.inf
             if self.idle and batch and (full or self.env.now >= oldest):
                 del self.queue[: len(batch)]
-                pause_ms = 1000 * (self.env.now - self.idle.pop(0))
-                cold_ms = {0.0: 0.0, **self.settings.configuration.cold_ms}
-                longer_ms = float(
-                    np.interp(min(pause_ms, 1e9), sorted(cold_ms), [cold_ms[at] for at in sorted(cold_ms)])
-                )
-                self.env.process(self._execute(batch, longer_ms / 1000))
+                cold_s = longer_s(self.env.now - self.idle.pop(0), self.settings.configuration.cold_ms)
+                self.env.process(self._execute(batch, cold_s))
                 continue
             self.changed = self.env.event()
             waits = [self.changed]
@@ -83,6 +85,7 @@ class Pipeline:
         self.members = {name: Member(self.env, each) for name, each in settings.items()}
         self.instances = simpy.Resource(self.env, capacity=instances or scenario.count)
         self.workers = simpy.Resource(self.env, capacity=workers or scenario.count * len(graph.steps))
+        self.inside, self.idle_since = 0, -math.inf
         self.took = np.full(scenario.count, math.nan)
 
     def factor(self, step: int, request: int) -> float:
@@ -94,10 +97,16 @@ class Pipeline:
         yield self.env.timeout(float(self.scenario.arrivals[request]))
         with self.instances.request() as turn:
             yield turn
+            cold_s = 0.0 if self.inside else longer_s(self.env.now - self.idle_since, self.profiles.cold_ms)
+            self.inside += 1
+            if cold_s:
+                yield self.env.timeout(cold_s)
             done = [self.env.event() for _ in self.graph.steps]
             for step in range(len(self.graph.steps)):
                 self.env.process(self.step(step, request, done))
             yield self.env.all_of(done)
+            self.inside -= 1
+            self.idle_since = self.env.now
         self.took[request] = self.env.now - float(self.scenario.arrivals[request])
 
     def step(self, step: int, request: int, done: list[simpy.Event]) -> Steps:

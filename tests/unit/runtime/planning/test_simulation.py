@@ -18,8 +18,8 @@ QUICK = hypothesis_settings(max_examples=25, deadline=None)
 @pytest.mark.parametrize("max_batch", [1, 3, 8])
 def test_every_request_takes_as_long_as_in_simpy(name: str, max_batch: int) -> None:
     """Members that give several batches to one at the same instant are excluded here: see the next test."""
-    graph, scenario, profiles = drawn(name, rate=60, cv=1.5, count=400, step_ms=0.5)
     cold_ms = {4.0: 1.0, 20.0: 3.0} if max_batch == 1 else {}  # with it, more comes at one instant where instances wait
+    graph, scenario, profiles = drawn(name, rate=60, cv=1.5, count=400, step_ms=0.5, cold_ms=cold_ms)
     served = {
         member: settings(
             instances=1 + at % 2, max_batch=1 if at else max_batch, queue_delay_us=2000 * at, cold_ms=cold_ms
@@ -62,6 +62,15 @@ def test_an_execution_after_a_pause_takes_longer_and_one_after_another_does_not(
         arrivals = np.array([0, 0.015 + pause_ms / 1000])  # the first execution ends after 15 ms
         both = simulate(graph, replace(scenario.first(2), arrivals=arrivals), profiles, served)
         assert both.latencies[1] == pytest.approx(0.01 + longer_ms / 1000)
+
+
+def test_the_first_request_of_an_idle_pipeline_takes_longer_and_others_do_not() -> None:
+    graph, scenario, profiles = drawn("chain", rate=1, count=50, cold_ms={20: 2, 40: 5})
+    served = {member: settings(spread=0, instances=4) for member in graph.used}
+    for pause_ms, longer_ms in ((-15, 0), (0, 0), (10, 1), (30, 3.5), (1000, 5)):
+        arrivals = np.array([0, 0.025 + pause_ms / 1000])  # the first is answered after 25 ms
+        both = simulate(graph, replace(scenario.first(2), arrivals=arrivals), profiles, served)
+        np.testing.assert_allclose(both.latencies, [0.025, 0.02 + longer_ms / 1000])
 
 
 @pytest.mark.parametrize("load", [0.5, 0.8])
