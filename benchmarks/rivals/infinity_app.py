@@ -1,7 +1,7 @@
 """Infinity with a sentence encoder, started by its own command.
 
-Its documentation recommends Optimum on CPUs, which needs an ONNX file beside the model: Optimum's exporter makes it.
-The cache of answers is off, since the benchmark asks the same texts again and again.
+Its documentation recommends Optimum on CPUs, which needs an ONNX file beside the model. The cache of answers is off,
+since the benchmark asks the same texts again and again.
 """
 
 import json
@@ -15,10 +15,21 @@ QUIET = {"HF_HUB_OFFLINE": "1", "INFINITY_ANONYMOUS_USAGE_STATS": "0", "TOKENIZE
 
 
 def export() -> None:
-    """Writes the model's ONNX file into its folder; the next start finds it."""
-    from optimum.exporters.onnx import main_export
+    """Writes the model's ONNX file into its folder, where the next start finds it.
 
-    main_export(MODEL, MODEL, task="feature-extraction", library_name="transformers", device="cpu")
+    It is what Optimum's exporter writes, which can't tell this torch to trace.
+    """
+    import torch
+    from transformers import AutoModel
+
+    names = ["input_ids", "attention_mask", "token_type_ids"]
+    any_size = {0: "batch", 1: "length"}
+    with torch.inference_mode():
+        torch.onnx.export(
+            AutoModel.from_pretrained(MODEL).eval(), tuple(torch.ones(2, 8, dtype=torch.int64) for _ in names),
+            f"{MODEL}/model.onnx", input_names=names, output_names=["last_hidden_state"],
+            dynamic_axes=dict.fromkeys([*names, "last_hidden_state"], any_size), opset_version=17, dynamo=False,
+        )  # fmt: skip
 
 
 def command() -> list[str]:
