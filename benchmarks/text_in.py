@@ -143,8 +143,8 @@ def embedders(model: Any, texts: list[str], effort: Effort, work: Path) -> Itera
     folder = work / "rivals"
     shutil.copytree(minilm_folder(), folder)  # the rivals write their exports into it
     subject = Subject(
-        name=MODEL, folder=folder, samples=np.array(texts), answers=model.encode(texts), about=EMBEDDERS[0].name,
-        torch=True,
+        name=MODEL, folder=folder, samples=np.array(texts), answers=model.encode(texts),
+        about="MiniLM-L6 with its real weights", torch=True,
     )  # fmt: skip
     champion = Champion(name=MODEL, logged=folder, report={})
     compared: list[Side] = []
