@@ -19,7 +19,7 @@ _CONCURRENCY, _MOST_CLIENTS = 16, 64
 _OVER_FLASK = {"encoder": 6.0, "resnet50": 12.0, "digits-cnn": 8.0, "boosting": 8.0}  # least throughput
 _P99_OF_FLASK = {"encoder": 6, "resnet50": 10}  # at most a p99 of one over this
 _COMPUTE_BOUND = ("encoder", "resnet50")
-_OVER_FP32, _OVER_BF16 = 3.0, 2.0  # least throughput over the rivals on the compute-bound models
+OVER_RIVALS = {"fp32": 3.0, "bf16": 2.0}  # least throughput over those in a precision, on the compute-bound models
 _OF_BARE = 0.85  # least share of what the engine alone does
 
 
@@ -249,8 +249,8 @@ def _precision_goals(ratios: Sequence[Ratio], precisions: Mapping[str, str], lim
     fp32 = [ratio for ratio in ratios if precisions[ratio.against] == "fp32"]
     bf16 = [ratio for ratio in ratios if precisions[ratio.against] == "bf16"]
     best = sorted(bf16, key=lambda ratio: ratio.throughput)[:1]
-    wanted = [(ratio, _OVER_FP32, "a rival in fp32") for ratio in fp32]
-    wanted += [(ratio, _OVER_BF16, "the best rival in bf16") for ratio in best]
+    wanted = [(ratio, OVER_RIVALS["fp32"], "a rival in fp32") for ratio in fp32]
+    wanted += [(ratio, OVER_RIVALS["bf16"], "the best rival in bf16") for ratio in best]
     return [
         _goal(ratio, f"at least {least:.0f}x the throughput of {rival} at concurrency {_CONCURRENCY}",
               ratio.throughput, ratio.throughput >= least, limits.of(ratio))

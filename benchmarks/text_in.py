@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.extras import Missing
 from benchmarks.machine import until
 from benchmarks.protocols import HOST, binary_request, request_bytes
-from benchmarks.ratios import Window, spread
+from benchmarks.ratios import OVER_RIVALS, Window, spread
 from benchmarks.rivals.table import EMBEDDERS
 from benchmarks.serving import Effort, machine, measure, tell, tuned_rival, wait_until_idle
 from benchmarks.sides import Side
@@ -42,7 +42,6 @@ from shiplift.runtime.serving.triton.served import every_served
 
 RESULTS = Path(__file__).parent / "results" / "text_in.json"
 MODEL, TOKENS, GOAL = "minilm", 64, 0.85
-TIMES = {"fp32": 3.0, "bf16": 2.0}  # what throughput a rival's must be multiplied with, at least, by its precision
 SPEC = """
 data: {metric: cosine}
 serving: {tensors: true}
@@ -232,8 +231,8 @@ def compared_by(windows: list[Window], rivals: list[Side]) -> dict[str, Any]:
                 "precision": rival.precision, "settings": rival.settings, "tried": rival.tried,
                 "difference_from_original": rival.difference, **(ratios := over(windows, rival.name)),
                 "goal": {
-                    "at_least": TIMES[rival.precision],
-                    "met": ratios["throughput"]["median"] >= TIMES[rival.precision],
+                    "at_least": OVER_RIVALS[rival.precision],
+                    "met": ratios["throughput"]["median"] >= OVER_RIVALS[rival.precision],
                 },
             } for rival in rivals
         },
