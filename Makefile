@@ -35,7 +35,8 @@ demo: $(READY)  ## the whole workflow: three versions, one refused, one promoted
 
 test: check unit integration  ## what needs no cluster, in half an hour
 test-all: check unit integration  ## the same, and the tests that take longest
-	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'slow and not large'
+	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'slow and not large and not alone'
+	$(BIN)/pytest tests/integration -q -m 'slow and alone'
 
 check: setup check-github  ## style, types, import order, workflows
 	$(BIN)/ruff check .
@@ -57,7 +58,7 @@ unit: setup
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q --durations=20 -m 'not large and not alone and not slow' \
 		$(call again,tests/integration)
-	$(BIN)/pytest tests/integration -q -m alone $(call again,tests/integration -m alone)
+	$(BIN)/pytest tests/integration -q -m 'alone and not slow' $(call again,tests/integration -m 'alone and not slow')
 
 test-cluster: setup  ## on a real Kubernetes cluster: KUBECONFIG's, or one that SHIPLIFT_CLUSTER_SCRIPT starts
 	@[ -n "$$KUBECONFIG$$SHIPLIFT_CLUSTER_SCRIPT" ] || { echo "no cluster: set KUBECONFIG, or SHIPLIFT_CLUSTER_SCRIPT to a" \

@@ -217,6 +217,7 @@ def digest_of(package: Package) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("way", WAYS)
 def test_a_hundred_moves_under_load_fail_nothing_and_mix_nothing(tmp_path: Path, way: str) -> None:
     """Some 10^5 answers; each is as a whole that of the bundle that it names, and none is missing."""
@@ -254,4 +255,4 @@ def test_a_hundred_moves_under_load_fail_nothing_and_mix_nothing(tmp_path: Path,
         f"{way}: {sum(seen.values())} answers {dict(seen)}, moves of {np.median(seconds):.2f} to {max(seconds):.2f} s"
     )
     assert set(seen) == set(factors)
-    assert np.median(seconds) < 5  # not the longest: other tests run beside this one
+    assert max(seconds) < 5
