@@ -87,10 +87,6 @@ class Configuration(Section):
         """The mean execution time in s of each batch size, from 0 to `max_batch`."""
         return execution_seconds(self.batch_ms, max_batch)
 
-    def cold(self) -> "Cold":
-        """What an execution takes longer after a pause of its instance."""
-        return Cold.of(self.cold_ms)
-
 
 class StepProfile(Section):
     """How often a step runs, and on how much.

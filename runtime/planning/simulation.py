@@ -308,7 +308,7 @@ class _Simulation:
 def _station(settings: Settings) -> _Station:
     return _Station(
         idle=deque([-math.inf] * settings.instances), max_batch=settings.max_batch,
-        delay_s=settings.queue_delay_us / 1e6, seconds=settings.seconds, cold=settings.configuration.cold(),
+        delay_s=settings.queue_delay_us / 1e6, seconds=settings.seconds, cold=Cold.of(settings.configuration.cold_ms),
     )  # fmt: skip
 
 
