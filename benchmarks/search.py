@@ -1,7 +1,8 @@
 """`make bench-search`: the search against brute force and Triton Model Analyzer, on one bundled server.
 
-There are three models, each in fp32 and int8. Brute force measures every point of a grid in long windows, in random
-order, so that a temporary slowdown of the machine does not fall on one corner. Model Analyzer runs in its quick and
+There are three models, each in fp32 and int8 on ONNX Runtime and OpenVINO, and in bf16 where the processor computes in
+it. Brute force measures every point of a grid in long windows, in random order, so that a
+temporary slowdown of the machine does not fall on one corner. Model Analyzer runs in its quick and
 Optuna modes, in its own environment; if it can't be installed, it is skipped with the reason. The best points of all
 are then measured again in turn, because the luckiest of many measurements is not the best configuration. `--quick`
 takes a small grid and short windows.
@@ -27,7 +28,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import quantization
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import RecordedRequests
-from shiplift.runtime.records.precision import Precision
+from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature, TensorSpec
@@ -45,6 +46,8 @@ from shiplift.runtime.spec.model import Quantization
 from shiplift.runtime.spec.serving import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.targets.discovery import detect
+from shiplift.runtime.targets.machine import this_machine
 from shiplift.steps.tune import tune
 
 RESULTS = Path(__file__).parent / "results" / "search.json"
@@ -84,7 +87,7 @@ def networks() -> dict[str, tuple[Any, tuple[int, ...]]]:
 
 
 def build(name: str, module: Any, shape: tuple[int, ...], site: Site, space: SearchSpace, folder: Path) -> Packages:
-    """The module as packages in fp32 and int8."""
+    """The module as packages, each precision on each engine that this machine serves it on."""
     import torch
 
     rng = np.random.default_rng(0)
@@ -98,7 +101,14 @@ def build(name: str, module: Any, shape: tuple[int, ...], site: Site, space: Sea
     onnx.checker.check_model(onnx.load(files["fp32"]))
     files["int8"] = _int8(files["fp32"], samples, folder)
     example = {"input": samples["input"][:8]}
-    packages = [_package(name, precision, file, example, site, space) for precision, file in files.items()]
+    files["bf16"] = files["fp32"]  # a hint to OpenVINO
+    target = detect(this_machine())[0]
+    packages = [
+        _package(name, engine, precision, files[precision], example, site, space)
+        for engine in target.engines
+        for precision in files
+        if (engine == "openvino" or precision != "bf16") and precision in target.precisions
+    ]
     return Packages(target="local-cpu", packages=tuple(packages), checks=())
 
 
@@ -112,11 +122,15 @@ def _int8(model: Path, samples: Arrays, folder: Path) -> Path:
     return quantization.quantize_static(prepared, ranges["minmax"], scheme, file)
 
 
-def _package(name: str, precision: Precision, file: Path, example: Arrays, site: Site, space: SearchSpace) -> Package:
+def _package(
+    name: str, engine: Engine, precision: Precision, file: Path, example: Arrays, site: Site, space: SearchSpace
+) -> Package:  # fmt: skip
     answers = onnx_models.answer(onnx_models.session(file), example)
     signature = Signature(inputs=_specs(example), outputs=_specs(answers))
     first = first_config(space, Serving(), "bundled", signature)
-    description = ModelDescription(name=name, version=1, signature=signature, config=first, serving=Serving())
+    description = ModelDescription(
+        name=name, version=1, signature=signature, config=first, serving=Serving(), engine=engine, precision=precision
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(dir=site.home) as folder:
         tree = Path(folder) / "package"
         tree.mkdir()
@@ -124,8 +138,8 @@ def _package(name: str, precision: Precision, file: Path, example: Arrays, site:
         write_package(tree, description, file.parent, "bundled", example=example, golden=golden)
         repository: Artifact = ArtifactStore(site.artifacts_uri).put_tree(tree)
     return Package(
-        target="local-cpu", server="bundled", model=name, version=1, precision=precision, config=first,
-        repository=repository, signature=signature,
+        target="local-cpu", server="bundled", model=name, version=1, engine=engine, precision=precision,
+        config=first, repository=repository, signature=signature,
     )  # fmt: skip
 
 
