@@ -42,11 +42,12 @@ def _champion(site: Site, request: Request, trigger: Trigger, registry: Registry
     now = standing(site, request.model, registry, place)
     for drift in () if now.unfinished else now.drift:
         progress(drift.sentence)
-    version, promotion = now.champion, now.promotion
+    version, promotion, own = now.champion, now.promotion, None
     if version == request.version:
+        own = promotion.package if promotion else None
         version, promotion = now.previous, promoted(site, request.model, now.previous, registry)
     if version in (0, request.version):
-        return Champion()
+        return Champion(own=own)
     if promotion is None and not trigger.allow_older:
         raise PromotionConflict(
             f"production serves version {version} of {request.model!r}, but the registry has no genuine record of its "
@@ -54,7 +55,7 @@ def _champion(site: Site, request: Request, trigger: Trigger, registry: Registry
             do=f"Run `shiplift rollback {request.model}`, or release without a comparison: `shiplift release "
             f"{request.model}/{request.version} --allow-older`.",
         )
-    return Champion(version=version, package=promotion.package if promotion else None)
+    return Champion(version=version, package=promotion.package if promotion else None, own=own)
 
 
 def _members(site: Site, request: Request, registry: Registry, place: Production) -> Members:

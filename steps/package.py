@@ -38,9 +38,10 @@ from shiplift.runtime.search import buckets
 from shiplift.runtime.search.space import first_config
 from shiplift.runtime.serving.bundles.composing import compose, described
 from shiplift.runtime.serving.bundles.scoring import Scoring
-from shiplift.runtime.serving.generation_backend import write_generation_backend
-from shiplift.runtime.serving.python_backend import write_python_backend
-from shiplift.runtime.serving.text_backend import write_text_backend
+from shiplift.runtime.serving.packaging.earlier_versions import Incumbent, Successor, add_earlier
+from shiplift.runtime.serving.packaging.generation_backend import write_generation_backend
+from shiplift.runtime.serving.packaging.python_backend import write_python_backend
+from shiplift.runtime.serving.packaging.text_backend import write_text_backend
 from shiplift.runtime.serving.triton.config import ModelDescription, positional, server_needs
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_model, write_package
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
@@ -104,11 +105,12 @@ def package(
     ]
     with workplace(ANSWER, Path(site.home), site.sandbox) as place:
         answered = builder.answers(place, built, limits_of(quantization, "answering the golden requests", site.policy))
+        incumbent = _incumbent(store, champion, serving, place.folder / "champion")
         packages = tuple(
-            builder.build(place.folder / f"package-{index}", candidate, answered[index], evaluation)
+            builder.build(place.folder / f"package-{index}", candidate, answered[index], evaluation, incumbent)
             for index, candidate in enumerate(built)
         )
-    notes = (*judge.notes(), *jpeg_notes(candidates.jpegs), *_unpadded(packages))
+    notes = (*judge.notes(), *jpeg_notes(candidates.jpegs), *_refusals(packages))
     return Packages(target=target.name, packages=packages, checks=checks, notes=notes)
 
 
@@ -118,14 +120,27 @@ def _judged(bundle: Package, checks: tuple[Check, ...], notes: tuple[str, ...]) 
     return Packages(target=bundle.target, packages=(bundle,) if passes else (), checks=checks, notes=notes)
 
 
-def _unpadded(packages: Sequence[Package]) -> Iterator[str]:
-    """Why packages are served without the buckets that the spec asks for; engines often share a reason."""
+def _incumbent(store: ArtifactStore, champion: Champion, serving: Serving, to: Path) -> Incumbent | None:
+    """The champion's package, fetched into a folder, if earlier versions are to be served beside the new one.
+
+    It is the version's own if that is the champion: then the same are served again.
+    """
+    before = champion.own or champion.package
+    if before is None or not serving.keeps_versions:
+        return None
+    return Incumbent(package=before, tree=store.fetch(before.repository, to))
+
+
+def _refusals(packages: Sequence[Package]) -> Iterator[str]:
+    """Why packages are served without what the spec asks for; engines often share a reason."""
     refused: dict[str, list[str]] = {}
     for built in packages:
         if built.padding and built.padding.refused and not built.padding.buckets:
-            refused.setdefault(built.padding.refused, []).append(built.described)
+            refused.setdefault(f"no buckets of lengths for {{}}: {built.padding.refused}", []).append(built.described)
+        if built.earlier.refused:
+            refused.setdefault(f"{{}}: {built.earlier.refused}", []).append(built.described)
     for reason, names in refused.items():
-        yield f"no buckets of lengths for {', '.join(names)}: {reason}"
+        yield reason.replace("{}", ", ".join(names), 1)
 
 
 def _servable(kept: Sequence[Candidate], target: Target, serving: Serving, *, text: bool) -> list[Candidate]:
@@ -260,7 +275,10 @@ class _Builder:
             return self.exported.model, "onnxruntime", "fp32"
         return self._model(candidate), "onnxruntime", "fp32"
 
-    def build(self, folder: Path, candidate: Candidate, answered: _Answered, evaluation: dict[str, Any]) -> Package:
+    def build(
+        self, folder: Path, candidate: Candidate, answered: _Answered, evaluation: dict[str, Any],
+        incumbent: Incumbent | None,
+    ) -> Package:  # fmt: skip
         """The package of one candidate, made in `folder`, with golden requests that its engine answered."""
         visible, states = self._visible()
         text, python = self.exported.text, self.exported.python
@@ -294,6 +312,14 @@ class _Builder:
             self.store.fetch(python.layer, tree / name_of(python.environment.digest))
         if self.serving.tensors:
             self._write_graph(tree, description, model, under(GRAPH, graph))
+        successor = Successor(
+            tree=tree,
+            version=self.version.version,
+            target=self.target,
+            environment=python.environment if python else None,
+            endings=("", TENSORS) if self.serving.tensors else ("",),
+        )
+        earlier = add_earlier(successor, incumbent, self.serving.version_policy)
         package = Package(
             target=self.target.name,
             server=self.target.server,
@@ -310,8 +336,9 @@ class _Builder:
             slices=candidate.slices,
             sequences=bool(states),
             padding=answered.padding,
-            environment=python.environment if python else None,
+            environment=successor.environment,
             tensors=self.exported.signature if self.serving.tensors else None,
+            earlier=earlier,
             nodes=self.target.nodes,
             needs=server_needs(self.serving, self.target.server),
             **evaluation,

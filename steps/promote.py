@@ -14,11 +14,13 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Beside, Champion, Deployment, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.scaling.capacity import capacity
 from shiplift.runtime.serving.standing import move_traffic, point, reinstate, standing
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.lease import RegistryLease
@@ -35,6 +37,7 @@ def promote(
     Raises:
         RegistryHeld: another installation of Shiplift releases from this registry.
         PromotionConflict: another version was promoted since the comparison, or a newer version is the champion.
+        ArtifactCorrupt: the package has earlier versions that are not what was promoted.
         GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; the previous version still serves.
         Temporary: the registry or production does not answer.
     """
@@ -43,6 +46,8 @@ def promote(
     RegistryLease(RestRegistry(site.registry_uri, timeout_s=PATIENT_S), site.holder, "").check()
     report = verdict.evidence.load_report if verdict.evidence else None
     package, ledger = deployment.package, Ledger(site, request, registry=registry)
+    before = tuple(each for each in (champion.package, champion.own) if each)
+    require_as_promoted(ArtifactStore(site.artifacts_uri), package, before)
     with place.lock(request.model):
         registry.version(request.model, request.version)  # what is not in the registry must not serve
         now = standing(site, request.model, registry, place)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from shiplift.pipelines.engines.answers import Answer
-from shiplift.runtime.base.errors import DataInvalid, UsageError
+from shiplift.runtime.base.errors import DataInvalid, NotFound, UsageError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.tensor import Signature
@@ -24,24 +24,35 @@ class Server(InferenceClient, Protocol):
         """The versions of a model that take requests."""
 
 
-def ask(server: Server, model: str, file: Path, *, sequence: bool) -> Answer:
+def ask(server: Server, model: str, file: Path, *, version: int | None = None, sequence: bool = False) -> Answer:
     """A server's answer to the content of a file; with `sequence`, to its samples one by one as a sequence.
+
+    Without a `version`, the highest that is served answers.
 
     Raises:
         UsageError: there is no such file.
+        NotFound: that version is not served.
         DataInvalid: the file's arrays don't match the model's inputs.
         ServerFailed: Triton refuses the request.
     """
     name = serving_name(model)
+    served = sorted(server.versions(name))
+    if not served:
+        raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
+    if version is not None and version not in served:
+        raise NotFound(
+            f"production does not serve version {version} of {model!r}; it serves {', '.join(map(str, served))}",
+            do="Earlier versions are served if `serving.version_policy` asks for them in the promoted version's spec.",
+        )
     signature = server.signature(name)
     inputs = matched(request_arrays(file), signature, file)
     if sequence:
-        outputs = infer_one_by_one(server, name, signature, inputs, sequence=True)
+        outputs = infer_one_by_one(server, name, signature, inputs, version=version, sequence=True)
     else:
-        outputs = server.infer(name, signature, inputs)
+        outputs = server.infer(name, signature, inputs, version=version)
     return Answer(
         model=model,
-        version=server.versions(name)[0],
+        version=version or served[-1],
         outputs={key: np.vectorize(_plain, otypes=[object])(value).tolist() for key, value in outputs.items()},
     )
 

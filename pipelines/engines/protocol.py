@@ -107,12 +107,14 @@ class PastReleases(Protocol):
 class Serving(Protocol):
     """Production, logs, status and targets."""
 
-    def infer(self, model: str, file: Path, *, sequence: bool) -> Answer:
+    def infer(self, model: str, file: Path, *, version: int | None, sequence: bool) -> Answer:
         """Sends a file to production as one request; with `sequence`, its samples one by one as a sequence.
+
+        Without a `version`, the promoted one answers.
 
         Raises:
             DataInvalid: the file's arrays don't match the model's inputs.
-            NotFound: the model is not served.
+            NotFound: the model, or that version of it, is not served.
             ServerFailed: Triton refuses the request.
         """
 

@@ -52,6 +52,7 @@ def check_generation(spec: ReleaseSpec) -> None:
         "export.torchscript": conversion.torchscript, "serving.sequence_batching": serving.sequence_batching,
         "serving.response_cache": serving.response_cache, "serving.preferred_batch_size": serving.preferred_batch_size,
         "serving.tensors": serving.tensors, "load.shapes": spec.load.shapes,
+        "serving.version_policy": serving.keeps_versions,
     }  # fmt: skip
     if name := next((name for name, value in asked.items() if value), ""):
         raise SpecInvalid(f"`{name}` is set, but a model that generates text has none of that", do="Leave it out.")
@@ -92,6 +93,7 @@ def check_pipeline(site: Site, spec: ReleaseSpec, code: tuple[str, ...]) -> None
         "export.outputs": spec.export.outputs, "export.postprocess": spec.export.postprocess,
         "export.torchscript": spec.export.torchscript, "serving.sequence_batching": spec.serving.sequence_batching,
         "serving.lengths": spec.serving.lengths, "serving.tensors": spec.serving.tensors,
+        "serving.version_policy": spec.serving.keeps_versions,
     }  # fmt: skip
     if name := next((name for name, value in asked.items() if value), ""):
         raise SpecInvalid(f"`{name}` is set, but a pipeline has no graph of its own", do="Leave it out.")

@@ -18,6 +18,7 @@ Arrays = dict[str, NDArray[Any]]
 MAX_NPZ_BYTES = 16 << 30
 GRAPH = "graph/"  # begins the names of the golden arrays of a graph behind a model that takes text
 ROWS = "rows/"  # begins the names of how many rows each golden request's answer has; without them, it is one
+EARLIER = "version/"  # begins the names of the golden arrays of a model's earlier versions: `version/2/input/NAME`
 MEMBER = "member/"  # begins the names of the golden arrays of a pipeline's members: `member/SERVED NAME/input/NAME`
 
 _NUMPY: dict[Datatype, type[np.generic]] = {
@@ -161,13 +162,25 @@ def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> Arrays:
 
 
 def first_requests(golden: Mapping[str, NDArray[Any]], count: int) -> Arrays:
-    """The first `count` golden requests with their answers, as views; those of a pipeline's members are left out.
+    """The first `count` golden requests with their answers, as views.
+
+    Those of a pipeline's members, and of versions that are served beside a package's own, are left out.
 
     Arrays have a row for each request, except answers of which `rows/NAME` says how many each request's has.
     """
     rows = under(ROWS, golden)
     ends = {f"output/{name}": int(each[:count].sum()) for name, each in rows.items()}
-    return {name: array[: ends.get(name, count)] for name, array in golden.items() if not name.startswith(MEMBER)}
+    own = {name: array for name, array in golden.items() if not name.startswith((MEMBER, EARLIER))}
+    return {name: array[: ends.get(name, count)] for name, array in own.items()}
+
+
+def first_of_each_version(golden: Mapping[str, NDArray[Any]], count: int) -> Arrays:
+    """The first `count` golden requests of a package's own version, and of each that is served beside it."""
+    some = first_requests(golden, count)
+    earlier = {name.split("/")[1] for name in golden if name.startswith(EARLIER)}
+    for prefix in (f"{EARLIER}{version}/" for version in sorted(earlier)):
+        some |= {prefix + name: array for name, array in first_requests(under(prefix, golden), count).items()}
+    return some
 
 
 def filled(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

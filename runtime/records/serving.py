@@ -81,6 +81,20 @@ class BundleMember(Record):
     precision: Precision = "fp32"
 
 
+class EarlierVersion(Record):
+    """A version that a package serves beside its own, and the precision that its answers may be off by."""
+
+    version: int
+    precision: Precision
+
+
+class EarlierVersions(Record):
+    """The earlier versions that a package serves beside its own, in ascending order; `refused` says why not more."""
+
+    versions: tuple[EarlierVersion, ...] = ()
+    refused: str = volatile("")
+
+
 class Package(Variant):
     """A Triton model repository (a tree) with a model version in one precision on one engine, and its golden requests.
 
@@ -89,7 +103,8 @@ class Package(Variant):
     need it beside their own. `companions` are the other models of the repository, which the one of the model's name
     calls (a pipeline's members), in the order in which to load them; no other package has a model of such a name.
     `members` are what a pipeline is made of. `tensors` are those of the graph behind a model that takes text or images,
-    if the package serves it, too.
+    if the package serves it, too. `earlier` are versions that were promoted before, and are served to those who name
+    them.
     """
 
     target: str
@@ -112,6 +127,7 @@ class Package(Variant):
     companions: tuple[str, ...] = ()
     members: tuple[BundleMember, ...] = ()
     tensors: Signature | None = None
+    earlier: EarlierVersions = EarlierVersions()
     nodes: Nodes = volatile(Nodes())
     needs: ServerNeeds = volatile(ServerNeeds())
 
@@ -119,6 +135,11 @@ class Package(Variant):
     def endings(self) -> tuple[str, ...]:
         """What ends the name of each model in the repository, after the name that the package is served under."""
         return ("", TENSORS) if self.tensors else ("",)
+
+    @property
+    def versions(self) -> list[int]:
+        """Every version that it serves, in ascending order; the last one answers those who name none."""
+        return [*(each.version for each in self.earlier.versions), self.version]
 
 
 class Beside(Record):
@@ -143,10 +164,14 @@ class Process(Record):
 
 
 class Champion(Record):
-    """The version that a challenger is compared with; version 0: there is none yet."""
+    """The version that a challenger is compared with; version 0: there is none yet.
+
+    `own` is the released version's package, if that version is itself the champion: it is released again.
+    """
 
     version: int = 0
     package: Package | None = None
+    own: Package | None = volatile(None)
 
 
 class ServerProcess(Record):

@@ -16,7 +16,7 @@ from shiplift.runtime.records.serving import Package
 class Packages(Record):
     """One package per precision that can pass; `checks` are the quality gates, judged early to stop hopeless models.
 
-    `notes` say why kept precisions are not packaged.
+    `notes` say why kept precisions are not packaged, and what packages lack of what the spec asks for.
     """
 
     target: str
@@ -25,7 +25,7 @@ class Packages(Record):
     notes: tuple[str, ...] = volatile(())
 
     def remark(self) -> str:
-        """Which precisions can't pass."""
+        """Which precisions can't pass, and what the packages lack."""
         return "; ".join(self.notes)
 
     def objection(self) -> "Verdict | None":

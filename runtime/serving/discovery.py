@@ -42,8 +42,10 @@ class ServedModel(Record):
         """The path of its requests over HTTP."""
         return f"/v2/models/{self.name}"
 
-    def infer(self, inputs: Mapping[str, Any]) -> Arrays:
+    def infer(self, inputs: Mapping[str, Any], *, version: int | None = None) -> Arrays:
         """The outputs of one request, by name; inputs are arrays by name, with samples along the first axis.
+
+        Without a `version`, the promoted one answers; others are served if `serving.version_policy` asks for them.
 
         Raises:
             ServerFailed: Triton refuses or fails the request.
@@ -52,7 +54,7 @@ class ServedModel(Record):
         from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415 - 0.2 s
 
         with TritonClient(self.grpc, authority=self.host, secure=self.secure) as client:
-            return client.infer(self.name, self.signature, dict(inputs))
+            return client.infer(self.name, self.signature, dict(inputs), version=version)
 
 
 class Published(Record):

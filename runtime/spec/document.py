@@ -77,6 +77,11 @@ class ReleaseSpec(Section):
             raise ValueError(
                 f"rollout.replicas is {self.rollout.replicas}, the limit is 1: a sequence's state is on one server"
             )
+        if self.serving.keeps_versions and len(self.targets) > 1:
+            raise ValueError(
+                f"serving.version_policy keeps earlier versions, but the spec has {len(self.targets)} targets, the "
+                "limit is 1: they are taken from the champion's package, which is for one"
+            )
         return self
 
     @model_validator(mode="after")

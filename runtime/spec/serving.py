@@ -135,6 +135,21 @@ class Generation(Section):
     max_sequences: int = Field(16, ge=1, le=1024)
 
 
+class Latest(Section):
+    """How many versions are served: the promoted one, and those that were promoted before it."""
+
+    latest: int = Field(ge=1, le=100)
+
+
+def _policy_form(value: Any) -> str:
+    return "in full" if isinstance(value, dict | Latest) else "by name"
+
+
+VersionPolicy = Annotated[
+    Annotated[Latest, Tag("in full")] | Annotated[Literal["all"], Tag("by name")], Discriminator(_policy_form)
+]
+
+
 class Serving(Section):
     """Triton settings that tuning does not decide.
 
@@ -154,6 +169,11 @@ class Serving(Section):
 
     `tensors`: a model that takes text or images is also served as `MODEL--tensors`, which takes what its tokenizer or
     image processor makes of them, and answers the graph's outputs. Its weights are then in memory twice.
+
+    `version_policy`: as in Triton, `{latest: 2}` serves the version promoted before beside the new one, to clients who
+    name it in their requests; others get the new one. `all` serves all that the champion's package serves. Versions are
+    taken from that package, and share one configuration in Triton. So one with other inputs or outputs, or on another
+    engine, is not served any more. Each takes memory of its own.
     """
 
     labels: tuple[str, ...] = ()
@@ -172,6 +192,7 @@ class Serving(Section):
     generation: Generation = Generation()
     request_timeout_s: float = Field(30, ge=0.1, le=3600)
     tensors: bool = Field(False, strict=True)
+    version_policy: VersionPolicy = Latest(latest=1)
 
     @model_validator(mode="after")
     def _one_scheduler(self) -> Self:
@@ -183,6 +204,11 @@ class Serving(Section):
         if self.sequence_batching and self.lengths:
             raise ValueError("`sequence_batching` excludes `lengths`: the requests of a sequence are not padded")
         return self
+
+    @property
+    def keeps_versions(self) -> bool:
+        """Whether earlier versions are to be served beside a new one."""
+        return self.version_policy != Latest(latest=1)
 
     @property
     def warm_up(self) -> Warmup | None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from shiplift.pipelines.engines.argo.engine import ArgoEngine
@@ -294,13 +295,32 @@ def ready_receivers(lab: Lab) -> Any:
 
 
 @pytest.mark.slow
-def test_two_versions_registered_together_end_with_the_newer_one(lab: Lab) -> None:
-    older, newer = (lab.log_classifier("pair", samples=samples, spec=SPEC) for samples in (1200, 1150))
+def test_two_versions_registered_together_end_with_the_newer_one(lab: Lab, tmp_path: Path) -> None:
+    """The older one stays served for those who name it, since the spec says so."""
+    target = "targets: [{name: cpu, engine: onnxruntime, precisions: [fp32]}]\n"
+    both = f"{SPEC}{target}serving: {{version_policy: {{latest: 2}}}}\n"
+    older, newer = (lab.log_classifier("pair", samples=samples, spec=both) for samples in (300, 1150))
     first, second = (ended(lab, workflow_of(lab, "pair", version)) for version in (older, newer))
     assert min(started(second)) >= first["status"]["finishedAt"]
     assert [tag(lab, "pair", version, "outcome") for version in (older, newer)] == ["promoted", "promoted"]
     assert lab.registry.alias("pair", CHAMPION) == newer
     assert serving(lab, "pair") == {str(newer)}
+
+    images, _ = digits()
+    learnt = {samples: lab.fitted[samples].predict(images) for samples in (300, 1150)}
+    (differs,) = np.nonzero(learnt[300] != learnt[1150])
+    np.savez(tmp_path / "images.npz", input=images[differs[:8]])
+    engine = ArgoEngine(lab.namespace, lab.folder)
+    for version, samples in ((None, 1150), (newer, 1150), (older, 300)):
+        answer = engine.infer("pair", tmp_path / "images.npz", version=version)
+        labels = [[int(label)] for label in learnt[samples][differs[:8]]]
+        assert (answer.version, answer.outputs["label"]) == (version or newer, labels)
+    client = traffic(lab, "pair")
+    for path, version in (("", newer), (f"/versions/{newer}", newer), (f"/versions/{older}", older)):
+        response = httpx.post(
+            f"http://{client.gateway}:8000/v2/models/pair{path}/infer", json=client.body, trust_env=False, timeout=10
+        )
+        assert response.json()["model_version"] == str(version)
 
 
 def started(workflow: Any) -> list[str]:

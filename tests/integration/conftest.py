@@ -150,11 +150,11 @@ class Lab:
         """The events of a release."""
         return self.releases.events(release_name(name, version, spec))[0]
 
-    def ask(self, model: str, inputs: dict[str, NDArray[Any]]) -> dict[str, Any]:
-        """Sends a request to production."""
+    def ask(self, model: str, inputs: dict[str, NDArray[Any]], version: int | None = None) -> dict[str, Any]:
+        """Sends a request to production, for an earlier version if one is named."""
         file = self.home / "request.npz"
         np.savez(file, **inputs)  # type: ignore[arg-type]
-        return self.engine.infer(model, file).model_dump()
+        return self.engine.infer(model, file, version=version).model_dump()
 
 
 def request(name: str, version: int, spec: str = "") -> Request:

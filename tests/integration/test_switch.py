@@ -5,14 +5,19 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
 
 from shiplift.pipelines.commands.start.demo_story import Traffic
+from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.serving import Champion, Promotion
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.serving.production import production
@@ -21,7 +26,7 @@ from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 from shiplift.steps.rollback import rollback
-from tests.integration.conftest import Lab, digits, request, until
+from tests.integration.conftest import FAST, Lab, digits, request, until
 
 POINTS = 20  # lines at which to kill, evenly spread
 KILLER = Path(__file__).with_name("killer.py")
@@ -49,6 +54,31 @@ def wait_for(client: Traffic, sent: int) -> None:
     until(lambda: client.sent > sent)
 
 
+@contextmanager
+def pinned(lab: Lab, model: str, version: int) -> Iterator[Counter[str]]:
+    """Asks for one version without pause while the context lasts; yields how many were `answered`, or failed why."""
+    stop, outcomes = threading.Event(), Counter[str]()
+    image = triton.InferInput("input", [1, 64], "FP32")
+    image.set_data_from_numpy(digits()[0][:1])
+
+    def ask() -> None:
+        with triton.InferenceServerClient(f"127.0.0.1:{lab.running.grpc_port}") as client:
+            while not stop.is_set():
+                try:
+                    client.infer(model, [image], model_version=str(version), client_timeout=10)
+                    outcomes["answered"] += 1
+                except InferenceServerException as error:
+                    outcomes[str(error)] += 1
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    try:
+        yield outcomes
+    finally:
+        stop.set()
+        thread.join(timeout=30)
+
+
 def promotion_of(lab: Lab, model: str, version: int) -> Promotion:
     promotion = Ledger(lab.site, request(model, version)).promotion()
     assert promotion is not None
@@ -68,6 +98,51 @@ def test_no_request_fails_while_versions_are_promoted_and_rolled_back(lab: Lab) 
             wait_for(client, client.sent + 100)
     assert client.failures == []
     assert client.versions == {str(first), str(second)}
+
+
+def test_earlier_versions_answer_those_who_name_them(lab: Lab) -> None:
+    """The three models differ in what they learnt, so that an answer tells which of them gave it."""
+    policy = "serving: {version_policy: {latest: 2}}\ntargets: [{name: cpu, engine: onnxruntime, precisions: [fp32]}]\n"
+    images, _ = digits()
+
+    def learnt(samples: int) -> list[int]:
+        return [int(label) for label in lab.classifier(samples).predict(images)]
+
+    def answered(version: int | None) -> list[int]:
+        answer = lab.ask("pinned", {"input": images[:8]}, version)
+        assert answer["version"] == (version or serving)
+        whole = [lab.ask("pinned", {"input": images[at : at + 8]}, version) for at in range(0, len(images), 8)]
+        return [int(label) for each in whole for (label,) in each["outputs"]["label"]]
+
+    def released(samples: int) -> int:
+        version = lab.log_classifier("pinned", samples=samples, spec=FAST + policy)
+        assert lab.wait("pinned", version).exit_code == 0
+        return version
+
+    samples = (100, 300, 1000)
+    assert len({tuple(learnt(each)) for each in samples}) == 3
+    first, second = released(100), released(300)
+    with pinned(lab, "pinned", second) as asked:
+        third = serving = released(1000)
+        assert (answered(None), answered(second)) == (learnt(1000), learnt(300))
+        until(lambda: sum(asked.values()) > 200)
+    assert set(asked) == {"answered"}
+    with pytest.raises(NotFound, match=f"does not serve version {first} of 'pinned'; it serves {second}, {third}"):
+        lab.ask("pinned", {"input": images[:1]}, first)
+    over_http = httpx.post(
+        f"http://127.0.0.1:{lab.running.http_port}/v2/models/pinned/versions/{second}/infer", trust_env=False,
+        json={"inputs": [{"name": "input", "shape": [1, 64], "datatype": "FP32", "data": images[0].tolist()}]},
+    )  # fmt: skip
+    assert over_http.json()["model_version"] == str(second)
+    with traffic(lab, "pinned") as client, pinned(lab, "pinned", second) as asked:
+        assert rollback(lab.site, "pinned").version == second
+        wait_for(client, client.sent + 100)
+    assert (client.failures, client.versions) == ([], {str(second), str(third)})
+    assert set(asked) == {"answered"}
+    serving = second
+    assert (answered(None), answered(first)) == (learnt(300), learnt(100))
+    with pytest.raises(NotFound):
+        lab.ask("pinned", {"input": images[:1]}, third)
 
 
 def test_a_package_that_answers_wrongly_never_takes_traffic(lab: Lab, tmp_path: Path) -> None:

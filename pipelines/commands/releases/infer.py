@@ -12,6 +12,9 @@ from shiplift.pipelines.commands.options import Engine, Json, Model, Namespace
 def infer(
     model: Model,
     file: Annotated[Path, typer.Option("--input", help="NPZ or JSON file of arrays by input name.")],
+    version: Annotated[
+        int | None, typer.Option(min=1, help="An earlier version that is served too (`serving.version_policy`).")
+    ] = None,
     sequence: Annotated[bool, typer.Option("--sequence", help="Send the samples one by one, as a sequence.")] = False,
     engine: Engine = None,
     namespace: Namespace = None,
@@ -23,5 +26,5 @@ def infer(
     """
     from shiplift.pipelines.commands import console
 
-    answer = edge.engine(engine, namespace).infer(model, file, sequence=sequence)
+    answer = edge.engine(engine, namespace).infer(model, file, version=version, sequence=sequence)
     edge.print_result(answer, console.show_answer, as_json=as_json)

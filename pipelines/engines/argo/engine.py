@@ -203,7 +203,7 @@ class ArgoEngine:
 
     # --- serving ---
 
-    def infer(self, model: str, file: Path, *, sequence: bool = False) -> Answer:
+    def infer(self, model: str, file: Path, *, version: int | None = None, sequence: bool = False) -> Answer:
         """Sends the content of a file, as one request, to the pods with the largest share of the model's traffic.
 
         The request bypasses the gateway, whose address may not be reachable from here. The requests of a sequence all
@@ -219,7 +219,7 @@ class ArgoEngine:
             raise NotFound(f"production does not serve {model!r}", do="See `shiplift status --engine argo`.")
         uri = f"http://{service.status.revision}.{cluster.serving_namespace}:{HTTP}"
         with client_of(api, uri) as http:
-            return ask(TritonHttpClient(http), model, file, sequence=sequence)
+            return ask(TritonHttpClient(http), model, file, version=version, sequence=sequence)
 
     def discover(self, model: str) -> ServedModel:
         """Where a model answers, as the operator published it: inside the cluster for a pod, else outside."""

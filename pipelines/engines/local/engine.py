@@ -224,7 +224,7 @@ class LocalEngine:
 
     # --- serving ---
 
-    def infer(self, model: str, file: Path, *, sequence: bool = False) -> Answer:
+    def infer(self, model: str, file: Path, *, version: int | None = None, sequence: bool = False) -> Answer:
         """Sends the content of a file to production as one request."""
         from shiplift.pipelines.engines.inference import ask  # noqa: PLC0415 - 0.2 s
         from shiplift.runtime.serving.triton.client import TritonClient  # noqa: PLC0415
@@ -233,7 +233,7 @@ class LocalEngine:
         with TritonClient(f"{stack.HOST}:{running.grpc_port}") as client:
             if not client.ready(serving_name(check_name(model))):
                 raise NotFound(f"production does not serve {model!r}", do="See `shiplift status`.")
-            return ask(client, model, file, sequence=sequence)
+            return ask(client, model, file, version=version, sequence=sequence)
 
     def discover(self, model: str) -> ServedModel:
         """Where a model answers on this machine, and what it takes."""

@@ -15,7 +15,7 @@ from shiplift.runtime.model.python import layers
 from shiplift.runtime.serving.bundles import graph
 from shiplift.runtime.serving.bundles.names import members_by_name
 from shiplift.runtime.serving.triton.config import render
-from shiplift.runtime.serving.triton.repository import install
+from shiplift.runtime.serving.triton.repository import install, serve_only
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -54,6 +54,7 @@ def write_bundle(
         for name, package in members_by_name(checked).items():
             tree = store.fetch(package.repository, Path(scratch) / name)
             install(tree, repository, source=serving_name(package.model), name=name)
+            serve_only(repository, name, package.version)
             if (tree / layers.FOLDER).is_dir():
                 shutil.copytree(tree / layers.FOLDER, repository / layers.FOLDER, dirs_exist_ok=True)
             models[name] = f"{package.model} {package.version}, {package.described}"

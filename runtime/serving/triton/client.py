@@ -19,6 +19,7 @@ from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, Temporary
 from shiplift.runtime.base.names import TENSORS, serving_name
 from shiplift.runtime.model.generation.signature import PROMPT_TOKENS, TEXT
 from shiplift.runtime.model.tensors import (
+    EARLIER,
     GRAPH,
     MEMBER,
     Arrays,
@@ -43,6 +44,7 @@ _GOLDEN_SAMPLES = 8
 _BEGINNING = 3  # characters of a generated answer
 # Relative to the largest output. The same file gives the same float outputs up to rounding, and in half precision up to
 # the bits it has. With another batch size, int8 kernels may round a half the other way, by one step of 255.
+_RERUN = "Rerun the release; if it happens again, the serving ONNX Runtime computes the model differently."
 TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "fp16": 1e-2, "bf16": 5e-2, "int8": 5e-2, "fp8": 1e-1}
 
 
@@ -301,6 +303,9 @@ def check_golden(
         client, model, signature, inputs_in(some, signature), version=version, sequence=sequences
     )
     loosely = signature.streamed and tolerance > TOLERANCE["fp32"]
+    name, do = model, _RERUN
+    if version:
+        name, do = f"{model} version {version}", "Set `serving.version_policy: {latest: 1}` to serve the new one alone."
     for spec in signature.outputs:
         expected = some[f"output/{spec.name}"]
         if loosely:
@@ -309,9 +314,9 @@ def check_golden(
             difference = _difference(expected, filled(outputs[spec.name], expected.shape))
         if not difference <= tolerance:
             raise GoldenMismatch(
-                f"{model} answers a golden request wrongly: {spec.name!r} is off by {difference:.3g}, more than the "
+                f"{name} answers a golden request wrongly: {spec.name!r} is off by {difference:.3g}, more than the "
                 f"{tolerance:.3g} allowed",
-                do="Rerun the release; if it happens again, the serving ONNX Runtime computes the model differently.",
+                do=do,
             )
 
 
@@ -319,7 +324,8 @@ def check_package(client: TritonClient, name: str, package: Package, golden: Arr
     """Checks the golden requests of a package that is loaded as `name`, as strictly as its precision allows.
 
     Those of the graph behind a model of texts are checked too, if the package serves it, and first those of a
-    pipeline's members, if they are in `golden`: a member that no request of the whole needs has no other proof.
+    pipeline's members, if they are in `golden`: a member that no request of the whole needs has no other proof. Those
+    of earlier versions that are served beside the package's own are checked too, if they are there.
 
     Raises:
         GoldenMismatch: an answer is wrong.
@@ -327,11 +333,21 @@ def check_package(client: TritonClient, name: str, package: Package, golden: Arr
     for member in package.members:
         if member.signature and (own := under(f"{MEMBER}{member.served}/", golden)):
             check_golden(client, member.served, member.signature, own, tolerance=TOLERANCE[member.precision])
-    tolerance = TOLERANCE[package.precision]
-    check_golden(client, name, package.signature, golden, tolerance=tolerance, sequences=package.sequences)
+    for earlier in package.earlier.versions:
+        if own := under(f"{EARLIER}{earlier.version}/", golden):
+            _check_version(client, name, package, own, earlier.precision, version=earlier.version)
+    _check_version(client, name, package, golden, package.precision)
+
+
+def _check_version(
+    client: TritonClient, name: str, package: Package, golden: Arrays, precision: Precision,
+    *, version: int | None = None,
+) -> None:  # fmt: skip
+    tolerance, sequences = TOLERANCE[precision], package.sequences
+    check_golden(client, name, package.signature, golden, tolerance=tolerance, version=version, sequences=sequences)
     if package.tensors:
         own = under(GRAPH, golden)
-        check_golden(client, name + TENSORS, package.tensors, own, tolerance=tolerance)
+        check_golden(client, name + TENSORS, package.tensors, own, tolerance=tolerance, version=version)
 
 
 def _specs(tensors: Any, optional: Collection[str] = ()) -> tuple[TensorSpec, ...]:

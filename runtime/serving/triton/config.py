@@ -29,6 +29,7 @@ _DTYPES: dict[Precision, str] = {"fp32": "float32", "fp16": "float16", "bf16": "
 _HINTS: dict[Precision, str] = {"bf16": "bf16", "fp16": "f16"}
 OPENVINO_CACHE = "/tmp/openvino"  # noqa: S108 - the bundled server's own: it ends with it
 _THREADS = {"python": "intra_op_threads", "onnxruntime": "intra_op_thread_count", "pytorch": "INTRA_OP_THREAD_COUNT"}
+TUNED = ("NUM_STREAMS", "INFERENCE_NUM_THREADS", *_THREADS.values())  # parameters that tuning writes
 _FILES = {"tensorrt": "model.plan", "pytorch": "model.pt", "onnxruntime": "model.onnx", "openvino": "model.onnx"}
 _PAD, _CUT, _BUCKETS = "length_pad.", "length_cut.", "length_buckets"  # as in `backends/common/lengths.h`
 _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Graph: -1 off, 0 default, 1 basic

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.error import URLError
@@ -29,7 +29,8 @@ HTTP, METRICS = 8000, 8002  # a pod's ports
 _SILENCE_S = 15.0  # a server that is alive but answers nothing for so long is stuck
 _LOOK_S, _ANSWER_S = 2.0, 5.0
 _MOST_BYTES = 16 << 20
-_LINE = re.compile(r'^(\w+)\{[^}]*?model="([^"]*)"[^}]*\} ([0-9.e+-]+)$', re.MULTILINE)
+_LINE = re.compile(r"^(\w+)\{([^}]*)\} ([0-9.e+-]+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
 _FIELDS = {
     "nv_inference_pending_request_count": "waiting",
     "nv_inference_request_success": "ended",
@@ -42,21 +43,27 @@ _fetch = build_opener(ProxyHandler({})).open
 
 @dataclass(kw_only=True)
 class Counters:
-    """A model's requests: those that wait, those that ended, and its executions that were stopped or did not stop."""
+    """A model's requests: those that wait, those that ended, and its executions that were stopped or did not stop.
+
+    `versions` has the same of each version: one may be stuck while others answer.
+    """
 
     waiting: float = 0
     ended: float = 0
     stuck: float = 0
     stopped: float = 0
+    versions: dict[str, "Counters"] = field(default_factory=dict, compare=False)
 
 
 def counters(metrics: str) -> dict[str, Counters]:
     """The counters of each model in a server's metrics, over all its versions."""
     models: dict[str, Counters] = {}
-    for name, model, value in _LINE.findall(metrics):
-        if name in _FIELDS:
-            entry = models.setdefault(model, Counters())
-            setattr(entry, _FIELDS[name], getattr(entry, _FIELDS[name]) + float(value))
+    for name, text, value in _LINE.findall(metrics):
+        labels = dict(_LABEL.findall(text))
+        if name in _FIELDS and "model" in labels:
+            model = models.setdefault(labels["model"], Counters())
+            for entry in (model, model.versions.setdefault(labels.get("version", ""), Counters())):
+                setattr(entry, _FIELDS[name], getattr(entry, _FIELDS[name]) + float(value))
     return models
 
 
@@ -68,21 +75,25 @@ class Heartbeat:
     ) -> None:
         """`patience_of` may know another patience for a model."""
         self._patience_s, self._patience_of = patience_s, patience_of or (lambda _model: None)
-        self._progress: dict[str, tuple[float, float]] = {}  # by model: requests that had ended, and since when
+        self._progress: dict[tuple[str, str], tuple[float, float]] = {}  # of a version: requests ended, and since when
 
     def stuck(self, models: dict[str, Counters], now: float) -> dict[str, str]:
         """Why each model that does not get on is stuck."""
-        self._progress = {model: self._last(model, count, now) for model, count in models.items()}
+        self._progress = {
+            (model, version): self._last((model, version), part, now)
+            for model, count in models.items()
+            for version, part in (count.versions or {"": count}).items()
+        }
         return {model: why for model, count in models.items() if (why := self._why(model, count, now))}
 
-    def _last(self, model: str, count: Counters, now: float) -> tuple[float, float]:
-        ended, _ = before = self._progress.get(model, (count.ended, now))
+    def _last(self, version: tuple[str, str], count: Counters, now: float) -> tuple[float, float]:
+        ended, _ = before = self._progress.get(version, (count.ended, now))
         return before if count.waiting and count.ended == ended else (count.ended, now)
 
     def _why(self, model: str, count: Counters, now: float) -> str:
         if count.stuck > 0:
             return "an execution did not stop at its time limit"
-        idle_s = now - self._progress[model][1]
+        idle_s = now - min(since for (name, _), (_, since) in self._progress.items() if name == model)
         if idle_s < (self._patience_of(model) or self._patience_s):
             return ""
         return f"{count.waiting:.0f} requests wait, and none was answered for {idle_s:.0f} s"

@@ -72,7 +72,7 @@ class LocalProduction:
         if state is None or (state.package.version, state.package.repository) != (package.version, package.repository):
             return False
         with TritonClient(self._machine.grpc) as client:
-            return all(client.versions(name + ending) == [package.version] for ending in package.endings)
+            return all(sorted(client.versions(name + ending)) == package.versions for ending in package.endings)
 
     def move(
         self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
@@ -150,7 +150,7 @@ class LocalProduction:
         try:
             install_all(tree, self.repository, source=name, name=name)
             for served_name in names:
-                self._load(client, served_name, package.version)
+                self._load(client, served_name, package.versions)
             check_package(client, name, package, golden)
         except ShipliftError:
             for served_name in names:
@@ -162,10 +162,10 @@ class LocalProduction:
         config = self.repository / name / "config.pbtxt"
         return config.read_text() if config.is_file() else ""
 
-    def _load(self, client: TritonClient, name: str, version: int) -> None:
+    def _load(self, client: TritonClient, name: str, versions: list[int]) -> None:
         client.load(name)
-        if (versions := client.versions(name)) != [version]:
-            raise ServerFailed(f"{name} serves {versions} after the switch", do="Rerun the release.")
+        if (loaded := sorted(client.versions(name))) != versions:
+            raise ServerFailed(f"{name} serves {loaded} after the switch, not {versions}", do="Rerun the release.")
 
     def _restore(self, client: TritonClient, name: str, before: str) -> None:
         """Puts the previous configuration back, into the repository for a restart and into the server."""

@@ -135,6 +135,16 @@ def reconfigure(package: Path, model: str, config: ServingConfig, late_after_ms:
         file.write_text(retuned(file.read_text(), config, late_after_ms))
 
 
+def serve_only(repository: Path, name: str, version: int) -> None:
+    """Leaves one version of a model in a repository that no server uses yet, whatever else its package serves."""
+    file = repository / name / "config.pbtxt"
+    config = parse(file.read_text())
+    if list(config.version_policy.specific.versions) != [version]:
+        config.version_policy.specific.versions[:] = [version]
+        file.write_text(render(config))
+        retire(repository, name)
+
+
 def retire(repository: Path, name: str) -> None:
     """Removes the files of versions that the model's configuration no longer names."""
     folder = repository / name

@@ -1,6 +1,6 @@
 """The champion is what production serves and what a signed promotion says, wherever its aliases were moved by hand."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from shiplift.runtime.base.errors import (
+    ArtifactCorrupt,
     GoldenMismatch,
     NotFound,
     NothingToRollBack,
@@ -17,13 +18,22 @@ from shiplift.runtime.base.errors import (
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.measurement import LoadPoint, LoadReport
 from shiplift.runtime.records.request import Request, Trigger
-from shiplift.runtime.records.serving import Beside, Champion, Endpoint, Package, Promotion
+from shiplift.runtime.records.serving import (
+    Beside,
+    Champion,
+    EarlierVersion,
+    EarlierVersions,
+    Endpoint,
+    Package,
+    Promotion,
+)
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Evidence, Scored, Verdict
 from shiplift.runtime.serving import reinstate as reinstating
 from shiplift.runtime.serving.standing import standing
 from shiplift.runtime.spec.measurement import LatencyTarget
 from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import PROMOTION, Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, VersionInfo
@@ -134,11 +144,14 @@ class World:
     def champion(self, version: int = 5, **trigger: Any) -> Champion:
         return finding.find_champion(self.site, Request(model="digits", version=version), Trigger(**trigger)).champion
 
-    def promote(self, version: int, evidence: Evidence | None = None, **trigger: Any) -> Promotion:
+    def promote(
+        self, version: int, evidence: Evidence | None = None, changes: Mapping[str, Any] | None = None, **trigger: Any
+    ) -> Promotion:  # fmt: skip
         verdict = Verdict.of((check(),)).model_copy(update={"evidence": evidence})
         return promoting.promote(
             self.site, Request(model="digits", version=version), Trigger(**trigger), verdict,
-            deployment(version=version), self.champion(version, **trigger), Rollout(), LatencyTarget(p99_ms=50),
+            deployment(version=version, **changes or {}), self.champion(version, **trigger), Rollout(),
+            LatencyTarget(p99_ms=50),
         )  # fmt: skip
 
     def rollback(self) -> Promotion:
@@ -182,7 +195,29 @@ def move_by_hand(world: World, aliases: dict[str, int]) -> None:
 def test_a_challenger_is_compared_with_what_serves_wherever_the_alias_is(world: World, aliases: dict[str, int]) -> None:
     move_by_hand(world, aliases)
     assert world.champion() == Champion(version=2, package=package(version=2))
-    assert world.champion(2) == Champion(version=1, package=package(version=1))
+    assert world.champion(2) == Champion(version=1, package=package(version=1), own=package(version=2))
+
+
+def test_a_package_with_other_files_of_an_earlier_version_is_not_promoted(world: World, tmp_path: Path) -> None:
+    store = ArtifactStore(world.site.artifacts_uri)
+
+    def tree(name: str, **models: str) -> dict[str, Any]:
+        for path, text in models.items():
+            file = tmp_path / name / "digits" / path.removeprefix("v") / "model.onnx"
+            file.parent.mkdir(parents=True)
+            file.write_text(text)
+        return {"repository": store.put_tree(tmp_path / name)}
+
+    earlier = {"earlier": EarlierVersions(versions=(EarlierVersion(version=3, precision="fp32"),))}
+    world.promote(3, changes=tree("first", v3="three"))
+    for number, other in enumerate(({"v3": "another", "v5": "five"}, {"v5": "five"})):
+        with pytest.raises(ArtifactCorrupt, match="files of version 3 that are not those that were promoted"):
+            world.promote(5, changes=earlier | tree(f"altered-{number}", **other))
+        assert (world.place.serving("digits"), world.aliases) == (3, (3, 2))
+    second = earlier | tree("second", v3="three", v5="five")
+    world.promote(5, changes=second)
+    world.promote(5, changes=second)  # once more, as a rerun of the champion does
+    assert (world.place.serving("digits"), world.aliases) == (5, (5, 3))
 
 
 @pytest.mark.parametrize("aliases", HAND)

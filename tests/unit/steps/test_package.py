@@ -19,7 +19,7 @@ from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
 from shiplift.runtime.spec.model import Data, Quality, Quantization
-from shiplift.runtime.spec.serving import HostPolicy, Priorities, Queue, RateLimiter, Serving
+from shiplift.runtime.spec.serving import HostPolicy, Latest, Priorities, Queue, RateLimiter, Serving
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.package import package
@@ -61,11 +61,9 @@ class Bench:
             "target": Target(), "quality": Quality(), "data": Data(), "search_space": SearchSpace(),
             "serving": Serving(), "exported": self.exported(*parity), "quantization": Quantization(),
             "champion": Champion(), "members": Members(), "datasets": Datasets(), "score_target": ScoreTarget(),
+            "model_version": MODEL,
         }  # fmt: skip
-        return package(
-            site(self.home), model_version=MODEL,
-            candidates=offered or candidates(self.model, 0.95, 0.94), **arguments | changes,
-        )  # fmt: skip
+        return package(site(self.home), candidates=offered or candidates(self.model, 0.95, 0.94), **arguments | changes)
 
 
 @pytest.fixture
@@ -220,6 +218,29 @@ def test_a_precision_that_can_t_pass_is_neither_packaged_nor_the_version_s_judge
     assert [entry.precision for entry in result.packages] == ["int8"]
     assert result.objection() is None
     assert result.remark() == "fp32 on ONNX Runtime can't pass: accuracy 0.9400 is 0.0250 worse than version 3's 0.9650"
+
+
+def test_versions_that_were_promoted_before_are_served_beside_the_new_one_if_the_spec_asks(
+    bench: Bench, tmp_path: Path
+) -> None:
+    serving = Serving(version_policy=Latest(latest=2))
+    before = MODEL.model_copy(update={"version": 6})
+    (first,) = bench.package(candidates(bench.model, 0.95), serving=serving, model_version=before).packages
+    champion = Champion(version=6, package=first)
+    assert bench.package(candidates(bench.model, 0.95), champion=champion).packages[0].versions == [7]
+    result = bench.package(candidates(bench.model, 0.95), champion=champion, serving=serving)
+    (built,) = result.packages
+    assert (built.versions, result.remark()) == ([6, 7], "")
+    tree = bench.store.fetch(built.repository, tmp_path / "tree")
+    assert sorted(path.parent.name for path in tree.glob("*/*/model.onnx")) == ["6", "7"]
+    again = bench.package(candidates(bench.model, 0.95), champion=champion, serving=serving).packages[0]
+    assert again.repository.sha256 == built.repository.sha256
+    labelled = serving.model_copy(update={"labels": ("a", "b", "c")})
+    result = bench.package(candidates(bench.model, 0.95, 0.95), champion=champion, serving=labelled)
+    assert [entry.versions for entry in result.packages] == [[7], [7]]
+    assert result.remark() == (
+        "fp32 on ONNX Runtime, int8 on ONNX Runtime: version 6 can't be served beside it: its labels are not the same"
+    )
 
 
 def test_a_target_left_without_a_candidate_says_why_each_was_dropped(bench: Bench) -> None:

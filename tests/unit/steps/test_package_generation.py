@@ -12,7 +12,7 @@ from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.model import Datasets, Exported
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.search.space import first_config, space_of
-from shiplift.runtime.serving import generation_backend
+from shiplift.runtime.serving.packaging import generation_backend
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.measurement import Load, SearchSpace

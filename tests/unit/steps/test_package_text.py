@@ -16,7 +16,7 @@ from shiplift.runtime.model.tensors import dump_npz, load_npz
 from shiplift.runtime.records.model import Exported, TextFront
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.serving import text_backend
+from shiplift.runtime.serving.packaging import text_backend
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.serving import SequenceBatching, Serving

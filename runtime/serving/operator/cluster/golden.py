@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from shiplift.runtime.base.errors import Temporary
-from shiplift.runtime.model.tensors import Arrays, first_requests
+from shiplift.runtime.model.tensors import Arrays, first_of_each_version
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.operator.observed import Group
 
@@ -71,5 +71,5 @@ class GoldenRequests:
         return fetch.golden
 
     def _rows(self, package: Package, artifacts_uri: str) -> Arrays:
-        golden = first_requests(self._fetch(package, artifacts_uri), _REQUESTS)
+        golden = first_of_each_version(self._fetch(package, artifacts_uri), _REQUESTS)
         return {name: array.copy() for name, array in golden.items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.admission import policy
-from shiplift.runtime.admission.kinds import check_python
+from shiplift.runtime.admission.kinds import check_pipeline, check_python
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
 from shiplift.runtime.records.site import Cluster, SitePolicy
 from shiplift.runtime.spec.document import parse
@@ -36,6 +36,20 @@ def test_the_default_spec_is_fine_on_a_machine_and_on_a_cluster_whose_owner_name
 def test_what_only_graphs_have_is_refused_by_name(tmp_path: Path, spec: str, named: str) -> None:
     with pytest.raises(SpecInvalid, match=named):
         check_python(site(tmp_path), parse(spec))
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("serving: {version_policy: {latest: 2}}", "`serving.version_policy` is set, but a pipeline has no graph"),
+        ("serving: {lengths: {pad: {ids: 0}}}", "`serving.lengths` is set"),
+        ("targets: [{name: a}, {name: b}]", "the spec has 2 targets"),
+    ],
+)
+def test_what_a_pipeline_has_not_is_refused_by_name(tmp_path: Path, spec: str, reason: str) -> None:
+    check_pipeline(site(tmp_path), parse(""), ())
+    with pytest.raises(SpecInvalid, match=reason):
+        check_pipeline(site(tmp_path), parse(spec), ())
 
 
 def test_the_site_may_refuse_python_whatever_the_spec_says() -> None:

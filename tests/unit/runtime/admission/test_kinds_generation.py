@@ -37,6 +37,7 @@ def test_a_missing_library_is_named_with_its_extra(monkeypatch: pytest.MonkeyPat
         ("export: {postprocess: softmax}", "`export.postprocess` is set"),
         ("serving: {response_cache: true}", "`serving.response_cache` is set"),
         ("serving: {tensors: true}", "`serving.tensors` is set"),
+        ("serving: {version_policy: all}", "`serving.version_policy` is set"),
         ("load: {protocol: http}", "text is streamed over gRPC"),
         ("targets: [{name: a, engine: onnxruntime}]", "target a can't serve a model that generates text"),
         ("targets: [{name: a, precisions: [int8]}]", "in fp32"),

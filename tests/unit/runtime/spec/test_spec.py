@@ -145,6 +145,9 @@ def test_a_metric_of_one_s_own_has_to_be_allowed_and_may_have_any_value() -> Non
         ("serving: {host_policy: {cpu_cores: 0-99999999999}}", "serving.host_policy.cpu_cores"),
         ("serving: {host_policy: {cpu_cores: all}}", "serving.host_policy.cpu_cores"),
         ("serving: {graph_optimization: max}", "serving.graph_optimization"),
+        ("serving: {version_policy: {latest: 0}}", "serving.version_policy.latest"),
+        ("serving: {version_policy: {specific: [1]}}", "serving.version_policy.latest"),
+        ("serving: {version_policy: newest}", "serving.version_policy"),
         ("slo: {5: 1}", "slo.5"),
     ],
 )
@@ -152,6 +155,18 @@ def test_a_wrong_field_is_named_by_its_path(text: str, named: str) -> None:
     with pytest.raises(SpecInvalid) as error:
         parse(text)
     assert error.value.what.startswith(f"{named}: ")
+
+
+@pytest.mark.parametrize(("policy", "keeps"), [("{latest: 1}", False), ("{latest: 2}", True), ("all", True)])
+def test_earlier_versions_are_kept_for_one_target(policy: str, keeps: bool) -> None:
+    text = f"serving: {{version_policy: {policy}}}"
+    assert parse(text).serving.keeps_versions == keeps
+    two = f"{text}\ntargets: [{{name: a}}, {{name: b}}]"
+    if not keeps:
+        assert len(parse(two).targets) == 2
+        return
+    with pytest.raises(SpecInvalid, match="the spec has 2 targets, the limit is 1"):
+        parse(two)
 
 
 def test_a_preferred_batch_must_fit_the_search() -> None:

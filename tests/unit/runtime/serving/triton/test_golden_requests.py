@@ -8,7 +8,7 @@ import pytest
 from shiplift.runtime.base.errors import GoldenMismatch
 from shiplift.runtime.model.generation.signature import SIGNATURE as WRITER
 from shiplift.runtime.model.tensors import Arrays, concatenate, first_requests
-from shiplift.runtime.records.serving import BundleMember
+from shiplift.runtime.records.serving import BundleMember, EarlierVersion, EarlierVersions
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_golden, check_package
 from shiplift.runtime.serving.triton.repository import golden_arrays
@@ -118,6 +118,43 @@ def test_a_heartbeat_asks_for_one_answer_which_may_be_the_one_that_differs() -> 
     golden = first_requests(written([" ships carry", " the crane"]), 1)
     client = cast("TritonClient", Writing([" other"]))
     check_golden(client, "writer", WRITER, golden, tolerance=TOLERANCE["fp16"])
+
+
+class Versioned:
+    """A server whose versions answer with their own number; 3 answers those who name none."""
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+
+    def infer(
+        self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, **_: object
+    ) -> Arrays:  # fmt: skip
+        self.asked.append(version or 3)
+        return {"rows": np.full((1, 1), version or 3, np.float32)}
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2, 3])
+def test_every_version_that_a_package_serves_is_checked_by_its_own_requests(wrong: int) -> None:
+    def expected(version: int) -> Arrays:
+        value = np.full((1, 1), version + (version == wrong), np.float32)
+        return golden_arrays({"x": ASKED[:1]}, {"rows": value})
+
+    golden = expected(3)
+    for version in (1, 2):
+        golden |= {f"version/{version}/{name}": array for name, array in expected(version).items()}
+    earlier = EarlierVersions(versions=tuple(EarlierVersion(version=each, precision="fp32") for each in (1, 2)))
+    whole = package(signature=SIGNATURE, version=3, earlier=earlier, precision="fp32")
+    client = cast("TritonClient", server := Versioned())
+    if wrong:
+        name = f"counts version {wrong}" if wrong < 3 else "counts"
+        with pytest.raises(GoldenMismatch, match=f"^{name} answers a golden request wrongly"):
+            check_package(client, "counts", whole, golden)
+        return
+    check_package(client, "counts", whole, golden)
+    assert server.asked == [1, 2, 3]
+    server.asked.clear()
+    check_package(client, "counts", whole, first_requests(golden, 1))  # a heartbeat
+    assert server.asked == [3]
 
 
 def test_members_are_checked_where_their_requests_are_there(golden: Arrays) -> None:

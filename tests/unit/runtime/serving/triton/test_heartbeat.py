@@ -50,6 +50,19 @@ def test_a_model_that_answers_nobody_while_requests_wait_is_stuck_after_the_pati
     assert not beat.stuck({"m": Counters(waiting=2, ended=6)}, 12)
 
 
+def test_a_version_is_stuck_while_another_one_answers() -> None:
+    beat = Heartbeat(10)
+
+    def metrics(answered: int) -> dict[str, Counters]:
+        return counters(METRICS.replace('version="3"} 7', f'version="3"}} {answered}'))
+
+    assert set(beat.stuck(metrics(7), 0)) == {"other"}
+    assert beat.stuck(metrics(70), 11) == {
+        "digits": "3 requests wait, and none was answered for 11 s",
+        "other": "an execution did not stop at its time limit",
+    }
+
+
 @pytest.mark.parametrize("count", [Counters(ended=5), Counters(waiting=9, ended=6)])
 def test_an_idle_model_and_a_slow_one_are_not_stuck(count: Counters) -> None:
     beat = Heartbeat(10)

@@ -13,7 +13,7 @@ from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.serving import ServerKind
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton import repository
-from shiplift.runtime.serving.triton.config import ModelDescription, parse
+from shiplift.runtime.serving.triton.config import ModelDescription, parse, render
 from shiplift.runtime.serving.triton.repository import (
     GOLDEN,
     ONNX_MODEL,
@@ -23,6 +23,7 @@ from shiplift.runtime.serving.triton.repository import (
     raw_bytes,
     reconfigure,
     retire,
+    serve_only,
     write_package,
 )
 from shiplift.runtime.spec.serving import Serving, Warmup
@@ -62,6 +63,19 @@ def test_a_package_holds_the_model_its_labels_its_warm_up_and_its_golden_request
     ]  # fmt: skip
     assert (package / "digits" / "labels.3.txt").read_text() == "a\nb\n"
     assert set(load_npz(package / GOLDEN)) == {"input/input", "output/output"}
+
+
+def test_only_the_version_that_a_pipeline_was_checked_with_is_served(tmp_path: Path) -> None:
+    folder = make(tmp_path / "package", 3) / "digits"
+    shutil.copytree(folder / "3", folder / "2")
+    file = folder / "config.pbtxt"
+    config_ = parse(file.read_text())
+    config_.version_policy.specific.versions.insert(0, 2)
+    file.write_text(render(config_))
+    serve_only(tmp_path / "package", "digits", 3)
+    assert list(parse(file.read_text()).version_policy.specific.versions) == [3]
+    assert not (folder / "2").exists()
+    assert (folder / "3" / "model.onnx").is_file()
 
 
 def test_the_configuration_names_the_files_beside_it(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from shiplift.runtime.model.generation.chat import CHAT
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine
 
-_MODEL = Path(__file__).parent / "triton" / "backends" / "generation_model.py"
+_MODEL = Path(__file__).parent.parent / "triton" / "backends" / "generation_model.py"
 _FRONT = Path(generation.__file__).with_name("front.py")
 _ENGINES: dict[Engine, Path] = {
     "openvino": Path(generation.__file__).with_name("engine.py"),

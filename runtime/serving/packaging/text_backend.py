@@ -14,7 +14,7 @@ from shiplift.runtime.model.text.fronts import front_file, takes_images
 from shiplift.runtime.model.text.tasks import EXTRA
 from shiplift.runtime.serving.triton.repository import ONNX_MODEL
 
-_MODEL = Path(__file__).parent / "triton" / "backends" / "text_model.py"
+_MODEL = Path(__file__).parent.parent / "triton" / "backends" / "text_model.py"
 
 
 def write_text_backend(to: Path, front: Path) -> Path:

@@ -13,7 +13,7 @@ from shiplift.runtime.model.tensors import numpy_type
 from shiplift.runtime.records.model import PythonModel
 from shiplift.runtime.records.tensor import Datatype, Signature
 
-_MODEL = Path(__file__).parent / "triton" / "backends" / "python_model.py"
+_MODEL = Path(__file__).parent.parent / "triton" / "backends" / "python_model.py"
 _SETTINGS, _LOGGED = "python.json", "mlflow"
 
 

@@ -1,0 +1,246 @@
+"""The earlier versions that are served beside a new one, as `serving.version_policy` asks.
+
+Under Triton's own `latest` and `all` a server serves whatever versions lie in a model's folder, and the highest one
+answers those who name none. After a rollback that would be the version that was rolled back. So a package holds the
+earlier versions itself, and its configuration names them: what is served is what was released. They are taken from the
+champion's package as they were promoted, with golden requests of their own.
+
+All versions of a model share one configuration in Triton, so one that needs another can't be kept.
+"""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2 as pb
+
+from shiplift.runtime.base.errors import ArtifactCorrupt
+from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.model.tensors import EARLIER, MEMBER, Arrays, dump_npz, load_npz, under
+from shiplift.runtime.precision import tensorrt_plans
+from shiplift.runtime.records.model import PythonEnvironment
+from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions, Package
+from shiplift.runtime.serving.triton.config import TUNED, parse, render
+from shiplift.runtime.serving.triton.repository import GOLDEN
+from shiplift.runtime.spec.serving import Latest, VersionPolicy
+from shiplift.runtime.spec.target import Target
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+_OF_THE_SPEC = ("request_timeout_ms", "cpu_cores", "numa_node", "graph_optimization", "inter_op_thread_count")
+_PADDING = "length_"  # begins the names of the parameters that pad requests
+_ENGINE_CACHE = "trt_engine_cache_path"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incumbent:
+    """A package that was promoted, and the folder it was fetched to."""
+
+    package: Package
+    tree: Path
+
+    @property
+    def versions(self) -> list[EarlierVersion]:
+        """Every version in it, the highest first."""
+        own = EarlierVersion(version=self.package.version, precision=self.package.precision)
+        return sorted((own, *self.package.earlier.versions), key=lambda each: -each.version)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Successor:
+    """A new package, before its earlier versions are added: the folder it is in, and what they must have in common."""
+
+    tree: Path
+    version: int
+    target: Target
+    environment: PythonEnvironment | None
+    endings: tuple[str, ...]
+
+
+class _Unfit(Exception):
+    """Why an earlier version can't be kept."""
+
+
+def add_earlier(successor: Successor, incumbent: Incumbent | None, policy: VersionPolicy) -> EarlierVersions:
+    """Adds the earlier versions that a policy keeps to a new package; returns them.
+
+    They are those of the champion's package. None is kept if that and the new one can't share a configuration, nor one
+    that is higher: it would answer the requests that name no version. The reasons are in the record.
+    """
+    most = policy.latest - 1 if isinstance(policy, Latest) else None
+    if incumbent is None or most == 0:
+        return EarlierVersions()
+    offered = [each for each in incumbent.versions if each.version != successor.version]
+    name = serving_name(incumbent.package.model)
+    folders = [(incumbent.tree / (name + ending), successor.tree / (name + ending)) for ending in successor.endings]
+    kept: list[EarlierVersion] = []
+    refused: dict[str, list[int]] = {}
+    for each in offered:
+        try:
+            _require_lower(each.version, successor)
+            _require_same_kind(incumbent.package, successor)
+            for before, now in folders:
+                _require_same_config(before, now)
+            _require_plan(folders[0][0] / str(each.version), folders[0][1] / str(successor.version), successor.target)
+            kept.append(each)
+        except _Unfit as unfit:
+            refused.setdefault(str(unfit), []).append(each.version)
+        if len(kept) == most:
+            break
+    kept.reverse()
+    versions = [each.version for each in kept]
+    for before, now in folders if kept else ():
+        _add(before, now, versions)
+    if kept:
+        _add_golden(incumbent, successor.tree, versions)
+    return EarlierVersions(versions=tuple(kept), refused="; ".join(map(_refusal, refused.values(), refused)))
+
+
+def _refusal(versions: list[int], reason: str) -> str:
+    named = ", ".join(map(str, sorted(versions)))
+    return f"version{'s' * (len(versions) > 1)} {named} can't be served beside it: {reason}"
+
+
+def require_as_promoted(store: ArtifactStore, package: Package, promoted: Sequence[Package]) -> None:
+    """Checks that the earlier versions in a package have the files that they have in one of those `promoted`.
+
+    What packages new versions handles their authors' files, so it is not trusted with those of others.
+
+    Raises:
+        ArtifactCorrupt: a version has other files, or is in no package that was promoted.
+    """
+    if not package.earlier.versions:
+        return
+    own, known = _files(store, package), [_files(store, each) for each in promoted]
+    for version in package.versions[:-1]:
+        if not any(own[version] == files.get(version) for files in known):
+            raise ArtifactCorrupt(
+                f"the package has files of version {version} that are not those that were promoted",
+                do=f"Run `shiplift rerun {package.model}/{package.version}`, and look for what changed them.",
+            )
+
+
+def _files(store: ArtifactStore, package: Package) -> dict[int, dict[str, str]]:
+    """The digests of the files of each version that a package serves, by path."""
+    name, files = serving_name(package.model), store.manifest(package.repository)
+    prefixes = {
+        version: tuple(f"{name}{ending}/{version}/" for ending in package.endings) for version in package.versions
+    }
+    return {
+        version: {path: sha256 for path, sha256 in files.items() if path.startswith(prefixes[version])}
+        for version in package.versions
+    }
+
+
+def _require_lower(version: int, successor: Successor) -> None:
+    if version > successor.version:
+        raise _Unfit("it would answer those who name no version, since its number is higher")
+
+
+def _require_same_kind(before: Package, now: Successor) -> None:
+    if before.companions:
+        raise _Unfit("it is a pipeline")
+    if (before.target, before.server) != (now.target.name, now.target.server):
+        raise _Unfit(
+            f"it was made for target {before.target} and server {before.server}, this one for {now.target.name} and "
+            f"{now.target.server}"
+        )
+    if before.environment != now.environment:
+        raise _Unfit("its Python code runs in another environment")
+    if before.endings != now.endings:
+        raise _Unfit("only one of the two is also served as `MODEL--tensors`")
+
+
+def _require_same_config(before: Path, now: Path) -> None:
+    """Whether one configuration serves the models of both folders: what the spec and tuning set may differ."""
+    old, new = (parse((folder / "config.pbtxt").read_text()) for folder in (before, now))
+    if old.backend != new.backend:
+        raise _Unfit(f"it runs in the backend {old.backend}, this one in {new.backend}")
+    if _tensors(old) != _tensors(new) or bool(old.max_batch_size) != bool(new.max_batch_size):
+        raise _Unfit("its inputs or outputs are not the same")
+    if _labels(before, old) != _labels(now, new):
+        raise _Unfit("its labels are not the same")
+    if any(name.startswith(_PADDING) for name in chain(old.parameters, new.parameters)):
+        raise _Unfit("requests are padded to common lengths (`serving.lengths`), as proven for one version alone")
+    if _states(old) != _states(new):
+        raise _Unfit("its states are not the same")
+    fields = ("model_transaction_policy", "default_model_filename")
+    if name := next((name for name in fields if getattr(old, name) != getattr(new, name)), ""):
+        raise _Unfit(f"its {name} is not the same")
+    _require_same_accelerators(old, new)
+    if names := _differing(old, new):
+        raise _Unfit(f"its backend needs other parameters ({', '.join(names)})")
+
+
+def _tensors(config: pb.ModelConfig) -> list[Any]:
+    """The inputs and outputs, without the name of the file of labels, which has the version in it."""
+    copy = pb.ModelConfig.FromString(config.SerializeToString())
+    for output in copy.output:
+        output.label_filename = ""
+    return [*copy.input, *copy.output]
+
+
+def _labels(folder: Path, config: pb.ModelConfig) -> list[str]:
+    names = [Path(output.label_filename).name for output in config.output if output.label_filename]
+    return [(folder / name).read_text() for name in names]
+
+
+def _states(config: pb.ModelConfig) -> list[Any]:
+    """What the sequences of a model need, without the limits and delays that the spec and tuning set."""
+    batching = config.sequence_batching
+    return [config.HasField("sequence_batching"), *batching.state, *batching.control_input]
+
+
+def _require_same_accelerators(old: pb.ModelConfig, new: pb.ModelConfig) -> None:
+    accelerators = [config.optimization.execution_accelerators for config in (old, new)]
+    entries = chain.from_iterable(each.gpu_execution_accelerator for each in accelerators)
+    if any(_ENGINE_CACHE in entry.parameters for entry in entries):
+        raise _Unfit("TensorRT's cache of engines is for one version: set `engine_cache: false` in `tensorrt`")
+    if accelerators[0] != accelerators[1]:
+        raise _Unfit("its accelerators are not the same")
+
+
+def _differing(old: pb.ModelConfig, new: pb.ModelConfig) -> list[str]:
+    """The names of the parameters that differ, without those of the spec and of tuning."""
+    before, after = ({name: each.string_value for name, each in config.parameters.items()} for config in (old, new))
+    return sorted(
+        name for name in {*before, *after} - {*_OF_THE_SPEC, *TUNED} if before.get(name) != after.get(name)
+    )  # fmt: skip
+
+
+def _require_plan(before: Path, now: Path, target: Target) -> None:
+    """Whether a version's TensorRT plan, if it has one, still fits the target and takes the same shapes."""
+    stamp, new = tensorrt_plans.read_stamp(before), tensorrt_plans.read_stamp(now)
+    if stamp is None:
+        return
+    versions = {"tensorrt": target.versions.tensorrt, "compute_capability": target.compute_capability}
+    if reason := tensorrt_plans.mismatch(stamp, **versions):
+        raise _Unfit(reason)
+    if new is None or new.profiles != stamp.profiles:
+        raise _Unfit("its plan was built for other shapes")
+
+
+def _add(before: Path, now: Path, versions: list[int]) -> None:
+    """Adds the folders of versions to a model's folder, and names them in its configuration."""
+    config = parse((now / "config.pbtxt").read_text())
+    for version in versions:
+        shutil.copytree(before / str(version), now / str(version))
+    config.version_policy.specific.versions[:0] = versions
+    (now / "config.pbtxt").write_text(render(config))
+
+
+def _add_golden(incumbent: Incumbent, tree: Path, versions: list[int]) -> None:
+    before = load_npz(incumbent.tree / GOLDEN)
+    golden: Arrays = load_npz(tree / GOLDEN)
+    for version in versions:
+        prefix = f"{EARLIER}{version}/"
+        own = under(prefix, before) if version != incumbent.package.version else _own(before)
+        golden |= {prefix + name: array for name, array in own.items()}
+    (tree / GOLDEN).write_bytes(dump_npz(golden))
+
+
+def _own(golden: Arrays) -> Arrays:
+    """The golden requests of a package's own version."""
+    return {name: array for name, array in golden.items() if not name.startswith((EARLIER, MEMBER))}
