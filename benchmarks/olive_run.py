@@ -1,12 +1,12 @@
 """Quantizes a model with Olive, in Olive's own environment; imports nothing of Shiplift.
 
-Usage: `python olive_run.py MODEL FOLDER [TRIALS]`. FOLDER holds `samples.npz` to calibrate on and `validation.npz` with
-inputs and `label`, and gets `model.onnx`. Without TRIALS, Olive's pass runs with its defaults. With TRIALS, Olive
-searches the pass's own space (joint, TPE) for the lowest latency within an accuracy budget, by its own metrics.
+FOLDER holds `samples.npz` to calibrate on and `validation.npz` with inputs and `label`, and gets `model.onnx`. Without
+`--trials`, Olive's pass runs with its defaults. With it, Olive searches the pass's own space (joint, TPE) for the
+lowest latency within an accuracy budget, by its own metrics.
 """
 
+import argparse
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,13 @@ def _search(trials: int, classes: int) -> dict[str, object]:
     }  # fmt: skip
 
 
-def main(model: str, folder: str, trials: int) -> None:
-    """Runs Olive's OnnxQuantization pass, calibrated on the samples."""
+def arrays(item: tuple[dict[str, Any], Any]) -> dict[str, Any]:
+    """The inputs of a loader's item as NNCF takes them for an ONNX graph."""
+    return {name: tensor.numpy() for name, tensor in item[0].items()}
+
+
+def main(model: str, folder: str, name: str, trials: int) -> None:
+    """Runs the pass of that name, calibrated on the samples."""
     import numpy as np
     import onnx
     from olive.data.config import DataComponentConfig, DataConfig
@@ -78,7 +83,9 @@ def main(model: str, folder: str, trials: int) -> None:
         ).to_json()
         for name, batch in (("samples", _BATCH if trials else 1), ("validation", _BATCH))
     ]  # fmt: skip
-    pass_ = {"type": "OnnxQuantization", "data_config": "samples", "disable_search": not trials}
+    pass_ = {"type": name, "data_config": "samples", "disable_search": not trials}
+    if name.startswith("OpenVINO"):
+        pass_ |= {"user_script": __file__, "transform_fn": arrays.__name__}
     classes = onnx.load(model, load_external_data=False).graph.output[0].type.tensor_type.shape.dim[-1].dim_value
     result = run({
         "input_model": {"type": "ONNXModel", "model_path": model},
@@ -91,4 +98,10 @@ def main(model: str, folder: str, trials: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else 0)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("folder")
+    parser.add_argument("--pass", dest="name", default="OnnxQuantization", help="its name in Olive's catalogue")
+    parser.add_argument("--trials", type=int, default=0)
+    arguments = parser.parse_args()
+    main(arguments.model, arguments.folder, arguments.name, arguments.trials)

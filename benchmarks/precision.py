@@ -2,8 +2,8 @@
 
 Each model goes through a release's quantize stage with both engines: its fastest candidate, the best of each precision
 on OpenVINO, and fp32 are served. Rivals are `onnxruntime.quantization` with its defaults, NNCF with its own on
-OpenVINO, and Olive twice: with its default pass, and with its own search. All are served by one bundled Triton and
-measured in turn with perf_analyzer; accuracy is reported where the model is trained.
+OpenVINO, and Olive: with its default pass, with its own search, and with its pass for OpenVINO. All are served by one
+bundled Triton and measured in turn with perf_analyzer; accuracy is reported where the model is trained.
 """
 
 import argparse
@@ -57,6 +57,7 @@ ROUNDS, _WINDOW_MS, _CONCURRENCY = 5, 1000, 4
 _CALIBRATION = 64
 _OLIVE_S = 1800
 _OLIVE_TRIALS = 6  # of its search; each evaluates the whole validation set
+_ON_OPENVINO = ("nncf", "olive-openvino")
 _CONFIG = ServingConfig(max_batch=8, queue_delay_us=0, instances=1, threads=1)
 
 
@@ -207,13 +208,13 @@ def nncf(subject: Subject, folder: Path) -> Path:
     return folder / "model.onnx"
 
 
-def olive(subject: Subject, folder: Path, packages: Path, trials: int) -> Path:
-    """Quantizes with Olive in its own process, on the same samples; with `trials`, by its own search."""
+def olive(subject: Subject, folder: Path, packages: Path, *options: str) -> Path:
+    """Quantizes with Olive in its own process, on the same samples; `options` are those of `olive_run.py`."""
     folder.mkdir(parents=True)
     np.savez(folder / "samples.npz", **subject.calibration)  # type: ignore[arg-type]
     np.savez(folder / "validation.npz", **subject.validation, label=subject.labels)  # type: ignore[arg-type]
     script = str(Path(__file__).with_name("olive_run.py"))
-    command = [sys.executable, script, str(subject.file), str(folder), str(trials)]
+    command = [sys.executable, script, str(subject.file), str(folder), *options]
     variables = {**inherited(), "PYTHONPATH": str(packages), "HF_HUB_OFFLINE": "1", "OLIVE_DISABLE_TELEMETRY": "1"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_OLIVE_S, env=variables)
     if done.returncode:
@@ -292,8 +293,10 @@ def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, An
         "ort-defaults": lambda: defaults(subject, work / "defaults"), "nncf": lambda: nncf(subject, work / "nncf")
     }  # fmt: skip
     if packages:
-        quantizers["olive"] = lambda: olive(subject, work / "olive", packages, 0)
-        quantizers["olive-search"] = lambda: olive(subject, work / "olive-search", packages, _OLIVE_TRIALS)
+        searching, for_openvino = ("--trials", str(_OLIVE_TRIALS)), ("--pass", "OpenVINOQuantization")
+        quantizers["olive"] = lambda: olive(subject, work / "olive", packages)
+        quantizers["olive-search"] = lambda: olive(subject, work / "olive-search", packages, *searching)
+        quantizers["olive-openvino"] = lambda: olive(subject, work / "olive-openvino", packages, *for_openvino)
     tell(f"{subject.name}: the ladder")
     started = time.monotonic()
     kept, story = ladder(subject, site)
@@ -303,7 +306,7 @@ def measure(subject: Subject, work: Path, packages: Path | None) -> dict[str, An
         tell(f"{subject.name}: {name}")
         started = time.monotonic()
         try:
-            engine: Engine = "openvino" if name == "nncf" else "onnxruntime"
+            engine: Engine = "openvino" if name in _ON_OPENVINO else "onnxruntime"
             sides[name] = Side(file=run(), engine=engine, precision="int8")
             seconds[name] = round(time.monotonic() - started, 2)
         except Exception as error:
