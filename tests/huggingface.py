@@ -44,12 +44,12 @@ def config(vocabulary: int, task: str = "", **changes: Any) -> Any:
     )  # fmt: skip
 
 
-def pipeline(task: str, **changes: Any) -> Any:
+def pipeline(task: str, *, seed: int = 0, **changes: Any) -> Any:
     """A pipeline for `task` around a BERT of two layers."""
     import torch
     import transformers
 
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     kind = {
         "text-classification": transformers.BertForSequenceClassification,
         "token-classification": transformers.BertForTokenClassification,

@@ -85,6 +85,32 @@ def test_tokens_in_are_served_beside_text_in_and_move_with_it(lab: Lab) -> None:
         assert not [name for name in loaded if name.startswith("both--")]  # nobody serves what no release checked
 
 
+@pytest.mark.slow
+def test_earlier_versions_answer_texts_and_tokens_of_those_who_name_them(lab: Lab) -> None:
+    policy = "serving: {tensors: true, version_policy: {latest: 2}}\n"
+    target = "targets: [{name: cpu, engine: onnxruntime, precisions: [fp32]}]\n"
+    pipelines = [pipeline("text-classification", seed=seed) for seed in (0, 1)]
+    versions = []
+    for words in pipelines:
+        log_model = partial(lab.mlflow.transformers.log_model, words)
+        versions.append(lab.log("editions", log_model, spec=FAST + policy + target))
+        report = lab.wait("editions", versions[-1], seconds=300)
+        assert report.exit_code == 0, report.reason
+    with TritonClient(lab.grpc) as client:
+        loaded = client.loaded()
+        assert sorted(loaded["editions"]) == sorted(loaded["editions--tensors"]) == versions
+        served = {name: client.signature(name) for name in ("editions", "editions--tensors")}
+        for words, version in zip(pipelines, versions, strict=True):
+            expected = [each["score"] for each in words(TEXTS)]
+            texts = {"input": np.array(TEXTS, dtype=object).reshape(-1, 1)}
+            answer = client.infer("editions", served["editions"], texts, version=version)
+            np.testing.assert_allclose(flat(answer["score"]), expected, atol=1e-5)
+            tokens = words.tokenizer(TEXTS, padding=True, return_tensors="np")
+            inputs = {name: tokens[name] for name in ("input_ids", "attention_mask")}
+            answer = client.infer("editions--tensors", served["editions--tensors"], inputs, version=version)
+            np.testing.assert_allclose(next(iter(answer.values())).max(axis=1), expected, atol=1e-5)
+
+
 def refuses_bad_texts(lab: Lab, name: str) -> None:
     """Each is refused by itself, with the reason; an empty text is a text."""
     with TritonClient(lab.grpc) as client:

@@ -120,6 +120,31 @@ def test_a_request_on_which_the_code_misbehaves_fails_alone(lab: Lab, version: i
 
 
 @pytest.mark.slow
+def test_earlier_versions_answer_those_who_name_them_if_they_run_in_the_same_environment(
+    lab: Lab, tmp_path: Path
+) -> None:
+    asked, versions = rows(3), []
+    for factor in (2.0, 3.0, 4.0):
+        (tmp_path / "factor.txt").write_text(str(factor))
+        logged = ["numpy==2.4.6", *(["colorama==0.4.6"] if factor == 4 else [])]
+        version = log_python(
+            lab, "factors", str(CODE), rows(6), artifacts={"factor": str(tmp_path / "factor.txt")},
+            signature=infer_signature(rows(6), rows(6)), pip_requirements=logged,
+            spec=SPEC.replace("serving: {", "serving: {version_policy: all, "),
+        )  # fmt: skip
+        versions.append(version)
+        report = lab.wait("factors", version, seconds=300)
+        assert report.outcome == "promoted", report.reason
+        model = lab.engine.discover("factors")
+        for at, number in enumerate(versions if factor < 4 else ()):
+            answer = model.infer({"input": asked}, version=number)["output"]
+            np.testing.assert_array_equal(answer, asked * np.float32(2 + at) + asked.sum(axis=1, keepdims=True))
+    with pytest.raises(ServerFailed, match=r"unknown|version"):
+        model.infer({"input": asked}, version=versions[0])
+    assert any("runs in another environment" in event.message for event in lab.events("factors", versions[-1]))
+
+
+@pytest.mark.slow
 def test_a_model_of_named_columns_takes_and_answers_columns(lab: Lab) -> None:
     frame = pd.DataFrame({"name": ["Ada", "Bob", "Eve"], "amount": [1.5, 2.0, 7.25], "count": [1, 2, 3]})
     version = log_python(lab, "greeting", str(COLUMNS), frame)
