@@ -1,11 +1,10 @@
 """`make bench-search`: the search against brute force and Triton Model Analyzer, on one bundled server.
 
 There are three models, each in fp32 and int8 on ONNX Runtime and OpenVINO, and in bf16 where the processor computes in
-it. Brute force measures every point of a grid in long windows, in random order, so that a
-temporary slowdown of the machine does not fall on one corner. Model Analyzer runs in its quick and
-Optuna modes, in its own environment; if it can't be installed, it is skipped with the reason. The best points of all
-are then measured again in turn, because the luckiest of many measurements is not the best configuration. `--quick`
-takes a small grid and short windows.
+it. Brute force measures every point of a grid in long windows, in random order, so that a temporary slowdown of the
+machine does not fall on one corner. Model Analyzer runs in its quick and Optuna modes, in its own environment; if it
+can't be installed, it is skipped with the reason. The best points of all are then measured again in turn, because the
+luckiest of many measurements is not the best configuration. `--quick` takes a small grid and short windows.
 """
 
 import argparse

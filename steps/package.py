@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.base.errors import SpecInvalid
-from shiplift.runtime.base.names import TENSORS, serving_name
+from shiplift.runtime.base.names import TENSORS, name_endings, serving_name
 from shiplift.runtime.composition.incumbents import Members
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
 from shiplift.runtime.confinement.workplace import Workplace, workplace
@@ -133,14 +133,14 @@ def _incumbent(store: ArtifactStore, champion: Champion, serving: Serving, to: P
 
 def _refusals(packages: Sequence[Package]) -> Iterator[str]:
     """Why packages are served without what the spec asks for; engines often share a reason."""
-    refused: dict[str, list[str]] = {}
+    refused: dict[tuple[str, str], list[str]] = {}
     for built in packages:
         if built.padding and built.padding.refused and not built.padding.buckets:
-            refused.setdefault(f"no buckets of lengths for {{}}: {built.padding.refused}", []).append(built.described)
+            refused.setdefault(("no buckets of lengths for ", built.padding.refused), []).append(built.described)
         if built.earlier.refused:
-            refused.setdefault(f"{{}}: {built.earlier.refused}", []).append(built.described)
-    for reason, names in refused.items():
-        yield reason.replace("{}", ", ".join(names), 1)
+            refused.setdefault(("", built.earlier.refused), []).append(built.described)
+    for (what, reason), names in refused.items():
+        yield f"{what}{', '.join(names)}: {reason}"
 
 
 def _servable(kept: Sequence[Candidate], target: Target, serving: Serving, *, text: bool) -> list[Candidate]:
@@ -317,7 +317,7 @@ class _Builder:
             version=self.version.version,
             target=self.target,
             environment=python.environment if python else None,
-            endings=("", TENSORS) if self.serving.tensors else ("",),
+            endings=name_endings(tensors=self.serving.tensors),
         )
         earlier = add_earlier(successor, incumbent, self.serving.version_policy)
         package = Package(

@@ -24,6 +24,11 @@ def serving_name(model: str) -> str:
     return f"{slug}-{hashlib.sha256(model.encode()).hexdigest()[:10]}"
 
 
+def name_endings(*, tensors: bool) -> tuple[str, ...]:
+    """What ends the name of each model that a package serves, after the name it is served under."""
+    return ("", TENSORS) if tensors else ("",)
+
+
 def dns_name(model: str) -> str:
     """A Kubernetes object name for a model: an RFC 1035 label of at most 40 characters, unique per served name."""
     served = serving_name(model)

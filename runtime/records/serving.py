@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shiplift.runtime.base.names import TENSORS
+from shiplift.runtime.base.names import name_endings
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record, volatile
 from shiplift.runtime.records.capacity import Capacity
@@ -134,7 +134,7 @@ class Package(Variant):
     @property
     def endings(self) -> tuple[str, ...]:
         """What ends the name of each model in the repository, after the name that the package is served under."""
-        return ("", TENSORS) if self.tensors else ("",)
+        return name_endings(tensors=self.tensors is not None)
 
     @property
     def versions(self) -> list[int]:

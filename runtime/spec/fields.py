@@ -30,6 +30,11 @@ class Section(Record):
         return value
 
 
+def form(value: Any) -> str:
+    """The tag of a field that is written by name or in full; paths in errors leave it out."""
+    return "in full" if isinstance(value, dict | Record) else "by name"
+
+
 def _kinds(annotation: Any) -> set[Any]:
     """Every type in an annotation such as `tuple[int, ...] | None`."""
     inner = [kind for argument in get_args(annotation) for kind in _kinds(argument)]

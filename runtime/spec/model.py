@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from shiplift.runtime.records.precision import JudgeBy, Metric, MetricFile
-from shiplift.runtime.spec.fields import Confidence, NotNegative, Positive, RelativePath, Section, finite
+from shiplift.runtime.spec.fields import Confidence, NotNegative, Positive, RelativePath, Section, finite, form
 from shiplift.runtime.spec.images import Pixels
 
 Postprocess = Literal["softmax", "sigmoid", "argmax", "top_k"]
@@ -78,12 +78,8 @@ class OwnMetric(Section):
         return self.python
 
 
-def _form(value: Any) -> str:
-    return "in full" if isinstance(value, dict | OwnMetric) else "by name"
-
-
 MetricOrOwn = Annotated[
-    Annotated[OwnMetric, Tag("in full")] | Annotated[Metric, Tag("by name")], Discriminator(_form)
+    Annotated[OwnMetric, Tag("in full")] | Annotated[Metric, Tag("by name")], Discriminator(form)
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from shiplift.runtime.base import strict_yaml
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.records.tensor import Datatype
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, load_mapping, problems
-from shiplift.runtime.spec.fields import Name, RelativePath, Section
+from shiplift.runtime.spec.fields import Name, RelativePath, Section, form
 from shiplift.runtime.spec.images import ImageDecoder
 
 PIPELINE_FILE = "pipeline.yaml"  # in a registered version
@@ -130,15 +130,11 @@ class Constant(Section):
     shape: tuple[Annotated[int, Field(ge=0, le=2**20)], ...] | None = Field(None, min_length=1, max_length=_MAX_DIMS)
 
 
-def _form(value: Any) -> str:
-    return "in full" if isinstance(value, dict | Section) else "by name"
-
-
-Output = Annotated[Annotated[TensorType, Tag("in full")] | Annotated[TensorName, Tag("by name")], Discriminator(_form)]
+Output = Annotated[Annotated[TensorType, Tag("in full")] | Annotated[TensorName, Tag("by name")], Discriminator(form)]
 
 
 def _constant(value: Any) -> Any:
-    return value if _form(value) == "in full" else {"value": value}
+    return value if form(value) == "in full" else {"value": value}
 
 
 ConstantOrValue = Annotated[Constant, BeforeValidator(_constant, json_schema_input_type=Constant | bool | float | str)]

@@ -1,10 +1,10 @@
 """The spec's sections on serving: queues, priorities, sequences, rollout."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
-from shiplift.runtime.spec.fields import Positive, Section
+from shiplift.runtime.spec.fields import Positive, Section, form
 
 
 class Priorities(Section):
@@ -89,12 +89,8 @@ class Warmup(Section):
     count: int = Field(1, ge=1, le=1000)
 
 
-def _form(value: Any) -> str:
-    return "in full" if isinstance(value, dict | Warmup) else "by name"
-
-
 WarmupOrNot = Annotated[
-    Annotated[Warmup, Tag("in full")] | Annotated[bool, Field(strict=True), Tag("by name")], Discriminator(_form)
+    Annotated[Warmup, Tag("in full")] | Annotated[bool, Field(strict=True), Tag("by name")], Discriminator(form)
 ]
 
 
@@ -141,12 +137,8 @@ class Latest(Section):
     latest: int = Field(ge=1, le=100)
 
 
-def _policy_form(value: Any) -> str:
-    return "in full" if isinstance(value, dict | Latest) else "by name"
-
-
 VersionPolicy = Annotated[
-    Annotated[Latest, Tag("in full")] | Annotated[Literal["all"], Tag("by name")], Discriminator(_policy_form)
+    Annotated[Latest, Tag("in full")] | Annotated[Literal["all"], Tag("by name")], Discriminator(form)
 ]
 
 

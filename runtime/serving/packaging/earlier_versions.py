@@ -60,7 +60,7 @@ class Successor:
 
 
 class _Unfit(Exception):
-    """Why an earlier version can't be kept."""
+    """Why no earlier version can be kept."""
 
 
 def add_earlier(successor: Successor, incumbent: Incumbent | None, policy: VersionPolicy) -> EarlierVersions:
@@ -72,30 +72,54 @@ def add_earlier(successor: Successor, incumbent: Incumbent | None, policy: Versi
     most = policy.latest - 1 if isinstance(policy, Latest) else None
     if incumbent is None or most == 0:
         return EarlierVersions()
-    offered = [each for each in incumbent.versions if each.version != successor.version]
     name = serving_name(incumbent.package.model)
     folders = [(incumbent.tree / (name + ending), successor.tree / (name + ending)) for ending in successor.endings]
+    all_unfit = _why_all_are_unfit(incumbent.package, successor, folders)
     kept: list[EarlierVersion] = []
     refused: dict[str, list[int]] = {}
-    for each in offered:
-        try:
-            _require_lower(each.version, successor)
-            _require_same_kind(incumbent.package, successor)
-            for before, now in folders:
-                _require_same_config(before, now)
-            _require_plan(folders[0][0] / str(each.version), folders[0][1] / str(successor.version), successor.target)
-            kept.append(each)
-        except _Unfit as unfit:
-            refused.setdefault(str(unfit), []).append(each.version)
+    for each in incumbent.versions:
+        if each.version == successor.version:
+            continue
+        reason = _if_higher(each.version, successor) or all_unfit or _if_planned(each.version, *folders[0], successor)
+        if reason:
+            refused.setdefault(reason, []).append(each.version)
+        else:
+            kept.insert(0, each)
         if len(kept) == most:
             break
-    kept.reverse()
-    versions = [each.version for each in kept]
-    for before, now in folders if kept else ():
-        _add(before, now, versions)
     if kept:
+        versions = [each.version for each in kept]
+        for before, now in folders:
+            _add(before, now, versions)
         _add_golden(incumbent, successor.tree, versions)
     return EarlierVersions(versions=tuple(kept), refused="; ".join(map(_refusal, refused.values(), refused)))
+
+
+def _why_all_are_unfit(before: Package, successor: Successor, folders: Sequence[tuple[Path, Path]]) -> str:
+    """Why no version of the champion's package can be kept, whichever it is; empty: some may be."""
+    try:
+        _require_same_kind(before, successor)
+        for old, new in folders:
+            _require_same_config(old, new)
+    except _Unfit as unfit:
+        return str(unfit)
+    return ""
+
+
+def _if_higher(version: int, successor: Successor) -> str:
+    higher = version > successor.version
+    return "it would answer those who name no version, since its number is higher" if higher else ""
+
+
+def _if_planned(version: int, before: Path, now: Path, successor: Successor) -> str:
+    """Why a version's TensorRT plan, if it has one, fits the target no more or takes other shapes."""
+    stamp = tensorrt_plans.read_stamp(before / str(version))
+    if stamp is None:
+        return ""
+    target, new = successor.target, tensorrt_plans.read_stamp(now / str(successor.version))
+    versions = {"tensorrt": target.versions.tensorrt, "compute_capability": target.compute_capability}
+    other = new is None or new.profiles != stamp.profiles
+    return tensorrt_plans.mismatch(stamp, **versions) or ("its plan was built for other shapes" if other else "")
 
 
 def _refusal(versions: list[int], reason: str) -> str:
@@ -132,11 +156,6 @@ def _files(store: ArtifactStore, package: Package) -> dict[int, dict[str, str]]:
         version: {path: sha256 for path, sha256 in files.items() if path.startswith(prefixes[version])}
         for version in package.versions
     }
-
-
-def _require_lower(version: int, successor: Successor) -> None:
-    if version > successor.version:
-        raise _Unfit("it would answer those who name no version, since its number is higher")
 
 
 def _require_same_kind(before: Package, now: Successor) -> None:
@@ -208,18 +227,6 @@ def _differing(old: pb.ModelConfig, new: pb.ModelConfig) -> list[str]:
     return sorted(
         name for name in {*before, *after} - {*_OF_THE_SPEC, *TUNED} if before.get(name) != after.get(name)
     )  # fmt: skip
-
-
-def _require_plan(before: Path, now: Path, target: Target) -> None:
-    """Whether a version's TensorRT plan, if it has one, still fits the target and takes the same shapes."""
-    stamp, new = tensorrt_plans.read_stamp(before), tensorrt_plans.read_stamp(now)
-    if stamp is None:
-        return
-    versions = {"tensorrt": target.versions.tensorrt, "compute_capability": target.compute_capability}
-    if reason := tensorrt_plans.mismatch(stamp, **versions):
-        raise _Unfit(reason)
-    if new is None or new.profiles != stamp.profiles:
-        raise _Unfit("its plan was built for other shapes")
 
 
 def _add(before: Path, now: Path, versions: list[int]) -> None:

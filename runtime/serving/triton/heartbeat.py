@@ -59,8 +59,8 @@ def counters(metrics: str) -> dict[str, Counters]:
     """The counters of each model in a server's metrics, over all its versions."""
     models: dict[str, Counters] = {}
     for name, text, value in _LINE.findall(metrics):
-        labels = dict(_LABEL.findall(text))
-        if name in _FIELDS and "model" in labels:
+        labels = dict(_LABEL.findall(text)) if name in _FIELDS else {}
+        if "model" in labels:
             model = models.setdefault(labels["model"], Counters())
             for entry in (model, model.versions.setdefault(labels.get("version", ""), Counters())):
                 setattr(entry, _FIELDS[name], getattr(entry, _FIELDS[name]) + float(value))
@@ -75,28 +75,33 @@ class Heartbeat:
     ) -> None:
         """`patience_of` may know another patience for a model."""
         self._patience_s, self._patience_of = patience_s, patience_of or (lambda _model: None)
-        self._progress: dict[tuple[str, str], tuple[float, float]] = {}  # of a version: requests ended, and since when
+        # By model and version: requests that had ended, and since when.
+        self._progress: dict[str, dict[str, tuple[float, float]]] = {}
 
     def stuck(self, models: dict[str, Counters], now: float) -> dict[str, str]:
         """Why each model that does not get on is stuck."""
-        self._progress = {
-            (model, version): self._last((model, version), part, now)
-            for model, count in models.items()
-            for version, part in (count.versions or {"": count}).items()
-        }
+        before = self._progress
+        self._progress = {model: _progress(before.get(model, {}), count, now) for model, count in models.items()}
         return {model: why for model, count in models.items() if (why := self._why(model, count, now))}
-
-    def _last(self, version: tuple[str, str], count: Counters, now: float) -> tuple[float, float]:
-        ended, _ = before = self._progress.get(version, (count.ended, now))
-        return before if count.waiting and count.ended == ended else (count.ended, now)
 
     def _why(self, model: str, count: Counters, now: float) -> str:
         if count.stuck > 0:
             return "an execution did not stop at its time limit"
-        idle_s = now - min(since for (name, _), (_, since) in self._progress.items() if name == model)
+        idle_s = now - min(since for _, since in self._progress[model].values())
         if idle_s < (self._patience_of(model) or self._patience_s):
             return ""
         return f"{count.waiting:.0f} requests wait, and none was answered for {idle_s:.0f} s"
+
+
+def _progress(
+    before: dict[str, tuple[float, float]], count: Counters, now: float
+) -> dict[str, tuple[float, float]]:  # fmt: skip
+    """What is known of a model's versions by now: one that has requests and ended none keeps its time."""
+    progress = {}
+    for version, part in (count.versions or {"": count}).items():
+        ended, since = before.get(version, (part.ended, now))
+        progress[version] = (ended, since) if part.waiting and part.ended == ended else (part.ended, now)
+    return progress
 
 
 class Probe:
