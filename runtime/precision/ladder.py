@@ -239,14 +239,16 @@ class Builder:
         built = list(rungs.build_all(jobs, memory_mb=self.memory_mb))
         if not any(map(within, built)):
             built += rungs.build_all(later, memory_mb=self.memory_mb)
-        accurate = {rung.kind for rung in built if within(rung)}
         by_kind = {job.kind: job for job in (*jobs, *later)}
-        again = [
-            by_kind[rung.kind].model_copy(update={"improved": rung})
-            for rung in built if search and rungs.worth_improving(rung, accurate)
-        ]  # fmt: skip
-        better = {rung.kind: rung for rung in rungs.build_all(again, memory_mb=self.memory_mb)}
-        return [_added(rung, better[rung.kind]) if rung.kind in better else rung for rung in built]
+        for kinds in rungs.SEARCHES if search else ():
+            accurate = {rung.kind for rung in built if within(rung)}
+            again = [
+                by_kind[rung.kind].model_copy(update={"improved": rung})
+                for rung in built if rung.kind in kinds and rungs.worth_improving(rung, accurate)
+            ]  # fmt: skip
+            better = {rung.kind: rung for rung in rungs.build_all(again, memory_mb=self.memory_mb)}
+            built = [_added(rung, better[rung.kind]) if rung.kind in better else rung for rung in built]
+        return built
 
     def _jobs(
         self, validation: Validation, calibration: Arrays | None, evaluation: Evaluation, wins: str

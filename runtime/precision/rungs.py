@@ -34,7 +34,10 @@ _SMALL_BYTES = 16 << 20
 _PROCESS_BYTES = 400 << 20  # Python with ONNX Runtime and its tools
 _PEAK_FACTOR = 3  # a rung's peak memory, in sizes of the model
 _SENSITIVITY_SAMPLES = 16
-_SEARCHED: dict[Kind, str] = {"int8 static": "static", "int8 dynamic": "dynamic"}  # the rankings of their layers
+# The graphs that can leave layers in float, each with the name of its ranking of them; and the order in which that is
+# tried: NNCF's last, since each of its tries collects statistics again.
+_SEARCHED: dict[Kind, str] = {"int8 static": "static", "int8 dynamic": "dynamic", "int8 nncf": "nncf"}
+SEARCHES: tuple[frozenset[Kind], ...] = (frozenset({"int8 static", "int8 dynamic"}), frozenset({"int8 nncf"}))
 _POLL_S = 0.02
 
 
@@ -244,11 +247,15 @@ def _dynamic(job: Job, arrays: _Arrays) -> Rung:
 
 def _nncf(job: Job, arrays: _Arrays) -> Rung:
     form = quantization.scheme(Path(job.model), job.target, job.settings)
-    file = nncf_graphs.quantize(
-        Path(job.model), arrays.calibration, _output_path(job, "model.onnx"),
-        attentive=form.attentive, narrow=form.reduce_range,
-    )  # fmt: skip
-    return _rung(job, arrays, file, "NNCF")
+    return _rung(job, arrays, _by_nncf(_prepared(job), arrays, form, _output_path(job, "model.onnx")), "NNCF")
+
+
+def _by_nncf(
+    prepared: Path, arrays: _Arrays, form: quantization.Scheme, to: Path, excluded: tuple[str, ...] = ()
+) -> Path:
+    return nncf_graphs.quantize(
+        prepared, arrays.calibration, to, attentive=form.attentive, narrow=form.reduce_range, excluded=excluded
+    )
 
 
 def _fp8(job: Job, arrays: _Arrays) -> Rung:
@@ -328,6 +335,8 @@ def _improve(job: Job, arrays: _Arrays, rung: Rung) -> Rung:
         if kind == "static":
             ranges = quantization.ranges_file(Path(job.folder), file.parent.name)
             quantization.quantize_static(prepared, ranges, form, to, excluded)
+        elif kind == "nncf":
+            _by_nncf(prepared, arrays, form, to, excluded)
         else:
             quantization.quantize_dynamic(prepared, form, to, excluded)
         tried[count] = _rung(job, arrays, to, rung.method, excluded)

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from shiplift.runtime.base.errors import MissingTool, SpecInvalid
 from shiplift.runtime.model.tensors import DataLimits
 from shiplift.runtime.precision import nncf_graphs, rungs, tensorrt_plans
 from shiplift.runtime.precision.evaluation import Validation
-from shiplift.runtime.precision.ladder import Builder, Dataset, Text
+from shiplift.runtime.precision.ladder import _KINDS, Builder, Dataset, Text
 from shiplift.runtime.precision.tensorrt_plans import PLAN, STAMP
 from shiplift.runtime.records.precision import AS_EXPORTED, Built, Evaluation
 from shiplift.runtime.spec.model import Data, Quantization
@@ -122,7 +123,9 @@ def test_where_bf16_wins_our_own_calibration_waits_for_nncf(bench: Bench, monkey
         ("int8 static", {"fp16"}, True),
         ("int8 dynamic", {"int8 static"}, False),
         ("int8 dynamic", set(), True),
-        ("int8 nncf", set(), False),
+        ("int8 nncf", set(), True),
+        ("int8 nncf", {"int8 dynamic"}, True),
+        ("int8 nncf", {"int8 static"}, False),
     ],
 )
 def test_layers_are_left_in_float_only_where_nothing_makes_up_for_the_graph(
@@ -146,12 +149,38 @@ def test_a_graph_within_the_budget_spares_the_search_for_layers(bench: Bench, mo
     monkeypatch.setattr(rungs, "build_all", built)
     arrays = {"input": bench.inputs}
     validation = Validation(metric="accuracy", asked=arrays, reference={})
-    for nncf, bf16_wins, searched in ((0.9, False, False), (0.2, False, True), (0.3, True, False)):
+    again = ["int8 static again", "int8 nncf again"]  # NNCF's where static's own layers did not help
+    for nncf, bf16_wins, searched in ((0.9, False, []), (0.2, False, again), (0.3, True, [])):
         asked.clear()
         made = builder(bench, f"work-{nncf}", target=Target(precisions=("fp32", "int8")), settings=Quantization())
         jobs, later, _ = made._jobs(validation, arrays, Evaluation(score=0.9), "")
         made._built(jobs, later, validation, Evaluation(score=0.9), search=not bf16_wins)
-        assert asked == ["int8 static", "int8 nncf", *(["int8 static again"] if searched else [])]
+        assert asked == ["int8 static", "int8 nncf", *searched]
+
+
+def test_nncf_leaves_the_weakest_layers_in_float_until_its_graph_is_accurate_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nncf_graphs, "SMALLEST_BYTES", 0)
+    monkeypatch.setitem(_KINDS, "int8", ("int8 nncf",))
+    bench = Bench(tmp_path, fragile=True)
+
+    def built(share: float) -> Built:
+        settings = Quantization(max_score_drop=0.08, max_slice_drop=1, max_float_share=share)
+        candidates = builder(bench, f"work-{share}", settings=settings).build().candidates
+        (int8,) = [each for each in candidates if each.precision == "int8"]
+        return int8
+
+    assert "worse than fp32's" in built(0).dropped
+    within = built(0.5)
+    assert (within.method, within.float_layers) == ("NNCF", ("MatMul_2",))
+    assert "worse" not in within.dropped  # so small a graph need not be faster
+    assert within.score is not None
+    assert within.score >= 0.92
+    graph = onnx.load(tmp_path / "work-0.5" / within.folder / "model.onnx").graph
+    scaled = {node.output[0] for node in graph.node if node.op_type == "DequantizeLinear"}
+    quantized = {node.name for node in graph.node if node.op_type == "MatMul" and set(node.input) & scaled}
+    assert quantized == {"MatMul_0"}
 
 
 def test_without_calibration_data_there_is_no_fp8_either(bench: Bench) -> None:
