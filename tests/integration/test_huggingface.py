@@ -160,6 +160,7 @@ def test_a_cross_encoder_logged_as_a_sentence_encoder_is_refused(lab: Lab, tmp_p
     assert "without its head" in report.reason
 
 
+@pytest.mark.slow
 def test_labels_of_images_are_those_of_pyfunc_and_bad_images_fail_alone(lab: Lab) -> None:
     images = [image_file(64, 48), image_file(20, 90, "PNG"), image_file(33, 32, "PNG", "L")]
     encoded = [base64.b64encode(image).decode() for image in images]
@@ -199,6 +200,7 @@ def refuses_bad_images(ask: Any, good: bytes) -> None:
                 answer.result()
 
 
+@pytest.mark.slow
 def test_a_validation_set_of_texts_is_scored_and_openvino_serves_the_model(lab: Lab) -> None:
     texts = [f"{text} {number}" for number in range(20) for text in TEXTS]
     words = pipeline("text-classification")
@@ -215,6 +217,7 @@ def test_a_validation_set_of_texts_is_scored_and_openvino_serves_the_model(lab: 
     assert flat(answer["label"]) == labels[:8]
 
 
+@pytest.mark.slow
 def test_embeddings_are_those_of_pyfunc(lab: Lab, tmp_path: Path) -> None:
     model = released(lab, "encoder", lambda **kwargs: lab.mlflow.sentence_transformers.log_model(
         sentence_encoder(tmp_path), **kwargs))  # fmt: skip
