@@ -34,9 +34,8 @@ _SMALL_BYTES = 16 << 20
 _PROCESS_BYTES = 400 << 20  # Python with ONNX Runtime and its tools
 _PEAK_FACTOR = 3  # a rung's peak memory, in sizes of the model
 _SENSITIVITY_SAMPLES = 16
-# The graphs that can leave layers in float, each with the name of its ranking of them; and the order in which that is
-# tried: NNCF's last, since each of its tries collects statistics again.
-_SEARCHED: dict[Kind, str] = {"int8 static": "static", "int8 dynamic": "dynamic", "int8 nncf": "nncf"}
+# The graphs that can leave layers in float, in the order in which that is tried: NNCF's last, since each of its tries
+# collects statistics again.
 SEARCHES: tuple[frozenset[Kind], ...] = (frozenset({"int8 static", "int8 dynamic"}), frozenset({"int8 nncf"}))
 _POLL_S = 0.02
 
@@ -309,13 +308,13 @@ def closest(tried: dict[Method, Rung]) -> Method:
 
 
 def worth_improving(rung: Rung, accurate: Collection[Kind]) -> bool:
-    """Whether to leave layers of a rung that is over the budget in float, beside `accurate` ones, which are within.
+    """Whether to leave layers of a rung of `SEARCHES`, over the budget, in float, beside `accurate` ones within it.
 
     Its score must say when to stop. A dynamic graph does not make up for a static one, which OpenVINO can run too.
     """
     makes_up = {"int8 static", "int8 nncf"} | ({"int8 dynamic"} if rung.kind == "int8 dynamic" else set())
     scored = not rung.failed and rung.evaluation.score is not None
-    return scored and rung.kind in _SEARCHED and not makes_up.intersection(accurate)
+    return scored and not makes_up.intersection(accurate)
 
 
 def _improve(job: Job, arrays: _Arrays, rung: Rung) -> Rung:
@@ -326,7 +325,7 @@ def _improve(job: Job, arrays: _Arrays, rung: Rung) -> Rung:
     prepared, file = _prepared_path(job), Path(rung.file)
     layers = quantization.layers(prepared)
     samples = quantization.first(arrays.calibration, _SENSITIVITY_SAMPLES)
-    kind = _SEARCHED[rung.kind]
+    kind = rung.kind.removeprefix("int8 ")
     order = sensitivity.ranking(Path(job.sensitivities), prepared, file, layers, samples, kind=kind)
     tried: dict[int, Rung] = {}
 
