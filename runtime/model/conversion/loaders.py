@@ -1,8 +1,11 @@
 """Logged models as functions of arrays, and as ONNX: one class per model format, chosen by the logged flavor."""
 
 import inspect
+import sys
 import warnings
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +25,8 @@ from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, 
 from shiplift.runtime.records.tensor import TensorSpec
 from shiplift.runtime.spec.model import Conversion
 
+_SHIMS = "sklearn.externals.array_api_compat"
+_SHIMMED = ("torch", "cupy", "dask")
 _SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
 
 
@@ -266,13 +271,30 @@ def _axis(name: str, at: int) -> str:
 # --- scikit-learn ---------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def _without_shims() -> Iterator[None]:
+    """Hides scikit-learn's shims for other libraries' arrays.
+
+    skops lists what it trusts by walking through every package of scikit-learn. One of them imports torch, which takes
+    longer than all the rest of an export, and skops leaves it out of the list.
+    """
+    hidden = [shim for library in _SHIMMED if (shim := f"{_SHIMS}.{library}") not in sys.modules]
+    sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None: Python refuses to import it
+    try:
+        yield
+    finally:
+        for shim in hidden:
+            sys.modules.pop(shim, None)
+
+
 class Sklearn(Original):
     """A scikit-learn estimator or pipeline, converted by skl2onnx."""
 
     def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
         import mlflow.sklearn  # noqa: PLC0415 - only for sklearn models
 
-        self.model = mlflow.sklearn.load_model(str(folder))
+        with _without_shims():
+            self.model = mlflow.sklearn.load_model(str(folder))
         self.specs = inputs
         self.columns = Columns(specs=inputs) if tabular else None
 

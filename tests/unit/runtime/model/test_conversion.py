@@ -1,3 +1,6 @@
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -244,3 +247,26 @@ def test_a_classifier_without_probabilities_answers_labels_alone(tmp_path: Path,
     got = onnx_models.answer(onnx_models.session(tmp_path / "made.onnx"), {"input": rows})
     assert list(got) == list(answers) == ["label"]
     np.testing.assert_array_equal(got["label"], answers["label"])
+
+
+LOADED = """
+import pathlib, sys
+from shiplift.runtime.model.conversion import loaders
+loaders.load(pathlib.Path(sys.argv[1]), "sklearn", (), (), tabular=False)
+print("skops" in sys.modules, "torch" in sys.modules)
+import sklearn.externals.array_api_compat.torch
+"""
+
+
+def test_loading_a_scikit_learn_model_imports_no_torch(tmp_path: Path) -> None:
+    """skops would, by a walk through all of scikit-learn; whoever wants the shim for torch's arrays still gets it."""
+    import mlflow.sklearn
+    from sklearn.linear_model import LogisticRegression
+
+    model = LogisticRegression().fit([[0.0], [1.0]], [0, 1])
+    mlflow.sklearn.save_model(model, str(tmp_path / "model"), serialization_format="skops", pip_requirements=[])
+    allowed = {**os.environ, "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "true"}
+    loaded = subprocess.run(
+        [sys.executable, "-c", LOADED, str(tmp_path / "model")], check=True, capture_output=True, text=True, env=allowed
+    )
+    assert loaded.stdout.split() == ["True", "False"]
