@@ -28,6 +28,7 @@ from shiplift.runtime.store.registry.rest import RestRegistry
 MAX_BODY_BYTES = 64 * 1024
 MAX_PUSH_BYTES = 5 * 1024 * 1024  # a push lists its commits and their files
 _GRACE_S = 20
+_REGISTRY_S = 15.0  # a slow answer is better than none: MLflow waits 30 s for it before it sends again
 
 
 def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
@@ -92,7 +93,7 @@ def on_this_machine(home: Path) -> Intake:
     secret = load_secrets(home).webhook
     return Intake(
         accept=Releases(home).accept,
-        exists=RestRegistry(stack.registry_uri).has,
+        exists=RestRegistry(stack.registry_uri, timeout_s=_REGISTRY_S).has,
         mlflow=lambda: (secret,),
         deliveries=Deliveries(home / "deliveries"),
     )
@@ -102,7 +103,7 @@ def on_a_cluster(settings: TriggerSettings) -> Intake:
     """The intake of a cluster: releases are Workflows in the settings' namespace."""
     from shiplift.pipelines.engines.argo.releases import connect  # noqa: PLC0415 - the Kubernetes client is optional
 
-    registry = RestRegistry(settings.registry_uri)
+    registry = RestRegistry(settings.registry_uri, timeout_s=_REGISTRY_S)
     releases = connect(settings.namespace, registry)
     files = settings.secrets
 
