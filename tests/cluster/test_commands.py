@@ -119,6 +119,7 @@ STAGES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_followed_log_shows_lines_while_a_stage_still_writes(lab: Lab, shiplift: Shiplift, version: int) -> None:
     lab.log_classifier(MODEL, samples=1150, spec=SPEC)
     newest = version + 1
@@ -149,6 +150,7 @@ def test_the_status_and_the_targets_are_the_cluster_s(lab: Lab, shiplift: Shipli
     assert (shiplift.home / "targets.yaml").is_file()
 
 
+@pytest.mark.slow
 def test_a_refused_release_says_why_wherever_one_looks(lab: Lab, shiplift: Shiplift, version: int) -> None:
     newest = lab.log_classifier(MODEL, samples=25, spec=SPEC.replace("score: 1", "score: 0.01"))
     workflow = ended(lab, workflow_of(lab, MODEL, newest))

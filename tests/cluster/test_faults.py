@@ -235,6 +235,7 @@ def test_a_killed_operator_acts_again_within_seconds(lab: Lab, model: str) -> No
     keep("a route deleted as a killed operator is back", put_back_s=time.monotonic() - began)
 
 
+@pytest.mark.slow
 def test_an_operator_that_starts_while_the_registry_is_away_tells_at_once_what_routes_answer(
     lab: Lab, model: str
 ) -> None:

@@ -569,6 +569,7 @@ def _postgresql_programs() -> Path:
     return installed()[-1]
 
 
+@pytest.mark.slow
 def test_mlflow_on_postgresql_outlives_its_pod(place: Place, postgresql: str) -> None:
     host, _, port = postgresql.rpartition("@")[2].split("/")[0].partition(":")
     with socket.create_connection((host, int(port)), timeout=5):

@@ -221,6 +221,7 @@ def test_people_and_releases_register_pipelines_each_with_runs_of_their_own(
     assert (again.version, again.tags[MEMBER_TAG]) == (2, "part/2")
 
 
+@pytest.mark.slow
 def test_a_stage_without_credentials_works_through_the_broker_beside_it(
     mlflow: Guarded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

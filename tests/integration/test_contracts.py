@@ -84,7 +84,7 @@ def answers(model: onnx.ModelProto, x: Any) -> Any:
     return np.concatenate([session.run(None, {"x": row[None]})[0] for row in x])
 
 
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("mixed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_graph_with_a_batch_of_1_is_released_and_batched_only_if_that_changes_nothing(
     lab: Lab, *, mixed: bool
 ) -> None:
@@ -115,6 +115,7 @@ def test_a_graph_without_signature_and_example_is_released_from_what_it_says(lab
 SEQUENCES = FAST.replace("concurrency: [1, 4]", "concurrency: [1, 4], sequence_length: 4")
 
 
+@pytest.mark.slow
 def test_a_voice_detector_is_released_as_a_sequence_model(lab: Lab) -> None:
     """silero-vad: a state of (2, batch, 128), a scalar sampling rate, and two models in the branches of an If."""
     silero_vad = pytest.importorskip("silero_vad")
@@ -156,7 +157,7 @@ def flats(count: int = 300) -> tuple[Any, Any]:
     return frame, (100 - frame["age"] + 60 * (frame["city"] == "Rom") + 9 * frame["rooms"] > 110).astype(int)
 
 
-@pytest.mark.parametrize("library", ["lightgbm", "xgboost"])
+@pytest.mark.parametrize("library", ["lightgbm", pytest.param("xgboost", marks=pytest.mark.slow)])
 def test_boosting_on_a_data_frame_is_released_with_its_categories(lab: Lab, library: str) -> None:
     frame, dear = flats()
     if library == "lightgbm":
@@ -179,6 +180,7 @@ def test_boosting_on_a_data_frame_is_released_with_its_categories(lab: Lab, libr
     np.testing.assert_allclose(answer["probabilities"], model.predict_proba(frame.head(8)), atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_catboost_model_is_released(lab: Lab) -> None:
     import catboost
 

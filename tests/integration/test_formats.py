@@ -152,7 +152,9 @@ def test_a_torchscript_file_is_exported_with_parity(lab: Lab, tmp_path: Path) ->
     assert "older exporter" in exported.notes[0]
 
 
-@pytest.mark.parametrize(("how", "spec"), [("pt2", ""), ("pickle", "admission: {pickle: sandbox}")])
+@pytest.mark.parametrize(
+    ("how", "spec"), [("pt2", ""), pytest.param("pickle", "admission: {pickle: sandbox}", marks=pytest.mark.slow)]
+)
 def test_a_torch_model_is_kept_as_torchscript_that_takes_any_batch(
     lab: Lab, tmp_path: Path, how: str, spec: str
 ) -> None:

@@ -108,7 +108,7 @@ def test_a_prompt_that_the_model_cannot_take_is_no_example(tmp_path: Path) -> No
         exported(tmp_path, pipeline(), ["a " * 2000])
 
 
-@pytest.mark.parametrize("engine", ["vllm", "tensorrt-llm"])
+@pytest.mark.parametrize("engine", ["vllm", pytest.param("tensorrt-llm", marks=pytest.mark.slow)])
 def test_a_package_for_a_gpu_has_the_logged_weights_and_the_same_front(tmp_path: Path, engine: Any) -> None:
     result, spec = exported(tmp_path, pipeline(template=CHAT_TEMPLATE), PROMPTS), parse("")
     here, store = site(tmp_path), ArtifactStore(site(tmp_path).artifacts_uri)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 from tritonclient import grpc
 
 from shiplift.runtime.serving.triton.client import TritonClient
@@ -42,6 +43,7 @@ def shiplift(lab: Lab, folder: Path, *words: str) -> subprocess.CompletedProcess
     )
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_made_of_what_was_promoted(lab: Lab, tmp_path: Path) -> None:
     promoted = lab.log_classifier("member")
     assert lab.wait("member", promoted).outcome == "promoted"

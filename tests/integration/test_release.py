@@ -155,6 +155,7 @@ def test_a_past_release_is_judged_again_by_another_policy_without_running_it(lab
     assert "p99 within 5000 ms" in row.split("</tr>")[0]
 
 
+@pytest.mark.slow
 def test_a_version_less_accurate_than_the_champion_costs_no_search(lab: Lab) -> None:
     first = lab.log_classifier("less-accurate", spec=FAST)
     assert lab.wait("less-accurate", first).exit_code == 0
@@ -175,6 +176,7 @@ def score(labels, predictions):
 """
 
 
+@pytest.mark.slow
 def test_a_version_is_judged_by_its_author_s_own_metric(lab: Lab) -> None:
     spec = FAST + "admission: {python: sandbox}\ndata: {metric: {python: distance.py, better: smaller}}\n"
     own = {"shiplift/distance.py": OWN_METRIC}

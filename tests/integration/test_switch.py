@@ -28,7 +28,7 @@ from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
 from shiplift.steps.rollback import rollback
 from tests.integration.conftest import FAST, Lab, digits, request, until
 
-POINTS = 20  # lines at which to kill, evenly spread
+FEW, MANY = 5, 20  # lines at which to kill, evenly spread
 KILLER = Path(__file__).with_name("killer.py")
 
 
@@ -100,6 +100,7 @@ def test_no_request_fails_while_versions_are_promoted_and_rolled_back(lab: Lab) 
     assert client.versions == {str(first), str(second)}
 
 
+@pytest.mark.slow
 def test_earlier_versions_answer_those_who_name_them(lab: Lab) -> None:
     """The three models differ in what they learnt, so that an answer tells which of them gave it."""
     policy = "serving: {version_policy: {latest: 2}}\ntargets: [{name: cpu, engine: onnxruntime, precisions: [fp32]}]\n"
@@ -206,15 +207,18 @@ def killer(lab: Lab) -> Iterator[Callable[[str, int, int], dict[str, Any]]]:
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("verb", [pytest.param("rollback", marks=pytest.mark.slow), "promote"])
-def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int, int], verb: str) -> None:
+@pytest.mark.parametrize(
+    ("verb", "points"),
+    [("promote", FEW), *(pytest.param(verb, MANY, marks=pytest.mark.slow) for verb in ("promote", "rollback"))],
+)
+def test_killed_at_any_line_and_run_again_it_converges(lab: Lab, pair: tuple[int, int], verb: str, points: int) -> None:
     champion, previous = (lab.registry.alias("killed", alias) for alias in (CHAMPION, PREVIOUS))
     assert {champion, previous} == set(pair)
     with traffic(lab, "killed") as client, killer(lab) as run:
         lines = run(verb, previous, 0)["lines"]
         champion, previous = previous, champion
-        assert lines > POINTS
-        for point in range(1, lines + 1, lines // POINTS):
+        assert lines > points
+        for point in range(1, lines + 1, lines // points):
             target = previous
             result = run(verb, target, point)
             assert result["killed"] or result["lines"] < point, point  # fewer lines if less was left to do
