@@ -90,11 +90,15 @@ def too_slow(limits: Limits) -> SandboxLimit:
 
 def workers(pid: int) -> list[psutil.Process]:
     """The confined processes below the outer process `pid`, without our init, which is its child."""
-    with suppress(psutil.Error):
-        outer = psutil.Process(pid)
-        init = {process.pid for process in outer.children()}
-        return [process for process in outer.children(recursive=True) if process.pid not in init]
+    with suppress(psutil.Error):  # one walk: each looks at every process of the machine
+        return [process for process in psutil.Process(pid).children(recursive=True) if _parent(process) != pid]
     return []
+
+
+def _parent(process: psutil.Process) -> int:
+    with suppress(psutil.Error):
+        return int(process.ppid())
+    return 0
 
 
 def worker(pid: int) -> int:
