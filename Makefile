@@ -56,9 +56,8 @@ unit: setup
 	$(BIN)/pytest tests/unit -n 2 -q --durations=15
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
-	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q --durations=20 -m 'not large and not alone and not slow' \
+	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q --durations=20 -m 'not large and not slow' \
 		$(call again,tests/integration)
-	$(BIN)/pytest tests/integration -q -m 'alone and not slow' $(call again,tests/integration -m 'alone and not slow')
 
 test-cluster: setup  ## on a real Kubernetes cluster: KUBECONFIG's, or one that SHIPLIFT_CLUSTER_SCRIPT starts
 	@[ -n "$$KUBECONFIG$$SHIPLIFT_CLUSTER_SCRIPT" ] || { echo "no cluster: set KUBECONFIG, or SHIPLIFT_CLUSTER_SCRIPT to a" \

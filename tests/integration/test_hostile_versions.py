@@ -82,7 +82,7 @@ ATTACKS = {
 @pytest.fixture(scope="module")
 def honest(lab: Lab) -> ReleaseReport:
     """The release of the model's honest version, which production serves."""
-    report = lab.wait(NAME, lab.log_classifier(NAME))
+    report = lab.wait(NAME, lab.log_classifier(NAME, samples=1111))  # as no other test's, so that no stage is cached
     assert report.exit_code == 0
     return report
 
@@ -102,6 +102,7 @@ def test_a_hostile_version_is_refused_by_name_and_changes_nothing(
     (failed,) = (stage for stage in report.stages if stage.outcome == "failed")
     assert failed.name == hostile.stage
     (same,) = (stage for stage in honest.stages if stage.name == hostile.stage)
+    assert not same.cached
     assert failed.seconds < LONGEST * same.seconds
     assert not canary.exists()
     until(lambda: descendants(lab) <= before, seconds=10)

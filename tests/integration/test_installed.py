@@ -116,6 +116,7 @@ def play(installed: Installed, home: str) -> "subprocess.CompletedProcess[str]":
         installed.run("shiplift", "--home", home, "down")
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 @pytest.mark.timeout(2000)
 def test_doctor_demo_and_down_work_away_from_the_source(installed: Installed) -> None:

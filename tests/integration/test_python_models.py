@@ -89,12 +89,14 @@ def answered(model: ServedModel, asked: Any) -> Any:
     return None
 
 
+@pytest.mark.slow
 def test_a_python_model_is_served_and_answers_what_pyfunc_answers(lab: Lab, version: int) -> None:
     asked = rows(5)
     pyfunc = lab.mlflow.pyfunc.load_model(f"models:/scaled/{version}").predict(asked)
     np.testing.assert_array_equal(served(lab).infer({"input": asked})["output"], pyfunc)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_request_on_which_the_code_misbehaves_fails_alone(lab: Lab, version: int, attack: str) -> None:
     code, told = ATTACKS[attack]
