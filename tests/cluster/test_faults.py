@@ -216,7 +216,7 @@ def test_a_replacement_starts_while_the_registry_is_away(lab: Lab, model: str) -
         with traffic(lab, MODEL) as client:
             until(lambda: client.sent > 20, seconds=60)
         settle(lab, 1)
-    until(lambda: ready_of(lab, "mlflow"), seconds=60)  # its start takes both cores of a small machine
+    until(lambda: ready_of(lab, "mlflow"), seconds=180)  # its start takes both cores of a small machine, for a minute
     assert client.versions == {"1"}
 
 
