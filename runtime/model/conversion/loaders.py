@@ -275,8 +275,8 @@ def _axis(name: str, at: int) -> str:
 def _without_shims() -> Iterator[None]:
     """Hides scikit-learn's shims for other libraries' arrays.
 
-    skops lists what it trusts by walking through every package of scikit-learn. One of them imports torch, which takes
-    longer than all the rest of an export, and skops leaves it out of the list.
+    skops lists what it trusts by walking through every package of scikit-learn. One of them imports torch, which is a
+    third of an export's CPU time, and skops leaves it out of the list.
     """
     hidden = [shim for library in _SHIMMED if (shim := f"{_SHIMS}.{library}") not in sys.modules]
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type] # None: Python refuses to import it
