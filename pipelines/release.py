@@ -9,7 +9,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.reinstate import reinstate
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.targets import machine
-from shiplift.steps.admit import admit
+from shiplift.steps.admit import INSPECT, admit
 from shiplift.steps.conclude import conclude
 from shiplift.steps.deploy import deploy
 from shiplift.steps.export import CONVERT, export
@@ -32,7 +32,7 @@ RELEASE = Pipeline(
     "release",
     inputs=(Site, Request, Trigger),
     stages=(
-        Stage(admit, replace(PREPARE, memory="4Gi")),
+        Stage(admit, replace(PREPARE, memory="4Gi", warm=INSPECT)),
         Stage(find_champion, Placement(keep="never", cluster=True)),
         Stage(find_targets, replace(PREPARE, keep="never")),
         Stage(export, replace(PREPARE, cpu=CPU, memory="6Gi", warm=CONVERT)),

@@ -15,7 +15,8 @@ Port = int
 class Settings(BaseSettings):
     """Where a stack's home is and which ports it uses. They apply to a new stack: an existing one keeps its ports.
 
-    `sandbox` applies to an existing stack too: which mechanisms of confinement may be missing on this machine."""
+    `sandbox` and `warm_minutes` apply to an existing stack too: which mechanisms of confinement may be missing on this
+    machine, and how long after a release a process for the next one waits with its packages loaded."""
 
     model_config = SettingsConfigDict(env_prefix="SHIPLIFT_", frozen=True, extra="ignore")
 
@@ -35,6 +36,7 @@ class Settings(BaseSettings):
     engine: EngineName = "local"
     namespace: str = "shiplift"
     sandbox: SandboxSettings = SandboxSettings()
+    warm_minutes: float = Field(60, ge=0)
 
     @property
     def root(self) -> Path:

@@ -12,15 +12,14 @@ import fcntl
 import json
 import os
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import FrameType
 
 from shiplift.pipelines.daemons import server_watchdog
+from shiplift.pipelines.daemons.spare import Spare, note_flavor
 from shiplift.pipelines.daemons.watchdog import Watchdog
 from shiplift.pipelines.engines import cache_key
 from shiplift.pipelines.engines.local import leftovers, runner, stack
@@ -33,8 +32,9 @@ from shiplift.runtime.base.errors import RegistryHeld, ShipliftError, StackDown,
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.host.folders import sweep as sweep_folders
-from shiplift.runtime.host.processes import die_with_parent
+from shiplift.runtime.host.processes import die_with_parent, fork
 from shiplift.runtime.records.failure import Failure
+from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
@@ -86,6 +86,7 @@ class Dispatcher:
         self._home = home
         self._releases = Releases(home)
         self._queue = Queue(self._releases)
+        self._spare = Spare(home, partial(work, home))
         self._child = 0
         self._watchdog = 0
         self._stopping = False
@@ -101,9 +102,11 @@ class Dispatcher:
             self._sweep()
             pending = self._queue.waiting()
             if pending:
-                self._fork(partial(work, self._home, pending[0]), Watchdog(self._releases, pending[0]))
+                self._release(pending[0])
             else:
+                self._spare.keep()
                 time.sleep(_POLL_S)
+        self._spare.end()
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
@@ -111,22 +114,16 @@ class Dispatcher:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._child, signal.SIGTERM)
 
-    def _fork(self, job: Callable[[], int], watchdog: Watchdog | None = None) -> None:
-        """Runs a job in a child and waits for it, until the watchdog ends it; supervision goes on meanwhile."""
-        sys.stdout.flush()
-        self._child = os.fork()
-        if self._child == 0:
-            code = ShipliftError.exit_code
-            try:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                code = job()
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                sys.stderr.flush()
-                os._exit(code)
-        while os.waitpid(self._child, os.WNOHANG) == (0, 0):
+    def _release(self, name: str) -> None:
+        """Runs a release in the process that waits for one, or in a new one; no second one waits meanwhile."""
+        child = self._spare.take(name) or fork(partial(work, self._home, name))
+        self._wait(child, Watchdog(self._releases, name))
+        self._spare.released()
+
+    def _wait(self, child: int, watchdog: Watchdog | None = None) -> None:
+        """Waits for a child, until the watchdog ends it; supervision goes on meanwhile."""
+        self._child = child
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
             self._supervise()
             if watchdog:
                 watchdog.check()
@@ -137,7 +134,8 @@ class Dispatcher:
         running = stack.read(self._home)
         if running is not None and time.monotonic() >= self._next_sweep:
             self._next_sweep = time.monotonic() + running.sweep_s
-            self._fork(lambda: sweep(stack.site(self._home, running), self._releases, since=running.since))
+            site, since = stack.site(self._home, running), running.since
+            self._wait(fork(lambda: sweep(site, self._releases, since=since)))
 
     def _supervise(self) -> None:
         if time.monotonic() < self._next_supervision or self._stopping:
@@ -155,16 +153,12 @@ class Dispatcher:
         """Starts the watchdog, again if it has ended."""
         if self._watchdog and os.waitpid(self._watchdog, os.WNOHANG) == (0, 0):
             return
-        self._watchdog = os.fork()
-        if self._watchdog == 0:
-            try:
-                die_with_parent()
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                server_watchdog.watch(self._home)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(1)
+        self._watchdog = fork(self._watch)
+
+    def _watch(self) -> int:
+        die_with_parent()
+        server_watchdog.watch(self._home)
+        return ShipliftError.exit_code
 
 
 def work(home: Path, name: str) -> int:
@@ -199,6 +193,8 @@ def _run(releases: Releases, order: Order, name: str, site: Site) -> int:
         tell=lambda event: releases.tell(name, event), on_signal=stopped.append, scratch=Path(site.home),
         entering=partial(_enter, releases.notes(name)),
     )  # fmt: skip
+    if isinstance(version := known.get(ModelVersion.parameter()), ModelVersion):
+        note_flavor(Path(site.home), version.flavor)
     leftovers.clear(Path(site.home))
     if signal.SIGTERM in stopped and ending.failure and ending.failure.outcome == "cancelled":
         return Temporary.exit_code  # the stack is going down: the release stays queued and resumes at the next start

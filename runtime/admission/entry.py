@@ -1,6 +1,11 @@
 """Admission's half in the sandbox: one run reads what the author declared, and scans every file."""
 
+import pickle  # writes a file to scan
+import zipfile
+from collections import OrderedDict
+from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from shiplift.runtime.admission.allowed import Pickle
@@ -14,6 +19,7 @@ from shiplift.runtime.records.model import PYTHON
 _SCANNERS = ("text", "manifest", "zip", "pytorch_zip", "pickle", "onnx", "metadata", "jinja2_template")
 PRELOAD = ("modelaudit.core", "onnx", *(f"modelaudit.scanners.{name}_scanner" for name in _SCANNERS))
 EXAMPLE = "example.npz"
+_SMALL = {"MLmodel": "flavors: {}", "requirements.txt": "torch==2", "conda.yaml": "name: small"}
 
 
 def inspect(
@@ -54,3 +60,21 @@ def inspect(
         "notes": notes,
         "scan": scan.model_dump(mode="json"),
     }
+
+
+def rehearse(_flavor: str) -> None:
+    """Scans a small model, so that the scanners have compiled their patterns and loaded what they load on first use."""
+    with TemporaryDirectory() as name:
+        folder, examples = Path(name) / "model", Path(name) / "examples"
+        examples.mkdir()
+        folder.mkdir()
+        for file, text in _SMALL.items():
+            (folder / file).write_text(text)
+        inner = BytesIO()
+        with zipfile.ZipFile(inner, "w") as archive:
+            archive.writestr("model/data.pkl", pickle.dumps({"small": OrderedDict()}))
+        with zipfile.ZipFile(folder / "model.pt2", "w") as archive:
+            archive.writestr("model/models/model.json", "{}")
+            archive.writestr("model/data/weights/weight_0", bytes(4096))
+            archive.writestr("model/data/sample_inputs/model.pt", inner.getvalue())
+        scan_files(folder, examples, pickle="refuse", unpacked_mb=1)

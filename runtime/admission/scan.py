@@ -132,7 +132,7 @@ def _modelaudit(root: Path, pickle: Pickle, raw: Collection[str]) -> Iterator[Fi
     from modelaudit.core import scan_model_directory_or_file  # noqa: PLC0415 - takes 1 s, in the sandbox only
 
     _judge_names_alone()
-    for issue in scan_model_directory_or_file(str(root)).issues:
+    for issue in scan_model_directory_or_file(str(root), cache_enabled=False).issues:
         details = issue.details or {}
         named = str(details.get("associated_global") or details.get("import_reference") or "")
         severity = str(getattr(issue.severity, "value", issue.severity))

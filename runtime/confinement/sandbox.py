@@ -59,10 +59,15 @@ class Sandbox:
         os.close(answer_end)
         self._set_up, self._answer = open(set_up, "rb"), open(answer, "rb", buffering=0)  # noqa: SIM115, PTH123
 
-    def expect(self, flavor: str) -> None:
-        """Lets the child import what models of this flavor need, before it gets a request."""
+    @property
+    def waits(self) -> bool:
+        """Whether the child has not ended."""
+        return self._child.poll() is None
+
+    def expect(self, flavor: str, *, rehearse: bool = False) -> None:
+        """Lets the child import what models of this flavor need, and rehearse its task, before it gets a request."""
         with contextlib.suppress(OSError, ValueError):  # already gone: its exit code says why
-            os.write(self._stdin().fileno(), json.dumps({"expect": flavor}).encode() + b"\n")
+            os.write(self._stdin().fileno(), json.dumps({"expect": flavor, "rehearse": rehearse}).encode() + b"\n")
 
     def run(self, arguments: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], Isolation]:
         """Runs the entry, `module:function(**arguments)`, once; returns its JSON result and how it was isolated.

@@ -37,10 +37,13 @@ def warm(entry: Entry, root: Path, settings: SandboxSettings = _DEFAULTS) -> Non
         _warm[entry] = Workplace(entry, root, _permitted(entry.policy, settings))
 
 
-def expect(flavor: str) -> None:
-    """Lets the workplaces that were started ahead of time import what models of this flavor need."""
+def expect(flavor: str, *, rehearse: bool = False) -> None:
+    """Lets the workplaces that were started ahead of time import what models of this flavor need.
+
+    `rehearse`: they also do their task once, on something small. That pays where nothing waits for them yet.
+    """
     for place in _warm.values():
-        place.sandbox.expect(flavor)
+        place.sandbox.expect(flavor, rehearse=rehearse)
 
 
 def cool() -> None:
@@ -55,12 +58,12 @@ def workplace(
 ) -> Iterator[Workplace]:
     """A temporary workplace below `root`, in which `read` can be read too.
 
-    Takes the one started ahead of time, if there is one of the same policy and nothing more is to be read. `settings`
-    are the site's: which mechanisms may be missing.
+    Takes the one started ahead of time, if there is one of the same policy that nothing has killed, and nothing more is
+    to be read. `settings` are the site's: which mechanisms may be missing.
     """
     policy = _permitted(entry.policy, settings)
     place = None if read else _warm.pop(entry, None)
-    if place is not None and place.policy != policy:
+    if place is not None and (place.policy != policy or not place.sandbox.waits):
         place.close()
         place = None
     place = place or Workplace(entry, root, policy, read=read)

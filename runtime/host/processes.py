@@ -9,13 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 import shiplift
-from shiplift.runtime.base.errors import PortTaken
+from shiplift.runtime.base.errors import PortTaken, ShipliftError
 from shiplift.runtime.records.serving import Process
 
 _PR_SET_PDEATHSIG = 1
@@ -203,6 +204,27 @@ def _start(
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=dict(environment),
             cwd=folder, start_new_session=own_session, preexec_fn=before_exec,  # noqa: PLW1509 - one prctl, bound before the fork
         )  # fmt: skip
+
+
+def fork(job: Callable[[], int]) -> int:
+    """Runs a job in a child that has this process's memory; returns its pid. It exits with what the job returns.
+
+    An exception is a bug: its traceback goes to stderr, and the exit code is that of an unknown error.
+    """
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = ShipliftError.exit_code
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        code = job()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def die_with_parent() -> None:

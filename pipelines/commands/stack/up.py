@@ -32,6 +32,14 @@ def up(
         list[str] | None,
         typer.Option(help="What the sandbox may lack here: namespaces, landlock, seccomp; `nothing` takes that back."),
     ] = None,
+    warm_minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            show_default="60",
+            help="How long after a release what the next one imports stays loaded (half a gigabyte); 0: not at all.",
+        ),
+    ] = None,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Take the registry over from another installation of Shiplift.")
     ] = False,
@@ -56,6 +64,7 @@ def up(
         rate_limiter=rate_limiter or None,
         metrics=_metrics(metrics_interval_ms, metrics_quantile),
         sandbox=_sandbox(allow_without),
+        warm_minutes=warm_minutes,
     )
     started = stack.up(settings, edge.say, take_over=take_over)
     edge.print_result(endpoints(started), status_tables.show_endpoints, as_json=as_json)

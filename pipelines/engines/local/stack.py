@@ -37,6 +37,7 @@ from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
 HOST = "127.0.0.1"
 NAMES = ("mlflow", "triton", "receiver", "dispatcher")
+AHEAD = "ahead"  # below the home: the folders of sandboxes that wait for the next release
 _START_S = 120
 Tell = Callable[[str], None]
 
@@ -57,6 +58,7 @@ class Stack(Record):
     sweep_s: float
     since: float
     sandbox: SandboxSettings = SandboxSettings()
+    warm_minutes: float = 60
     holder: str = ""
     processes: dict[str, Process] = Field(default_factory=dict)
 
@@ -143,11 +145,11 @@ def up(settings: Settings, tell: Tell = lambda _: None, *, take_over: bool = Fal
 
 
 def _configured(home: Path, settings: Settings) -> Stack:
-    """The stack as it was, or a new one; what the sandbox may be without is asked anew where it is named."""
+    """The stack as it was, or a new one, with what can be changed while it runs, where that is given."""
     before = read(home)
     stack = before or _new(settings)
-    if "sandbox" in settings.model_fields_set:
-        stack = stack.model_copy(update={"sandbox": settings.sandbox})
+    asked = settings.model_fields_set & {"sandbox", "warm_minutes"}
+    stack = stack.model_copy(update={name: getattr(settings, name) for name in asked})
     if not stack.holder:  # a home of version 0.1
         stack = stack.model_copy(update={"holder": _new_holder()})
     if before and stack != before:
@@ -191,7 +193,8 @@ def down(home: Path, tell: Tell = lambda _: None) -> bool:
             tell(f"stopping {name}")
             stop(stack.processes[name], grace_s=30 if name in ("triton", "dispatcher") else 10)
         shutil.rmtree(home / "staging", ignore_errors=True)
-        sweep(home)
+        for folder in (home, home / AHEAD):
+            sweep(folder)
     return bool(running)
 
 
@@ -226,6 +229,7 @@ def _new(settings: Settings) -> Stack:
         sweep_s=settings.sweep_s,
         since=time.time(),
         sandbox=settings.sandbox,
+        warm_minutes=settings.warm_minutes,
         holder=_new_holder(),
     )
 

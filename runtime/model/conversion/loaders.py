@@ -272,7 +272,7 @@ def _axis(name: str, at: int) -> str:
 
 
 @contextmanager
-def _without_shims() -> Iterator[None]:
+def without_shims() -> Iterator[None]:
     """Hides scikit-learn's shims for other libraries' arrays.
 
     skops lists what it trusts by walking through every package of scikit-learn. One of them imports torch, which is a
@@ -293,7 +293,7 @@ class Sklearn(Original):
     def __init__(self, folder: Path, inputs: tuple[TensorSpec, ...], *, tabular: bool) -> None:
         import mlflow.sklearn  # noqa: PLC0415 - only for sklearn models
 
-        with _without_shims():
+        with without_shims():
             self.model = mlflow.sklearn.load_model(str(folder))
         self.specs = inputs
         self.columns = Columns(specs=inputs) if tabular else None

@@ -17,6 +17,11 @@ from shiplift.runtime.confinement.policy import CONVERT
 REQUEST = {"arguments": {}, "memory_mb": 512, "cpu_s": 5, "file_mb": 5}
 
 
+def rehearse(flavor: str) -> None:
+    sys.modules["needed_in_rehearsal"] = ModuleType(flavor)
+    raise ValueError("nobody waits for this")
+
+
 @pytest.fixture
 def answer_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """What the child, unconfined, answers to these messages; its entry says which of two modules it has imported."""
@@ -27,6 +32,7 @@ def answer_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         PRELOAD=("needed_always",),
         PRELOAD_FOR={"sklearn": ("needed_by_sklearn", "not_installed_here")},
         imported=lambda: sorted(name for name in sys.modules if name.startswith("needed_")),
+        rehearse=rehearse,
     )
     monkeypatch.setitem(sys.modules, "entry_of_test", entry)
     monkeypatch.syspath_prepend(tmp_path)
@@ -44,7 +50,7 @@ def answer_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             })  # fmt: skip
         finally:
             os.close(end)
-            for name in ("needed_always", "needed_by_sklearn"):
+            for name in ("needed_always", "needed_by_sklearn", "needed_in_rehearsal"):
                 sys.modules.pop(name, None)
         with os.fdopen(answers) as file:
             return file.read()
@@ -57,6 +63,11 @@ def test_what_the_expected_flavor_needs_is_imported_before_the_request(answer_of
     assert "needed_always" in answer_of(REQUEST)
     assert "needed_by_sklearn" in answer_of({"expect": "sklearn"}, REQUEST)
     assert "needed_by_sklearn" not in answer_of({"expect": "never heard of"}, REQUEST)
+
+
+def test_a_rehearsal_comes_before_the_request_and_may_fail(answer_of: Any) -> None:
+    assert "needed_in_rehearsal" not in answer_of({"expect": "sklearn", "rehearse": False}, REQUEST)
+    assert "needed_in_rehearsal" in answer_of({"expect": "sklearn", "rehearse": True}, REQUEST)
 
 
 def test_without_a_request_nothing_runs(answer_of: Any) -> None:

@@ -313,6 +313,11 @@ def test_code_that_takes_too_long_is_ended(cell: Cell) -> None:
     assert "export.timeout_s" in error.value.do
 
 
+def test_what_a_library_does_at_exit_takes_no_time_and_loses_no_output(cell: Cell) -> None:
+    code = "import atexit, threading; atexit.register(threading.Event().wait); print('told', end='')"
+    cell.run(code, limits=Limits(memory_mb=512, timeout_s=10))
+
+
 def test_a_file_larger_than_allowed_is_not_written(cell: Cell) -> None:
     words = cell.refused(
         "open('large', 'wb').write(b'x' * (3 << 20))", limits=Limits(memory_mb=512, timeout_s=30, file_mb=1)

@@ -1,0 +1,81 @@
+"""What is rehearsed in a sandbox that waits: nobody sees it fail there, so it must be seen here."""
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shiplift.runtime.admission import entry as admission
+from shiplift.runtime.admission import scan
+from shiplift.runtime.model.conversion import entry, rehearsal
+from shiplift.runtime.records.model import Finding, Scan
+
+LATE = """
+import importlib, sys
+from shiplift.runtime.model.conversion import entry
+entry.rehearse({flavor!r})
+before = set(sys.modules)
+entry.rehearse({flavor!r})
+print(sorted(set(sys.modules) - before), "torch" in sys.modules)
+"""
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+    return folder
+
+
+@pytest.mark.parametrize("flavor", [*rehearsal._WRITERS, "onnx", ""])
+def test_a_small_model_of_each_flavor_is_converted_and_leaves_nothing(
+    flavor: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    converted: list[object] = []
+
+    def convert(**arguments: object) -> None:
+        original(**arguments)  # type: ignore[arg-type]
+        assert (Path(str(arguments["out"])) / "model" / "model.onnx").is_file()
+        converted.append(arguments["flavor"])
+
+    original = entry.convert
+    monkeypatch.setattr(entry, "convert", convert)
+    entry.rehearse(flavor)
+    assert converted == ([flavor] if flavor in rehearsal._WRITERS else [])
+    assert list(scratch.iterdir()) == []
+
+
+@pytest.mark.parametrize("flavor", rehearsal._WRITERS)
+def test_after_a_rehearsal_a_conversion_imports_nothing(flavor: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", LATE.format(flavor=flavor)], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.splitlines()[-1] == f"[] {flavor == 'pytorch'}"
+
+
+def test_a_rehearsed_scan_asks_for_the_second_opinion_and_leaves_nothing(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opinions: list[list[Finding]] = []
+    scans: list[Scan] = []
+
+    def ask(*arguments: Any) -> list[Finding]:
+        opinions.append(list(second(*arguments)))
+        return opinions[-1]
+
+    def scan_files(*arguments: Any, **settings: Any) -> Scan:
+        scans.append(scanned(*arguments, **settings))
+        return scans[-1]
+
+    second, scanned = scan._modelaudit, scan.scan_files
+    monkeypatch.setattr(scan, "_modelaudit", ask)
+    monkeypatch.setattr(admission, "scan_files", scan_files)
+    admission.rehearse("sklearn")
+    assert opinions == [[]]
+    assert [(each.files, each.findings) for each in scans] == [(4, ())]
+    assert list(scratch.iterdir()) == []
