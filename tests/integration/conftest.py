@@ -169,7 +169,8 @@ def by_hand() -> Trigger:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     prepare_environment()
     home = tmp_path_factory.mktemp("stack") / "home"
-    running = stack.up(Settings(home=home, free_ports=True, sweep_s=3600))
+    # Nothing waits for the next release: that takes cores from other tests, and few releases here follow each other.
+    running = stack.up(Settings(home=home, free_ports=True, sweep_s=3600, warm_minutes=0))
     os.environ["MLFLOW_TRACKING_URI"] = running.registry_uri
     import mlflow
 
