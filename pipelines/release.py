@@ -4,12 +4,13 @@ from dataclasses import replace
 
 from shiplift.pipelines import pods
 from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
+from shiplift.runtime.admission.inspection import INSPECT
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.reinstate import reinstate
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.targets import machine
-from shiplift.steps.admit import INSPECT, admit
+from shiplift.steps.admit import admit
 from shiplift.steps.conclude import conclude
 from shiplift.steps.deploy import deploy
 from shiplift.steps.export import CONVERT, export

@@ -4,18 +4,15 @@ A webhook's name and version number are all that is used of it; everything else 
 are fetched, hashed and stored, which needs credentials. They are parsed and scanned in the sandbox, in one run.
 """
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from shiplift.runtime.admission import policy
+from shiplift.runtime.admission.inspection import INSPECT, Inspected, inspect
 from shiplift.runtime.admission.kinds import check_answers, check_generation, check_pipeline, check_python
-from shiplift.runtime.admission.scan import objections, refusal
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.base.files import Irregular, read_regular, regular_files
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.confinement.policy import SCAN, Entry, Limits
-from shiplift.runtime.confinement.workplace import Workplace, expect, workplace
+from shiplift.runtime.confinement.workplace import expect, workplace
 from shiplift.runtime.model.contracts import likely_flavor
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.model import (
@@ -26,46 +23,21 @@ from shiplift.runtime.records.model import (
     Datasets,
     ModelVersion,
     RecordedRequests,
-    Scan,
 )
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, ReleaseSpec, parse
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, ScoreTarget
 from shiplift.runtime.spec.model import OwnMetric
-from shiplift.runtime.spec.serving import Metrics, told_states, with_states
+from shiplift.runtime.spec.serving import Metrics, with_states
 from shiplift.runtime.spec.target import Wanted
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.terms import FOLDER, VersionInfo, check_name
 from shiplift.runtime.store.version_files import VersionFiles, version_files
 
 SPEC_FILE = "shiplift.yaml"
-INSPECT = Entry("shiplift.runtime.admission.entry:inspect", SCAN)
-_LIMITS = Limits(memory_mb=4096, timeout_s=600, task="reading and scanning the model's files", settings="")
-_EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow names them
-_MAX_EXAMPLE_BYTES = 512 << 20  # as arrays
 _MAX_METRIC_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, kw_only=True)
-class Inspected:
-    """What the sandbox read of a version: its scan, and its contract with the input example as NPZ.
-
-    `states` maps each input that takes a state to the output with its next value. `code` are a pipeline's Python files.
-    """
-
-    scan: Scan
-    flavor: Any  # checked by the record it becomes a part of
-    signature: Signature
-    tabular: bool
-    states: dict[str, str]
-    requirements: tuple[str, ...]
-    generates: bool
-    code: tuple[str, ...]
-    notes: tuple[str, ...]
-    example: bytes
 
 
 def admit(site: Site, request: Request) -> Admitted:
@@ -88,7 +60,7 @@ def admit(site: Site, request: Request) -> Admitted:
         spec = _resolve_spec(request, registry, run_id, model, place.folder / "logged")
         _check_site(site, spec)
         _check_size(model, min(spec.admission.max_size_mb, site.policy.max_size_mb))
-        inspected = _inspect(model, place, spec)
+        inspected = inspect(model, place, spec, store, Path(site.home) / "inspections")
         if inspected.flavor == PYTHON or (spec.export.fallback == "python" and inspected.flavor in FALL_BACK):
             check_python(site, spec)
         if inspected.generates:
@@ -195,63 +167,6 @@ def _check_size(folder: Path, limit_mb: float) -> None:
             f"the model's files have {size / 2**20:.0f} MiB, the limit is {limit_mb:.0f} MiB",
             do="Raise `admission.max_size_mb` in the spec, or register a smaller model.",
         )
-
-
-def _inspect(model: Path, place: Workplace, spec: ReleaseSpec) -> Inspected:
-    """Reads and scans the files in the sandbox; MLflow's input examples are in a folder of their own while it does.
-
-    Raises:
-        NotAdmitted: the version lacks something, or its files are unsafe.
-    """
-    progress("scanning the model's files")
-    examples, work = place.folder / "examples", place.sandbox.work
-    examples.mkdir()
-    moved = [file for name in _EXAMPLES if (file := model / name).is_file()]
-    for file in moved:
-        file.rename(examples / file.name)
-    result, _ = place.sandbox.run(
-        {
-            "folder": str(model),
-            "examples": str(examples),
-            "out": str(work),
-            "pickle": spec.admission.pickle,
-            "python": spec.admission.python,
-            "fallback": spec.export.fallback == "python",
-            "unpacked_mb": int(2 * spec.admission.max_size_mb),
-            "states": told_states(spec.serving),
-        },
-        _LIMITS,
-    )
-    for file in moved:
-        (examples / file.name).rename(file)
-    return _inspected(result, work / "example.npz")
-
-
-def _inspected(result: dict[str, Any], example: Path) -> Inspected:
-    """The sandbox's answer, which is checked like anything that its author could have written.
-
-    Raises:
-        NotAdmitted: the files are unsafe, or the answer makes no sense.
-    """
-    try:
-        scan = Scan.model_validate(result["scan"])
-        if refused := objections(scan):
-            raise refusal(refused)
-        return Inspected(
-            scan=scan,
-            flavor=str(result["flavor"]),
-            signature=Signature.model_validate(result["signature"]),
-            tabular=bool(result["tabular"]),
-            states={str(name): str(output) for name, output in result["states"].items()},
-            requirements=tuple(str(requirement) for requirement in result["requirements"]),
-            generates=bool(result["generates"]),
-            code=tuple(str(path) for path in result["code"]),
-            notes=tuple(str(note) for note in result["notes"]),
-            example=read_regular(example, _MAX_EXAMPLE_BYTES),
-        )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # Irregular and pydantic's are ValueErrors
-        reason = " ".join(str(error).split())[:300]
-        raise NotAdmitted(f"the model's files can't be read: {reason}", do="Log the model again.") from error
 
 
 def _admitted(

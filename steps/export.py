@@ -6,8 +6,8 @@ what it wrote outside a sandbox, and it has no part in the proof.
 
 from pathlib import Path
 
-from shiplift.runtime.admission.generation_export import export_generation
-from shiplift.runtime.admission.python_export import export_python
+from shiplift.runtime.admission.exports.generation import export_generation
+from shiplift.runtime.admission.exports.python import export_python
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits

@@ -116,6 +116,20 @@ def test_a_second_rerun_finds_everything_and_a_changed_budget_reruns_the_gate(la
 
 
 @pytest.mark.slow
+def test_a_version_copied_to_another_model_is_released_without_a_second_scan(lab: Lab) -> None:
+    """As teams do that keep a model for each stage of their own: `copy_model_version` gives it the same files."""
+    version = lab.log_classifier("dev.copied")
+    assert lab.wait("dev.copied", version).exit_code == 0
+    copy = lab.mlflow.MlflowClient().copy_model_version(f"models:/dev.copied/{version}", "prod.copied")
+    report = lab.wait("prod.copied", int(copy.version))
+    assert report.exit_code == 0
+    messages = {event.message for event in lab.releases.events(report.release)[0] if event.stage == "admit"}
+    assert "the same files were scanned before" in messages
+    assert "scanning the model's files" not in messages
+    images = {"input": digits()[0][:3]}
+    assert lab.ask("prod.copied", images) | {"model": "dev.copied"} == lab.ask("dev.copied", images)
+
+
 def test_a_past_release_is_judged_again_by_another_policy_without_running_it(lab: Lab, tmp_path: Path) -> None:
     spec = FAST.replace("slo: {", "slo: {p99_ms: 5000, ").replace("open_loop_s: 0", "open_loop_s: 8")
     first = lab.log_classifier("judged", spec=spec)

@@ -4,10 +4,10 @@ import pytest
 
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
+from shiplift.runtime.admission.inspection import INSPECT
 from shiplift.runtime.confinement.policy import Entry
 from shiplift.runtime.measure import logged
 from shiplift.runtime.records.base import Sections
-from shiplift.steps import admit
 from shiplift.steps.export import CONVERT, VERIFY
 from shiplift.steps.package import ANSWER
 from shiplift.steps.quantize import BUILD
@@ -44,7 +44,7 @@ WARM = [stage.at.warm for stage in RELEASE.flat() if stage.at.warm]
 
 
 def test_what_every_stage_s_sandbox_imports_is_started_ahead() -> None:
-    assert WARM == [admit.INSPECT, CONVERT, BUILD, ANSWER]
+    assert WARM == [INSPECT, CONVERT, BUILD, ANSWER]
 
 
 @pytest.mark.parametrize("entry", [*WARM, VERIFY, logged._READ])

@@ -1,15 +1,12 @@
 """Which spec a release follows, and what is refused before any file is loaded."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from onnx import TensorProto, helper
 
 from shiplift.runtime.base.errors import NotAdmitted, PolicyRefused, SpecInvalid
-from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.records.base import identity
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Machine, SitePolicy
@@ -17,8 +14,8 @@ from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.spec.serving import Metrics, RateLimiter, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
-from shiplift.steps.admit import INSPECT, _check_site, _check_size, _datasets, _inspect, _logged, _resolve_spec
-from tests.unit.examples import save, site
+from shiplift.steps.admit import _check_site, _check_size, _datasets, _logged, _resolve_spec
+from tests.unit.examples import site
 
 
 class Run:
@@ -146,50 +143,6 @@ def test_metrics_of_one_model_need_a_server_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(NotAdmitted, match="here one server serves all models") as refused:
         _check_site(site(tmp_path), measured)
     assert "--metrics-interval-ms" in refused.value.do
-
-
-def test_an_image_s_example_does_not_hold_the_scan_up_and_is_there_after_it(tmp_path: Path) -> None:
-    """As MLflow writes it; the scanner alone would take more than ten minutes."""
-    numbers = [[round(0.001 * n, 3) for n in range(224)]] * 224
-    text = json.dumps({"inputs": [[numbers] * 3] * 2})
-    assert 1 << 20 < len(text) < 10 << 20
-    with workplace(INSPECT, tmp_path) as place:
-        model = place.folder / "model"
-        onnx_folder(model)
-        for name in ("input_example.json", "serving_input_example.json"):
-            (model / name).write_text(text)
-        inspected = _inspect(model, place, ReleaseSpec())
-        assert inspected.scan.findings == ()
-        assert inspected.flavor == "onnx"
-        assert sorted(file.name for file in model.iterdir()) == [
-            "MLmodel", "input_example.json", "model.onnx", "serving_input_example.json",
-        ]  # fmt: skip
-
-
-def onnx_folder(folder: Path) -> Path:
-    """An MLflow model whose example is an image in MLflow's JSON, and whose file is never loaded."""
-    folder.mkdir()
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3, 224, 224]) for name in "xy"]
-    save(
-        helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:]), folder / "model.onnx"
-    )
-    tensor = {"type": "tensor", "name": "x", "tensor-spec": {"dtype": "float64", "shape": [-1, 3, 224, 224]}}
-    meta = {
-        "flavors": {"onnx": {"data": "model.onnx", "code": None}},
-        "signature": {"inputs": json.dumps([tensor]), "outputs": json.dumps([tensor])},
-        "saved_input_example_info": {"artifact_path": "input_example.json", "type": "ndarray"},
-    }
-    (folder / "MLmodel").write_text(json.dumps(meta))
-    return folder
-
-
-def test_an_example_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    with workplace(INSPECT, tmp_path) as place:
-        model = onnx_folder(place.folder / "model")
-        (model / "input_example.json").write_text(json.dumps({"inputs": [[[[0.5] * 224] * 224] * 3]}))
-        (model / "serving_input_example.json").write_bytes(b"\x80\x04cos\nsystem\n")
-        with pytest.raises(NotAdmitted, match=r"serving_input_example.json: .*os.system"):
-            _inspect(model, place, ReleaseSpec())
 
 
 @pytest.mark.parametrize(

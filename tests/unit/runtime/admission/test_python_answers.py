@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shiplift.runtime.admission.python_answers import SINGLE_NOTE, compare
+from shiplift.runtime.admission.exports.python_answers import SINGLE_NOTE, compare
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.tensors import dump_npz, load_npz
 from tests.unit.examples import tensor

@@ -20,7 +20,7 @@ from shiplift.runtime.spec.model import Conversion
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 ANSWER = Entry("shiplift.runtime.model.python.entry:answer", PYTHON_HOST)
-COMPARE = Entry("shiplift.runtime.admission.python_answers:compare", EVALUATE)
+COMPARE = Entry("shiplift.runtime.admission.exports.python_answers:compare", EVALUATE)
 
 
 def export_python(

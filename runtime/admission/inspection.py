@@ -1,0 +1,174 @@
+"""Admission's half outside the sandbox: has a version's files read and scanned in it, once for equal files.
+
+They come again when a version is copied to another model, or released with another spec. What the sandbox said is kept
+in the home, which nobody but its owner can write to, and nowhere else: authors can write to the registry, and a scan
+that an author wrote would admit anything. A pod begins with an empty home, so it scans.
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from shiplift.runtime.admission.scan import objections, refusal
+from shiplift.runtime.base.errors import ArtifactCorrupt, NotAdmitted
+from shiplift.runtime.base.files import Irregular, read_regular, regular_files
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.confinement.policy import SCAN, Entry, Limits
+from shiplift.runtime.confinement.workplace import Workplace
+from shiplift.runtime.host.interpreter import own_room
+from shiplift.runtime.records.artifact import Artifact
+from shiplift.runtime.records.base import Record
+from shiplift.runtime.records.model import Scan
+from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.spec.document import ReleaseSpec
+from shiplift.runtime.spec.serving import told_states
+from shiplift.runtime.store.artifacts import ArtifactStore, digest
+
+INSPECT = Entry("shiplift.runtime.admission.entry:inspect", SCAN)
+_LIMITS = Limits(memory_mb=4096, timeout_s=600, task="reading and scanning the model's files", settings="")
+_EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow names them
+_MAX_EXAMPLE_BYTES = 512 << 20  # as arrays
+_PARSERS = ("modelaudit", "modelaudit-picklescan", "onnx", "numpy", "PyYAML")  # of others, which decide what is seen
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inspected:
+    """What the sandbox read of a version: its scan, and its contract with the input example as NPZ.
+
+    `states` maps each input that takes a state to the output with its next value. `code` are a pipeline's Python files.
+    """
+
+    scan: Scan
+    flavor: Any  # checked by the record it becomes a part of
+    signature: Signature
+    tabular: bool
+    states: dict[str, str]
+    requirements: tuple[str, ...]
+    generates: bool
+    code: tuple[str, ...]
+    notes: tuple[str, ...]
+    example: bytes
+
+
+class Kept(Record):
+    """The sandbox's answer about files that were not refused, and the example that it wrote."""
+
+    answer: dict[str, Any]
+    example: Artifact
+
+
+def inspect(model: Path, place: Workplace, spec: ReleaseSpec, store: ArtifactStore, kept: Path) -> Inspected:
+    """Reads and scans the files in the sandbox, unless the folder `kept` has the answer about the same files.
+
+    Raises:
+        NotAdmitted: the version lacks something, or its files are unsafe. Such an answer is not kept.
+    """
+    asked = {
+        "pickle": spec.admission.pickle,
+        "python": spec.admission.python,
+        "fallback": spec.export.fallback == "python",
+        "unpacked_mb": int(2 * spec.admission.max_size_mb),
+        "states": told_states(spec.serving),
+    }
+    file = kept / f"{_key(model, asked)}.json"
+    if before := _recalled(file, store):
+        progress("the same files were scanned before")
+        return before
+    answer, example = _asked(model, place, asked)
+    inspected = _inspected(answer, example)
+    write_atomically(file, Kept(answer=answer, example=store.put_bytes(example)).model_dump_json())
+    return inspected
+
+
+def _asked(model: Path, place: Workplace, asked: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    """The sandbox's answer and example. MLflow's input examples are in a folder of their own while it reads."""
+    progress("scanning the model's files")
+    examples, work = place.folder / "examples", place.sandbox.work
+    examples.mkdir()
+    moved = [file for name in _EXAMPLES if (file := model / name).is_file()]
+    for file in moved:
+        file.rename(examples / file.name)
+    answer, _ = place.sandbox.run(
+        {"folder": str(model), "examples": str(examples), "out": str(work), **asked}, _LIMITS
+    )  # fmt: skip
+    for file in moved:
+        (examples / file.name).rename(file)
+    try:
+        return answer, read_regular(work / "example.npz", _MAX_EXAMPLE_BYTES)
+    except Irregular as error:
+        raise _senseless(error) from error
+
+
+def _inspected(answer: dict[str, Any], example: bytes) -> Inspected:
+    """The sandbox's answer, which is checked like anything that its author could have written.
+
+    Raises:
+        NotAdmitted: the files are unsafe, or the answer makes no sense.
+    """
+    try:
+        scan = Scan.model_validate(answer["scan"])
+        if refused := objections(scan):
+            raise refusal(refused)
+        return Inspected(
+            scan=scan,
+            flavor=str(answer["flavor"]),
+            signature=Signature.model_validate(answer["signature"]),
+            tabular=bool(answer["tabular"]),
+            states={str(name): str(output) for name, output in answer["states"].items()},
+            requirements=tuple(str(requirement) for requirement in answer["requirements"]),
+            generates=bool(answer["generates"]),
+            code=tuple(str(path) for path in answer["code"]),
+            notes=tuple(str(note) for note in answer["notes"]),
+            example=example,
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:  # pydantic's are ValueErrors
+        raise _senseless(error) from error
+
+
+def _senseless(error: Exception) -> NotAdmitted:
+    reason = " ".join(str(error).split())[:300]
+    return NotAdmitted(f"the model's files can't be read: {reason}", do="Log the model again.")
+
+
+def _recalled(file: Path, store: ArtifactStore) -> Inspected | None:
+    """The answer that was kept, if it and its example can still be read."""
+    try:
+        kept = Kept.model_validate_json(file.read_text())
+        return _inspected(kept.answer, store.read(kept.example))
+    except (OSError, ValueError, ArtifactCorrupt, NotAdmitted):  # NotAdmitted: it was altered
+        return None
+
+
+def _key(model: Path, asked: dict[str, Any]) -> str:
+    """What the answer depends on: every file by its digest, what is asked, and what reads and judges the files."""
+    about = {
+        "files": {file.name: digest(file.path)[0] for file in regular_files(model)},
+        "asked": asked,
+        "code": _code(),
+        "parsers": {name: _version(name) for name in _PARSERS},
+    }
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    with contextlib.suppress(PackageNotFoundError):
+        return version(package)
+    return ""
+
+
+@functools.cache
+def _code() -> str:
+    """The digest of our own code and lists, of all that a sandbox can reach."""
+    return _digest_of(own_room("runtime"))
+
+
+def _digest_of(room: Path) -> str:
+    files = sorted(file for file in room.rglob("*") if file.suffix in (".py", ".txt"))
+    named = [(str(file.relative_to(room)), digest(file)[0]) for file in files]
+    return hashlib.sha256(json.dumps(named).encode()).hexdigest()
