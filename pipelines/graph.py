@@ -30,7 +30,8 @@ class Placement:
     there. Only it may create that pod.
     A `sandbox` stage's container in a pod has no credentials, key or token: it parses or runs an author's files, or
     shares a pod with a stage that does.
-    `warm` names a sandbox entry of the step that may be started ahead of time, while an earlier stage runs.
+    `warm` names a sandbox entry of the step that may be started ahead of time, while an earlier stage runs or, on one
+    machine, before there is a release.
     A `gpu_tools` stage runs in the image with NVIDIA's tools for an NVIDIA target.
     Stages with the same `pod` share one, on an engine that has pods: see `pipelines.pods`.
     """

@@ -132,7 +132,7 @@ def up(settings: Settings, tell: Tell = lambda _: None, *, take_over: bool = Fal
     for folder in ("logs", "mlflow", "artifacts", "production/models", "releases", "staging"):
         (home / folder).mkdir(parents=True, exist_ok=True)
     with _locked(home):
-        sweep(home)
+        _sweep(home)
         stack = _configured(home, settings)
         ensure(Path(stack.server_environment), tell)
         _check_ports(stack)
@@ -193,9 +193,14 @@ def down(home: Path, tell: Tell = lambda _: None) -> bool:
             tell(f"stopping {name}")
             stop(stack.processes[name], grace_s=30 if name in ("triton", "dispatcher") else 10)
         shutil.rmtree(home / "staging", ignore_errors=True)
-        for folder in (home, home / AHEAD):
-            sweep(folder)
+        _sweep(home)
     return bool(running)
+
+
+def _sweep(home: Path) -> None:
+    """Removes the scratch folders of processes that were killed."""
+    for folder in (home, home / AHEAD):
+        sweep(folder)
 
 
 def memory(stack: Stack) -> dict[str, float]:
