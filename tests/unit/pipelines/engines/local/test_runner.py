@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import tenacity
 
@@ -20,6 +21,7 @@ from shiplift.runtime.records.base import Record, Sections, volatile
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, Event
 from shiplift.runtime.records.verdict import Outcome, Verdict
+from tests.integration.conftest import until
 from tests.unit.examples import check
 
 
@@ -564,9 +566,15 @@ def start(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         child.communicate()
 
 
+def waits(child: "subprocess.Popen[str]") -> "subprocess.Popen[str]":
+    """The child once it is blocked: a signal between Python's last look and the blocking call is heard after the call."""
+    until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_SLEEPING)
+    return child
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_middle_of_a_step_cancels_the_release(start: Any, number: signal.Signals) -> None:
-    child = start()
+    child = waits(start())
     child.send_signal(number)
     out, _ = child.communicate(timeout=30)
     *before, last = out.splitlines()
@@ -585,7 +593,7 @@ def test_a_signal_whose_exception_python_dropped_cancels_at_the_next_word(start:
 
 
 def test_a_second_signal_does_not_disturb_the_exit_stage(start: Any) -> None:
-    child = start("--slow-exit")
+    child = waits(start("--slow-exit"))
     child.send_signal(signal.SIGINT)
     assert child.stdout.readline() == "closing\n"
     child.send_signal(signal.SIGINT)
