@@ -566,8 +566,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         child.communicate()
 
 
-def waits(child: "subprocess.Popen[str]") -> "subprocess.Popen[str]":
-    """The child once it is blocked: a signal between Python's last look and the blocking call is heard after the call."""
+def waits(child: Any) -> Any:
+    """The child once it is blocked: a signal between Python's last look and the call that blocks is heard after it."""
     until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_SLEEPING)
     return child
 
