@@ -3,6 +3,7 @@
 import io
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -136,5 +137,9 @@ def descendants(lab: Lab) -> set[int]:
     """The processes that the dispatcher has started, the watchdog among them."""
     running = stack.read(lab.home)
     assert running is not None
-    children = psutil.Process(running.processes["dispatcher"].pid).children(recursive=True)
-    return {child.pid for child in children if child.status() != psutil.STATUS_ZOMBIE}
+    there = set()
+    for child in psutil.Process(running.processes["dispatcher"].pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):  # it ended just now
+            if child.status() != psutil.STATUS_ZOMBIE:
+                there.add(child.pid)
+    return there
