@@ -2,8 +2,8 @@
 
 It measures the time from registration to promotion, the part of it outside export, calibration and measurement windows
 (in total and by stage), a rerun with everything cached, and the memory of the stack: at its start, and when idle, with
-what waits for the next release. Every run has a fresh home,
-so nothing is cached from the previous one. `make bench-own` measures more.
+what waits for the next release. Every run has a fresh home, so nothing is cached from the previous one. `make
+bench-own` measures more.
 """
 
 import json

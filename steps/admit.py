@@ -186,7 +186,7 @@ def _admitted(
         ),
         contract=Contract(
             signature=inspected.signature,
-            example=store.put_bytes(inspected.example),
+            example=inspected.example,
             tabular=inspected.tabular,
             requirements=inspected.requirements,
             generates=inspected.generates,

@@ -9,13 +9,14 @@ import contextlib
 import functools
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from shiplift.runtime.admission.scan import objections, refusal
-from shiplift.runtime.base.errors import ArtifactCorrupt, NotAdmitted
+from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import Irregular, read_regular, regular_files
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.storage import write_atomically
@@ -39,7 +40,7 @@ _PARSERS = ("modelaudit", "modelaudit-picklescan", "onnx", "numpy", "PyYAML")  #
 
 @dataclass(frozen=True, kw_only=True)
 class Inspected:
-    """What the sandbox read of a version: its scan, and its contract with the input example as NPZ.
+    """What the sandbox read of a version: its scan, and its contract with the input example, stored as NPZ.
 
     `states` maps each input that takes a state to the output with its next value. `code` are a pipeline's Python files.
     """
@@ -53,7 +54,7 @@ class Inspected:
     generates: bool
     code: tuple[str, ...]
     notes: tuple[str, ...]
-    example: bytes
+    example: Artifact
 
 
 class Kept(Record):
@@ -81,8 +82,8 @@ def inspect(model: Path, place: Workplace, spec: ReleaseSpec, store: ArtifactSto
         progress("the same files were scanned before")
         return before
     answer, example = _asked(model, place, asked)
-    inspected = _inspected(answer, example)
-    write_atomically(file, Kept(answer=answer, example=store.put_bytes(example)).model_dump_json())
+    inspected = _inspected(answer, lambda: store.put_bytes(example))
+    write_atomically(file, Kept(answer=answer, example=inspected.example).model_dump_json())
     return inspected
 
 
@@ -105,8 +106,8 @@ def _asked(model: Path, place: Workplace, asked: dict[str, Any]) -> tuple[dict[s
         raise _senseless(error) from error
 
 
-def _inspected(answer: dict[str, Any], example: bytes) -> Inspected:
-    """The sandbox's answer, which is checked like anything that its author could have written.
+def _inspected(answer: dict[str, Any], example: Callable[[], Artifact]) -> Inspected:
+    """The sandbox's answer, which is checked like anything that its author could have written; `example` comes last.
 
     Raises:
         NotAdmitted: the files are unsafe, or the answer makes no sense.
@@ -125,7 +126,7 @@ def _inspected(answer: dict[str, Any], example: bytes) -> Inspected:
             generates=bool(answer["generates"]),
             code=tuple(str(path) for path in answer["code"]),
             notes=tuple(str(note) for note in answer["notes"]),
-            example=example,
+            example=example(),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:  # pydantic's are ValueErrors
         raise _senseless(error) from error
@@ -137,11 +138,11 @@ def _senseless(error: Exception) -> NotAdmitted:
 
 
 def _recalled(file: Path, store: ArtifactStore) -> Inspected | None:
-    """The answer that was kept, if it and its example can still be read."""
+    """The answer that was kept, if it can still be read and its example is still stored."""
     try:
         kept = Kept.model_validate_json(file.read_text())
-        return _inspected(kept.answer, store.read(kept.example))
-    except (OSError, ValueError, ArtifactCorrupt, NotAdmitted):  # NotAdmitted: it was altered
+        return _inspected(kept.answer, lambda: kept.example) if store.holds(kept.example) else None
+    except (OSError, ValueError, NotAdmitted):  # NotAdmitted: it was altered
         return None
 
 
