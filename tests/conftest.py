@@ -1,7 +1,8 @@
 """Golden files: the `golden` fixture compares generated text with a file, and `make golden` rewrites those files.
 
 Tests also can't import a room by its bare name: that works in a checkout, but not in an installation. And no property
-test fails because an example took long: speed is compared in `benchmarks/`.
+test fails because an example took long: speed is compared in `benchmarks/`. Property tests try few examples every day,
+and many in `make test-all`, which sets HYPOTHESIS_PROFILE=long.
 """
 
 import difflib
@@ -20,8 +21,9 @@ os.environ |= {"DO_NOT_TRACK": "1", "PROMPTFOO_DISABLE_TELEMETRY": "1"}  # model
 for room in ("pipelines", "runtime", "steps", "templates"):
     sys.modules[room] = None  # type: ignore[assignment] # every import of it fails, by a string too
 
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("everyday", deadline=None, max_examples=20)
+settings.register_profile("long", deadline=None, max_examples=200)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "everyday"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
