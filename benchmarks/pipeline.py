@@ -44,9 +44,10 @@ from shiplift.runtime.composition.signature import signature_of
 from shiplift.runtime.host.processes import free_port, identify, inherited, start_child, stop
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.serving.bundles.repository import write_bundle
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import HTTP_THREADS, Features
 from shiplift.runtime.serving.triton.environment import default_root, ensure
-from shiplift.runtime.serving.triton.server import HTTP_THREADS, Features, private_server
 from shiplift.runtime.spec.pipeline import Written, parse
 
 RESULTS = Path(__file__).parent / "results" / "pipeline.json"

@@ -40,11 +40,12 @@ from shiplift.runtime.records.precision import Candidates, Engine, Precision
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import default_root, ensure
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
-from shiplift.runtime.serving.triton.server import Features, private_server
 from shiplift.runtime.spec.model import Data, Quantization
 from shiplift.runtime.spec.serving import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore

@@ -37,8 +37,8 @@ from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.names import TENSORS, release_name
+from shiplift.runtime.serving.machine.served import every_served
 from shiplift.runtime.serving.triton.client import TritonClient
-from shiplift.runtime.serving.triton.served import every_served
 
 RESULTS = Path(__file__).parent / "results" / "text_in.json"
 MODEL, TOKENS, GOAL = "minilm", 64, 0.85

@@ -24,8 +24,8 @@ from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.companions import drop_models
+from shiplift.runtime.serving.machine.served import served
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, as_tensor, infer_one_by_one
-from shiplift.runtime.serving.triton.served import served
 
 CLIENTS = 16
 _QUICK = "\n".join((QUICK_SPEC, "slo: {regression: {p99_percent: 1000, throughput_percent: 1000, score: 1}}"))

@@ -16,11 +16,11 @@ from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, ShipliftE
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays, first_requests, load_npz
 from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.machine.recovery import moves
+from shiplift.runtime.serving.machine.served import every_served, served
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.heartbeat import MARGIN_S
-from shiplift.runtime.serving.triton.production import moves
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.serving.triton.served import every_served, served
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 EVERY_S = 5.0

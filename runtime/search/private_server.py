@@ -15,11 +15,12 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.companions import load_companions
+from shiplift.runtime.serving.machine.server import Server, private_server
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import install, reconfigure
-from shiplift.runtime.serving.triton.server import Features, Server, private_server
 from shiplift.runtime.spec.serving import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 

@@ -60,7 +60,7 @@ def production(site: Site) -> Production:
     """The production of a site."""
     match site.place:  # imported here, because the other place's client is slow to import
         case Machine() as machine:
-            from shiplift.runtime.serving.triton.production import LocalProduction  # noqa: PLC0415
+            from shiplift.runtime.serving.machine.production import LocalProduction  # noqa: PLC0415
 
             return LocalProduction(site, machine)
         case Cluster() as cluster:

@@ -48,7 +48,7 @@ def staging(site: Site, model: str, version: int) -> Staging:
     """The staging place of a model version."""
     match site.place:  # imported here, because the other place's client is slow to import
         case Machine():
-            from shiplift.runtime.serving.triton.staging import LocalStaging  # noqa: PLC0415
+            from shiplift.runtime.serving.machine.staging import LocalStaging  # noqa: PLC0415
 
             return LocalStaging(site, model, version)
         case Cluster() as cluster:

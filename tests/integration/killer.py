@@ -30,7 +30,7 @@ FILES = (
     "steps/promote.py",
     "steps/rollback.py",
     "runtime/serving/standing.py",
-    "runtime/serving/triton/production.py",
+    "runtime/serving/machine/production.py",
     "runtime/serving/triton/repository.py",
 )
 executed = 0

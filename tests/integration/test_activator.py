@@ -19,8 +19,8 @@ from shiplift.pipelines.daemons.activator.forwarding import Addresses
 from shiplift.pipelines.daemons.activator.holding import Bounds
 from shiplift.pipelines.daemons.activator.serving import serve
 from shiplift.runtime.host.processes import free_port, listening
+from shiplift.runtime.serving.machine.server import Server
 from shiplift.runtime.serving.operator.cluster.latencies import read
-from shiplift.runtime.serving.triton.server import Server
 from shiplift.runtime.spec.serving import Serving
 from tests.integration.conftest import until
 from tests.integration.test_triton import served

@@ -18,11 +18,13 @@ from shiplift.runtime.records.measurement import Trial, Tuned
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.bundles.package import package_bundle
+from shiplift.runtime.serving.machine.production import LocalProduction
+from shiplift.runtime.serving.machine.recovery import reinstall
+from shiplift.runtime.serving.machine.server import Server, private_server, start_production
+from shiplift.runtime.serving.machine.staging import LocalStaging
 from shiplift.runtime.serving.triton.client import TritonClient
-from shiplift.runtime.serving.triton.production import LocalProduction, reinstall
+from shiplift.runtime.serving.triton.command_line import Features, Ports
 from shiplift.runtime.serving.triton.repository import golden_arrays
-from shiplift.runtime.serving.triton.server import Features, Ports, Server, private_server, start_production
-from shiplift.runtime.serving.triton.staging import LocalStaging
 from shiplift.runtime.spec.pipeline import parse
 from shiplift.runtime.spec.serving import Rollout, Serving
 from tests.integration.backends import ENVIRONMENT

@@ -27,11 +27,12 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.bundles.package import package_bundle
 from shiplift.runtime.serving.bundles.scoring import Scoring
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_golden
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import golden_arrays
-from shiplift.runtime.serving.triton.server import Features, private_server
 from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore

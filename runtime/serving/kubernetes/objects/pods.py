@@ -132,8 +132,8 @@ def _nvidia_server(
 ) -> Object:
     """The Triton of the target's own image, started by `runtime.serving.kubernetes.guard`."""
     from shiplift.runtime.serving.kubernetes.serve import PORTS  # noqa: PLC0415 - these import gRPC
+    from shiplift.runtime.serving.triton.command_line import nvidia_command  # noqa: PLC0415
     from shiplift.runtime.serving.triton.config import TENSORRT_CACHE  # noqa: PLC0415
-    from shiplift.runtime.serving.triton.server import nvidia_command  # noqa: PLC0415
 
     if not package.nodes.image:
         raise SpecInvalid(

@@ -14,8 +14,8 @@ from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.processes import identify
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.machine.served import note_served
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.serving.triton.served import note_served
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.unit.examples import package
 

@@ -10,7 +10,6 @@ import pytest
 
 from shiplift.pipelines.daemons import server_memory, server_watchdog
 from shiplift.pipelines.daemons.prober import Prober
-from shiplift.pipelines.daemons.restarts import FIRST_PAUSE_S, Restarts
 from shiplift.pipelines.daemons.server_watchdog import (
     AFTER_RELOAD_S,
     LONGEST_LOG_MB,
@@ -24,6 +23,7 @@ from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.processes import identify
 from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, Restarts
 from shiplift.runtime.serving.triton.heartbeat import MARGIN_S
 from tests.unit.examples import package
 

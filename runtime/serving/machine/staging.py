@@ -28,11 +28,12 @@ from shiplift.runtime.records.serving import (
 )
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.companions import load_companions
+from shiplift.runtime.serving.machine.server import start_private
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import GOLDEN, install, install_all
-from shiplift.runtime.serving.triton.server import Features, start_private
 from shiplift.runtime.spec.serving import Rollout, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 

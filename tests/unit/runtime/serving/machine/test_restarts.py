@@ -1,6 +1,6 @@
 """When the next restart of a stuck server may come; no clock runs."""
 
-from shiplift.pipelines.daemons.restarts import FIRST_PAUSE_S, HEALTHY_S, LONGEST_PAUSE_S, Restarts
+from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, HEALTHY_S, LONGEST_PAUSE_S, Restarts
 
 
 def test_the_first_restart_waits_for_nothing() -> None:
