@@ -6,9 +6,9 @@ from shiplift.runtime.base.errors import NothingToRollBack, ShipliftError
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.champion import ChampionState, champion_state, move_traffic, point, promoted, reinstate
 from shiplift.runtime.serving.followers import release_followers
 from shiplift.runtime.serving.production import Production, production
-from shiplift.runtime.serving.standing import Standing, move_traffic, point, promoted, reinstate, standing
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
@@ -28,7 +28,7 @@ def rollback(site: Site, model: str) -> Promotion:
     """
     registry, place = Registry(site.registry_uri), production(site)
     with place.lock(model):
-        now = standing(site, model, registry, place)
+        now = champion_state(site, model, registry, place)
         if now.promotion and now.unfinished == "rollback":
             return _finish(site, registry, place, now.promotion)
         reinstate(now, registry, place)
@@ -59,7 +59,7 @@ def _finish(site: Site, registry: Registry, place: Production, promotion: Promot
     return finished
 
 
-def _nothing(now: Standing) -> NothingToRollBack:
+def _nothing(now: ChampionState) -> NothingToRollBack:
     named = now.aliases[PREVIOUS]
     if not named or now.promotion:
         return NothingToRollBack(

@@ -38,9 +38,9 @@ from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.champion import ADVICE
 from shiplift.runtime.serving.machine.served import served_version
 from shiplift.runtime.serving.reinstate import reinstate
-from shiplift.runtime.serving.standing import ADVICE
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 

@@ -29,7 +29,7 @@ from shiplift.steps.rollback import rollback
 FILES = (
     "steps/promote.py",
     "steps/rollback.py",
-    "runtime/serving/standing.py",
+    "runtime/serving/champion.py",
     "runtime/serving/machine/production.py",
     "runtime/serving/triton/repository.py",
 )

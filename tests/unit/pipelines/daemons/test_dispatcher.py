@@ -19,8 +19,8 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Drift, Reinstated
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.champion import ADVICE
 from shiplift.runtime.serving.machine.served import Served, note_served
-from shiplift.runtime.serving.standing import ADVICE
 from tests.unit.examples import package, site
 
 WEBHOOK = Trigger(kind="webhook")

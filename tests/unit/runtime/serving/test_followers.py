@@ -22,9 +22,9 @@ class Pipelines:
         self.serving, self.away = serving, set[str]()
         self.known = [version(name, 1) for name in serving]
         monkeypatch.setattr(followers, "production", lambda _: None)
-        monkeypatch.setattr(followers, "standing", lambda _site, name, *_: self.standing(name))
+        monkeypatch.setattr(followers, "champion_state", lambda _site, name, *_: self.champion_state(name))
 
-    def standing(self, name: str) -> Any:
+    def champion_state(self, name: str) -> Any:
         if name in self.away:
             raise Temporary("the registry is away", do="Wait.")
         number, follows = self.serving[name]

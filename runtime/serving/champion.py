@@ -22,7 +22,7 @@ ADVICE = "use `shiplift release` or `shiplift rollback` to change what serves"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ChampionState:
     """A model's champion and the version before it (0: none), and what the aliases say.
 
     `promotion` is the champion's; None if the registry has no genuine record of it. `serves` is false if production
@@ -54,7 +54,7 @@ class Standing:
         return self.promotion.unfinished if self.promotion else ""
 
 
-def standing(site: Site, model: str, registry: Registry, place: Production) -> Standing:
+def champion_state(site: Site, model: str, registry: Registry, place: Production) -> ChampionState:
     """Where a model stands now.
 
     Raises:
@@ -68,7 +68,7 @@ def standing(site: Site, model: str, registry: Registry, place: Production) -> S
     previous = promotion.previous if promotion else aliases[PREVIOUS]
     if previous == champion or promoted(site, model, previous, registry) is None:
         previous = 0
-    return Standing(
+    return ChampionState(
         model=model, champion=champion, previous=previous, promotion=promotion, serves=bool(served), aliases=aliases
     )
 
@@ -83,7 +83,7 @@ def promoted(site: Site, model: str, version: int, registry: Registry) -> Promot
         return None
 
 
-def reinstate(now: Standing, registry: Registry, place: Production) -> tuple[Drift, ...]:
+def reinstate(now: ChampionState, registry: Registry, place: Production) -> tuple[Drift, ...]:
     """Moves back the aliases that were moved by hand, and returns them; the caller holds the model's promotion lock.
 
     A champion that production has no word of, as after a new installation, is declared again. A tag of the version that
