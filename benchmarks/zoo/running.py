@@ -23,8 +23,8 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.serving.companions import drop_models
 from shiplift.runtime.serving.machine.served import served
+from shiplift.runtime.serving.member_models import drop_models
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, as_tensor, infer_one_by_one
 
 CLIENTS = 16

@@ -1,6 +1,6 @@
 """A pipeline's bundle as a package: what moves traffic, verifies and rolls back then treats it like a model's.
 
-The pipeline's own model is the one that clients call; its members are companions. The golden requests are the whole
+Clients call the pipeline's own model; its members are the package's member models. The golden requests are the whole
 pipeline's, and expect the bundle's digest in their answers, so that they also prove which bundle answers.
 """
 
@@ -57,7 +57,7 @@ def package_bundle(
         repository=store.put_tree(tree),
         signature=signature_of(spec),
         environment=environment,
-        companions=tuple(name for name in models if name != serving_name(spec.name)),
+        member_models=tuple(name for name in models if name != serving_name(spec.name)),
         members=tuple(
             BundleMember(
                 name=member.name,

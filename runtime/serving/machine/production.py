@@ -4,7 +4,7 @@ A version is first loaded next to the serving one, under a name of its own, wher
 Then the served name is reloaded in place: Triton warms up the new version while the old one answers, switches
 atomically, and stays with the old one if that fails. `NAME--tensors` follows in the same way, and both are put back if
 either fails. There is no router in between, so requests pay nothing for it.
-A package's companions (a pipeline's members) have names of their own: they are loaded beside those that serve, and
+A package's member models (a pipeline's members) have names of their own: they are loaded beside those that serve, and
 those of the package before stay loaded until the next move, so that its last requests end and a rollback loads nothing.
 Every method can be killed at any line and called again.
 """
@@ -24,8 +24,14 @@ from shiplift.runtime.model.tensors import Arrays, load_npz
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Machine, Site
-from shiplift.runtime.serving.companions import drop_models, load_companions
-from shiplift.runtime.serving.machine.served import companions, note_companions, note_served, served, served_version
+from shiplift.runtime.serving.machine.served import (
+    member_models,
+    note_member_models,
+    note_served,
+    served,
+    served_version,
+)
+from shiplift.runtime.serving.member_models import drop_models, load_member_models
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install_all, retire
@@ -103,7 +109,7 @@ class LocalProduction:
             unneeded.append(TENSORS)
         with TritonClient(self._machine.grpc) as client:
             drop_models(client, self.repository, [name + ending for ending in unneeded])
-            self._retire_companions(client, model)
+            self._retire_member_models(client, model)
         for served_name in (name, name + TENSORS):
             retire(self.repository, served_name)
 
@@ -123,9 +129,9 @@ class LocalProduction:
     def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"loading version {package.version} beside the one that serves")
         beside, home = name + _BESIDE, Path(self._site.home)
-        if package.companions:
-            note_companions(home, package.model, (*companions(home, package.model), *package.companions))
-        new = load_companions(client, tree, self.repository, package.companions)
+        if package.member_models:
+            note_member_models(home, package.model, (*member_models(home, package.model), *package.member_models))
+        new = load_member_models(client, tree, self.repository, package.member_models)
         try:
             install_all(tree, self.repository, source=name, name=beside)
             for ending in package.endings:
@@ -135,13 +141,13 @@ class LocalProduction:
             drop_models(client, self.repository, [*new, *(beside + ending for ending in package.endings)])
             raise
 
-    def _retire_companions(self, client: TritonClient, model: str) -> None:
+    def _retire_member_models(self, client: TritonClient, model: str) -> None:
         home = Path(self._site.home)
-        state, known = served(home, model), companions(home, model)
+        state, known = served(home, model), member_models(home, model)
         kept = state.kept if state else ()
-        if unneeded := [companion for companion in known if companion not in kept]:
+        if unneeded := [name for name in known if name not in kept]:
             drop_models(client, self.repository, unneeded)
-            note_companions(home, model, (companion for companion in known if companion in kept))
+            note_member_models(home, model, (name for name in known if name in kept))
 
     def _switch(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
         progress(f"moving {name} to version {package.version}")

@@ -13,8 +13,8 @@ from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Machine, Site
-from shiplift.runtime.serving.companions import load_companions
 from shiplift.runtime.serving.machine.production import LocalProduction
+from shiplift.runtime.serving.member_models import load_member_models
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install_all
@@ -50,7 +50,7 @@ def reinstall(site: Site, machine: Machine, package: Package, *, timeout_s: floa
             tree = ArtifactStore(site.artifacts_uri).fetch(package.repository, folder)
             prepare(site, package, tree)
             with TritonClient(machine.grpc) as client:
-                load_companions(client, tree, place.repository, package.companions)
+                load_member_models(client, tree, place.repository, package.member_models)
                 install_all(tree, place.repository, source=name, name=name)
                 for ending in package.endings:
                     place.load_again(name + ending, timeout_s=timeout_s)

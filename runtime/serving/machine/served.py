@@ -17,15 +17,15 @@ from shiplift.runtime.records.serving import Package
 
 
 class Served(Record):
-    """What answers under a model's name; `former` are the companions of the package that answered before."""
+    """What answers under a model's name; `former` are the member models of the package that answered before."""
 
     package: Package
     former: tuple[str, ...] = ()
 
     @property
     def kept(self) -> tuple[str, ...]:
-        """The companions that stay loaded: requests that the package before took may still be under way."""
-        return (*self.former, *self.package.companions)
+        """The member models that stay loaded: requests that the package before took may still be under way."""
+        return (*self.former, *self.package.member_models)
 
 
 def served(home: Path, model: str) -> Served | None:
@@ -52,25 +52,25 @@ def every_served(home: Path) -> Iterator[Served]:
 def note_served(home: Path, package: Package) -> None:
     """Notes that production serves a package now."""
     before = served(home, package.model)
-    moved = before is not None and before.package.companions != package.companions
-    former = () if before is None else before.package.companions if moved else before.former
+    moved = before is not None and before.package.member_models != package.member_models
+    former = () if before is None else before.package.member_models if moved else before.former
     write_atomically(_file(home, package.model), Served(package=package, former=former).model_dump_json())
 
 
-def companions(home: Path, model: str) -> tuple[str, ...]:
-    """Every companion that was put into the server for a model, in the order of loading."""
+def member_models(home: Path, model: str) -> tuple[str, ...]:
+    """Every member model that was put into the server for a model, in the order of loading."""
     try:
-        return tuple(map(str, json.loads(_companions(home, model).read_text())))
+        return tuple(map(str, json.loads(_member_models(home, model).read_text())))
     except (FileNotFoundError, ValueError):  # none ever, or cut off by a crash of the machine
         return ()
 
 
-def note_companions(home: Path, model: str, names: Iterable[str]) -> None:
-    """Notes all companions that are, or are about to be, in the server for a model."""
-    write_atomically(_companions(home, model), json.dumps(list(dict.fromkeys(names))))
+def note_member_models(home: Path, model: str, names: Iterable[str]) -> None:
+    """Notes all member models that are, or are about to be, in the server for a model."""
+    write_atomically(_member_models(home, model), json.dumps(list(dict.fromkeys(names))))
 
 
-def _companions(home: Path, model: str) -> Path:
+def _member_models(home: Path, model: str) -> Path:
     return home / "production" / "companions" / f"{serving_name(model)}.json"
 
 

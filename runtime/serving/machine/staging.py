@@ -27,8 +27,8 @@ from shiplift.runtime.records.serving import (
     Staged,
 )
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.companions import load_companions
 from shiplift.runtime.serving.machine.server import start_private
+from shiplift.runtime.serving.member_models import load_member_models
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.command_line import Features
@@ -67,7 +67,7 @@ class LocalStaging:
             install_all(tree, server.repository, source=name, name=name)
             with TritonClient(server.grpc) as client:
                 progress("loading and warming the model")
-                load_companions(client, tree, server.repository, package.companions)
+                load_member_models(client, tree, server.repository, package.member_models)
                 seconds = sum(client.load(name + ending) for ending in package.endings)
                 golden = load_npz(tree / GOLDEN)
                 check_package(client, name, package, golden)
@@ -93,7 +93,7 @@ class LocalStaging:
         repository = Path(_server(deployment).repository)
         install(tree, repository, source=name, name=name + _BESIDE)
         with TritonClient(deployment.endpoint.grpc) as client:
-            load_companions(client, tree, repository, package.companions)
+            load_member_models(client, tree, repository, package.member_models)
             client.load(name + _BESIDE)
         yield Staged(model=name + _BESIDE, endpoint=deployment.endpoint)
 

@@ -159,7 +159,7 @@ def _files(store: ArtifactStore, package: Package) -> dict[int, dict[str, str]]:
 
 
 def _require_same_kind(before: Package, now: Successor) -> None:
-    if before.companions:
+    if before.member_models:
         raise _Unfit("it is a pipeline")
     if (before.target, before.server) != (now.target.name, now.target.server):
         raise _Unfit(

@@ -112,7 +112,7 @@ def install_all(package: Path, repository: Path, *, source: str, name: str) -> N
         install(package, repository, source=model.name, name=name + model.name.removeprefix(source))
 
 
-def install_companions(package: Path, repository: Path, *, source: str) -> None:
+def install_member_models(package: Path, repository: Path, *, source: str) -> None:
     """Puts what a fetched package has beside its own models into a server's repository, such as a pipeline's members.
 
     They keep their names, which have the bundle's digest in them.

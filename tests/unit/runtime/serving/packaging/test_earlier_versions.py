@@ -224,7 +224,7 @@ def test_a_model_that_was_a_pipeline_is_not_kept(line: Callable[[VersionPolicy],
     promoted = line("all")
     promoted.release(described(1))
     assert promoted.champion is not None
-    bundle = promoted.champion.package.model_copy(update={"companions": ("encoder-1--x",)})
+    bundle = promoted.champion.package.model_copy(update={"member_models": ("encoder-1--x",)})
     promoted.champion = replace(promoted.champion, package=bundle)
     assert promoted.refusal(described(2)) == "it is a pipeline"
 

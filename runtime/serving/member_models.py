@@ -1,4 +1,4 @@
-"""Loads the companions of a package, such as a pipeline's members, into a Triton server beside all that it serves.
+"""Loads the member models of a package, such as a pipeline's members, into a Triton server beside all that it serves.
 
 Their names have the bundle's digest in them, so one that the server has already is the same. None is ever reloaded:
 that would unload an ensemble which uses it.
@@ -13,7 +13,7 @@ from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.repository import install
 
 
-def load_companions(client: TritonClient, tree: Path, repository: Path, names: Iterable[str]) -> tuple[str, ...]:
+def load_member_models(client: TritonClient, tree: Path, repository: Path, names: Iterable[str]) -> tuple[str, ...]:
     """Loads the models of a fetched package that the server does not have yet, in this order; returns their names.
 
     Raises:
