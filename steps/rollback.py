@@ -7,7 +7,7 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.champion import ChampionState, champion_state, move_traffic, point, promoted, reinstate
-from shiplift.runtime.serving.followers import release_followers
+from shiplift.runtime.serving.dependents import release_dependents
 from shiplift.runtime.serving.production import Production, production
 from shiplift.runtime.spec.serving import Rollout
 from shiplift.runtime.store.ledger import Ledger
@@ -55,7 +55,7 @@ def _finish(site: Site, registry: Registry, place: Production, promotion: Promot
     Ledger(site, Request(model=model, version=promotion.version), registry=registry).put_promotion(finished)
     place.retire(model)
     with suppress(ShipliftError):  # the rollback is done; a pipeline that follows the model can be registered by hand
-        release_followers(site, model, promotion.version, registry)
+        release_dependents(site, model, promotion.version, registry)
     return finished
 
 

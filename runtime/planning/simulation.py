@@ -121,7 +121,7 @@ class _Simulation:
         count, steps = scenario.count, len(graph.steps)
         self._arrivals: list[float] = scenario.arrivals.tolist()
         self._needs = graph.needs
-        self._followers = [[at for at in range(steps) if step in graph.needs[at]] for step in range(steps)]
+        self._dependents = [[at for at in range(steps) if step in graph.needs[at]] for step in range(steps)]
         self._first = [at for at in range(steps) if not graph.needs[at]]
         self._rows: list[list[int]] = [rows.tolist() for rows in scenario.rows]
         self._handover_s = profiles.step_ms / 1000
@@ -237,11 +237,11 @@ class _Simulation:
     def _finish(self, now: float, about: tuple[int, int]) -> None:
         step, request = about
         self._done[step][request] = now
-        for follower in self._followers[step]:
-            missing = self._missing[follower]
+        for dependent in self._dependents[step]:
+            missing = self._missing[dependent]
             missing[request] -= 1
             if not missing[request]:
-                self._begin(now, follower, request)
+                self._begin(now, dependent, request)
         self._left[request] -= 1
         if not self._left[request]:
             self._answer(now, request)

@@ -220,6 +220,7 @@ def test_a_bug_is_recorded_by_its_type_and_message_in_one_line_of_bounded_length
 def test_an_outcome_has_an_exit_code_and_a_stage_outcome(outcome: Outcome, code: int, stage_outcome: str) -> None:
     assert (outcome.exit_code, outcome.stage_outcome) == (code, stage_outcome)
 
+
 def test_the_member_models_of_a_package_keep_their_name_in_what_is_stored() -> None:
     bundle = package(member_models=("part--5f0c",))
     stored = Beside(package=bundle).model_dump(mode="json")

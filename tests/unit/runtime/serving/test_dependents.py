@@ -6,7 +6,7 @@ import pytest
 
 from shiplift.runtime.base.errors import Temporary
 from shiplift.runtime.records.serving import BundleMember
-from shiplift.runtime.serving import followers
+from shiplift.runtime.serving import dependents
 from shiplift.runtime.store.registry.terms import MEMBER_TAG, VersionInfo
 from tests.unit.examples import package, site
 
@@ -21,8 +21,8 @@ class Pipelines:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **serving: tuple[int, bool]) -> None:
         self.serving, self.away = serving, set[str]()
         self.known = [version(name, 1) for name in serving]
-        monkeypatch.setattr(followers, "production", lambda _: None)
-        monkeypatch.setattr(followers, "champion_state", lambda _site, name, *_: self.champion_state(name))
+        monkeypatch.setattr(dependents, "production", lambda _: None)
+        monkeypatch.setattr(dependents, "champion_state", lambda _site, name, *_: self.champion_state(name))
 
     def champion_state(self, name: str) -> Any:
         if name in self.away:
@@ -44,7 +44,7 @@ class Pipelines:
 
 
 def released(registry: Any, tmp_path: Path, number: int = 2, model: str = "base") -> list[tuple[str, int]]:
-    made = followers.release_followers(site(tmp_path), model, number, registry)
+    made = dependents.release_dependents(site(tmp_path), model, number, registry)
     return [(info.name, info.version) for info in made]
 
 

@@ -1,4 +1,4 @@
-"""Pipelines that follow a model: when it has another champion, each is registered again, and so released with that.
+"""Dependents: pipelines that follow a model. When it has another champion, each is registered again, and so released with that.
 
 The next version of such a pipeline has the files of the one that serves; its release finds the new champion as its
 member. If that does not pass, the bundle before it serves on.
@@ -15,7 +15,7 @@ from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import MEMBER_TAG, VersionInfo
 
 
-def release_followers(site: Site, model: str, version: int, registry: Registry) -> tuple[VersionInfo, ...]:
+def release_dependents(site: Site, model: str, version: int, registry: Registry) -> tuple[VersionInfo, ...]:
     """Registers the next version of each pipeline that follows a model and serves another version of it.
 
     Called again for the same version, it registers nothing. What goes wrong with one pipeline is told, and keeps no
