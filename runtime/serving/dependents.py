@@ -1,4 +1,4 @@
-"""Dependents: pipelines that follow a model. When it has another champion, each is registered again, and so released with that.
+"""The dependents of a model: pipelines that follow it. A new champion registers, and so releases, each of them again.
 
 The next version of such a pipeline has the files of the one that serves; its release finds the new champion as its
 member. If that does not pass, the bundle before it serves on.

@@ -103,16 +103,16 @@ class Broker:
         explained: dict[str, str] = answer.json()
         return NotFound(explained["what"], do=explained["do"])
 
-    # --- lessons, as in `runtime.store.lessons` ---
+    # --- the tuning cache, as in `runtime.store.tuning_cache` ---
 
     def known(self, name: str) -> Artifact | None:
         """The files stored under a name, or None."""
-        answer = self.ask("GET", "/lessons", params={"name": name})
+        answer = self.ask("GET", "/tuning-cache", params={"name": name})
         return Artifact.model_validate_json(answer.content) if answer is not None else None
 
     def keep(self, name: str, tree: Artifact) -> None:
         """Stores files under a name."""
-        self.ask("PUT", "/lessons", params={"name": name}, content=tree.model_dump_json())
+        self.ask("PUT", "/tuning-cache", params={"name": name}, content=tree.model_dump_json())
 
     # --- requests ---
 

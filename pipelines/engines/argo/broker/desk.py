@@ -1,4 +1,4 @@
-"""What a stage without secrets may ask of its broker: the files of its version, its artifacts, its record, its lessons.
+"""What a stage without secrets may ask of its broker: its version's files, its artifacts, its record, what was tuned.
 
 The desk has the stage's own arguments, so it knows what these are. It never parses a file. A pod's stages have a desk
 each, in their order: see `desks`.
@@ -21,7 +21,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger, artifacts_of
-from shiplift.runtime.store.lessons import SignedShelf
+from shiplift.runtime.store.tuning_cache import SignedTuningCache
 
 
 class Denied(Exception):
@@ -112,19 +112,19 @@ class Desk:
         error = self._ledger.explain(NotFound(what, do=do))
         return {"what": error.what, "do": error.do}
 
-    # --- lessons ---
+    # --- the tuning cache ---
 
-    def lesson(self, name: str) -> bytes:
+    def tuned(self, name: str) -> bytes:
         """The files stored under a name for this model."""
-        tree = self._shelf.known(self._named(name))
+        tree = self._tuning_cache.known(self._named(name))
         if tree is None:
             raise FileNotFoundError(name)
         self._stored |= self._reached(tree)
         return tree.model_dump_json().encode()
 
-    def put_lesson(self, name: str, body: bytes) -> None:
+    def put_tuned(self, name: str, body: bytes) -> None:
         """Stores files under a name, for this model's later versions alone: its author may have chosen them."""
-        self._shelf.keep(self._named(name), Artifact.model_validate_json(body))
+        self._tuning_cache.keep(self._named(name), Artifact.model_validate_json(body))
 
     def _named(self, name: str) -> str:
         return f"{self._request.model}: {name}"
@@ -155,8 +155,8 @@ class Desk:
         return ArtifactStore(self.version.site.artifacts_uri)
 
     @cached_property
-    def _shelf(self) -> SignedShelf:
-        return SignedShelf(self.version.site)
+    def _tuning_cache(self) -> SignedTuningCache:
+        return SignedTuningCache(self.version.site)
 
     @cached_property
     def _ledger(self) -> Ledger:

@@ -88,8 +88,8 @@ def _put_record(asked: Asked) -> Reply:
     return Reply()
 
 
-def _put_lesson(asked: Asked) -> Reply:
-    asked.desk.put_lesson(asked.query["name"], _small(asked.sent))
+def _put_tuned(asked: Asked) -> Reply:
+    asked.desk.put_tuned(asked.query["name"], _small(asked.sent))
     return Reply()
 
 
@@ -106,8 +106,8 @@ _ROUTES: tuple[tuple[str, str, Callable[[Asked], Reply]], ...] = (
     ("GET", f"/records/([a-z_]+)/{_DIGEST}", lambda asked: Reply(asked.desk.record(*asked.at))),
     ("PUT", f"/records/([a-z_]+)/{_DIGEST}", _put_record),
     ("GET", "/explanation", lambda asked: _json(asked.desk.explanation(asked.query["what"], asked.query["do"]))),
-    ("GET", "/lessons", lambda asked: Reply(asked.desk.lesson(asked.query["name"]))),
-    ("PUT", "/lessons", _put_lesson),
+    ("GET", "/tuning-cache", lambda asked: Reply(asked.desk.tuned(asked.query["name"]))),
+    ("PUT", "/tuning-cache", _put_tuned),
     ("GET", _ARTIFACTS, _list),
     ("GET", _BLOB, lambda asked: Reply(file=asked.desk.artifact(*asked.at), fetched=True)),
     ("PUT", _BLOB, _put_blob),

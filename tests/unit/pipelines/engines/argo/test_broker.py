@@ -26,9 +26,9 @@ from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.broker import GO_ON, Broker, brokered
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.lessons import SignedShelf, lessons
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import VersionInfo
+from shiplift.runtime.store.tuning_cache import SignedTuningCache, tuning_cache
 from shiplift.runtime.store.version_files import version_files
 from shiplift.steps.find_champion import find_champion
 from tests.unit.examples import site
@@ -415,14 +415,14 @@ def test_an_error_is_the_same_on_both_sides(room: Room, tmp_path: Path) -> None:
         files.download_run_file("run-digits-3", "away", tmp_path)
 
 
-def test_lessons_are_those_of_the_model(room: Room, tmp_path: Path) -> None:
-    with lessons(room.inside, "graph", tmp_path / "a") as folder:
-        (folder / "lesson").write_text("slow")
-    with lessons(room.inside, "graph", tmp_path / "b") as folder:
-        assert (folder / "lesson").read_text() == "slow"
+def test_the_tuning_cache_is_the_model_s_own(room: Room, tmp_path: Path) -> None:
+    with tuning_cache(room.inside, "graph", tmp_path / "a") as folder:
+        (folder / "tuned").write_text("slow")
+    with tuning_cache(room.inside, "graph", tmp_path / "b") as folder:
+        assert (folder / "tuned").read_text() == "slow"
     load_secrets(Path(room.cluster.home))
-    assert SignedShelf(room.cluster).known("graph") is None  # another model's release would load it
-    assert SignedShelf(room.cluster).known("digits: graph") is not None
+    assert SignedTuningCache(room.cluster).known("graph") is None  # another model's release would load it
+    assert SignedTuningCache(room.cluster).known("digits: graph") is not None
 
 
 def test_without_a_broker_the_stage_ends_as_a_temporary_failure(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""What one version's release learns for the next: layer sensitivities, kernel timings, the best configurations.
+"""What one version's release measures for the next: layer sensitivities, kernel timings, the best configurations.
 
-Lessons are in the artifact store, because a pod starts with an empty home, under a name for what they are true of (a
-graph's digest, a GPU). A name says nothing about the bytes, so the entry is signed: whoever can write to the store
-must not choose what a builder loads. Lessons only save time: if one can't be read or stored, work goes on without it.
+Entries are in the artifact store, because a pod starts with an empty home, under a name for what they are true of (a
+graph's digest, a GPU). A name says nothing about the bytes, so an entry is signed: somebody who can write to the store
+must not choose what a builder loads. The cache only saves time: work goes on without an entry that can't be read.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from shiplift.runtime.store.artifacts import ArtifactStore, digest
 from shiplift.runtime.store.broker import Broker, is_brokered
 
 
-class Shelf(Protocol):
+class TuningCache(Protocol):
     """Where trees of files are stored under names."""
 
     def known(self, name: str) -> Artifact | None:
@@ -31,7 +31,7 @@ class Shelf(Protocol):
         """Stores files under a name."""
 
 
-class SignedShelf:
+class SignedTuningCache:
     """Entries in the artifact store, signed with the site's key."""
 
     def __init__(self, site: Site) -> None:
@@ -56,22 +56,22 @@ class SignedShelf:
 
 
 @contextmanager
-def lessons(site: Site, name: str, folder: Path) -> Iterator[Path]:
+def tuning_cache(site: Site, name: str, folder: Path) -> Iterator[Path]:
     """Yields `folder` with the files stored under a name, and stores the changed files afterwards.
 
     If two processes do so at once, the later one wins.
     """
     store = ArtifactStore(site.artifacts_uri)
-    shelf: Shelf = Broker(site.registry_uri) if is_brokered(site.registry_uri) else SignedShelf(site)
+    cache: TuningCache = Broker(site.registry_uri) if is_brokered(site.registry_uri) else SignedTuningCache(site)
     folder.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(ShipliftError):
-        if known := shelf.known(name):
+        if known := cache.known(name):
             store.fetch(known, folder)
     before = _digests(folder)
     yield folder
     if _digests(folder) != before:
         with contextlib.suppress(ShipliftError):
-            shelf.keep(name, store.put_tree(folder))
+            cache.keep(name, store.put_tree(folder))
 
 
 def _digests(folder: Path) -> dict[str, str]:

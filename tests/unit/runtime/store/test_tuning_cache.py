@@ -5,7 +5,7 @@ import pytest
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.lessons import lessons
+from shiplift.runtime.store.tuning_cache import tuning_cache
 from tests.unit.examples import site
 
 
@@ -19,11 +19,11 @@ def pod(tmp_path: Path, name: str) -> Site:
 
 
 def learn(where: Site, name: str, folder: Path, text: str = "") -> list[str]:
-    """What the folder held before; writes a lesson into it."""
-    with lessons(where, name, folder) as at:
+    """What the folder held before; writes an entry into it."""
+    with tuning_cache(where, name, folder) as at:
         before = sorted(file.read_text() for file in at.iterdir())
         if text:
-            (at / "lesson").write_text(text)
+            (at / "tuned").write_text(text)
     return before
 
 
@@ -40,7 +40,7 @@ def test_nothing_is_learned_from_what_somebody_else_put_there(tmp_path: Path) ->
     (entry,) = (tmp_path / "artifacts" / "named").iterdir()
     genuine = entry.read_text()
     (tmp_path / "evil").mkdir()
-    (tmp_path / "evil" / "lesson").write_text("false")
+    (tmp_path / "evil" / "tuned").write_text("false")
     forged = store.put_tree(tmp_path / "evil").sha256
     for number, text in enumerate(("", "{", "[]", '{"tree": 3}', genuine.replace(genuine[10:74], forged))):
         entry.write_text(text)
@@ -50,7 +50,7 @@ def test_nothing_is_learned_from_what_somebody_else_put_there(tmp_path: Path) ->
     assert learn(pod(tmp_path, "another-secret"), "graph 1", tmp_path / "other") == []
 
 
-def test_a_lesson_whose_bytes_are_gone_is_learned_again(tmp_path: Path) -> None:
+def test_an_entry_whose_bytes_are_gone_is_learned_again(tmp_path: Path) -> None:
     learn(pod(tmp_path, "a"), "graph 1", tmp_path / "a" / "x", "true")
     for blob in (tmp_path / "artifacts" / "sha256").rglob("*"):
         if blob.is_file():
@@ -63,8 +63,8 @@ def test_work_that_fails_teaches_nothing(tmp_path: Path) -> None:
     where = pod(tmp_path, "a")
 
     def work() -> None:
-        with lessons(where, "graph 1", tmp_path / "x") as folder:
-            (folder / "lesson").write_text("half")
+        with tuning_cache(where, "graph 1", tmp_path / "x") as folder:
+            (folder / "tuned").write_text("half")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
