@@ -1,8 +1,9 @@
 """The broker of a pod that handles an author's files, as its stage uses it: everything that needs a secret, by request.
 
 The process that loads or parses such files has no credentials and no key, so that there is nothing to steal. A process
-in another container of the pod has them (`pipelines.engines.argo.broker.desk`), and does for this one what its stage
-needs and nothing else: see there. It listens on the pod's own loopback address, which a sandbox's network lacks.
+in another container of the pod has them, and does for this one what its stage needs and nothing else: see
+`pipelines.engines.argo.broker.permissions`. It listens on the pod's own loopback address, which a sandbox's network
+lacks.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
-"""The desks of a pod's stages, one after another: each stage may do only what it could do in a pod of its own.
+"""The permissions of a pod's stages, one after another: each stage may do only what it could do in a pod of its own.
 
 The broker stores a stage's record, so it knows by itself when the stage has ended and what the next one takes. Then the
-next stage's desk opens and the one before closes: what runs later in the pod can't touch an earlier stage's record. A
-stage without a record in the ledger has no desk.
+next stage's permissions replace those before: what runs later in the pod can't touch an earlier stage's record. A stage
+without a record in the ledger has no permissions.
 
 If the pod may go on with a fan-out, the broker decides so by itself: it finds out which items there are as the stage
 does, from the records it knows, and takes what other pods hand over from the signed ledger.
@@ -15,7 +15,7 @@ from typing import TypeVar
 from tenacity import RetryError, Retrying, TryAgain, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from shiplift.pipelines.engines.argo import pod
-from shiplift.pipelines.engines.argo.broker.desk import Desk
+from shiplift.pipelines.engines.argo.broker.permissions import StagePermissions
 from shiplift.pipelines.engines.argo.broker.version import VersionFolder
 from shiplift.pipelines.engines.cache_key import has_key
 from shiplift.pipelines.graph import Stage
@@ -31,8 +31,8 @@ _MEET_S, _LOOK_S = 20, 0.25
 R = TypeVar("R", bound=Record)
 
 
-class Desks:
-    """`now` is the desk of the stage under way. Files are fetched into `folder`."""
+class PodPermissions:
+    """`now` has the permissions of the stage under way. Files are fetched into `folder`."""
 
     def __init__(self, call: pod.Call, folder: Path, registry: Registry | None = None) -> None:
         site = _of(call, Site)
@@ -44,14 +44,16 @@ class Desks:
         first, *self._later = [stage for stage in call.stages if has_key(stage)]
         self.now = self._open(first)
 
-    def _open(self, stage: Stage) -> Desk:
+    def _open(self, stage: Stage) -> StagePermissions:
         def on_record(record: Record) -> None:
-            if self.now is desk:
+            if self.now is permissions:
                 self._close(record)
 
         arguments = {name: self._known[name] for name in self._names(stage)}
-        desk = Desk(stage=stage, arguments=arguments, version=self.version, on_record=on_record, go_on=self._go_on)
-        return desk
+        permissions = StagePermissions(
+            stage=stage, arguments=arguments, version=self.version, on_record=on_record, go_on=self._go_on
+        )
+        return permissions
 
     def _names(self, stage: Stage) -> Sequence[str]:
         return [name for name in stage.takes if name in self._known]

@@ -1,7 +1,7 @@
 """What a stage without secrets may ask of its broker: its version's files, its artifacts, its record, what was tuned.
 
-The desk has the stage's own arguments, so it knows what these are. It never parses a file. A pod's stages have a desk
-each, in their order: see `desks`.
+They are checked against the stage's own arguments. No file is parsed here. Each stage of a pod has its own permissions,
+one after another: see `pod_permissions`.
 """
 
 import os
@@ -29,11 +29,11 @@ class Denied(Exception):
 
 
 @dataclass
-class Desk:
+class StagePermissions:
     """What a stage may ask for. `arguments` are those of the stage; `on_record` is called once its record is stored.
 
-    `go_on` opens the desk of the stage that follows the pod's own ones, if it may run here, and returns what it takes
-    from elsewhere.
+    `go_on` gives permissions to the stage that follows the pod's own ones, if it may run here, and returns what it
+    takes from elsewhere.
     """
 
     stage: Stage
