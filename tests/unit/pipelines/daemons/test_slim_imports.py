@@ -26,11 +26,11 @@ HEAVY = {
 # Loads what the process would, asks for its help, which ends it, and tells what was loaded.
 PROBE = """
 import atexit, json, sys
-from shiplift.pipelines.daemons import lean
+from shiplift.pipelines.daemons import slim_imports
 names = lambda: sorted({name.partition(".")[0] for name, module in sys.modules.items() if module is not None})
 atexit.register(lambda: print("\\n" + json.dumps(names()), flush=True))
-sys.argv = ["lean", sys.argv[1], "--help"]
-lean.main()
+sys.argv = ["slim_imports", sys.argv[1], "--help"]
+slim_imports.main()
 """
 
 
@@ -47,7 +47,7 @@ def test_a_process_of_the_control_plane_loads_nothing_heavy(module: str) -> None
 
 
 def test_arguments_reach_the_process_and_its_exit_code_comes_back() -> None:
-    command = [sys.executable, "-m", "shiplift.pipelines.daemons.lean", MODULES[0], "--pod", "x"]
+    command = [sys.executable, "-m", "shiplift.pipelines.daemons.slim_imports", MODULES[0], "--pod", "x"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert "--site, --packages" in done.stderr
