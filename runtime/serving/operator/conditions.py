@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object
 from shiplift.runtime.serving.operator.evidence import Weights
-from shiplift.runtime.serving.operator.groups import telling
+from shiplift.runtime.serving.operator.groups import status_text
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import Condition, ConditionType, Reason, ServiceStatus, Weight
 from shiplift.runtime.serving.operator.scaling.autoscalers import activity
 from shiplift.runtime.serving.operator.step import Step, why_not_ready
 from shiplift.runtime.serving.operator.upkeep import fronts, latency
 from shiplift.runtime.serving.operator.upkeep.heartbeat import LIMIT
-from shiplift.runtime.serving.operator.zero import telling as zero
+from shiplift.runtime.serving.operator.zero import status_text as zero
 
 _CHECK_ROUTES = "The routes were written again: check their status, the gateway's, and routes of others for this model"
 _TOLD = (
@@ -49,7 +49,7 @@ def status_of(observed: Observed, step: Step, *, repaired: Sequence[Object]) -> 
     serving = max(step.weights, key=lambda name: (step.weights[name], name), default="")
     package, pods = observed.package(serving), observed.pods_of(serving)
     wanted = observed.spec.revision if observed.spec else ""
-    groups = telling.group_statuses(observed, serving)
+    groups = status_text.group_statuses(observed, serving)
     before = observed.status
     return ServiceStatus(
         observed_generation=observed.generation,
@@ -59,11 +59,11 @@ def status_of(observed: Observed, step: Step, *, repaired: Sequence[Object]) -> 
         weight=step.weights.get(wanted, 0),
         replicas=len(pods),
         ready_replicas=len(observed.ready(serving)),
-        selector=telling.selector(observed, serving, PACKAGE) if serving else "",
+        selector=status_text.selector(observed, serving, PACKAGE) if serving else "",
         previous_revision=before.revision if before.revision not in ("", serving) else before.previous_revision,
         failed_revision=step.failed,
         groups=groups,
-        targets=telling.in_words(groups),
+        targets=status_text.in_words(groups),
         activation=observed.activation,
         p99_milliseconds=latency.told(observed, step.evidence),
         conditions=tuple(_conditions(observed, step, repaired)),
@@ -135,7 +135,7 @@ def _ready(observed: Observed, step: Step, repaired: Sequence[Object]) -> Saying
     if problem := fronts.problem(observed, step.evidence):
         return Saying(holds=False, reason=Reason.ROUTE_FAILED, message=f"{problem}. {_CHECK_ROUTES}")
     revision = next(name for name, percent in step.weights.items() if percent)
-    missing = telling.without_pods(observed, revision)
+    missing = status_text.without_pods(observed, revision)
     message = f"{revision} answers all requests{missing and f', but {missing}'}"
     return Saying(holds=True, reason=Reason.SERVING, message=message)
 
