@@ -23,4 +23,6 @@ def gate(
     """
     others = tuple(target.name for target in fleet.targets if target.name not in deployment.targets)
     evidence = gates.evidence_of(exported, deployment, load_report, champion, others)
-    return gates.verdict(evidence, gates.Limits(quality=quality, data=data, slo=slo, policy=policy, rollout=rollout))
+    return gates.verdict(
+        evidence, gates.GateLimits(quality=quality, data=data, slo=slo, policy=policy, rollout=rollout)
+    )

@@ -28,7 +28,7 @@ from shiplift.runtime.serving.operator.declared import of_object
 from shiplift.runtime.serving.operator.observed import ServerSeen
 from shiplift.runtime.serving.operator.repair import covers, key_of
 from shiplift.runtime.serving.operator.sharing.making import comparable, members_of, owners_of, replicas_of
-from shiplift.runtime.serving.operator.sharing.placing import Limits, Plan, Tenant, place
+from shiplift.runtime.serving.operator.sharing.placing import PlacementLimits, Plan, Tenant, place
 from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, servers_of, tenants_of
 
 _UNUSED_S = 15.0  # before a server that nobody uses is removed: proxies follow the endpoints
@@ -77,7 +77,7 @@ class SharedServers:
 
     def _plan(self, snapshot: Snapshot, tenants: Sequence[Tenant], now: float) -> Plan:
         sharing = self._cluster.sharing
-        limits = Limits(memory_mb=sharing.memory_mb, models=sharing.models)
+        limits = PlacementLimits(memory_mb=sharing.memory_mb, models=sharing.models)
         usable = {
             name: each for name, each in snapshot.servers.items() if frozenset(each.digests) not in self._barred
         }  # fmt: skip

@@ -44,7 +44,7 @@ class Server:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class PlacementLimits:
     """What a server may hold, and how long nothing moves after a move."""
 
     memory_mb: float
@@ -65,7 +65,7 @@ class Plan:
 
 
 def place(
-    tenants: Sequence[Tenant], servers: Sequence[Server], limits: Limits, now: float,
+    tenants: Sequence[Tenant], servers: Sequence[Server], limits: PlacementLimits, now: float,
     barred: Iterable[frozenset[str]] = (),
 ) -> Plan:  # fmt: skip
     """The plan for what there is; `barred` are sets of groups whose server did not start."""
@@ -87,7 +87,7 @@ def _server_of(tenant: Tenant, newest_first: Sequence[Server]) -> str:
     return next((server.name for server in newest_first if tenant.group in server.members), "")
 
 
-def _may_stay(tenant: Tenant, limits: Limits) -> bool:
+def _may_stay(tenant: Tenant, limits: PlacementLimits) -> bool:
     """Whether a group may be on a shared server: not if it has outgrown one, even alone."""
     return tenant.may_stay and tenant.memory_mb <= limits.memory_mb * _FILLED and tenant.load <= _MOST_LOAD
 
@@ -98,7 +98,7 @@ class _Packing:
 
     tenants: Sequence[Tenant]
     servers: Sequence[Server]
-    limits: Limits
+    limits: PlacementLimits
     now: float
     assigned: Mapping[str, str]
     barred: tuple[frozenset[str], ...]

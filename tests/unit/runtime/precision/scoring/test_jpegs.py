@@ -151,7 +151,7 @@ def test_a_loss_that_the_images_can_t_decide_passes_or_not_as_the_spec_says() ->
 
 
 def test_the_verdict_has_these_checks_and_without_qualities_there_are_none() -> None:
-    limits = policy.Limits(quality=Quality(), data=Data(), slo=Slo(), policy=Policy())
+    limits = policy.GateLimits(quality=Quality(), data=Data(), slo=Slo(), policy=Policy())
     names = [check.name for check in policy.judge(Evidence(parity=(), challenger=scored(q95=0.0)), limits)]
     assert "accuracy as JPEG 95" in names
     assert jpeg_checks(Scored(version=2, target="local-cpu"), Quality()) == ()

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shiplift.runtime.serving.operator.sharing.placing import Limits, Plan, Server, Tenant, place
+from shiplift.runtime.serving.operator.sharing.placing import PlacementLimits, Plan, Server, Tenant, place
 
-LIMITS = Limits(memory_mb=1000, models=4)
+LIMITS = PlacementLimits(memory_mb=1000, models=4)
 
 
 def tenant(name: str, **changes: object) -> Tenant:
@@ -23,7 +23,7 @@ class Town:
     """A cluster that follows each plan at once."""
 
     tenants: dict[str, Tenant]
-    limits: Limits = LIMITS
+    limits: PlacementLimits = LIMITS
     servers: dict[str, Server] = field(default_factory=dict)
     now: float = 10_000.0
     made: int = 0
