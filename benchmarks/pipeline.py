@@ -35,7 +35,7 @@ from benchmarks.machine import until
 from benchmarks.planning.live import Lab
 from benchmarks.protocols import HOST, Protocol, request_bytes, triton_protocol
 from benchmarks.ratios import Window
-from benchmarks.serving import Effort, machine, measure, tell, wait_until_idle
+from benchmarks.server_comparison import Effort, machine, measure, tell, wait_until_idle
 from benchmarks.sides import ROOT, Side, answers_of
 from shiplift.pipelines.settings import Settings as Configured
 from shiplift.runtime.composition.check import check

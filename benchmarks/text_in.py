@@ -29,7 +29,7 @@ from benchmarks.machine import until
 from benchmarks.protocols import HOST, binary_request, request_bytes
 from benchmarks.ratios import OVER_RIVALS, Window, spread
 from benchmarks.rivals.table import EMBEDDERS
-from benchmarks.serving import Effort, machine, measure, tell, tuned_rival, wait_until_idle
+from benchmarks.server_comparison import Effort, machine, measure, tell, tuned_rival, wait_until_idle
 from benchmarks.sides import Side
 from benchmarks.subjects import Champion, Failed, Subject
 from benchmarks.zoo.cases.huggingface import minilm, minilm_folder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.protocols import request_bytes
-from benchmarks.serving import Effort, measure
+from benchmarks.server_comparison import Effort, measure
 from benchmarks.sides import Side
 from benchmarks.subjects import FULL_SPEC, QUICK_SPEC, Failed, wait_for
 from benchmarks.zoo.answers import difference, named

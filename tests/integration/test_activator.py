@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from shiplift.pipelines.daemons.activator.forwarding import Addresses
 from shiplift.pipelines.daemons.activator.holding import Bounds
-from shiplift.pipelines.daemons.activator.serving import serve
+from shiplift.pipelines.daemons.activator.servers import serve
 from shiplift.runtime.host.processes import free_port, listening
 from shiplift.runtime.serving.machine.server import Server
 from shiplift.runtime.serving.operator.cluster.latencies import read

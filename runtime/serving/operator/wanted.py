@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from shiplift.runtime.serving.kubernetes.objects.activator import to_activator
+from shiplift.runtime.serving.kubernetes.objects.deployment import deployment, disruption_budget, service
 from shiplift.runtime.serving.kubernetes.objects.front import TIMEOUT_S, front_objects
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object
-from shiplift.runtime.serving.kubernetes.objects.serving import deployment, disruption_budget, service
 from shiplift.runtime.serving.kubernetes.objects.shared import shared_service
 from shiplift.runtime.serving.operator.evidence import Weights
 from shiplift.runtime.serving.operator.groups.weighing import backends

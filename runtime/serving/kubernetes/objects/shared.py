@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.serving.kubernetes.objects.deployment import around, beside_server, ports
 from shiplift.runtime.serving.kubernetes.objects.names import (
     LABEL,
     METRICS,
@@ -29,7 +30,6 @@ from shiplift.runtime.serving.kubernetes.objects.pods import (
     triton_container,
     volumes,
 )
-from shiplift.runtime.serving.kubernetes.objects.serving import around, beside_server, ports
 
 MEMBERS = f"{LABEL}members"  # an annotation: the digest of each member's package, as JSON
 _SCRAPE = "5s"

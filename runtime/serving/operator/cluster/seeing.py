@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes import diagnosis
+from shiplift.runtime.serving.kubernetes.objects.deployment import DRAIN_S
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object, group_name, hosted_label
-from shiplift.runtime.serving.kubernetes.objects.serving import DRAIN_S
 from shiplift.runtime.serving.kubernetes.objects.shared import MEMBERS
 from shiplift.runtime.serving.operator.observed import Group, Observed, PodSeen, RetiredPod, RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.resources import (

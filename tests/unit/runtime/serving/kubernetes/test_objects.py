@@ -13,7 +13,7 @@ from shiplift.runtime.records.serving import Package, ServerNeeds
 from shiplift.runtime.records.site import Cluster, GatewayRef, IngressRef
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.serving.kubernetes import guard
-from shiplift.runtime.serving.kubernetes.objects import front, names, serving, shared
+from shiplift.runtime.serving.kubernetes.objects import deployment, front, names, shared
 from shiplift.runtime.serving.kubernetes.serve import PORTS
 from shiplift.runtime.serving.triton.config import server_needs
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
@@ -38,7 +38,9 @@ def on_gpu(**changes: Any) -> Package:
 
 
 def deployed(served: Package) -> Any:
-    return serving.deployment(CLUSTER, served, "s3://bucket/x", name=names.package_name(served), replicas=1, extra={})
+    return deployment.deployment(
+        CLUSTER, served, "s3://bucket/x", name=names.package_name(served), replicas=1, extra={}
+    )
 
 
 def pod_of(served: Package) -> Any:
@@ -48,8 +50,8 @@ def pod_of(served: Package) -> Any:
 @pytest.mark.parametrize(("name", "served"), [("bundled", package()), ("nvidia", on_gpu())])
 def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, served: Package) -> None:
     service, budget = (
-        serving.service(served, name="x", extra={}),
-        serving.disruption_budget(served, name="x", replicas=1),
+        deployment.service(served, name="x", extra={}),
+        deployment.disruption_budget(served, name="x", replicas=1),
     )
     golden(f"serving.{name}.yaml", yaml.safe_dump_all([deployed(served), service, budget], sort_keys=False, width=120))
 
@@ -140,7 +142,7 @@ def test_a_python_model_s_environment_is_unpacked_by_the_pod_that_serves_it_on_e
     needed = PythonEnvironment(python="3.11", machine="x86_64", wheels=())
     strict = CLUSTER.model_copy(update={"allow_without": ("landlock",)})
     for served in (package(environment=needed), package(environment=needed, server="nvidia", nodes=H200.nodes)):
-        body = serving.deployment(strict, served, "s3://bucket/x", name="x", replicas=1, extra={})
+        body = deployment.deployment(strict, served, "s3://bucket/x", name="x", replicas=1, extra={})
         pod = body["spec"]["template"]["spec"]
         (fetch,), (triton,) = pod["initContainers"], pod["containers"]
         assert fetch["args"][-2:] == ["--environments", "/environments"]

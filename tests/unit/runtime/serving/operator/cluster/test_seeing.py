@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from shiplift.runtime.serving.kubernetes.objects.deployment import DRAIN_S
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE
-from shiplift.runtime.serving.kubernetes.objects.serving import DRAIN_S
 from shiplift.runtime.serving.operator.cluster.seeing import ending_of, pods_of, stopping_of
 
 _DELETED_AT = 1767225600.0  # 2026-01-01T00:00:00Z

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from benchmarks import load, ratios
 from benchmarks.plot import draw
 from benchmarks.ratios import OURS, Facts, Goal, Window, cells, goals, growth, percentile, rounded
-from benchmarks.serving import Results, added, incomplete, table, write
+from benchmarks.server_comparison import Results, added, incomplete, table, write
 
 
 def window(side: str, concurrency: int, round_: int, throughput: float, p99: float, **more: Any) -> Window:

@@ -45,10 +45,10 @@ RESULTS = Path(__file__).parent / "results" / "serving.json"
 _LOAD = Path(__file__).with_name("load.py")
 _EXAMPLES = """\
 examples:
-  make bench                                              everything
-  python -m benchmarks.serving --quick --only digits-cnn  a first look at one model
-  python -m benchmarks.serving --only encoder --sides litserve-torch-bf16,triton-default
-  python -m benchmarks.serving --only boosting --backend OLD_MODEL.py   and the champion with another model.py
+  make bench                                                        everything
+  python -m benchmarks.server_comparison --quick --only digits-cnn  a first look at one model
+  python -m benchmarks.server_comparison --only encoder --sides litserve-torch-bf16,triton-default
+  python -m benchmarks.server_comparison --only boosting --backend OLD_MODEL.py   and the champion with another model.py
 """
 
 
