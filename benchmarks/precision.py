@@ -47,7 +47,7 @@ from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import default_root, ensure
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
 from shiplift.runtime.spec.model import Data, Quantization
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.targets.discovery import detect
 from shiplift.runtime.targets.machine import accelerator_of, this_machine

@@ -8,7 +8,7 @@ from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.spec.target import Fleet
 
 

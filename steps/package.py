@@ -46,7 +46,7 @@ from shiplift.runtime.serving.triton.config import ModelDescription, positional,
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_model, write_package
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
 from shiplift.runtime.spec.model import Data, Quality, Quantization
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 

@@ -19,7 +19,7 @@ from shiplift.runtime.serving.packaging.earlier_versions import require_as_promo
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.scaling.capacity import capacity
 from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry

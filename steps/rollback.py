@@ -9,7 +9,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.champion import ChampionState, champion_state, move_traffic, point, promoted, reinstate
 from shiplift.runtime.serving.dependents import release_dependents
 from shiplift.runtime.serving.production import Production, production
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS

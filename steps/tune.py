@@ -26,7 +26,7 @@ from shiplift.runtime.search.space import Point, space_of
 from shiplift.runtime.search.workbench import Workbench, describe, measure_point, open_workbench
 from shiplift.runtime.serving.triton.repository import reconfigure
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore, json_lines
 from shiplift.runtime.store.journal import Journal

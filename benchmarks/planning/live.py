@@ -43,7 +43,7 @@ from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure
 from shiplift.runtime.serving.triton.repository import install, write_package
 from shiplift.runtime.spec.pipeline import Written, parse
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _WIDTH, _TOKENS, _HIDDEN = 64, 64, 512

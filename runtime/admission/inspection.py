@@ -28,7 +28,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Scan
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.document import ReleaseSpec
-from shiplift.runtime.spec.serving import told_states
+from shiplift.runtime.spec.serving_settings import told_states
 from shiplift.runtime.store.artifacts import ArtifactStore, digest
 
 INSPECT = Entry("shiplift.runtime.admission.entry:inspect", SCAN)

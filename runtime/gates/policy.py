@@ -29,7 +29,7 @@ from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, V
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 
 
 @dataclass(frozen=True, kw_only=True)

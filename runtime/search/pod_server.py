@@ -26,7 +26,7 @@ from shiplift.runtime.serving.kubernetes.objects.bench import METER, served_as
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.config import parse, renamed, retuned
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _METER_S = 10

@@ -21,7 +21,7 @@ from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import install, reconfigure
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 

@@ -16,7 +16,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.search.buckets import padded_with, sets_of
 from shiplift.runtime.serving.triton.config import least_instances
 from shiplift.runtime.spec.measurement import SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Drift, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.production import Production
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS

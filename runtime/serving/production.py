@@ -12,7 +12,7 @@ from typing import Protocol
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Cluster, Machine, Site
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 
 
 class Production(Protocol):

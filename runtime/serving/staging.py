@@ -12,7 +12,7 @@ from typing import Protocol
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.serving import Deployment, Package, Staged
 from shiplift.runtime.records.site import Cluster, Machine, Site
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 
 
 class Staging(Protocol):

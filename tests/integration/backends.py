@@ -20,7 +20,7 @@ from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.config import ModelDescription, parse, render
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import install, write_package
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 
 ENVIRONMENT = ServerEnvironment(default_root())
 TYPES = {

@@ -21,7 +21,7 @@ from shiplift.pipelines.daemons.activator.servers import serve
 from shiplift.runtime.host.processes import free_port, listening
 from shiplift.runtime.serving.machine.server import Server
 from shiplift.runtime.serving.operator.cluster.latencies import read
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from tests.integration.conftest import until
 from tests.integration.test_triton import served
 

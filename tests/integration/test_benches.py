@@ -38,7 +38,7 @@ from shiplift.runtime.serving.triton.command_line import Ports, nvidia_command, 
 from shiplift.runtime.serving.triton.config import ModelDescription, retuned
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_package
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.tune import tune

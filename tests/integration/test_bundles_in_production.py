@@ -26,7 +26,7 @@ from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.command_line import Features, Ports
 from shiplift.runtime.serving.triton.repository import golden_arrays
 from shiplift.runtime.spec.pipeline import parse
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from tests.integration.backends import ENVIRONMENT
 from tests.integration.conftest import until
 from tests.integration.test_pipelines_of_models import CHAIN, ROWS, Shelf, largest, request, sound, times

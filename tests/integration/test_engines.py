@@ -15,7 +15,7 @@ from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import GOLDEN, install
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.steps.tune import tune
 from tests.unit.examples import site

@@ -30,7 +30,7 @@ from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
 from shiplift.runtime.spec.measurement import DynamicShape, Load
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 
 pytestmark = pytest.mark.integration
 ENVIRONMENT = ServerEnvironment(default_root())

@@ -39,7 +39,7 @@ from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.repository import install, write_package
 from shiplift.runtime.spec.pipeline import parse
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.integration.backends import ENVIRONMENT, NAMES, lookup, model
 from tests.unit.examples import endless

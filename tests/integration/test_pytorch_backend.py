@@ -24,7 +24,7 @@ from shiplift.runtime.serving.triton.config import ModelDescription, positional
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
 from shiplift.runtime.spec.model import Conversion
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration

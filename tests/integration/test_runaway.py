@@ -32,7 +32,7 @@ from shiplift.runtime.serving.triton.command_line import Features, Ports
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import install, write_package
-from shiplift.runtime.spec.serving import SequenceBatching, Serving
+from shiplift.runtime.spec.serving_settings import SequenceBatching, Serving
 from tests.integration import runaway
 from tests.integration.conftest import Lab, until
 

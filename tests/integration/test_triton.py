@@ -33,7 +33,7 @@ from shiplift.runtime.serving.triton.config import ModelDescription, least_insta
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.http_client import TritonHttpClient
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
-from shiplift.runtime.spec.serving import HostPolicy, Metrics, Priorities, Queue, RateLimiter, Serving, Warmup
+from shiplift.runtime.spec.serving_settings import HostPolicy, Metrics, Priorities, Queue, RateLimiter, Serving, Warmup
 from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration

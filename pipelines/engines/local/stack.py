@@ -31,7 +31,7 @@ from shiplift.runtime.records.serving import Package, Process
 from shiplift.runtime.records.site import Machine, SandboxSettings, Site
 from shiplift.runtime.serving.machine.served import every_served
 from shiplift.runtime.serving.triton.environment import default_root, ensure
-from shiplift.runtime.spec.serving import Metrics
+from shiplift.runtime.spec.serving_settings import Metrics
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease, this_host
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 

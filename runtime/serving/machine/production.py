@@ -35,7 +35,7 @@ from shiplift.runtime.serving.member_models import drop_models, load_member_mode
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN, install_all, retire
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _BESIDE = "--next"

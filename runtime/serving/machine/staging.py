@@ -34,7 +34,7 @@ from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import GOLDEN, install, install_all
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _BESIDE = "--champion"

@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.serving import Generation, Metrics, SequenceBatching, Serving
+from shiplift.runtime.spec.serving_settings import Generation, Metrics, SequenceBatching, Serving
 from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 
 _US_PER_MS = 1000

@@ -28,7 +28,7 @@ from shiplift.runtime.serving.triton.config import (
     render,
     retuned,
 )
-from shiplift.runtime.spec import serving as spec
+from shiplift.runtime.spec import serving_settings as spec
 from shiplift.runtime.store.artifacts import digest
 
 ONNX_MODEL = Path(__file__).parent / "backends" / "onnx_model.py"

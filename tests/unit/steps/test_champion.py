@@ -32,7 +32,7 @@ from shiplift.runtime.records.verdict import Evidence, Scored, Verdict
 from shiplift.runtime.serving import reinstate as reinstating
 from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import PROMOTION, Ledger
 from shiplift.runtime.store.registry.client import Registry

@@ -26,7 +26,7 @@ from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.spec.target import Wanted
 from tests.unit.examples import (
     artifact,

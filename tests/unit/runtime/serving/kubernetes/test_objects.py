@@ -17,7 +17,7 @@ from shiplift.runtime.serving.kubernetes.objects import deployment, front, names
 from shiplift.runtime.serving.kubernetes.serve import PORTS
 from shiplift.runtime.serving.triton.config import server_needs
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import HostPolicy, Metrics, RateLimiter, Serving
+from shiplift.runtime.spec.serving_settings import HostPolicy, Metrics, RateLimiter, Serving
 from shiplift.runtime.spec.target import Target, Toleration, Wanted
 from shiplift.steps.find_targets import find_targets
 from shiplift.steps.tune import tune

@@ -22,7 +22,7 @@ from shiplift.runtime.serving.kubernetes.production import ClusterProduction
 from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.serving.operator.cluster import seeing
 from shiplift.runtime.serving.operator.resources import Reason, RevisionSpec, revision_of
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from tests.unit.examples import artifact, package, site
 
 CLUSTER = Cluster(

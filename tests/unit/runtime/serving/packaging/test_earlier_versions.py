@@ -15,7 +15,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.packaging.earlier_versions import Incumbent, Successor, add_earlier, require_as_promoted
 from shiplift.runtime.serving.triton.config import ModelDescription, parse
 from shiplift.runtime.serving.triton.repository import GOLDEN, golden_arrays, retire, write_package
-from shiplift.runtime.spec.serving import Latest, Lengths, SequenceBatching, Serving, VersionPolicy
+from shiplift.runtime.spec.serving_settings import Latest, Lengths, SequenceBatching, Serving, VersionPolicy
 from shiplift.runtime.spec.target import Profile, Target, TensorRT, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.unit.examples import config, package, signature, tensor

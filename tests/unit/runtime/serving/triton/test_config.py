@@ -23,7 +23,7 @@ from shiplift.runtime.serving.triton.config import (
     render,
     retuned,
 )
-from shiplift.runtime.spec.serving import Generation, HostPolicy, Priorities, Queue, RateLimiter, Serving
+from shiplift.runtime.spec.serving_settings import Generation, HostPolicy, Priorities, Queue, RateLimiter, Serving
 from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 from tests.unit.examples import Golden, config, tensor
 
