@@ -32,7 +32,7 @@ from shiplift.runtime.serving.operator.cluster.activators import Activators, pod
 from shiplift.runtime.serving.operator.cluster.measuring import Measurer
 from shiplift.runtime.serving.operator.cluster.observing import Observer, Snapshot
 from shiplift.runtime.serving.operator.cluster.publishing import Publisher
-from shiplift.runtime.serving.operator.cluster.shared_servers import SharedServers
+from shiplift.runtime.serving.operator.sharing.shared_servers import SharedServers
 from shiplift.runtime.store.package_cache import PackageCache
 
 PORT, PACKAGES_PORT = 8080, 8090

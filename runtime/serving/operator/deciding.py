@@ -12,13 +12,13 @@ from shiplift.runtime.serving.operator import shares, wanted
 from shiplift.runtime.serving.operator.conditions import Event, events_of, leads_traffic, status_of, unusable
 from shiplift.runtime.serving.operator.evidence import Evidence, Key, Patch
 from shiplift.runtime.serving.operator.groups.weighing import is_rebalanced
+from shiplift.runtime.serving.operator.hosting.moving import is_move, moving, with_server
 from shiplift.runtime.serving.operator.measurements import Measurement
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.repair import is_right, key_of
 from shiplift.runtime.serving.operator.resources import ServiceSpec, ServiceStatus
 from shiplift.runtime.serving.operator.rollout import Rollout
 from shiplift.runtime.serving.operator.scaling import bursts
-from shiplift.runtime.serving.operator.sharing.hosting import is_move, moving, with_server
 from shiplift.runtime.serving.operator.stages import next_step
 from shiplift.runtime.serving.operator.step import Step
 from shiplift.runtime.serving.operator.upkeep import fronts

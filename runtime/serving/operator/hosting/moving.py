@@ -11,10 +11,10 @@ from shiplift.runtime.serving.kubernetes.objects.names import Object, hosted_lab
 from shiplift.runtime.serving.kubernetes.objects.shared import selected_server, selects_own
 from shiplift.runtime.serving.operator.conditions import Event
 from shiplift.runtime.serving.operator.evidence import Beat, Evidence, Key, Move, Patch
+from shiplift.runtime.serving.operator.hosting.goal import goal_of, is_isolated, why_isolated
 from shiplift.runtime.serving.operator.measurements import CheckServer
 from shiplift.runtime.serving.operator.observed import Observed, PodSeen
 from shiplift.runtime.serving.operator.resources import ServiceStatus
-from shiplift.runtime.serving.operator.sharing.goal import goal_of, is_isolated, why_isolated
 from shiplift.runtime.serving.operator.upkeep.heartbeat import LIMIT
 
 _DRAIN_S = 10.0  # for proxies to follow the endpoints

@@ -8,7 +8,6 @@ import pytest
 
 from shiplift.runtime.serving.kubernetes.objects.names import hosted_label
 from shiplift.runtime.serving.operator.cluster.observing import Observer
-from shiplift.runtime.serving.operator.cluster.shared_servers import SharedServers
 from shiplift.runtime.serving.operator.evidence import Evidence
 from shiplift.runtime.serving.operator.resources import (
     CapacitySpec,
@@ -17,6 +16,7 @@ from shiplift.runtime.serving.operator.resources import (
     revision_object,
     service_object,
 )
+from shiplift.runtime.serving.operator.sharing.shared_servers import SharedServers
 from tests.unit.api_server import ApiServer, running
 from tests.unit.examples import package
 from tests.unit.runtime.serving.operator.world import cluster
@@ -125,7 +125,7 @@ def test_a_server_goes_once_nobody_has_used_it_for_a_while(
     for model in MODELS:
         server.objects["tritonservices"][model]["spec"]["placement"] = "own"
     assert operator.keep() == {"ada-1": "", "bob-1": ""}
-    monkeypatch.setattr("shiplift.runtime.serving.operator.cluster.shared_servers._UNUSED_S", 0.0)
+    monkeypatch.setattr("shiplift.runtime.serving.operator.sharing.shared_servers._UNUSED_S", 0.0)
     operator.keep()
     assert operator.deployments() == [name]  # requests still go there
     server.objects["services"].clear()
@@ -137,7 +137,7 @@ def test_a_server_goes_once_nobody_has_used_it_for_a_while(
 def test_a_server_whose_pods_never_start_is_given_up_and_its_set_not_tried_again(
     operator: Operator, server: ApiServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shiplift.runtime.serving.operator.cluster.shared_servers._UNUSED_S", 0.0)
+    monkeypatch.setattr("shiplift.runtime.serving.operator.sharing.shared_servers._UNUSED_S", 0.0)
     name = operator.made()
     server.objects["deployments"][name]["metadata"]["creationTimestamp"] = ago(cluster().ready_timeout_s + 5)
     assert operator.keep() == {"ada-1": "", "bob-1": ""}

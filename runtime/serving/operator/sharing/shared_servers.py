@@ -22,11 +22,11 @@ from shiplift.runtime.serving.kubernetes.objects.shared import (
     server_name,
     server_objects,
 )
-from shiplift.runtime.serving.operator.cluster.loads import Loads
 from shiplift.runtime.serving.operator.cluster.observing import Snapshot
 from shiplift.runtime.serving.operator.declared import of_object
 from shiplift.runtime.serving.operator.observed import ServerSeen
 from shiplift.runtime.serving.operator.repair import covers, key_of
+from shiplift.runtime.serving.operator.sharing.loads import Loads
 from shiplift.runtime.serving.operator.sharing.making import comparable, members_of, owners_of, replicas_of
 from shiplift.runtime.serving.operator.sharing.placing import PlacementLimits, Plan, Tenant, place
 from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, servers_of, tenants_of

@@ -3,11 +3,11 @@
 import pytest
 
 from shiplift.runtime.records.capacity import Capacity
-from shiplift.runtime.serving.operator.cluster import loads
-from shiplift.runtime.serving.operator.cluster.loads import Loads
 from shiplift.runtime.serving.operator.cluster.observing import Snapshot
 from shiplift.runtime.serving.operator.observed import RevisionSeen
 from shiplift.runtime.serving.operator.resources import ServiceSpec, ServiceStatus
+from shiplift.runtime.serving.operator.sharing import loads
+from shiplift.runtime.serving.operator.sharing.loads import Loads
 from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant
 from tests.unit.examples import package
 from tests.unit.runtime.serving.operator.world import cluster
