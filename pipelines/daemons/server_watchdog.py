@@ -18,12 +18,12 @@ from pathlib import Path
 
 from google.protobuf.text_format import ParseError
 
-from shiplift.pipelines.daemons import server_memory
 from shiplift.pipelines.daemons.prober import Prober
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.recovery import reinstall, reload_stuck, unload_stuck
 from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
 from shiplift.runtime.serving.triton.config import parse
@@ -90,7 +90,7 @@ class ServerWatchdog:
         self._answered_at = self._clock()
         self._heartbeat = Heartbeat(patience_of=partial(patience_s, self._home))
         self._reloaded, self._unloaded = {}, set()
-        self._memory_mb = server_memory.limit_mb(self._home)
+        self._memory_mb = memory_limit_mb(self._home)
 
     def _bound_log(self) -> None:
         log = self._home / "logs" / "triton.log"
@@ -182,6 +182,14 @@ def patience_s(home: Path, model: str) -> float | None:
         return None
     text = config.parameters["request_timeout_ms"].string_value
     return int(text) / 1000 + MARGIN_S if text else None
+
+
+def memory_limit_mb(home: Path) -> int:
+    """The memory that the server of a home may use, in MiB; the default where `site.yaml` can't be read."""
+    with contextlib.suppress(ShipliftError, OSError):
+        if own := site_file.read(home).server.memory_mb:
+            return own
+    return server_memory.default_limit_mb()
 
 
 def watch(home: Path) -> None:

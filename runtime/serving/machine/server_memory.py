@@ -8,20 +8,15 @@ import contextlib
 import os
 from pathlib import Path
 
-from shiplift.pipelines.engines.local import site_file
-from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.processes import memory_mb, resident_mb, total_memory_mb
 
-_SHARE = 0.75  # of the machine's memory, unless its owner says how much
+_SHARE = 0.75  # of the machine's memory
 _IN_MEMORY = ("tmp", "dev/shm")
 
 
-def limit_mb(home: Path) -> int:
-    """The memory that the server of a home may use, in MiB; the default where `site.yaml` can't be read."""
-    with contextlib.suppress(ShipliftError, OSError):
-        if own := site_file.read(home).server.memory_mb:
-            return own
+def default_limit_mb() -> int:
+    """The memory that a server may use on this machine, in MiB, unless the machine's owner says how much."""
     return int(_SHARE * total_memory_mb())
 
 

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from shiplift.pipelines.daemons import server_memory
 from shiplift.runtime.confinement.launch import launch_command
 from shiplift.runtime.confinement.policy import TRITON
 from shiplift.runtime.confinement.watch import worker
 from shiplift.runtime.host.interpreter import python_paths
-from shiplift.runtime.host.processes import total_memory_mb
+from shiplift.runtime.serving.machine import server_memory
 
 PLENTY = 1 << 20
 KEEPERS = {
@@ -57,12 +56,3 @@ def test_its_files_in_memory_have_a_limit_of_the_kernel() -> None:
 def test_a_server_is_the_first_to_be_killed_when_the_machine_runs_out_of_memory() -> None:
     with server("") as pid:
         assert Path(f"/proc/{worker(pid)}/oom_score_adj").read_text() == "900\n"
-
-
-def test_the_limit_is_the_site_s_or_a_share_of_the_machine(tmp_path: Path) -> None:
-    share = server_memory.limit_mb(tmp_path)
-    assert share == int(0.75 * total_memory_mb())
-    (tmp_path / "site.yaml").write_text("server: {memory_mb: 2000}")
-    assert server_memory.limit_mb(tmp_path) == 2000
-    (tmp_path / "site.yaml").write_text("server: {memory_mb: a lot}")
-    assert server_memory.limit_mb(tmp_path) == share
