@@ -34,7 +34,7 @@ from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.precision import evaluation
-from shiplift.runtime.precision.timing import Run
+from shiplift.runtime.precision.timing import RunnableCandidate
 from shiplift.runtime.records.model import Datasets, Exported, Isolation
 from shiplift.runtime.records.precision import Candidates, Engine, Precision
 from shiplift.runtime.records.serving import ServingConfig
@@ -231,7 +231,7 @@ def olive(subject: Subject, folder: Path, packages: Path, *options: str) -> Path
 def accuracy(subject: Subject, side: Side) -> float:
     """The share of samples whose top class is the label."""
     outputs = tuple(spec.name for spec in signature_of(onnx.load(subject.file)).outputs)
-    run = Run(file=side.file, outputs=outputs, engine=side.engine, precision=side.precision)
+    run = RunnableCandidate(file=side.file, outputs=outputs, engine=side.engine, precision=side.precision)
     answers = evaluation.answers(run.session(), subject.validation)
     return float((next(iter(answers.values())).argmax(1) == subject.labels).mean())
 

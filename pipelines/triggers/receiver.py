@@ -19,7 +19,7 @@ from uvicorn.middleware.proxy_headers import _TrustedHosts
 
 from shiplift.pipelines.triggers.connections import guarded
 from shiplift.pipelines.triggers.intake import Deliveries, Intake, of_github, of_gitlab, of_mlflow
-from shiplift.pipelines.triggers.request_limits import Decide, Metrics, RequestLimiter, answer
+from shiplift.pipelines.triggers.request_limits import Decide, DeliveryMetrics, RequestLimiter, answer
 from shiplift.pipelines.triggers.settings import DeliveryLimits, Listening, TriggerSettings, load, read_secrets
 from shiplift.runtime.base.daemon import log_as_json, run_main
 from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary, UsageError
@@ -33,7 +33,7 @@ _REGISTRY_S = 15.0  # a slow answer is better than none: MLflow waits 30 s for i
 
 def create_app(intake: Intake, limits: DeliveryLimits | None = None) -> FastAPI:
     """The receiver as an ASGI application."""
-    metrics = Metrics()
+    metrics = DeliveryMetrics()
     app = create_health_app(intake, metrics)
     limiter = RequestLimiter(limits or DeliveryLimits(), metrics)
 
@@ -51,7 +51,7 @@ def create_app(intake: Intake, limits: DeliveryLimits | None = None) -> FastAPI:
     return app
 
 
-def create_health_app(intake: Intake, metrics: Metrics) -> FastAPI:
+def create_health_app(intake: Intake, metrics: DeliveryMetrics) -> FastAPI:
     """The application of the listener for health checks and metrics."""
     app = FastAPI(title="Shiplift receiver", docs_url=None, redoc_url=None, openapi_url=None)
 

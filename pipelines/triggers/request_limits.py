@@ -22,7 +22,7 @@ from shiplift.pipelines.triggers.settings import DeliveryLimits
 Decide = Callable[[Mapping[str, str], bytes], Answer]
 
 
-class Metrics:
+class DeliveryMetrics:
     """The receiver's Prometheus metrics."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Metrics:
 class RequestLimiter:
     """Applies the limits to each delivery, counts it, and logs it without its content."""
 
-    def __init__(self, limits: DeliveryLimits, metrics: Metrics) -> None:
+    def __init__(self, limits: DeliveryLimits, metrics: DeliveryMetrics) -> None:
         self._limits = limits
         self._metrics = metrics
         self._rate = RateLimitItemPerMinute(limits.deliveries_per_minute)

@@ -21,7 +21,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from shiplift.pipelines.daemons.activator.forwarding import Addresses, Readiness
-from shiplift.pipelines.daemons.activator.holding import Bounds, Holding
+from shiplift.pipelines.daemons.activator.holding import Holding, HoldingLimits
 from shiplift.pipelines.daemons.activator.over_grpc import GrpcFront
 from shiplift.pipelines.daemons.activator.over_http import HttpFront
 from shiplift.runtime.base.daemon import log_as_json
@@ -90,8 +90,12 @@ def _uvicorn(app: Application, port: int, grace_s: float) -> _Server:
 
 
 async def serve(
-    bounds: Bounds, addresses: Addresses, stop: asyncio.Event, *, ports: tuple[int, int, int] = (HTTP, GRPC, ADMIN)
-) -> None:  # fmt: skip
+    bounds: HoldingLimits,
+    addresses: Addresses,
+    stop: asyncio.Event,
+    *,
+    ports: tuple[int, int, int] = (HTTP, GRPC, ADMIN),
+) -> None:
     """Serves on these ports (HTTP, gRPC, the operator's) until `stop` is set; requests that wait are finished first."""
     readiness = Readiness(addresses)
     holding = Holding(bounds, readiness)
@@ -116,16 +120,18 @@ def main() -> None:
     """Holds the requests of a namespace's services until SIGTERM."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--namespace", required=True, help="where the models serve")
-    parser.add_argument("--requests", type=int, default=Bounds.requests, help="the most that wait for one service")
-    parser.add_argument("--bytes", type=int, default=Bounds.size_bytes, help="the most bytes that wait in all")
-    parser.add_argument("--seconds", type=float, default=Bounds.seconds, help="how long a request waits at most")
+    parser.add_argument(
+        "--requests", type=int, default=HoldingLimits.requests, help="the most that wait for one service"
+    )
+    parser.add_argument("--bytes", type=int, default=HoldingLimits.size_bytes, help="the most bytes that wait in all")
+    parser.add_argument("--seconds", type=float, default=HoldingLimits.seconds, help="how long a request waits at most")
     arguments = parser.parse_args()
     log_as_json()
-    bounds = Bounds(requests=arguments.requests, size_bytes=arguments.bytes, seconds=arguments.seconds)
+    bounds = HoldingLimits(requests=arguments.requests, size_bytes=arguments.bytes, seconds=arguments.seconds)
     asyncio.run(_until_stopped(bounds, Addresses(arguments.namespace)))
 
 
-async def _until_stopped(bounds: Bounds, addresses: Addresses) -> None:
+async def _until_stopped(bounds: HoldingLimits, addresses: Addresses) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

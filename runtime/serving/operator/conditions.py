@@ -10,7 +10,7 @@ from shiplift.runtime.serving.operator.groups import status_text
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import Condition, ConditionType, Reason, ServiceStatus, Weight
 from shiplift.runtime.serving.operator.scaling.autoscalers import activity
-from shiplift.runtime.serving.operator.step import Step, why_not_ready
+from shiplift.runtime.serving.operator.step import RolloutStep, why_not_ready
 from shiplift.runtime.serving.operator.upkeep import fronts, latency
 from shiplift.runtime.serving.operator.upkeep.heartbeat import LIMIT
 from shiplift.runtime.serving.operator.zero import status_text as zero
@@ -27,7 +27,7 @@ _LEADING = ("Service", "EndpointSlice", "GRPCRoute", "HTTPRoute", "Ingress", "Ba
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class KubernetesEvent:
     """Something that people should know: a Kubernetes Event on the service."""
 
     reason: str
@@ -44,7 +44,7 @@ class Saying:
     message: str = ""
 
 
-def status_of(observed: Observed, step: Step, *, repaired: Sequence[Object]) -> ServiceStatus:
+def status_of(observed: Observed, step: RolloutStep, *, repaired: Sequence[Object]) -> ServiceStatus:
     """The status after a step; `repaired` are the objects that are put back."""
     serving = max(step.weights, key=lambda name: (step.weights[name], name), default="")
     package, pods = observed.package(serving), observed.pods_of(serving)
@@ -89,7 +89,7 @@ def leads_traffic(body: Object) -> bool:
     return body["kind"] in _LEADING
 
 
-def events_of(before: ServiceStatus, after: ServiceStatus) -> tuple[Event, ...]:
+def events_of(before: ServiceStatus, after: ServiceStatus) -> tuple[KubernetesEvent, ...]:
     """An event for each condition that changed, and for each new stage of a rollout."""
     events = []
     for condition in after.conditions:
@@ -100,11 +100,11 @@ def events_of(before: ServiceStatus, after: ServiceStatus) -> tuple[Event, ...]:
             bad = condition.status == ("True" if condition.type is ConditionType.STALLED else "False")
             warning = bad and condition.type not in (ConditionType.READY, ConditionType.RECONCILING)
             message = f"{condition.type} is {condition.status}: {condition.message or condition.reason}"
-            events.append(Event(reason=condition.reason, message=message, warning=warning))
+            events.append(KubernetesEvent(reason=condition.reason, message=message, warning=warning))
     return tuple(event for event in events if event.reason != Reason.IDLE)
 
 
-def _conditions(observed: Observed, step: Step, repaired: Sequence[Object]) -> list[Condition]:
+def _conditions(observed: Observed, step: RolloutStep, repaired: Sequence[Object]) -> list[Condition]:
     ready, available = _ready(observed, step, repaired), _available(observed, step.weights)
     sayings = {
         ConditionType.READY: ready,
@@ -121,7 +121,7 @@ def _conditions(observed: Observed, step: Step, repaired: Sequence[Object]) -> l
     return [_condition(observed, kind, saying) for kind, saying in sayings.items()]
 
 
-def _ready(observed: Observed, step: Step, repaired: Sequence[Object]) -> Saying:
+def _ready(observed: Observed, step: RolloutStep, repaired: Sequence[Object]) -> Saying:
     if not step.moved:
         return Saying(holds=False, reason=step.reason, message=step.message)
     available = _available(observed, step.weights)
@@ -140,7 +140,7 @@ def _ready(observed: Observed, step: Step, repaired: Sequence[Object]) -> Saying
     return Saying(holds=True, reason=Reason.SERVING, message=message)
 
 
-def _reconciling(observed: Observed, step: Step, repaired: Sequence[Object]) -> Saying:
+def _reconciling(observed: Observed, step: RolloutStep, repaired: Sequence[Object]) -> Saying:
     if repaired:
         return Saying(holds=True, reason=Reason.REPAIRING, message=_repairing(repaired))
     if step.stalled or step.reason is Reason.SCALED_TO_ZERO:

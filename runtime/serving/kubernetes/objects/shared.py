@@ -36,7 +36,7 @@ _SCRAPE = "5s"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class SharedMember:
     """A revision's group on a shared server; `memory_mb` is what it is expected to use."""
 
     group: str
@@ -51,13 +51,13 @@ def server_name(digests: Mapping[str, str]) -> str:
     return f"shared-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def digests_of(members: Sequence[Member]) -> dict[str, str]:
+def digests_of(members: Sequence[SharedMember]) -> dict[str, str]:
     """The digest of each member's package."""
     return {member.group: member.package.repository.sha256 for member in sorted(members, key=lambda each: each.group)}
 
 
 def server_objects(
-    cluster: Cluster, members: Sequence[Member], *, replicas: int, owners: Sequence[Object], monitored: bool
+    cluster: Cluster, members: Sequence[SharedMember], *, replicas: int, owners: Sequence[Object], monitored: bool
 ) -> list[Object]:  # fmt: skip
     """All objects of a shared server but its Services, which belong to the members.
 
@@ -76,7 +76,7 @@ def _labels(name: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": "triton", "app.kubernetes.io/managed-by": "shiplift", SERVER: name}
 
 
-def _deployment(cluster: Cluster, name: str, members: Sequence[Member], replicas: int) -> Object:
+def _deployment(cluster: Cluster, name: str, members: Sequence[SharedMember], replicas: int) -> Object:
     first = members[0].package
     pod_labels = _labels(name) | {hosted_label(member.group): name for member in members}
     services = ",".join(sorted({dns_name(member.package.model) for member in members}))
@@ -104,7 +104,7 @@ def _deployment(cluster: Cluster, name: str, members: Sequence[Member], replicas
     }  # fmt: skip
 
 
-def _triton(cluster: Cluster, members: Sequence[Member]) -> Object:
+def _triton(cluster: Cluster, members: Sequence[SharedMember]) -> Object:
     """The server; it asks for the memory of all of its models, and for the CPU of one server with little load."""
     packages = [member.package for member in members]
     names = [serving_name(package.model) for package in packages]
@@ -131,7 +131,7 @@ def _budget(name: str, replicas: int) -> Object:
     }  # fmt: skip
 
 
-def _monitor(name: str, members: Sequence[Member], extra: Mapping[str, str]) -> Object:
+def _monitor(name: str, members: Sequence[SharedMember], extra: Mapping[str, str]) -> Object:
     """Each model's series get the labels that they have on pods of its own, so queries need not know where it runs."""
     relabelings = [
         {"sourceLabels": ["model"], "regex": serving_name(member.package.model), "action": "replace",

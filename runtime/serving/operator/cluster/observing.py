@@ -48,7 +48,7 @@ from shiplift.runtime.serving.operator.cluster.seeing import (
     with_hosts,
 )
 from shiplift.runtime.serving.operator.evidence import Evidence, Key
-from shiplift.runtime.serving.operator.observed import Arrivals, GatewaySeen, Observed, RevisionSeen, ServerSeen
+from shiplift.runtime.serving.operator.observed import GatewaySeen, HeldRequests, Observed, RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.repair import key_of
 from shiplift.runtime.serving.operator.resources import MODEL
 
@@ -84,7 +84,7 @@ class Observer:
         self,
         api: KubernetesClient,
         cluster: Cluster,
-        arrivals: Callable[[str], Arrivals] = lambda _: Arrivals(),
+        arrivals: Callable[[str], HeldRequests] = lambda _: HeldRequests(),
         gateway: Callable[[], GatewaySeen] = GatewaySeen,
     ) -> None:
         """`arrivals`: what the activator says of a service; `gateway`: whether the gateway takes connections."""

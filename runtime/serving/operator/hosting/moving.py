@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from shiplift.runtime.serving.kubernetes.objects.names import Object, hosted_label
 from shiplift.runtime.serving.kubernetes.objects.shared import selected_server, selects_own
-from shiplift.runtime.serving.operator.conditions import Event
+from shiplift.runtime.serving.operator.conditions import KubernetesEvent
 from shiplift.runtime.serving.operator.evidence import Beat, Evidence, Key, Move, Patch
 from shiplift.runtime.serving.operator.hosting.goal import goal_of, is_isolated, why_isolated
 from shiplift.runtime.serving.operator.measurements import CheckServer
@@ -37,7 +37,7 @@ class Moving:
     measure: tuple[CheckServer, ...] = ()
     patch: tuple[Patch, ...] = ()
     delete: tuple[Key, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[KubernetesEvent, ...] = ()
     again_s: float = 60.0
 
 
@@ -155,13 +155,13 @@ def _leaving(observed: Observed, group: str, server: str) -> Iterator[Patch]:
             yield ("Pod", pod.name), {"metadata": {"labels": {hosted_label(group): None}}}
 
 
-def _told(observed: Observed, group: str, now: str, after: str) -> Iterator[Event]:
+def _told(observed: Observed, group: str, now: str, after: str) -> Iterator[KubernetesEvent]:
     if now != after:
         where = f"{after}, a server with other models" if after else "its own pods"
-        yield Event(reason="Moved", message=f"{group} is served by {where}")
+        yield KubernetesEvent(reason="Moved", message=f"{group} is served by {where}")
     if is_isolated(observed, group) and observed.status.isolated_revision != group:
         message = f"{group} gets pods of its own: {why_isolated(observed, group)}"
-        yield Event(reason="Isolated", message=message, warning=True)
+        yield KubernetesEvent(reason="Isolated", message=message, warning=True)
 
 
 def _place(observed: Observed, body: Object, group: str) -> str | None:

@@ -28,7 +28,7 @@ from shiplift.runtime.serving.operator.observed import ServerSeen
 from shiplift.runtime.serving.operator.repair import covers, key_of
 from shiplift.runtime.serving.operator.sharing.loads import Loads
 from shiplift.runtime.serving.operator.sharing.making import comparable, members_of, owners_of, replicas_of
-from shiplift.runtime.serving.operator.sharing.placing import PlacementLimits, Plan, Tenant, place
+from shiplift.runtime.serving.operator.sharing.placing import PlacementLimits, PlacementPlan, Tenant, place
 from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, servers_of, tenants_of
 
 _UNUSED_S = 15.0  # before a server that nobody uses is removed: proxies follow the endpoints
@@ -75,7 +75,7 @@ class SharedServers:
         server = selected_server(live, revision) if live else ""
         return server if server in snapshot.servers else ""
 
-    def _plan(self, snapshot: Snapshot, tenants: Sequence[Tenant], now: float) -> Plan:
+    def _plan(self, snapshot: Snapshot, tenants: Sequence[Tenant], now: float) -> PlacementPlan:
         sharing = self._cluster.sharing
         limits = PlacementLimits(memory_mb=sharing.memory_mb, models=sharing.models)
         usable = {
@@ -84,7 +84,7 @@ class SharedServers:
         plan = place(tenants, servers_of(usable), limits, now, self._barred)
         at = {tenant.at for tenant in tenants}
         failed = frozenset(snapshot.servers.keys() - usable.keys() - at)
-        return Plan(assigned=plan.assigned, create=plan.create, unused=plan.unused | failed)
+        return PlacementPlan(assigned=plan.assigned, create=plan.create, unused=plan.unused | failed)
 
     # --- servers that don't start ---
 

@@ -56,9 +56,9 @@ def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, se
     golden(f"serving.{name}.yaml", yaml.safe_dump_all([deployed(served), service, budget], sort_keys=False, width=120))
 
 
-def members(*memory_mb: float) -> list[shared.Member]:
+def members(*memory_mb: float) -> list[shared.SharedMember]:
     return [
-        shared.Member(
+        shared.SharedMember(
             group=f"{dns_name(model)}-1", package=package(model=model), artifacts_uri="s3://x", memory_mb=each
         )
         for model, each in zip(("digits", "team/Cats"), memory_mb, strict=True)
