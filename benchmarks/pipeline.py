@@ -40,7 +40,7 @@ from benchmarks.sides import ROOT, Side, answers_of
 from shiplift.pipelines.settings import Settings as Configured
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
-from shiplift.runtime.composition.signature import signature_of
+from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.host.processes import free_port, identify, inherited, start_child, stop
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.serving.bundles.repository import write_bundle
@@ -199,7 +199,7 @@ def bundle(
     ):
         for served in models:
             client.load(served)
-        protocol = triton_protocol(written.spec.name, signature_of(written.spec))
+        protocol = triton_protocol(written.spec.name, pipeline_signature(written.spec))
         yield side(name, protocol, server.process, server.ports.http, files, right)
 
 

@@ -14,7 +14,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Beside, Champion, Deployment, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
-from shiplift.runtime.serving.champion import champion_state, move_traffic, point, reinstate
+from shiplift.runtime.serving.champion import champion_state, move_traffic, point, restore_aliases
 from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.scaling.capacity import capacity
@@ -51,7 +51,7 @@ def promote(
     with place.lock(request.model):
         registry.version(request.model, request.version)  # what is not in the registry must not serve
         now = champion_state(site, request.model, registry, place)
-        reinstate(now, registry, place)
+        restore_aliases(now, registry, place)
         _check_order(now.champion, request, trigger, champion)
         promotion = Promotion(
             model=request.model,

@@ -6,7 +6,14 @@ from shiplift.runtime.base.errors import NothingToRollBack, ShipliftError
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.champion import ChampionState, champion_state, move_traffic, point, promoted, reinstate
+from shiplift.runtime.serving.champion import (
+    ChampionState,
+    champion_state,
+    move_traffic,
+    point,
+    promoted,
+    restore_aliases,
+)
 from shiplift.runtime.serving.dependents import release_dependents
 from shiplift.runtime.serving.production import Production, production
 from shiplift.runtime.spec.serving_settings import Rollout
@@ -31,7 +38,7 @@ def rollback(site: Site, model: str) -> Promotion:
         now = champion_state(site, model, registry, place)
         if now.promotion and now.unfinished == "rollback":
             return _finish(site, registry, place, now.promotion)
-        reinstate(now, registry, place)
+        restore_aliases(now, registry, place)
         former = promoted(site, model, now.previous, registry)
         if former is None:
             raise _nothing(now)

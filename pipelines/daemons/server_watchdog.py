@@ -88,7 +88,7 @@ class ServerWatchdog:
         self._stopped = {} if self._pid else None
         self._pid = pid
         self._answered_at = self._clock()
-        self._heartbeat = Heartbeat(patience_of=partial(patience_s, self._home))
+        self._heartbeat = Heartbeat(patience_of=partial(answer_patience_s, self._home))
         self._reloaded, self._unloaded = {}, set()
         self._memory_mb = memory_limit_mb(self._home)
 
@@ -174,7 +174,7 @@ class ServerWatchdog:
         stop(running.processes["triton"], grace_s=_END_S)
 
 
-def patience_s(home: Path, model: str) -> float | None:
+def answer_patience_s(home: Path, model: str) -> float | None:
     """How long a served name may answer nobody while requests wait: its time limit for a request and a margin."""
     try:
         config = parse((home / "production" / "models" / model / "config.pbtxt").read_text())

@@ -83,7 +83,7 @@ def promoted(site: Site, model: str, version: int, registry: Registry) -> Promot
         return None
 
 
-def reinstate(now: ChampionState, registry: Registry, place: Production) -> tuple[Drift, ...]:
+def restore_aliases(now: ChampionState, registry: Registry, place: Production) -> tuple[Drift, ...]:
     """Moves back the aliases that were moved by hand, and returns them; the caller holds the model's promotion lock.
 
     A champion that production has no word of, as after a new installation, is declared again. A tag of the version that

@@ -28,7 +28,7 @@ from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import POD, TRITON_REVISION, TRITON_SERVICE
 from shiplift.runtime.serving.operator.cluster.acting import Actor
-from shiplift.runtime.serving.operator.cluster.activators import Activators, pods_of
+from shiplift.runtime.serving.operator.cluster.activators import Activators, activator_pods
 from shiplift.runtime.serving.operator.cluster.measuring import Measurer
 from shiplift.runtime.serving.operator.cluster.observing import Observer, Snapshot
 from shiplift.runtime.serving.operator.cluster.publishing import Publisher
@@ -72,7 +72,7 @@ def serve(site: Site, stop: threading.Event, cache: PackageCache, *, identity: s
     if not isinstance(cluster, Cluster):
         raise UsageError("the site is a machine", do="The operator is for clusters.")
     api, metrics = KubernetesClient(cluster.serving_namespace), OperatorMetrics()
-    activators = Activators(pods_of(cluster.serving_namespace))
+    activators = Activators(activator_pods(cluster.serving_namespace))
     gateway = GatewayWatch(lambda: observer.gateway_address)
     observer = Observer(api, cluster, activators.of, gateway.seen)
     own = KubernetesClient(cluster.namespace)

@@ -18,7 +18,7 @@ from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.incumbents import Members
-from shiplift.runtime.composition.signature import signature_of
+from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import ROWS, Arrays, batch_of, concatenate, inputs_in, load_npz, one_by_one
 from shiplift.runtime.records.model import Exported, ModelVersion
@@ -129,7 +129,7 @@ def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Array
         SpecInvalid: it does not answer, answers the same request differently, or with NaN.
     """
     progress("asking the bundle for its golden answers")
-    signature, name = signature_of(spec), serving_name(spec.name)
+    signature, name = pipeline_signature(spec), serving_name(spec.name)
     try:
         with measuring():
             each = [client.infer(name, signature, row) for row in one_by_one(requests)]
@@ -154,7 +154,7 @@ def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Array
 def _answers(client: TritonClient, spec: PipelineSpec, inputs: Arrays) -> Arrays:
     """The answers to many requests, as many of them at once as the pipeline works on."""
     progress("asking the bundle about the validation data")
-    signature, name = signature_of(spec), serving_name(spec.name)
+    signature, name = pipeline_signature(spec), serving_name(spec.name)
     with measuring(), ThreadPoolExecutor(spec.instances) as pool:
         answers = concatenate(list(pool.map(lambda row: client.infer(name, signature, row), one_by_one(inputs))))
     return {key: array for key, array in answers.items() if key != BUNDLE}

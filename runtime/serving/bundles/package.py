@@ -12,7 +12,7 @@ import numpy as np
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
-from shiplift.runtime.composition.signature import signature_of
+from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.tensors import MEMBER, Arrays, dump_npz, first_requests, load_npz
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Precision
@@ -55,7 +55,7 @@ def package_bundle(
         precision=_loosest(members),
         config=ServingConfig(max_batch=1, queue_delay_us=0, instances=spec.instances, threads=1),
         repository=store.put_tree(tree),
-        signature=signature_of(spec),
+        signature=pipeline_signature(spec),
         environment=environment,
         member_models=tuple(name for name in models if name != serving_name(spec.name)),
         members=tuple(

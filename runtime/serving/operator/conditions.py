@@ -44,7 +44,7 @@ class Saying:
     message: str = ""
 
 
-def status_of(observed: Observed, step: RolloutStep, *, repaired: Sequence[Object]) -> ServiceStatus:
+def observed_status(observed: Observed, step: RolloutStep, *, repaired: Sequence[Object]) -> ServiceStatus:
     """The status after a step; `repaired` are the objects that are put back."""
     serving = max(step.weights, key=lambda name: (step.weights[name], name), default="")
     package, pods = observed.package(serving), observed.pods_of(serving)

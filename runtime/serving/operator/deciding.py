@@ -9,7 +9,13 @@ from dataclasses import dataclass, replace
 
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object
 from shiplift.runtime.serving.operator import shares, wanted
-from shiplift.runtime.serving.operator.conditions import KubernetesEvent, events_of, leads_traffic, status_of, unusable
+from shiplift.runtime.serving.operator.conditions import (
+    KubernetesEvent,
+    events_of,
+    leads_traffic,
+    observed_status,
+    unusable,
+)
 from shiplift.runtime.serving.operator.evidence import Evidence, Key, Patch
 from shiplift.runtime.serving.operator.groups.weighing import is_rebalanced
 from shiplift.runtime.serving.operator.hosting.moving import is_move, moving, with_server
@@ -72,7 +78,7 @@ def next_action(observed: Observed) -> Decision:
     moves = moving(observed, evidence)
     again_s = 0.5 if apply else min(moves.again_s, step.again_s)
     upkeep = chores(observed, step.weights, moves.evidence, again_s, busy=bool(apply) and not again)
-    status = with_server(observed, status_of(observed, step, repaired=repaired))
+    status = with_server(observed, observed_status(observed, step, repaired=repaired))
     surplus = _to_delete(observed, spec, step, bodies)
     decision = Decision(
         evidence=upkeep.evidence,

@@ -20,7 +20,13 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
     Object,
     labels,
 )
-from shiplift.runtime.serving.kubernetes.objects.pods import confined, fetch_container, probe, triton_container, volumes
+from shiplift.runtime.serving.kubernetes.objects.pods import (
+    confined_container,
+    fetch_container,
+    probe,
+    triton_container,
+    volumes,
+)
 from shiplift.runtime.serving.triton import heartbeat
 
 DRAIN_S = 8  # from the announcement of a pod's end to SIGTERM for its server, so that proxies learn of it first
@@ -44,7 +50,7 @@ def deployment(
     """
     pod_labels = labels(package, name) | ({REVISION: revision} if revision else {})
     pod = {
-        **confined(package),
+        **confined_container(package),
         **around(package, {PACKAGE: name}),
         "initContainers": [fetch_container(cluster, package, artifacts_uri)],
         "containers": [_serving_triton(cluster, package)],

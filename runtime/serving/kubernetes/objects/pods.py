@@ -16,7 +16,7 @@ _MODELS, _GUARD, _ENVIRONMENTS = "/models", "/shiplift", "/environments"
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - in the container
 
 
-def confined(package: Package) -> Object:
+def confined_container(package: Package) -> Object:
     """What every pod with a package has in common: no privileges, no token, and its target's nodes."""
     return {
         "automountServiceAccountToken": False,

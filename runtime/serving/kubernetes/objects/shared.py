@@ -25,7 +25,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
     labels,
 )
 from shiplift.runtime.serving.kubernetes.objects.pods import (
-    confined,
+    confined_container,
     fetch_packages_container,
     triton_container,
     volumes,
@@ -82,7 +82,7 @@ def _deployment(cluster: Cluster, name: str, members: Sequence[SharedMember], re
     services = ",".join(sorted({dns_name(member.package.model) for member in members}))
     notes = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS), SERVICES: services}
     pod = {
-        **confined(first),
+        **confined_container(first),
         **around(first, {SERVER: name}),
         "initContainers": [fetch_packages_container(cluster, [(m.package, m.artifacts_uri) for m in members])],
         "containers": [_triton(cluster, members)],

@@ -82,7 +82,7 @@ class Activators:
         return counts
 
 
-def pods_of(namespace: str) -> Callable[[], list[str]]:
+def activator_pods(namespace: str) -> Callable[[], list[str]]:
     """Looks up the addresses of the activator's pods, as `host:port`."""
     host = f"{HEADLESS}.{namespace}.svc"
 

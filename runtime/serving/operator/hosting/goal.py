@@ -12,7 +12,7 @@ _MISSES = 5  # of a model that does not work on a server whose pods are ready
 _FORGIVEN_S = 3600.0  # of serving from its own pods, after which a revision may share again
 
 
-def goal_of(observed: Observed, group: str) -> str:
+def server_goal(observed: Observed, group: str) -> str:
     """The server that a group should be on; empty: its own pods."""
     now = observed.host(group)
     if is_isolated(observed, group):

@@ -11,7 +11,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import Object, hosted_lab
 from shiplift.runtime.serving.kubernetes.objects.shared import selected_server, selects_own
 from shiplift.runtime.serving.operator.conditions import KubernetesEvent
 from shiplift.runtime.serving.operator.evidence import Beat, Evidence, Key, Move, Patch
-from shiplift.runtime.serving.operator.hosting.goal import goal_of, is_isolated, why_isolated
+from shiplift.runtime.serving.operator.hosting.goal import is_isolated, server_goal, why_isolated
 from shiplift.runtime.serving.operator.measurements import CheckServer
 from shiplift.runtime.serving.operator.observed import Observed, PodSeen
 from shiplift.runtime.serving.operator.resources import ServiceStatus
@@ -43,7 +43,7 @@ class Moving:
 
 def hosting(observed: Observed, group: str) -> Hosting:
     """Where a group is to be served after this look."""
-    now, goal = observed.host(group), goal_of(observed, group)
+    now, goal = observed.host(group), server_goal(observed, group)
     if now == goal:
         draining = ("Deployment", group) in observed.live and not _has_left(observed, group)
         return Hosting(server=now, own=not now or draining)
@@ -55,7 +55,7 @@ def moving(observed: Observed, evidence: Evidence) -> Moving:
     group = observed.status.revision
     if not observed.package(group) or not (observed.servers or evidence.moves):
         return Moving(evidence=evidence)
-    now, goal, after = observed.host(group), goal_of(observed, group), hosting(observed, group)
+    now, goal, after = observed.host(group), server_goal(observed, group), hosting(observed, group)
     evidence = replace(evidence, moves={group: _noted(observed, group, after.server, goal)})
     asks = _asks(observed, group, goal) if after.server != goal else ()
     busy = now != goal or (not after.own and ("Deployment", group) in observed.live)

@@ -9,7 +9,7 @@ from shiplift.runtime.serving.operator.resources import API_VERSION, SERVICE_KIN
 from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, memory_of
 
 
-def members_of(groups: Iterable[str], revisions: Mapping[str, RevisionSeen]) -> list[SharedMember]:
+def shared_members(groups: Iterable[str], revisions: Mapping[str, RevisionSeen]) -> list[SharedMember]:
     """The members of a server with these groups, without those whose package is not known."""
     seen = {group: revisions[group] for group in sorted(groups) if group in revisions}
     return [
@@ -41,7 +41,7 @@ def replicas_of(homes: Collection[Inhabitant], server: ServerSeen | None) -> int
     return replicas + (replicas == 1 and any(pod.cordoned for pod in pods))
 
 
-def comparable(body: Object) -> Object:
+def without_quantities(body: Object) -> Object:
     """An object without the quantities that the API server spells in its own way."""
     if body["kind"] != "Deployment":
         return body

@@ -27,9 +27,9 @@ from shiplift.runtime.serving.operator.declared import of_object
 from shiplift.runtime.serving.operator.observed import ServerSeen
 from shiplift.runtime.serving.operator.repair import covers, key_of
 from shiplift.runtime.serving.operator.sharing.loads import Loads
-from shiplift.runtime.serving.operator.sharing.making import comparable, members_of, owners_of, replicas_of
+from shiplift.runtime.serving.operator.sharing.making import owners_of, replicas_of, shared_members, without_quantities
 from shiplift.runtime.serving.operator.sharing.placing import PlacementLimits, PlacementPlan, Tenant, place
-from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, servers_of, tenants_of
+from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, placed_servers, tenants_of
 
 _UNUSED_S = 15.0  # before a server that nobody uses is removed: proxies follow the endpoints
 _BARRED_S = 3600.0  # before a set whose server did not start is tried again
@@ -81,7 +81,7 @@ class SharedServers:
         usable = {
             name: each for name, each in snapshot.servers.items() if frozenset(each.digests) not in self._barred
         }  # fmt: skip
-        plan = place(tenants, servers_of(usable), limits, now, self._barred)
+        plan = place(tenants, placed_servers(usable), limits, now, self._barred)
         at = {tenant.at for tenant in tenants}
         failed = frozenset(snapshot.servers.keys() - usable.keys() - at)
         return PlacementPlan(assigned=plan.assigned, create=plan.create, unused=plan.unused | failed)
@@ -123,7 +123,7 @@ class SharedServers:
         for name in sorted(snapshot.servers.keys() - unused):
             bodies = self._bodies(snapshot, services, tenants, frozenset(snapshot.servers[name].digests))
             for body in bodies:
-                right = covers(live.get(key_of(body)), comparable(body))
+                right = covers(live.get(key_of(body)), without_quantities(body))
                 if body["metadata"]["name"] == name and not right:
                     self._log.info("acts", part="shared server", repairs=f"{body['kind']}/{name}")
                     self._api.apply(body)
@@ -142,7 +142,7 @@ class SharedServers:
         self, snapshot: Snapshot, services: Mapping[str, Inhabitant], tenants: Sequence[Tenant], groups: frozenset[str]
     ) -> list[Object]:  # fmt: skip
         """The objects of a server; none if a package of it is no longer known."""
-        members = members_of(groups, snapshot.revisions)
+        members = shared_members(groups, snapshot.revisions)
         if len(members) < len(groups):
             return []
         name = server_name(digests_of(members))

@@ -71,7 +71,7 @@ def memory_of(seen: RevisionSeen) -> float:
     return _UNMEASURED_MB + _OF_ITS_FILES * size
 
 
-def servers_of(servers: Mapping[str, ServerSeen]) -> list[SharedServer]:
+def placed_servers(servers: Mapping[str, ServerSeen]) -> list[SharedServer]:
     """The shared servers as placement knows them."""
     return [
         SharedServer(name=name, members=frozenset(each.digests), made_at=each.made_at) for name, each in servers.items()

@@ -15,7 +15,7 @@ from shiplift.pipelines.daemons.server_watchdog import (
     LONGEST_LOG_MB,
     SILENCE_S,
     ServerWatchdog,
-    patience_s,
+    answer_patience_s,
 )
 from shiplift.pipelines.engines.local import incidents, stack
 from shiplift.pipelines.settings import Settings
@@ -74,10 +74,10 @@ def test_only_the_newest_incidents_are_kept(tmp_path: Path) -> None:
 def test_a_model_with_a_longer_limit_gets_more_patience(tmp_path: Path) -> None:
     folder = tmp_path / "production" / "models" / "m"
     folder.mkdir(parents=True)
-    assert patience_s(tmp_path, "m") is None
+    assert answer_patience_s(tmp_path, "m") is None
     text = 'parameters { key: "request_timeout_ms" value { string_value: "120000" } }'
     (folder / "config.pbtxt").write_text(text)
-    assert patience_s(tmp_path, "m") == 120 + MARGIN_S
+    assert answer_patience_s(tmp_path, "m") == 120 + MARGIN_S
 
 
 def test_a_server_that_takes_too_much_memory_is_ended_at_once(
