@@ -89,7 +89,7 @@ bench-precision: setup  ## the precisions on this processor, through the bundled
 	$(BIN)/python -m benchmarks.precision
 
 bench: setup  ## Shiplift's champions against what a team would serve by hand (long; `--quick`: minutes)
-	$(BIN)/python -m benchmarks.serving
+	$(BIN)/python -m benchmarks.server_comparison
 
 bench-release: setup  ## what a release costs
 	$(BIN)/python -m benchmarks.release

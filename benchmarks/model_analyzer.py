@@ -10,8 +10,8 @@ from typing import Literal
 
 from benchmarks.extras import Missing, own_python
 from shiplift.runtime.host.processes import inherited
+from shiplift.runtime.serving.machine.server import Server
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
-from shiplift.runtime.serving.triton.server import Server
 
 _LIMIT_S = 600
 _RATE = "Throughput (infer/sec)"

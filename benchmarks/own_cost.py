@@ -42,7 +42,7 @@ from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings
 from shiplift.pipelines.triggers import registry_sweep
 from shiplift.pipelines.triggers.receiver import on_this_machine, serve
-from shiplift.pipelines.triggers.settings import Limits, Listening
+from shiplift.pipelines.triggers.settings import DeliveryLimits, Listening
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.host.processes import free_port, listening
 from shiplift.runtime.store.registry.rest import RestRegistry
@@ -88,7 +88,7 @@ def _receive(home: str, port: int) -> None:
     """The local engine's receiver, but without a rate limit per sender."""
     address = Listening(host=big_registry.HOST, port=port)
     with (Path(home) / "receiver.log").open("w") as sys.stdout:
-        serve(on_this_machine(Path(home)), address, Limits(deliveries_per_minute=10**9))
+        serve(on_this_machine(Path(home)), address, DeliveryLimits(deliveries_per_minute=10**9))
 
 
 @contextmanager

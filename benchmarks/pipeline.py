@@ -35,18 +35,19 @@ from benchmarks.machine import until
 from benchmarks.planning.live import Lab
 from benchmarks.protocols import HOST, Protocol, request_bytes, triton_protocol
 from benchmarks.ratios import Window
-from benchmarks.serving import Effort, machine, measure, tell, wait_until_idle
+from benchmarks.server_comparison import Effort, machine, measure, tell, wait_until_idle
 from benchmarks.sides import ROOT, Side, answers_of
 from shiplift.pipelines.settings import Settings as Configured
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
-from shiplift.runtime.composition.signature import signature_of
+from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.host.processes import free_port, identify, inherited, start_child, stop
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.serving.bundles.repository import write_bundle
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import HTTP_THREADS, Features
 from shiplift.runtime.serving.triton.environment import default_root, ensure
-from shiplift.runtime.serving.triton.server import HTTP_THREADS, Features, private_server
 from shiplift.runtime.spec.pipeline import Written, parse
 
 RESULTS = Path(__file__).parent / "results" / "pipeline.json"
@@ -198,7 +199,7 @@ def bundle(
     ):
         for served in models:
             client.load(served)
-        protocol = triton_protocol(written.spec.name, signature_of(written.spec))
+        protocol = triton_protocol(written.spec.name, pipeline_signature(written.spec))
         yield side(name, protocol, server.process, server.ports.http, files, right)
 
 

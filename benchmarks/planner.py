@@ -22,16 +22,16 @@ from benchmarks.machine import processor
 from benchmarks.planning.dags import DAGS, Dag
 from shiplift.runtime.planning.options import Problem, options_of
 from shiplift.runtime.planning.plan import Plan, plan
-from shiplift.runtime.planning.search import Search
-from shiplift.runtime.planning.settings import Settings
+from shiplift.runtime.planning.search import SettingsSearch
+from shiplift.runtime.planning.settings import MemberSettings
 from shiplift.runtime.planning.simulation import simulate
 
 RESULTS = Path(__file__).parent / "results" / "planner.json"
 _MOST_TRIED = {"full": 50_000, "quick": 300}
-Options = list[tuple[Settings, ...]]
+Options = list[tuple[MemberSettings, ...]]
 
 
-def possible(search: Search) -> Options:
+def possible(search: SettingsSearch) -> Options:
     """Every option of each member that alone holds the limit, cheapest first."""
     return [
         tuple(
@@ -41,7 +41,7 @@ def possible(search: Search) -> Options:
     ]  # fmt: skip
 
 
-def _holds(search: Search, settings: dict[str, Settings]) -> bool:
+def _holds(search: SettingsSearch, settings: dict[str, MemberSettings]) -> bool:
     """Whether these settings hold the limit; members without any answer at once."""
     problem = search.problem
     outcome = simulate(problem.graph, search.scenario, problem.profiles, settings, limit_ms=search.limit_ms)
@@ -66,7 +66,7 @@ def by_cores(options: Options) -> Iterator[tuple[float, tuple[int, ...]]]:
                 heapq.heappush(heap, (cores(following), following))
 
 
-def optimum(search: Search, ours: float, most: int) -> tuple[float | None, int]:
+def optimum(search: SettingsSearch, ours: float, most: int) -> tuple[float | None, int]:
     """The fewest cores of any combination that holds the limit, and how many were tried; None: `most` were not enough.
 
     `ours` is a cost that is known to do.
@@ -101,7 +101,7 @@ def measure(dag: Dag, seed: int, most: int) -> dict[str, Any]:
 
 def _optimum_of(problem: Problem, most: int) -> tuple[float | None, int]:
     """The optimum under the limit that the plan was found with: one that other requests needed may be tighter."""
-    search = Search(problem)
+    search = SettingsSearch(problem)
     return optimum(search, search.cost(search.cheapest())[0], most)
 
 

@@ -34,19 +34,20 @@ from shiplift.runtime.model.graph_digest import graph_digest
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.precision import evaluation
-from shiplift.runtime.precision.timing import Run
+from shiplift.runtime.precision.timing import RunnableCandidate
 from shiplift.runtime.records.model import Datasets, Exported, Isolation
 from shiplift.runtime.records.precision import Candidates, Engine, Precision
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import default_root, ensure
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
-from shiplift.runtime.serving.triton.server import Features, private_server
 from shiplift.runtime.spec.model import Data, Quantization
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.targets.discovery import detect
 from shiplift.runtime.targets.machine import accelerator_of, this_machine
@@ -230,7 +231,7 @@ def olive(subject: Subject, folder: Path, packages: Path, *options: str) -> Path
 def accuracy(subject: Subject, side: Side) -> float:
     """The share of samples whose top class is the label."""
     outputs = tuple(spec.name for spec in signature_of(onnx.load(subject.file)).outputs)
-    run = Run(file=side.file, outputs=outputs, engine=side.engine, precision=side.precision)
+    run = RunnableCandidate(file=side.file, outputs=outputs, engine=side.engine, precision=side.precision)
     answers = evaluation.answers(run.session(), subject.validation)
     return float((next(iter(answers.values())).argmax(1) == subject.labels).mean())
 

@@ -217,7 +217,7 @@ def growth(windows: Iterable[Window]) -> Growth | None:
 
 def goals(ratios: Sequence[Ratio], cells: Sequence[Cell], facts: Mapping[str, Facts]) -> list[Goal]:
     """Every goal that the measured models and sides can decide, model by model."""
-    limits = Limits(cells, facts)
+    limits = Bottlenecks(cells, facts)
     result: list[Goal] = []
     for model, known in facts.items():
         of_model = [ratio for ratio in ratios if ratio.model == model and ratio.against in known.precisions]
@@ -231,7 +231,7 @@ def goals(ratios: Sequence[Ratio], cells: Sequence[Cell], facts: Mapping[str, Fa
     return result
 
 
-def _flask_goals(ratio: Ratio, limits: "Limits") -> list[Goal]:
+def _flask_goals(ratio: Ratio, limits: "Bottlenecks") -> list[Goal]:
     least, part = _OVER_FLASK.get(ratio.model), _P99_OF_FLASK.get(ratio.model)
     limit = limits.of(ratio)
     goals = []
@@ -244,7 +244,7 @@ def _flask_goals(ratio: Ratio, limits: "Limits") -> list[Goal]:
     return goals
 
 
-def _precision_goals(ratios: Sequence[Ratio], precisions: Mapping[str, str], limits: "Limits") -> list[Goal]:
+def _precision_goals(ratios: Sequence[Ratio], precisions: Mapping[str, str], limits: "Bottlenecks") -> list[Goal]:
     """Three times every rival in fp32, and twice the best of those in bf16."""
     fp32 = [ratio for ratio in ratios if precisions[ratio.against] == "fp32"]
     bf16 = [ratio for ratio in ratios if precisions[ratio.against] == "bf16"]
@@ -258,7 +258,7 @@ def _precision_goals(ratios: Sequence[Ratio], precisions: Mapping[str, str], lim
     ]  # fmt: skip
 
 
-def _own_goals(model: str, cells: Sequence[Cell], known: Facts, limits: "Limits") -> list[Goal]:
+def _own_goals(model: str, cells: Sequence[Cell], known: Facts, limits: "Bottlenecks") -> list[Goal]:
     """The goals that compare Shiplift with its own engine, and with itself under fewer clients."""
     served = {cell.concurrency: cell for cell in cells if (cell.model, cell.side) == (model, OURS)}
     goals = []
@@ -277,7 +277,7 @@ def _own_goals(model: str, cells: Sequence[Cell], known: Facts, limits: "Limits"
     return goals
 
 
-def _noise_goals(ratios: Sequence[Ratio], limits: "Limits") -> list[Goal]:
+def _noise_goals(ratios: Sequence[Ratio], limits: "Bottlenecks") -> list[Goal]:
     """The goals against one side on one model, from the ratios at every concurrency."""
     slowest = min(ratios, key=lambda ratio: ratio.throughput)
     latest = max(ratios, key=lambda ratio: ratio.p99)
@@ -306,7 +306,7 @@ def _goal(ratio: Ratio, goal: str, measured: float, met: bool, limit: str) -> Go
     )
 
 
-class Limits:
+class Bottlenecks:
     """Measured evidence of what limits a ratio: who used the cores, where Triton spent time, what the model needs.
 
     Without a server, engines reach the rates in a model's facts.

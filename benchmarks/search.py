@@ -42,7 +42,7 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment, defau
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
 from shiplift.runtime.spec.model import Quantization
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.targets.discovery import detect

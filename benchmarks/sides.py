@@ -36,10 +36,11 @@ from shiplift.runtime.measure.requests import split
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.records.serving import Process
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import HTTP_THREADS, Features
 from shiplift.runtime.serving.triton.config import datatype_value
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
-from shiplift.runtime.serving.triton.server import HTTP_THREADS, Features, private_server
 
 ROOT = Path(__file__).parents[1]
 _START_S = 300  # torch.compile takes minutes on two cores

@@ -29,7 +29,7 @@ from benchmarks.machine import until
 from benchmarks.protocols import HOST, binary_request, request_bytes
 from benchmarks.ratios import OVER_RIVALS, Window, spread
 from benchmarks.rivals.table import EMBEDDERS
-from benchmarks.serving import Effort, machine, measure, tell, tuned_rival, wait_until_idle
+from benchmarks.server_comparison import Effort, machine, measure, tell, tuned_rival, wait_until_idle
 from benchmarks.sides import Side
 from benchmarks.subjects import Champion, Failed, Subject
 from benchmarks.zoo.cases.huggingface import minilm, minilm_folder
@@ -37,8 +37,8 @@ from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.names import TENSORS, release_name
+from shiplift.runtime.serving.machine.served import every_served
 from shiplift.runtime.serving.triton.client import TritonClient
-from shiplift.runtime.serving.triton.served import every_served
 
 RESULTS = Path(__file__).parent / "results" / "text_in.json"
 MODEL, TOKENS, GOAL = "minilm", 64, 0.85

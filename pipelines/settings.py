@@ -7,7 +7,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shiplift.pipelines.choices import EngineName
 from shiplift.runtime.records.site import SandboxSettings
-from shiplift.runtime.spec.serving import Metrics
+from shiplift.runtime.spec.serving_settings import Metrics
 
 Port = int
 

@@ -30,7 +30,7 @@ from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, ReleaseSpec, parse
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, ScoreTarget
 from shiplift.runtime.spec.model import OwnMetric
-from shiplift.runtime.spec.serving import Metrics, with_states
+from shiplift.runtime.spec.serving_settings import Metrics, with_states
 from shiplift.runtime.spec.target import Wanted
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.terms import FOLDER, VersionInfo, check_name

@@ -22,7 +22,7 @@ from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Check, Outcome, Verdict
-from shiplift.runtime.serving.followers import release_followers
+from shiplift.runtime.serving.dependents import release_dependents
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.staging import staging
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -52,7 +52,7 @@ def conclude(site: Site, request: Request, trigger: Trigger, ending: Ending) -> 
         _publish(ledger, request, trigger, report, story, html)
     if report.alias:
         with _registry_may_be_down():
-            release_followers(site, request.model, request.version, ledger.registry)
+            release_dependents(site, request.model, request.version, ledger.registry)
     return report
 
 

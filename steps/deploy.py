@@ -5,7 +5,7 @@ from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.serving import Deployment, which_targets_serve
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.staging import staging
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHALLENGER
 

@@ -10,7 +10,7 @@ from shiplift.runtime.admission.exports.generation import export_generation
 from shiplift.runtime.admission.exports.python import export_python
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import measuring, progress
-from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
+from shiplift.runtime.confinement.policy import EVALUATE, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.tensors import dump_npz, load_npz
@@ -153,7 +153,7 @@ def _convert(
     version: ModelVersion,
     contract: Contract,
     conversion: Conversion,
-    limits: Limits,
+    limits: SandboxLimits,
 ) -> tuple[Signature, list[str], tuple[str, ...], Signature | None, Isolation]:
     """Runs the model's code: the signature, the sets of inputs that were answered, notes, and the isolation.
 
@@ -181,8 +181,8 @@ def _convert(
     return signature, [str(name) for name in result["sets"]], notes, seen, isolation
 
 
-def _limits(conversion: Conversion, task: str, policy: SitePolicy) -> Limits:
-    return Limits(
+def _limits(conversion: Conversion, task: str, policy: SitePolicy) -> SandboxLimits:
+    return SandboxLimits(
         memory_mb=min(conversion.memory_mb, policy.memory_mb), timeout_s=min(conversion.timeout_s, policy.timeout_s),
         task=task, settings="export",
     )  # fmt: skip

@@ -11,8 +11,8 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Champion, Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.bundles.decoders import members_of
+from shiplift.runtime.serving.champion import champion_state, promoted
 from shiplift.runtime.serving.production import Production, production
-from shiplift.runtime.serving.standing import promoted, standing
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES
 from shiplift.runtime.spec.pipeline import PIPELINE_FILE, parse
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -39,7 +39,7 @@ def find_champion(site: Site, request: Request, trigger: Trigger) -> Incumbents:
 
 
 def _champion(site: Site, request: Request, trigger: Trigger, registry: Registry, place: Production) -> Champion:
-    now = standing(site, request.model, registry, place)
+    now = champion_state(site, request.model, registry, place)
     for drift in () if now.unfinished else now.drift:
         progress(drift.sentence)
     version, promotion, own = now.champion, now.promotion, None

@@ -8,7 +8,7 @@ from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.spec.measurement import Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.spec.target import Fleet
 
 
@@ -23,4 +23,6 @@ def gate(
     """
     others = tuple(target.name for target in fleet.targets if target.name not in deployment.targets)
     evidence = gates.evidence_of(exported, deployment, load_report, champion, others)
-    return gates.verdict(evidence, gates.Limits(quality=quality, data=data, slo=slo, policy=policy, rollout=rollout))
+    return gates.verdict(
+        evidence, gates.GateLimits(quality=quality, data=data, slo=slo, policy=policy, rollout=rollout)
+    )

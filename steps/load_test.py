@@ -237,7 +237,7 @@ def _compared(
         lambda: test.measure(challenger, demand, "comparison", window_ms=window_ms),
         version,
         best.concurrency,
-        comparing.Plan(rounds=load.comparison_rounds, budget_s=load.comparison_budget_s, target=target),
+        comparing.ComparisonPlan(rounds=load.comparison_rounds, budget_s=load.comparison_budget_s, target=target),
     )
     points = tuple(
         test.measure(champion, Demand(concurrency=point.concurrency), "champion's sweep", window_ms=window_ms)

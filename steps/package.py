@@ -15,7 +15,7 @@ from typing import Any
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import TENSORS, name_endings, serving_name
 from shiplift.runtime.composition.incumbents import Members
-from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
+from shiplift.runtime.confinement.policy import EVALUATE, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import Workplace, workplace
 from shiplift.runtime.gates.quality import jpeg_checks, jpeg_notes, parity_check, regression_check, score_check, scored
 from shiplift.runtime.host.folders import scratch_folder
@@ -46,7 +46,7 @@ from shiplift.runtime.serving.triton.config import ModelDescription, positional,
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_model, write_package
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
 from shiplift.runtime.spec.model import Data, Quality, Quantization
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -189,7 +189,7 @@ class _Builder:
     config: ServingConfig
     reference: Arrays
 
-    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: Limits) -> list[_Answered]:
+    def answers(self, place: Workplace, candidates: Sequence[Candidate], limits: SandboxLimits) -> list[_Answered]:
         """Each candidate's answers to the golden requests, from the sandbox, unless they are recorded already."""
         if self.exported.python or self.exported.generates:
             outputs = {spec.name: self.reference[f"output/{spec.name}"] for spec in self.exported.signature.outputs}

@@ -14,12 +14,12 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Beside, Champion, Deployment, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.serving.champion import champion_state, move_traffic, point, restore_aliases
 from shiplift.runtime.serving.packaging.earlier_versions import require_as_promoted
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.scaling.capacity import capacity
-from shiplift.runtime.serving.standing import move_traffic, point, reinstate, standing
 from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
@@ -50,8 +50,8 @@ def promote(
     require_as_promoted(ArtifactStore(site.artifacts_uri), package, before)
     with place.lock(request.model):
         registry.version(request.model, request.version)  # what is not in the registry must not serve
-        now = standing(site, request.model, registry, place)
-        reinstate(now, registry, place)
+        now = champion_state(site, request.model, registry, place)
+        restore_aliases(now, registry, place)
         _check_order(now.champion, request, trigger, champion)
         promotion = Promotion(
             model=request.model,

@@ -28,7 +28,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.lessons import lessons
+from shiplift.runtime.store.tuning_cache import tuning_cache
 from shiplift.runtime.targets import machine
 
 SCORE = Entry("shiplift.runtime.targets.python_precision:score_python", PYTHON_HOST)
@@ -175,9 +175,9 @@ def _learning(
         if not trusted:
             yield
             return
-        stack.enter_context(lessons(site, f"layers of {exported.graph}", place.sandbox.work / "layers"))
+        stack.enter_context(tuning_cache(site, f"layers of {exported.graph}", place.sandbox.work / "layers"))
         if target.engine == "tensorrt":
-            stack.enter_context(lessons(site, tensorrt_plans.lesson_of(target), place.sandbox.work / "timings"))
+            stack.enter_context(tuning_cache(site, tensorrt_plans.timings_name(target), place.sandbox.work / "timings"))
         yield
 
 

@@ -6,10 +6,17 @@ from shiplift.runtime.base.errors import NothingToRollBack, ShipliftError
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Promotion
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving.followers import release_followers
+from shiplift.runtime.serving.champion import (
+    ChampionState,
+    champion_state,
+    move_traffic,
+    point,
+    promoted,
+    restore_aliases,
+)
+from shiplift.runtime.serving.dependents import release_dependents
 from shiplift.runtime.serving.production import Production, production
-from shiplift.runtime.serving.standing import Standing, move_traffic, point, promoted, reinstate, standing
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
@@ -28,10 +35,10 @@ def rollback(site: Site, model: str) -> Promotion:
     """
     registry, place = Registry(site.registry_uri), production(site)
     with place.lock(model):
-        now = standing(site, model, registry, place)
+        now = champion_state(site, model, registry, place)
         if now.promotion and now.unfinished == "rollback":
             return _finish(site, registry, place, now.promotion)
-        reinstate(now, registry, place)
+        restore_aliases(now, registry, place)
         former = promoted(site, model, now.previous, registry)
         if former is None:
             raise _nothing(now)
@@ -55,11 +62,11 @@ def _finish(site: Site, registry: Registry, place: Production, promotion: Promot
     Ledger(site, Request(model=model, version=promotion.version), registry=registry).put_promotion(finished)
     place.retire(model)
     with suppress(ShipliftError):  # the rollback is done; a pipeline that follows the model can be registered by hand
-        release_followers(site, model, promotion.version, registry)
+        release_dependents(site, model, promotion.version, registry)
     return finished
 
 
-def _nothing(now: Standing) -> NothingToRollBack:
+def _nothing(now: ChampionState) -> NothingToRollBack:
     named = now.aliases[PREVIOUS]
     if not named or now.promotion:
         return NothingToRollBack(

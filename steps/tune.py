@@ -26,11 +26,11 @@ from shiplift.runtime.search.space import Point, space_of
 from shiplift.runtime.search.workbench import Workbench, describe, measure_point, open_workbench
 from shiplift.runtime.serving.triton.repository import reconfigure
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore, json_lines
 from shiplift.runtime.store.journal import Journal
-from shiplift.runtime.store.lessons import lessons
+from shiplift.runtime.store.tuning_cache import tuning_cache
 
 _COARSE = 3  # the search's windows are this many times shorter than a finalist's
 _MIN_WINDOW_MS = 200  # in shorter windows small models seem up to a quarter too slow, because of the ramp-up
@@ -59,7 +59,7 @@ def tune(
         key = _digest(packages, load, recorded_requests, search_space, latency_target, bench.hardware)
         journal = Journal(Path(site.home) / "journal" / f"{key}.jsonl", Trial)
         learned = Path(site.home) / "journal" / _history_key(packages, target, bench.hardware)
-        with lessons(site, f"best configurations of {learned.name}", learned):
+        with tuning_cache(site, f"best configurations of {learned.name}", learned):
             history = Journal(learned / "best.jsonl", Trial)
             space = space_of(packages.packages, search_space, serving, bench.cores, workbench.lengths)
             goal = goal_of(search_space, latency_target, 1 if target.gpu else bench.cores)

@@ -10,7 +10,7 @@ from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_package
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 SIGNATURE = Signature(

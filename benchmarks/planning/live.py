@@ -36,13 +36,14 @@ from shiplift.runtime.records.measurement import LoadPoint
 from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.bundles.repository import write_bundle
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root, ensure
 from shiplift.runtime.serving.triton.repository import install, write_package
-from shiplift.runtime.serving.triton.server import Features, private_server
 from shiplift.runtime.spec.pipeline import Written, parse
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _WIDTH, _TOKENS, _HIDDEN = 64, 64, 512

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from benchmarks.scaling.control import MAXIMUM, Hpa, Policy
 from benchmarks.scaling.fleet import Fleet, Replica, Steps
 from benchmarks.scaling.monitoring import Prometheus
-from shiplift.runtime.serving.scaling.burst import EVERY_S, Burst, Reading, at_least
+from shiplift.runtime.serving.scaling.burst import EVERY_S, Burst, QueueReading, at_least
 from shiplift.runtime.serving.scaling.signal import Sample, Scaling, decide
 
 SCRAPE_S = 5.0
@@ -52,14 +52,14 @@ def shiplift(scaling: Scaling, burst: Burst | None = None) -> Policy:
 
 def _watch(fleet: Fleet, burst: Burst, hpa: Hpa) -> Steps:
     """The operator's looks: it reads ready servers' counters, and adds replicas if their queues can't wait."""
-    readings: deque[Reading] = deque(maxlen=4)
+    readings: deque[QueueReading] = deque(maxlen=4)
     usual, until = hpa.minimum, 0.0
     while True:
         yield fleet.env.timeout(EVERY_S)
         now, ready = fleet.env.now, fleet.ready
         fleet.advance(now)
         ended, waiting = (float(sum(each)) for each in ([r.completed for r in ready], [len(r.waiting) for r in ready]))
-        readings.append(Reading(at=now, ended=ended, waiting=waiting, ready=len(ready)))
+        readings.append(QueueReading(at=now, ended=ended, waiting=waiting, ready=len(ready)))
         wanted = at_least(readings, now, fleet.size, burst)
         if wanted > fleet.size and now > _FIRST_S:
             hpa.minimum, until = wanted, now + burst.hold_s

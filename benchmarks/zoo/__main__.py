@@ -49,7 +49,7 @@ def chosen(only: list[str], done: Results | None) -> list[Case]:
 
 def run(cases: list[Case], file: Path, earlier: Results | None, *, quick: bool) -> Results:
     """Runs cases on one stack; the results are written after each."""
-    from benchmarks.serving import machine
+    from benchmarks.server_comparison import machine
     from benchmarks.zoo.running import Runner
     from shiplift.pipelines.engines.local import stack
     from shiplift.pipelines.settings import Settings

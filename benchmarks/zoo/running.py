@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.protocols import request_bytes
-from benchmarks.serving import Effort, measure
+from benchmarks.server_comparison import Effort, measure
 from benchmarks.sides import Side
 from benchmarks.subjects import FULL_SPEC, QUICK_SPEC, Failed, wait_for
 from benchmarks.zoo.answers import difference, named
@@ -23,9 +23,9 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.serving.companions import drop_models
+from shiplift.runtime.serving.machine.served import served
+from shiplift.runtime.serving.member_models import drop_models
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, as_tensor, infer_one_by_one
-from shiplift.runtime.serving.triton.served import served
 
 CLIENTS = 16
 _QUICK = "\n".join((QUICK_SPEC, "slo: {regression: {p99_percent: 1000, throughput_percent: 1000, score: 1}}"))

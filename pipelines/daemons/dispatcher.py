@@ -38,9 +38,9 @@ from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.release import Ending, ReleaseReport
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
+from shiplift.runtime.serving.champion import ADVICE
+from shiplift.runtime.serving.machine.served import served_version
 from shiplift.runtime.serving.reinstate import reinstate
-from shiplift.runtime.serving.standing import ADVICE
-from shiplift.runtime.serving.triton.served import served_version
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
@@ -54,7 +54,7 @@ def tell(message: str) -> None:
     print(printable(message), flush=True)
 
 
-class Queue:
+class ReleaseQueue:
     """The queued releases, cheap enough to poll twenty times a second: the folder is scanned only if it has changed.
 
     Its modification time says so, once that is older than a clock tick. Every `full_scan_s` it is scanned regardless.
@@ -85,7 +85,7 @@ class Dispatcher:
     def __init__(self, home: Path) -> None:
         self._home = home
         self._releases = Releases(home)
-        self._queue = Queue(self._releases)
+        self._queue = ReleaseQueue(self._releases)
         self._spare = Spare(home, partial(work, home))
         self._child = 0
         self._watchdog = 0

@@ -16,11 +16,11 @@ from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, ShipliftE
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays, first_requests, load_npz
 from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.machine.recovery import moves
+from shiplift.runtime.serving.machine.served import every_served, served
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.heartbeat import MARGIN_S
-from shiplift.runtime.serving.triton.production import moves
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.serving.triton.served import every_served, served
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 EVERY_S = 5.0
@@ -31,7 +31,7 @@ _THREADS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Beat:
+class ProbeResult:
     """One golden request: how long it took, and what is wrong; `bad` if it was answered wrongly or refused."""
 
     seconds: float
@@ -49,7 +49,7 @@ class State:
     fastest_s: float = 0.0
     pulse: Pulse = field(default_factory=Pulse)
 
-    def after(self, beat: Beat, now: float) -> "State":
+    def after(self, beat: ProbeResult, now: float) -> "State":
         """The state with another beat."""
         fastest = min(self.fastest_s or beat.seconds, beat.seconds)
         limit = max(_SLOW_S, _SLOW_FACTOR * fastest)
@@ -68,7 +68,7 @@ class State:
 class Prober:
     """The prober of a home's production."""
 
-    def __init__(self, home: Path, *, beat: "Callable[[str, Package, Arrays], Beat] | None" = None) -> None:
+    def __init__(self, home: Path, *, beat: "Callable[[str, Package, Arrays], ProbeResult] | None" = None) -> None:
         self._home = home
         self._beat = beat or beat_of
         self._states: dict[str, State] = {}
@@ -138,7 +138,7 @@ class Prober:
         return self._golden[digest]
 
 
-def beat_of(address: str, package: Package, golden: Arrays) -> Beat:
+def beat_of(address: str, package: Package, golden: Arrays) -> ProbeResult:
     """Sends a served package its golden request."""
     limit_s, began = package.needs.request_timeout_s + MARGIN_S, time.monotonic()
     problem, bad = "", False
@@ -151,4 +151,4 @@ def beat_of(address: str, package: Package, golden: Arrays) -> Beat:
         problem, bad = error.what, "queue" not in error.what.lower()  # a full queue says that it is busy
     except ShipliftError as error:
         problem = error.what
-    return Beat(seconds=time.monotonic() - began, problem=problem, bad=bad)
+    return ProbeResult(seconds=time.monotonic() - began, problem=problem, bad=bad)

@@ -18,16 +18,16 @@ from pathlib import Path
 
 from google.protobuf.text_format import ParseError
 
-from shiplift.pipelines.daemons import server_memory
 from shiplift.pipelines.daemons.prober import Prober
-from shiplift.pipelines.daemons.restarts import HEALTHY_S, Restarts
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.machine import server_memory
+from shiplift.runtime.serving.machine.recovery import reinstall, reload_stuck, unload_stuck
+from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
-from shiplift.runtime.serving.triton.production import reinstall, reload_stuck, unload_stuck
 
 _LOOK_S = 1.0
 _RELOAD_S = 60.0
@@ -88,9 +88,9 @@ class ServerWatchdog:
         self._stopped = {} if self._pid else None
         self._pid = pid
         self._answered_at = self._clock()
-        self._heartbeat = Heartbeat(patience_of=partial(patience_s, self._home))
+        self._heartbeat = Heartbeat(patience_of=partial(answer_patience_s, self._home))
         self._reloaded, self._unloaded = {}, set()
-        self._memory_mb = server_memory.limit_mb(self._home)
+        self._memory_mb = memory_limit_mb(self._home)
 
     def _bound_log(self) -> None:
         log = self._home / "logs" / "triton.log"
@@ -174,7 +174,7 @@ class ServerWatchdog:
         stop(running.processes["triton"], grace_s=_END_S)
 
 
-def patience_s(home: Path, model: str) -> float | None:
+def answer_patience_s(home: Path, model: str) -> float | None:
     """How long a served name may answer nobody while requests wait: its time limit for a request and a margin."""
     try:
         config = parse((home / "production" / "models" / model / "config.pbtxt").read_text())
@@ -182,6 +182,14 @@ def patience_s(home: Path, model: str) -> float | None:
         return None
     text = config.parameters["request_timeout_ms"].string_value
     return int(text) / 1000 + MARGIN_S if text else None
+
+
+def memory_limit_mb(home: Path) -> int:
+    """The memory that the server of a home may use, in MiB; the default where `site.yaml` can't be read."""
+    with contextlib.suppress(ShipliftError, OSError):
+        if own := site_file.read(home).server.memory_mb:
+            return own
+    return server_memory.default_limit_mb()
 
 
 def watch(home: Path) -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 from shiplift.runtime.base.names import release_name
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.store.published import Published
+from shiplift.runtime.store.published import PublishedRelease
 
 
-def with_page(published: Published, home: Path) -> ReleaseReport:
+def with_page(published: PublishedRelease, home: Path) -> ReleaseReport:
     """A report from the registry, with its page saved in `home`; without a page, `report` in it is empty.
 
     Raises:

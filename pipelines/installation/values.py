@@ -15,7 +15,7 @@ from shiplift.pipelines.engines.argo.layout import CONFIG, HOME
 from shiplift.pipelines.engines.argo.templates import Size, TemplateSettings
 from shiplift.pipelines.release import RELEASE, SINGLE
 from shiplift.pipelines.triggers.settings import (
-    Limits,
+    DeliveryLimits,
     Listening,
     Reconciling,
     Repository,
@@ -501,7 +501,7 @@ class Values(Record):
             holder=self.holder,
             secrets=SecretFiles(mlflow=files("mlflow"), github=files("github"), gitlab=files("gitlab")),
             repositories=tuple(repository.repository for repository in self.repositories),
-            limits=Limits(deliveries_per_minute=self.receiver.deliveries_per_minute),
+            limits=DeliveryLimits(deliveries_per_minute=self.receiver.deliveries_per_minute),
             receiver=Listening(trusted_proxies=self.receiver.trusted_proxies),
             reconciler=Reconciling(
                 every_s=self.reconciler.every_s,

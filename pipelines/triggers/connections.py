@@ -14,13 +14,13 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from shiplift.pipelines.triggers.settings import Limits
+from shiplift.pipelines.triggers.settings import DeliveryLimits
 
 
 class Crowd:
     """The connections of one listener: those that wait, in the order in which they came, and requests by source."""
 
-    def __init__(self, limits: Limits, *, exempt: Callable[[str], bool] = lambda _: False) -> None:
+    def __init__(self, limits: DeliveryLimits, *, exempt: Callable[[str], bool] = lambda _: False) -> None:
         self._limits = limits
         self._exempt = exempt  # proxies, behind which are many sources
         self._waiting: dict[GuardedProtocol, None] = {}
@@ -114,7 +114,7 @@ class GuardedProtocol(H11Protocol):
             self.crowd.end(self.source)
 
 
-def guarded(limits: Limits, *, exempt: Callable[[str], bool] = lambda _: False) -> type[Any]:
+def guarded(limits: DeliveryLimits, *, exempt: Callable[[str], bool] = lambda _: False) -> type[Any]:
     """A protocol class for one listener of uvicorn; `exempt` sources have no limit of their own."""
     shared = {"crowd": Crowd(limits, exempt=exempt), "header_timeout_s": limits.header_timeout_s}
     return type("Guarded", (GuardedProtocol,), shared)

@@ -24,7 +24,7 @@ from shiplift.pipelines.triggers.pushes import NO_COMMIT
 from shiplift.pipelines.triggers.services import MAX_FILE_BYTES, Registered, register_services
 from shiplift.pipelines.triggers.settings import Repository, TriggerSettings, load
 from shiplift.runtime.base.errors import NotFound, ShipliftError, SpecInvalid, Temporary, UsageError
-from shiplift.runtime.base.git import Commits, Entry
+from shiplift.runtime.base.git import Commits, TreeEntry
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, parse
 from shiplift.runtime.store.registry.rest import RestRegistry
@@ -49,7 +49,7 @@ class Spec:
     text: str
 
 
-def changed_specs(commits: Commits, branch: str, before: str, after: str, log: LogEvent) -> list[Entry]:
+def changed_specs(commits: Commits, branch: str, before: str, after: str, log: LogEvent) -> list[TreeEntry]:
     """The specs that a push added or changed, and that are still the same at the tip of the branch.
 
     Raises:
@@ -64,7 +64,7 @@ def changed_specs(commits: Commits, branch: str, before: str, after: str, log: L
         raise SpecInvalid(f"{FOLDER}/ has {len(entries)} specs, the limit is {MAX_SPECS}", do="Split the repository.")
     changed = _changed(commits, branch, before, after)
     current = {entry.path: entry.blob for entry in commits.entries(tip, FOLDER)}
-    specs: list[Entry] = []
+    specs: list[TreeEntry] = []
     for entry in entries:
         if changed is not None and entry.path not in changed:
             continue
@@ -86,7 +86,7 @@ def _changed(commits: Commits, branch: str, before: str, after: str) -> set[str]
         return None
 
 
-def read_spec(commits: Commits, entry: Entry) -> Spec:
+def read_spec(commits: Commits, entry: TreeEntry) -> Spec:
     """Reads a spec.
 
     Raises:
@@ -144,7 +144,7 @@ def _as_one(errors: Sequence[ShipliftError]) -> ShipliftError | None:
     return error_class("; ".join(error.what for error in errors), do="See the pod's log for each.")
 
 
-def specs_of(commits: Commits, entries: list[Entry]) -> Iterator[Spec | ShipliftError]:
+def specs_of(commits: Commits, entries: list[TreeEntry]) -> Iterator[Spec | ShipliftError]:
     """Each spec, or the error in it."""
     for entry in entries:
         try:

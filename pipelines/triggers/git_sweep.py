@@ -31,7 +31,7 @@ Start = Callable[[Push], Accepted]
 Head = Callable[[Repository], str | None]
 
 
-class Decision(Enum):
+class BranchDecision(Enum):
     """What to do about a branch."""
 
     NOTHING = "nothing"
@@ -41,7 +41,7 @@ class Decision(Enum):
 
 def decide(
     handled: str | None, head: str | None, pushes: Iterable[Push], *, active: bool, stalled_s: float, grace_s: float
-) -> Decision:
+) -> BranchDecision:
     """Decides about a branch whose latest commit is `head` (None: there is no branch).
 
     `pushes` are the repository's pushes that have a Workflow; `active` says whether one of these has not ended. However
@@ -49,14 +49,14 @@ def decide(
     of all of them.
     """
     if head is None or head == handled:
-        return Decision.NOTHING
+        return BranchDecision.NOTHING
     if handled is None:
-        return Decision.RECORD
+        return BranchDecision.RECORD
     if active:
-        return Decision.NOTHING
+        return BranchDecision.NOTHING
     if head in reached(handled, pushes):
-        return Decision.RECORD
-    return Decision.RELEASE if stalled_s >= grace_s else Decision.NOTHING
+        return BranchDecision.RECORD
+    return BranchDecision.RELEASE if stalled_s >= grace_s else BranchDecision.NOTHING
 
 
 def reached(commit: str, pushes: Iterable[Push]) -> frozenset[str]:
@@ -186,10 +186,10 @@ class GitSweep:
             handled, head, pushes, active=any(run.active for run in own), grace_s=self._settings.git_grace_s,
             stalled_s=self._stalled_s(repository.name, handled, head, pushes),
         )  # fmt: skip
-        if decision is Decision.RECORD and head:
+        if decision is BranchDecision.RECORD and head:
             new = Handled(commit=head, branch=repository.branch, url=repository.url)
             self._commits.write({repository_slug(repository.name): new})
-        elif decision is Decision.RELEASE and head and handled:
+        elif decision is BranchDecision.RELEASE and head and handled:
             push = Push(repository=repository.name, before=handled, after=head)
             accepted = self._start(push)
             if accepted.created:

@@ -42,7 +42,7 @@ class VersionCreated(BaseModel):
     version: Annotated[int, Field(ge=1, le=2**31)]
 
 
-class Event(BaseModel):
+class WebhookBody(BaseModel):
     """The body of an MLflow webhook."""
 
     model_config = ConfigDict(extra="ignore")
@@ -116,7 +116,7 @@ def of_mlflow(intake: Intake, headers: Mapping[str, str], body: bytes) -> Answer
     if refusal:
         return refusal
     try:
-        event = Event.model_validate_json(body)
+        event = WebhookBody.model_validate_json(body)
         check_name(event.data.name)
     except (ValidationError, NotAdmitted):
         return 200, "ignored: not a new model version"

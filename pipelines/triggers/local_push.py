@@ -30,7 +30,7 @@ class Pushed(Record):
     refused: tuple[str, ...]
 
 
-class Push:
+class LocalPush:
     """The latest commit of a repository's branch; `folder` is the one in the home that keeps what was handled."""
 
     def __init__(self, origin: Origin, branch: str, folder: Path) -> None:

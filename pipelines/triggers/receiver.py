@@ -19,8 +19,8 @@ from uvicorn.middleware.proxy_headers import _TrustedHosts
 
 from shiplift.pipelines.triggers.connections import guarded
 from shiplift.pipelines.triggers.intake import Deliveries, Intake, of_github, of_gitlab, of_mlflow
-from shiplift.pipelines.triggers.request_limits import Decide, Metrics, RequestLimiter, answer
-from shiplift.pipelines.triggers.settings import Limits, Listening, TriggerSettings, load, read_secrets
+from shiplift.pipelines.triggers.request_limits import Decide, DeliveryMetrics, RequestLimiter, answer
+from shiplift.pipelines.triggers.settings import DeliveryLimits, Listening, TriggerSettings, load, read_secrets
 from shiplift.runtime.base.daemon import log_as_json, run_main
 from shiplift.runtime.base.errors import ShipliftError, StackDown, Temporary, UsageError
 from shiplift.runtime.store.registry.rest import RestRegistry
@@ -31,11 +31,11 @@ _GRACE_S = 20
 _REGISTRY_S = 15.0  # a slow answer is better than none: MLflow waits 30 s for it before it sends again
 
 
-def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
+def create_app(intake: Intake, limits: DeliveryLimits | None = None) -> FastAPI:
     """The receiver as an ASGI application."""
-    metrics = Metrics()
+    metrics = DeliveryMetrics()
     app = create_health_app(intake, metrics)
-    limiter = RequestLimiter(limits or Limits(), metrics)
+    limiter = RequestLimiter(limits or DeliveryLimits(), metrics)
 
     def add_route(sender: str, max_bytes: int, decide: Decide) -> None:
         async def delivery(request: Request) -> Response:
@@ -51,7 +51,7 @@ def create_app(intake: Intake, limits: Limits | None = None) -> FastAPI:
     return app
 
 
-def create_health_app(intake: Intake, metrics: Metrics) -> FastAPI:
+def create_health_app(intake: Intake, metrics: DeliveryMetrics) -> FastAPI:
     """The application of the listener for health checks and metrics."""
     app = FastAPI(title="Shiplift receiver", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -125,7 +125,7 @@ def on_a_cluster(settings: TriggerSettings) -> Intake:
     )
 
 
-def serve(intake: Intake, listening: Listening, limits: Limits) -> None:
+def serve(intake: Intake, listening: Listening, limits: DeliveryLimits) -> None:
     """Serves until SIGTERM; deliveries in progress are answered first."""
     log_as_json()
     app = create_app(intake, limits)
@@ -166,7 +166,7 @@ def main() -> None:
     serve(
         on_a_cluster(settings) if settings else on_this_machine(arguments.home),
         listening.model_copy(update={key: value for key, value in overrides.items() if value}),
-        settings.limits if settings else Limits(),
+        settings.limits if settings else DeliveryLimits(),
     )
 
 

@@ -17,12 +17,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect
 
 from shiplift.pipelines.triggers.intake import Answer
-from shiplift.pipelines.triggers.settings import Limits
+from shiplift.pipelines.triggers.settings import DeliveryLimits
 
 Decide = Callable[[Mapping[str, str], bytes], Answer]
 
 
-class Metrics:
+class DeliveryMetrics:
     """The receiver's Prometheus metrics."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Metrics:
 class RequestLimiter:
     """Applies the limits to each delivery, counts it, and logs it without its content."""
 
-    def __init__(self, limits: Limits, metrics: Metrics) -> None:
+    def __init__(self, limits: DeliveryLimits, metrics: DeliveryMetrics) -> None:
         self._limits = limits
         self._metrics = metrics
         self._rate = RateLimitItemPerMinute(limits.deliveries_per_minute)

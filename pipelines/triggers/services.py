@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from shiplift.runtime.base.errors import NotAdmitted, NotFound, RegistryDenied, ShipliftError
 from shiplift.runtime.base.files import Irregular, check_path
-from shiplift.runtime.base.git import Commits, Entry
+from shiplift.runtime.base.git import Commits, TreeEntry
 from shiplift.runtime.store.registry.terms import SOURCE_TAG, VersionInfo, check_name
 
 FOLDER = "services"
@@ -51,7 +51,7 @@ def register_services(commits: Commits, commit: str, newest: Newest, register: R
     return told
 
 
-def _services(commits: Commits, commit: str) -> list[Entry]:
+def _services(commits: Commits, commit: str) -> list[TreeEntry]:
     entries = [entry for entry in commits.entries(commit, FOLDER) if entry.kind == "folder"]
     if len(entries) > _MOST_SERVICES:
         raise NotAdmitted(
@@ -61,7 +61,7 @@ def _services(commits: Commits, commit: str) -> list[Entry]:
 
 
 def _registered(
-    commits: Commits, commit: str, entry: Entry, name: str, newest: Newest, register: Register
+    commits: Commits, commit: str, entry: TreeEntry, name: str, newest: Newest, register: Register
 ) -> int | None:  # fmt: skip
     """The version that was registered; None: this state already is the newest version."""
     from shiplift.runtime.serving.triton import service  # noqa: PLC0415 - gRPC, which most pushes do without
@@ -82,7 +82,7 @@ def _registered(
         ) from error
 
 
-def _files(commits: Commits, commit: str, folder: Entry) -> Iterator[tuple[str, bytes]]:
+def _files(commits: Commits, commit: str, folder: TreeEntry) -> Iterator[tuple[str, bytes]]:
     """The files below a folder, by their paths in it."""
     waiting, count, size = [folder], 0, 0
     while waiting:

@@ -68,7 +68,7 @@ class SecretFiles(Record):
     gitlab: tuple[Path, ...] = ()
 
 
-class Limits(Record):
+class DeliveryLimits(Record):
     """How much load a sender may cause. The rate and `connections_per_source` are per replica and source address.
 
     A connection must send a request's headers within `header_timeout_s`.
@@ -124,7 +124,7 @@ class TriggerSettings(Record):
     holder: str = ""
     secrets: SecretFiles = SecretFiles()
     repositories: tuple[Repository, ...] = ()
-    limits: Limits = Limits()
+    limits: DeliveryLimits = DeliveryLimits()
     receiver: Listening = Listening()
     reconciler: Reconciling = Reconciling()
     git_timeout_s: float = Field(120, gt=0)

@@ -20,7 +20,7 @@ from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.base.files import Irregular, read_regular, regular_files
 from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.storage import write_atomically
-from shiplift.runtime.confinement.policy import SCAN, Entry, Limits
+from shiplift.runtime.confinement.policy import SCAN, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import Workplace
 from shiplift.runtime.host.interpreter import own_room
 from shiplift.runtime.records.artifact import Artifact
@@ -28,11 +28,11 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Scan
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.document import ReleaseSpec
-from shiplift.runtime.spec.serving import told_states
+from shiplift.runtime.spec.serving_settings import told_states
 from shiplift.runtime.store.artifacts import ArtifactStore, digest
 
 INSPECT = Entry("shiplift.runtime.admission.entry:inspect", SCAN)
-_LIMITS = Limits(memory_mb=4096, timeout_s=600, task="reading and scanning the model's files", settings="")
+_LIMITS = SandboxLimits(memory_mb=4096, timeout_s=600, task="reading and scanning the model's files", settings="")
 _EXAMPLES = ("input_example.json", "serving_input_example.json")  # as MLflow names them
 _MAX_EXAMPLE_BYTES = 512 << 20  # as arrays
 _PARSERS = ("modelaudit", "modelaudit-picklescan", "onnx", "numpy", "PyYAML")  # of others, which decide what is seen

@@ -5,7 +5,7 @@ from typing import Literal
 
 from shiplift.runtime.admission import allowed
 from shiplift.runtime.admission.allowed import Pickle
-from shiplift.runtime.admission.formats.pickles import Call, Global, Walk, importable
+from shiplift.runtime.admission.formats.pickles import Global, PickleCall, Walk, importable
 from shiplift.runtime.records.model import Finding
 
 # Who reads a pickle: Python's unpickler, torch.load (which resolves tensors' persistent ids), or TorchScript's own.
@@ -56,7 +56,7 @@ def _calls(walked: Walk, pickle: Pickle) -> Iterator[tuple[str, str]]:
             yield problem, str(call.function)
 
 
-def _bad_argument(call: Call, function: Global) -> str:
+def _bad_argument(call: PickleCall, function: Global) -> str:
     arguments = call.arguments
     if function.name == "subimport" and (not arguments or arguments[0] not in allowed.modules()):
         return f"it imports {(arguments or ('what it computes',))[0]!r}"

@@ -10,7 +10,7 @@ import numpy as np
 
 from shiplift.runtime.base.errors import NotAdmitted, SpecInvalid
 from shiplift.runtime.composition.check import check
-from shiplift.runtime.composition.signature import signature_of
+from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.contracts import LoggedModel, metadata
 from shiplift.runtime.model.tensors import Arrays, as_input, fits, load_npz
 from shiplift.runtime.records.model import PIPELINE
@@ -42,7 +42,7 @@ def read_pipeline(folder: Path) -> tuple[LoggedModel, tuple[str, ...]]:
     spec = pipeline.written.spec
     if problems := check(pipeline.written, {}, pipeline.sources).problems:
         raise SpecInvalid("\n".join(map(str, problems)), do="Correct them, and register the pipeline again.")
-    signature = signature_of(spec)
+    signature = pipeline_signature(spec)
     for tensor in signature.inputs:
         if tensor.shape[0] not in (-1, 1):
             raise SpecInvalid(

@@ -50,7 +50,7 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TreeEntry:
     """A path in a commit: `kind` is `file`, `link`, `folder`, `submodule` or, for anything else, `odd`."""
 
     path: str
@@ -104,7 +104,7 @@ class Commits:
         )  # fmt: skip
         return {path for path in output.decode(errors="surrogateescape").split("\0") if path}
 
-    def entries(self, commit: str, folder: str) -> Iterator[Entry]:
+    def entries(self, commit: str, folder: str) -> Iterator[TreeEntry]:
         """The direct entries of a folder in a commit."""
         kinds = {"100": "file", "120": "link", "040": "folder", "160": "submodule"}
         listing = self._run("ls-tree", "-z", "-l", commit, f"{folder}/").decode(errors="surrogateescape")
@@ -112,9 +112,9 @@ class Commits:
             attributes, _, path = line.partition("\t")
             mode, _, blob, size = attributes.split()
             size_bytes = int(size) if size.isdecimal() else 0
-            yield Entry(path=path, kind=kinds.get(mode[:3], "odd"), blob=blob, size_bytes=size_bytes)
+            yield TreeEntry(path=path, kind=kinds.get(mode[:3], "odd"), blob=blob, size_bytes=size_bytes)
 
-    def read(self, entry: Entry) -> bytes:
+    def read(self, entry: TreeEntry) -> bytes:
         """A file's content."""
         return self._run("cat-file", "blob", entry.blob)
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 
 from shiplift.runtime.composition import wiring
-from shiplift.runtime.composition.checked import CheckedPipeline, Member, Problem, Unusable
+from shiplift.runtime.composition.checked import CheckedMember, CheckedPipeline, PipelineProblem, Unusable
 from shiplift.runtime.composition.inference import Complaint, Types
 from shiplift.runtime.records.base import identity
 from shiplift.runtime.records.serving import Package
@@ -32,7 +32,8 @@ def check(
         *_members(spec, members), *_python(spec, sources), *_tensors(spec, given), *_cycles(graph), *types.complaints
     ]  # fmt: skip
     problems = tuple(
-        Problem(path=path, line=written.line(path), what=what, do=do) for path, what, do in dict.fromkeys(complaints)
+        PipelineProblem(path=path, line=written.line(path), what=what, do=do)
+        for path, what, do in dict.fromkeys(complaints)
     )
     reasons = tuple(_reasons(spec))
     return CheckedPipeline(
@@ -43,7 +44,7 @@ def check(
         order=order,
         edges=tuple(types.edges),
         tensors=types.given,
-        members=tuple(Member(name=name, package=package) for name, package in packages.items()),
+        members=tuple(CheckedMember(name=name, package=package) for name, package in packages.items()),
         problems=tuple(sorted(problems, key=lambda problem: (problem.line, problem.path))),
         digest="" if problems else _digest(spec, packages, sources),
     )

@@ -12,7 +12,7 @@ from shiplift.runtime.spec.pipeline import TensorType
 Way = Literal["ensemble", "bls"]
 
 
-class Problem(Record):
+class PipelineProblem(Record):
     """What is wrong in a pipeline: where (a path in the file and its line, 0 if unknown), what, and what to do."""
 
     path: str
@@ -33,7 +33,7 @@ class Unusable(Record):
     do: str
 
 
-class Member(Record):
+class CheckedMember(Record):
     """A member as it was promoted; `name` is the pipeline's for it."""
 
     name: str
@@ -68,6 +68,6 @@ class CheckedPipeline(Record):
     order: tuple[str, ...] = ()
     edges: tuple[Edge, ...] = ()
     tensors: dict[str, TensorType] = Field(default_factory=dict)
-    members: tuple[Member, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    members: tuple[CheckedMember, ...] = ()
+    problems: tuple[PipelineProblem, ...] = ()
     digest: str = ""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from shiplift.runtime.composition.checked import CheckedPipeline, Edge, Member
+from shiplift.runtime.composition.checked import CheckedMember, CheckedPipeline, Edge
 from shiplift.runtime.spec.pipeline import PipelineSpec, Step
 
 _PLAIN = " ,.-_[]:/'"  # besides letters and digits, what Mermaid shows as it is
@@ -18,7 +18,7 @@ def edge_type(edge: Edge) -> str:
     return f"{edge.datatype}[{', '.join(map(str, edge.shape))}]"
 
 
-def runs(step: Step, members: dict[str, Member]) -> str:
+def runs(step: Step, members: dict[str, CheckedMember]) -> str:
     """What a step runs, for people: `digits 3`, or `crop.py`."""
     if step.python:
         return f"{step.called} of {step.python}"

@@ -13,7 +13,7 @@ def outputs_of(spec: PipelineSpec) -> dict[str, TensorType]:
     return {**spec.outputs, BUNDLE: BUNDLE_TYPE}
 
 
-def signature_of(spec: PipelineSpec) -> Signature:
+def pipeline_signature(spec: PipelineSpec) -> Signature:
     """The tensors that a pipeline takes and gives. Shapes are whole: the first dimension counts rows."""
     return Signature(inputs=_tensors(spec.inputs), outputs=_tensors(outputs_of(spec)))
 

@@ -102,7 +102,7 @@ class Entry:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class SandboxLimits:
     """What one run may use: resident memory in MiB, wall-clock and CPU seconds, and the size of a file in MiB.
 
     `task`, `settings` and `all_memory` are for the error: what exceeded the limit, the spec's section that sets it

@@ -23,7 +23,7 @@ from shiplift.runtime.base.errors import ExportFailed, NotConfined, ShipliftErro
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.confinement.init import advice
 from shiplift.runtime.confinement.messages import MOST_BYTES, Log, Received, Take
-from shiplift.runtime.confinement.policy import CONVERT, WAIVABLE, Entry, Limits, Policy
+from shiplift.runtime.confinement.policy import CONVERT, WAIVABLE, Entry, Policy, SandboxLimits
 from shiplift.runtime.confinement.watch import too_slow, watch, workers
 from shiplift.runtime.host.interpreter import python_paths
 from shiplift.runtime.records.model import Isolation
@@ -69,7 +69,7 @@ class Sandbox:
         with contextlib.suppress(OSError, ValueError):  # already gone: its exit code says why
             os.write(self._stdin().fileno(), json.dumps({"expect": flavor, "rehearse": rehearse}).encode() + b"\n")
 
-    def run(self, arguments: dict[str, Any], limits: Limits) -> tuple[dict[str, Any], Isolation]:
+    def run(self, arguments: dict[str, Any], limits: SandboxLimits) -> tuple[dict[str, Any], Isolation]:
         """Runs the entry, `module:function(**arguments)`, once; returns its JSON result and how it was isolated.
 
         What the function reports as progress is reported here.
@@ -98,7 +98,7 @@ class Sandbox:
         for pipe in (self._set_up, self._answer, _pipe(self._child)):
             pipe.close()
 
-    def _send(self, arguments: dict[str, Any], limits: Limits) -> None:
+    def _send(self, arguments: dict[str, Any], limits: SandboxLimits) -> None:
         """Sends the request, from a thread of its own: a child that was refused or stuck reads nothing."""
         request = {
             "arguments": arguments,
@@ -153,7 +153,7 @@ def probe(folder: Path) -> dict[str, str]:
         return missing
 
 
-def _isolation(missing: dict[str, str], landlock_abi: int, limits: Limits) -> Isolation:
+def _isolation(missing: dict[str, str], landlock_abi: int, limits: SandboxLimits) -> Isolation:
     """The record of what holds, from what the child was refused."""
     own, calls = "namespaces" not in missing, "seccomp" not in missing
     return Isolation(
@@ -198,7 +198,7 @@ def _descendants(pid: int) -> list[psutil.Process]:
     return []
 
 
-def _outcome(code: int, received: Received, tail: str, limits: Limits) -> Any:
+def _outcome(code: int, received: Received, tail: str, limits: SandboxLimits) -> Any:
     if code == 0 and received.values:
         return received.values[-1]
     if code == 0 and received.errors:
@@ -206,7 +206,7 @@ def _outcome(code: int, received: Received, tail: str, limits: Limits) -> Any:
     raise _failure(code, received, tail, limits)
 
 
-def _failure(code: int, received: Received, tail: str, limits: Limits) -> ShipliftError:
+def _failure(code: int, received: Received, tail: str, limits: SandboxLimits) -> ShipliftError:
     if code == -signal.SIGXCPU:
         return too_slow(limits)
     if "MemoryError" in tail or "bad_alloc" in tail or "Cannot allocate memory" in tail:

@@ -53,7 +53,7 @@ class Story:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ModelSummary:
     """A model on the index page: its champion (0: none), its limits in words, and its releases, oldest first."""
 
     model: str
@@ -105,9 +105,9 @@ def render_comparison(left: tuple[ReleaseReport, Story], right: tuple[ReleaseRep
     )
 
 
-def render_index(standings: tuple[Standing, ...]) -> str:
+def render_index(summaries: tuple[ModelSummary, ...]) -> str:
     """The page of all models."""
-    return _page("index.html.j2", standings=[(standing, _trend(standing)) for standing in standings])
+    return _page("index.html.j2", summaries=[(summary, _trend(summary)) for summary in summaries])
 
 
 def config_changes(before: str, after: str) -> list[tuple[str, str]]:
@@ -185,14 +185,14 @@ def _ranking(tuned: Tuned | None) -> list[Trial]:
     return sorted(latest.values(), key=order)[:10]
 
 
-def _trend(standing: Standing) -> str:
+def _trend(summary: ModelSummary) -> str:
     """The p99 of a model's releases as a line above 0, and the last value as text.
 
     It is drawn by hand, because an index may have a thousand of them and a matplotlib figure takes 50 ms.
     """
     history = [
         (report.version, check.measured)
-        for report in standing.releases
+        for report in summary.releases
         for check in report.checks
         if check.name == "p99" and check.measured is not None
     ][-_TREND:]

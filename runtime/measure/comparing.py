@@ -21,7 +21,7 @@ _NOISE_ROUNDS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ComparisonPlan:
     """How long to compare: at least `rounds` rounds, then more until `target` is decided or `budget_s` is spent."""
 
     rounds: int
@@ -29,7 +29,7 @@ class Plan:
     target: ComparisonTarget
 
 
-def compare(champion: Measure, challenger: Measure, version: int, concurrency: int, plan: Plan) -> Comparison:
+def compare(champion: Measure, challenger: Measure, version: int, concurrency: int, plan: ComparisonPlan) -> Comparison:
     """Compares the challenger with the champion (of `version`) by calling both repeatedly.
 
     Raises:
@@ -49,7 +49,7 @@ def compare(champion: Measure, challenger: Measure, version: int, concurrency: i
     return result
 
 
-def looks_within(plan: Plan, round_s: float) -> int:
+def looks_within(plan: ComparisonPlan, round_s: float) -> int:
     """The number of looks that the budget allows, at least one; each look needs twice the rounds of the last."""
     affordable = plan.budget_s / round_s if round_s > 0 else 0.0
     return 1 + max(0, int(math.log2(max(affordable / plan.rounds, 1))))

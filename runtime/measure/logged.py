@@ -5,7 +5,7 @@ Their file is somebody else's data, so only a sandbox reads it.
 
 from pathlib import Path
 
-from shiplift.runtime.confinement.policy import PARSE, Entry, Limits
+from shiplift.runtime.confinement.policy import PARSE, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.measure.requests import REQUESTS
@@ -16,7 +16,7 @@ from shiplift.runtime.spec.measurement import Load
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _READ = Entry("shiplift.runtime.measure.requests:write_logged", PARSE)
-_LIMITS = Limits(memory_mb=4096, timeout_s=300, task="reading the logged requests", settings="")
+_LIMITS = SandboxLimits(memory_mb=4096, timeout_s=300, task="reading the logged requests", settings="")
 
 
 def write_recorded(

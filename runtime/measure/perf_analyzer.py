@@ -50,7 +50,7 @@ _SEQUENCES = 64  # in open loop, arrivals are spread over this many
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class LoadRun:
     """The result of one run of perf_analyzer: its CSV row, its windows, and what the client itself used."""
 
     row: Mapping[str, str]
@@ -108,7 +108,7 @@ class PerfAnalyzer:
 
     def measure(self, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Measurement:
         """Repeats runs until the windows agree; the point is the last run's."""
-        runs: list[Run] = []
+        runs: list[LoadRun] = []
         while not runs or (len(runs) < window.attempts and not runs[-1].stable(window)):
             run, window = _run_with_longer_windows(self.environment, target, demand, window, work)
             runs.append(run)
@@ -138,7 +138,7 @@ class _NoneSucceeded(_TooShort):
 
 def _run_with_longer_windows(
     environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path
-) -> tuple[Run, Window]:
+) -> tuple[LoadRun, Window]:
     """A run with at least one answer, and the window it needed: longer ones are tried up to a limit."""
     while True:
         try:
@@ -151,7 +151,7 @@ def _run_with_longer_windows(
 
 def _run_despite_crashes(
     environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path
-) -> Run:
+) -> LoadRun:
     """A run that the client survived: its crashes say nothing about the server."""
     for _ in range(_CRASHES):
         with contextlib.suppress(_Crashed):
@@ -159,7 +159,9 @@ def _run_despite_crashes(
     return _run_once(environment, target, demand, window, work)
 
 
-def _run_once(environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path) -> Run:
+def _run_once(
+    environment: ServerEnvironment, target: LoadTarget, demand: Demand, window: Window, work: Path
+) -> LoadRun:
     name = f"{target.model}-{demand.concurrency}-{demand.rate_per_s:.0f}"
     out, log = work / f"{name}.csv", work / f"{name}.log"
     out.unlink(missing_ok=True)
@@ -176,7 +178,7 @@ def _run_once(environment: ServerEnvironment, target: LoadTarget, demand: Demand
             f"perf_analyzer ended with {code} at {demand}: {_last_lines(output)}",
             do="Run the same command again; if the error persists, send a request with `shiplift infer`.",
         )
-    return Run(
+    return LoadRun(
         row=row,
         windows=tuple((float(rate), float(latency or 0) / _US) for rate, latency in _PASS.findall(output)),
         sent_per_s=_sent_per_s(output, target, demand),
@@ -264,7 +266,7 @@ def _row(out: Path) -> Mapping[str, str] | None:
     return rows[-1] if rows else None
 
 
-def _point(run: Run, demand: Demand, window: Window) -> LoadPoint:
+def _point(run: LoadRun, demand: Demand, window: Window) -> LoadPoint:
     def ms(*names: str) -> float:
         return sum(float(run.row.get(name) or 0) for name in names) / _US
 

@@ -43,7 +43,7 @@ def write(generator: LoadGenerator, path: Path, package: Package, golden: Arrays
     """
     signature = package.signature
     example = inputs_in(golden, signature)
-    if package.companions:  # what a pipeline does depends on what it is asked
+    if package.member_models:  # what a pipeline does depends on what it is asked
         return generator.write_requests(path, signature, whole(split(example)))
     if package.sequences:
         return generator.write_sequences(path, signature, synthetic_sequences(example, signature, load))
@@ -128,7 +128,7 @@ def write_logged(
         generator.write_sequences(path, signature, recorded_sequences(body, name, signature, sequence_length, limits))
         return {"lengths": []}
     samples = recorded(body, name, signature, limits)
-    generator.write_requests(path, signature, whole(samples) if served.companions else samples)
+    generator.write_requests(path, signature, whole(samples) if served.member_models else samples)
     return {"lengths": _lengths_of(samples, served)}
 
 

@@ -13,7 +13,7 @@ from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.model import onnx_models
 from shiplift.runtime.model.tensors import Arrays, concatenate, numpy_type
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.serving import SequenceBatching
+from shiplift.runtime.spec.serving_settings import SequenceBatching
 
 _DO = "See `serving.sequence_batching` in the file that `shiplift init` writes."
 

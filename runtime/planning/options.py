@@ -10,7 +10,7 @@ from shiplift.runtime.base.errors import NoPlan
 from shiplift.runtime.planning.arrivals import Arrivals
 from shiplift.runtime.planning.profiles import Configuration, Profiles
 from shiplift.runtime.planning.scenario import Graph, Scenario
-from shiplift.runtime.planning.settings import Settings
+from shiplift.runtime.planning.settings import MemberSettings
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.spec.pipeline import PipelineSpec
 
@@ -55,7 +55,7 @@ class Problem:
         return f"a p99 of {self.p99_ms:g} ms at {self.arrivals.rate_per_s:.4g}/s with CV {self.arrivals.cv:.3g}"
 
 
-def options_of(problem: Problem, member: str, scenario: Scenario) -> tuple[Settings, ...]:
+def options_of(problem: Problem, member: str, scenario: Scenario) -> tuple[MemberSettings, ...]:
     """Everything that a member could be served with, cheapest first.
 
     Raises:
@@ -75,14 +75,14 @@ def options_of(problem: Problem, member: str, scenario: Scenario) -> tuple[Setti
     return tuple(sorted(options, key=lambda option: option.cost))
 
 
-def _of_way(grid: Grid, way: list[Configuration], rate: float, least: int) -> Iterator[Settings]:
+def _of_way(grid: Grid, way: list[Configuration], rate: float, least: int) -> Iterator[MemberSettings]:
     """The options of configurations that differ only in how many instances were measured."""
     largest = max(configuration.max_batch for configuration in way)
     for size in sorted({size for size in (*grid.max_batch, largest) if least <= size <= largest}):
         for delay in grid.queue_delay_us if size > 1 else (0,):
             fewest = 0
             for instances in range(1, max(configuration.most_instances for configuration in way) + 1):
-                option = Settings(
+                option = MemberSettings(
                     configuration=_measured_with(way, instances), max_batch=size, queue_delay_us=delay,
                     instances=instances,
                 )  # fmt: skip
@@ -101,7 +101,7 @@ def _measured_with(way: list[Configuration], instances: int) -> Configuration:
 
 def _most(configurations: tuple[Configuration, ...]) -> float:
     return max(
-        Settings(configuration=each, max_batch=each.max_batch, instances=each.most_instances).rows_per_s
+        MemberSettings(configuration=each, max_batch=each.max_batch, instances=each.most_instances).rows_per_s
         for each in configurations
     )
 

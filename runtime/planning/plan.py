@@ -10,9 +10,9 @@ from shiplift.runtime.base.errors import NoPlan
 from shiplift.runtime.planning.arrivals import Floats
 from shiplift.runtime.planning.options import Problem
 from shiplift.runtime.planning.scenario import PYTHON, Graph, Scenario, draw_again, worst_rows
-from shiplift.runtime.planning.search import Search
-from shiplift.runtime.planning.settings import Settings
-from shiplift.runtime.planning.simulation import Outcome, simulate
+from shiplift.runtime.planning.search import SettingsSearch
+from shiplift.runtime.planning.settings import MemberSettings
+from shiplift.runtime.planning.simulation import SimulationOutcome, simulate
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.precision import Variant
 from shiplift.runtime.records.serving import ServingConfig
@@ -82,11 +82,11 @@ class Plan(Record):
 class Confirmed:
     """What was chosen, how many workers and instances of the pipeline that needs, and what other requests saw of it."""
 
-    settings: dict[str, Settings]
+    settings: dict[str, MemberSettings]
     workers: int
     instances: int
     scenario: Scenario
-    outcome: Outcome
+    outcome: SimulationOutcome
     simulations: int
 
 
@@ -111,7 +111,7 @@ def _confirmed(problem: Problem) -> Confirmed:
     scenario = draw_again(
         problem.spec, graph, profiles, problem.arrivals, count=CONFIRMING, seed=problem.seed + 1
     )  # fmt: skip
-    search, measured_ms = Search(problem), math.inf
+    search, measured_ms = SettingsSearch(problem), math.inf
     for _ in range(_ROUNDS):
         settings = search.settings(search.cheapest())
         outcome = simulate(graph, scenario, profiles, settings)
@@ -133,7 +133,7 @@ def _confirmed(problem: Problem) -> Confirmed:
     )
 
 
-def _workers(problem: Problem, scenario: Scenario, settings: dict[str, Settings]) -> int:
+def _workers(problem: Problem, scenario: Scenario, settings: dict[str, MemberSettings]) -> int:
     """The fewest workers for Python steps that hold the limit.
 
     Raises:
@@ -149,7 +149,7 @@ def _workers(problem: Problem, scenario: Scenario, settings: dict[str, Settings]
                    "make its Python steps faster, or do less in them")  # fmt: skip
 
 
-def _instances(problem: Problem, scenario: Scenario, settings: dict[str, Settings], workers: int) -> int:
+def _instances(problem: Problem, scenario: Scenario, settings: dict[str, MemberSettings], workers: int) -> int:
     """The fewest instances of the pipeline that hold the limit.
 
     Raises:
@@ -220,7 +220,7 @@ def _described(problem: Problem, confirmed: Confirmed, notes: tuple[str, ...]) -
     )  # fmt: skip
 
 
-def _member(name: str, settings: Settings, outcome: Outcome, share: float) -> PlannedMember:
+def _member(name: str, settings: MemberSettings, outcome: SimulationOutcome, share: float) -> PlannedMember:
     load = outcome.loads[name]
     return PlannedMember(
         name=name, engine=settings.configuration.engine, precision=settings.configuration.precision,
@@ -230,7 +230,7 @@ def _member(name: str, settings: Settings, outcome: Outcome, share: float) -> Pl
     )  # fmt: skip
 
 
-def critical_s(graph: Graph, outcome: Outcome) -> Floats:
+def critical_s(graph: Graph, outcome: SimulationOutcome) -> Floats:
     """The time that all requests together spent in each step, on the longest way of each through the graph."""
     done, took = outcome.done, outcome.done - outcome.began
     requests = np.arange(done.shape[1])
@@ -245,7 +245,7 @@ def critical_s(graph: Graph, outcome: Outcome) -> Floats:
     return np.asarray((took * on_way).sum(axis=1))
 
 
-def worst_case(problem: Problem, settings: dict[str, Settings]) -> dict[str, Settings]:
+def worst_case(problem: Problem, settings: dict[str, MemberSettings]) -> dict[str, MemberSettings]:
     """The same settings, but each member with as many instances as the busiest one needs in the worst case.
 
     The worst case has all conditions true and all loops at their longest; instances are counted as if they could be

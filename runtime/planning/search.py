@@ -16,8 +16,8 @@ from shiplift.runtime.base.errors import NoPlan
 from shiplift.runtime.planning.arrivals import Floats
 from shiplift.runtime.planning.options import Problem, options_of
 from shiplift.runtime.planning.scenario import PYTHON, draw
-from shiplift.runtime.planning.settings import Settings
-from shiplift.runtime.planning.simulation import Outcome, simulate
+from shiplift.runtime.planning.settings import MemberSettings
+from shiplift.runtime.planning.simulation import SimulationOutcome, simulate
 
 REQUESTS = 5000  # of a simulation
 _ALONE = 2000  # of those, for an option alone
@@ -32,13 +32,13 @@ Choice = tuple[int, ...]
 class Alone:
     """A member's option with all others at no cost: the time spent there by step and request in s, and the p99."""
 
-    settings: Settings
+    settings: MemberSettings
     spent: Mapping[int, Floats]
     p50_ms: float
     p99_ms: float
 
 
-class Search:
+class SettingsSearch:
     """The options of all members, and a limit in ms that can be tightened.
 
     Raises:
@@ -52,7 +52,7 @@ class Search:
             problem.spec, problem.graph, problem.profiles, problem.arrivals, count=REQUESTS, seed=problem.seed
         )
         self.simulations = 0
-        self._known: dict[Choice, Outcome] = {}
+        self._known: dict[Choice, SimulationOutcome] = {}
         self._estimates: dict[Choice, float] = {}
         self._few = self.scenario.first(min(_ALONE, self.scenario.count))
         steps, nothing = range(len(problem.graph.steps)), np.zeros(self._few.count)
@@ -61,7 +61,7 @@ class Search:
 
     # --- what is known of choices ------------------------------------------------------------------------------------
 
-    def settings(self, choice: Choice) -> dict[str, Settings]:
+    def settings(self, choice: Choice) -> dict[str, MemberSettings]:
         """The settings of each member."""
         return {member: alone.settings for member, alone in self._chosen(choice)}
 
@@ -99,7 +99,7 @@ class Search:
             done.append(spent[step] + np.maximum.reduce(before) if before else spent[step])
         return np.asarray(np.maximum.reduce(done))
 
-    def _simulated(self, choice: Choice, *, whole: bool = False) -> Outcome:
+    def _simulated(self, choice: Choice, *, whole: bool = False) -> SimulationOutcome:
         """What happens with a choice; `whole`: to all requests, even if too many are late."""
         known = self._known.get(choice)
         if known is None or (whole and known.given_up):
@@ -122,12 +122,12 @@ class Search:
         within = [alone for alone in useful if alone.p99_ms <= _HOPELESS * self.limit_ms]  # of few requests
         return within or [min(useful, key=lambda alone: alone.p99_ms)]
 
-    def _alone(self, member: str, settings: Settings) -> Alone:
+    def _alone(self, member: str, settings: MemberSettings) -> Alone:
         spent = self._spent({member: settings}, self.problem.graph.steps_of(member))
         p50, p99 = np.percentile(self._along(self._base | spent), [50, 99])
         return Alone(settings=settings, spent=spent, p50_ms=float(p50) * 1000, p99_ms=float(p99) * 1000)
 
-    def _spent(self, settings: Mapping[str, Settings], steps: list[int]) -> dict[int, Floats]:
+    def _spent(self, settings: Mapping[str, MemberSettings], steps: list[int]) -> dict[int, Floats]:
         """The time that each request spends in some steps, if other members take none."""
         outcome = simulate(self.problem.graph, self._few, self.problem.profiles, settings)
         return {step: outcome.done[step] - outcome.began[step] for step in steps}

@@ -9,7 +9,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import ServingConfig
 
 
-class Settings(Record):
+class MemberSettings(Record):
     """A member's serving configuration, by what it was measured with."""
 
     configuration: Configuration

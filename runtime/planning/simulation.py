@@ -22,7 +22,7 @@ import numpy as np
 from shiplift.runtime.planning.arrivals import Floats
 from shiplift.runtime.planning.profiles import Cold, Profiles
 from shiplift.runtime.planning.scenario import Graph, Scenario
-from shiplift.runtime.planning.settings import Settings
+from shiplift.runtime.planning.settings import MemberSettings
 
 _LATE_SHARE = 0.01  # of the requests may be late within a 99th percentile
 Item = tuple[float, int, int, int]
@@ -30,7 +30,7 @@ Item = tuple[float, int, int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load:
+class SimulatedLoad:
     """What a member did: executions, their rows, and how long its instances were busy in s."""
 
     executions: int
@@ -39,7 +39,7 @@ class Load:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class SimulationOutcome:
     """What happened. Times are in s.
 
     `latencies` are by request, without `request_ms`; `began` and `done` are by step and request. `loads` are by member,
@@ -50,7 +50,7 @@ class Outcome:
     latencies: Floats
     began: Floats
     done: Floats
-    loads: Mapping[str, Load]
+    loads: Mapping[str, SimulatedLoad]
     python_s: tuple[float, ...]
     ended_s: float
     given_up: bool = False
@@ -64,12 +64,12 @@ def simulate(
     graph: Graph,
     scenario: Scenario,
     profiles: Profiles,
-    settings: Mapping[str, Settings],
+    settings: Mapping[str, MemberSettings],
     *,
     instances: int = 0,
     workers: int = 0,
     limit_ms: float = math.inf,
-) -> Outcome:
+) -> SimulationOutcome:
     """Serves a scenario with these settings; a member without any answers at once.
 
     `instances` is how many requests a pipeline in BLS works on at once, and `workers` how many of all requests' Python
@@ -115,13 +115,18 @@ class _Simulation:
     """The event loop; at one instant, what ends comes before what arrives."""
 
     def __init__(
-        self, graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int,
+        self,
+        graph: Graph,
+        scenario: Scenario,
+        profiles: Profiles,
+        settings: Mapping[str, MemberSettings],
+        instances: int,
         workers: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         count, steps = scenario.count, len(graph.steps)
         self._arrivals: list[float] = scenario.arrivals.tolist()
         self._needs = graph.needs
-        self._followers = [[at for at in range(steps) if step in graph.needs[at]] for step in range(steps)]
+        self._dependents = [[at for at in range(steps) if step in graph.needs[at]] for step in range(steps)]
         self._first = [at for at in range(steps) if not graph.needs[at]]
         self._rows: list[list[int]] = [rows.tolist() for rows in scenario.rows]
         self._handover_s = profiles.step_ms / 1000
@@ -153,7 +158,7 @@ class _Simulation:
         self._late = 0
         self._limit_s = math.inf
 
-    def run(self, limit_s: float) -> Outcome:
+    def run(self, limit_s: float) -> SimulationOutcome:
         """Runs until every request is answered, or too many are late."""
         arrivals, heap, pop = self._arrivals, self._heap, heapq.heappop
         self._limit_s = limit_s
@@ -170,13 +175,13 @@ class _Simulation:
                 request += 1
         return self._outcome(now, given_up=self._late > enough)
 
-    def _outcome(self, now: float, *, given_up: bool) -> Outcome:
-        return Outcome(
+    def _outcome(self, now: float, *, given_up: bool) -> SimulationOutcome:
+        return SimulationOutcome(
             latencies=np.asarray(self._answered) - np.asarray(self._arrivals),
             began=np.asarray(self._began),
             done=np.asarray(self._done),
             loads={
-                name: Load(executions=station.executions, rows=station.rows, busy_s=station.busy_s)
+                name: SimulatedLoad(executions=station.executions, rows=station.rows, busy_s=station.busy_s)
                 for name, station in self._stations.items()
             },
             python_s=tuple(self._computed_s),
@@ -237,11 +242,11 @@ class _Simulation:
     def _finish(self, now: float, about: tuple[int, int]) -> None:
         step, request = about
         self._done[step][request] = now
-        for follower in self._followers[step]:
-            missing = self._missing[follower]
+        for dependent in self._dependents[step]:
+            missing = self._missing[dependent]
             missing[request] -= 1
             if not missing[request]:
-                self._begin(now, follower, request)
+                self._begin(now, dependent, request)
         self._left[request] -= 1
         if not self._left[request]:
             self._answer(now, request)
@@ -305,7 +310,7 @@ class _Simulation:
                 self._finish(now, (step, request))
 
 
-def _station(settings: Settings) -> _Station:
+def _station(settings: MemberSettings) -> _Station:
     return _Station(
         idle=deque([-math.inf] * settings.instances), max_batch=settings.max_batch,
         delay_s=settings.queue_delay_us / 1e6, seconds=settings.seconds, cold=Cold.of(settings.configuration.cold_ms),
@@ -316,7 +321,7 @@ def _python_s(graph: Graph, profiles: Profiles, step: int) -> float:
     return 0.0 if graph.members[step] else (profiles.of(graph.steps[step]).ms or 0.0) / 1000
 
 
-def _spread(graph: Graph, profiles: Profiles, settings: Mapping[str, Settings], step: int) -> float:
+def _spread(graph: Graph, profiles: Profiles, settings: Mapping[str, MemberSettings], step: int) -> float:
     member = graph.members[step]
     if member:
         return settings[member].configuration.spread if member in settings else 0.0

@@ -190,12 +190,12 @@ class Builder:
             self._images(logged, self.text), qualities, validation, lambda feeds: answers(running, feeds)
         )  # fmt: skip
 
-    def _images(self, logged: Dataset, text: Text) -> jpegs.Images:
+    def _images(self, logged: Dataset, text: Text) -> jpegs.ValidationImages:
         inputs, _, own = self._logged(logged.file.read_bytes(), logged.name)
         if own:
-            return jpegs.Images(front=text.front, tensors=next(iter(inputs.values())))
+            return jpegs.ValidationImages(front=text.front, tensors=next(iter(inputs.values())))
         around, _ = fronts.load_front(text.front)
-        return jpegs.Images(front=text.front, files=around.as_files(around.samples(inputs)))
+        return jpegs.ValidationImages(front=text.front, files=around.as_files(around.samples(inputs)))
 
     def _calibration(self, inputs: Arrays | None) -> tuple[Arrays | None, list[str]]:
         """The calibration samples, or else the validation set's `inputs`, and notes."""
@@ -318,15 +318,19 @@ class Builder:
         """The engine of the files that are built here; what OpenVINO makes of them comes after."""
         return self.target.engines[0] if self.target.engines[0] != "openvino" else "onnxruntime"
 
-    def _run(self, file: Path, candidate: Built) -> timing.Run:
-        return timing.Run(
+    def _run(self, file: Path, candidate: Built) -> timing.RunnableCandidate:
+        return timing.RunnableCandidate(
             file=file, outputs=tuple(spec.name for spec in self.signature.outputs), precision=candidate.precision,
             gpu=self.target.gpu,
         )  # fmt: skip
 
     def _with_openvino(
-        self, own: list[Built], runs: dict[int, timing.Run], validation: Validation, first: Bf16First | None
-    ) -> tuple[list[Built], dict[int, timing.Run]]:
+        self,
+        own: list[Built],
+        runs: dict[int, timing.RunnableCandidate],
+        validation: Validation,
+        first: Bf16First | None,
+    ) -> tuple[list[Built], dict[int, timing.RunnableCandidate]]:
         """Adds what OpenVINO makes of the same files, if the target may use it."""
         if "openvino" not in self.target.engines:
             return own, runs

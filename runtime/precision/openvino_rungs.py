@@ -14,7 +14,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.precision import timing
 from shiplift.runtime.precision.evaluation import Validation, over_budget
-from shiplift.runtime.precision.timing import Run
+from shiplift.runtime.precision.timing import RunnableCandidate
 from shiplift.runtime.records.precision import Built, Evaluation, Precision
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Quantization
@@ -24,7 +24,7 @@ _LADDER: tuple[Precision, ...] = ("fp32", "fp16", "bf16", "int8")
 _METHODS: dict[Precision, str] = {"fp32": "as exported", "fp16": "hint", "bf16": "hint"}
 _CALIBRATED = ("static", "NNCF")  # their Q/DQ nodes are for both engines; dynamic ones are for ONNX Runtime alone
 _FASTER = 1.5  # than fp32; a processor that only emulates bf16 is slower
-Scored = tuple[Built, Run | None]
+Scored = tuple[Built, RunnableCandidate | None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Bf16First:
 
 
 def bf16_first(
-    top: Built, run: Run, inputs: Arrays, validation: Validation, base: Evaluation, settings: Quantization
+    top: Built, run: RunnableCandidate, inputs: Arrays, validation: Validation, base: Evaluation, settings: Quantization
 ) -> Bf16First:  # fmt: skip
     """Scores bf16 on OpenVINO against fp32, which is `top` with `run`, and times both on `inputs`."""
     candidate, bf16 = score("bf16", top, run, validation)
@@ -51,9 +51,13 @@ def bf16_first(
 
 
 def scored(
-    built: Sequence[Built], runs: Mapping[int, Run], target: Target, signature: Signature, validation: Validation,
+    built: Sequence[Built],
+    runs: Mapping[int, RunnableCandidate],
+    target: Target,
+    signature: Signature,
+    validation: Validation,
     known: Mapping[Precision, Scored],
-) -> list[Scored]:  # fmt: skip
+) -> list[Scored]:
     """A candidate for each precision of the target, and what to time it with (None: it can't be had).
 
     `built` are the candidates for ONNX Runtime, fp32 first, and `runs` the files of those that could be built. `known`
@@ -85,9 +89,9 @@ def left_out(precision: Precision, why: str) -> Scored:
     return _without(precision, why), None
 
 
-def score(precision: Precision, candidate: Built, source: Run, validation: Validation) -> Scored:
+def score(precision: Precision, candidate: Built, source: RunnableCandidate, validation: Validation) -> Scored:
     """What OpenVINO makes of a candidate's file in this precision."""
-    run = Run(file=source.file, outputs=source.outputs, engine="openvino", precision=precision)
+    run = RunnableCandidate(file=source.file, outputs=source.outputs, engine="openvino", precision=precision)
     progress(f"scoring {precision} on OpenVINO")
     try:
         evaluation = _evaluated(run, validation)
@@ -99,7 +103,7 @@ def score(precision: Precision, candidate: Built, source: Run, validation: Valid
     return candidate.model_copy(update=update), None if evaluation.problem else run
 
 
-def _evaluated(run: Run, validation: Validation) -> Evaluation:
+def _evaluated(run: RunnableCandidate, validation: Validation) -> Evaluation:
     """How OpenVINO does on the validation set; a model that it loads and can't run has that as its problem."""
     running = run.session(threads=len(os.sched_getaffinity(0)))
     try:
@@ -108,7 +112,7 @@ def _evaluated(run: Run, validation: Validation) -> Evaluation:
         return Evaluation(problem=f"OpenVINO can't run the model: {' '.join(str(error).split())[:300]}")
 
 
-def _sources(precision: Precision, built: Sequence[Built], runs: Mapping[int, Run]) -> list[int]:
+def _sources(precision: Precision, built: Sequence[Built], runs: Mapping[int, RunnableCandidate]) -> list[int]:
     """The indices of the files that OpenVINO can compute a precision from."""
     if precision != "int8":
         return [0]

@@ -139,7 +139,7 @@ def _config(builder: Any, target: Target, profiles: Mapping[str, Profile], trt: 
     return config
 
 
-def lesson_of(target: Target) -> str:
+def timings_name(target: Target) -> str:
     """The name under which kernel timings are shared between releases: one per kind of GPU.
 
     A target that names no GPU has its own. TensorRT versions are kept apart by file name.

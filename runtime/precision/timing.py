@@ -26,7 +26,7 @@ _MOST_TIMING_S = 2.0  # of all candidates, after which the fewest rounds are eno
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class RunnableCandidate:
     """What runs a candidate: its file, on its engine, in its precision; `outputs` are the names of its outputs."""
 
     file: Path
@@ -52,7 +52,7 @@ class Run:
         return (openvino_models.HINTS[self.precision],) if self.engine == "openvino" else ()
 
 
-def measure(runs: Mapping[int, Run], inputs: Arrays, folder: Path) -> dict[int, dict[str, Any]]:
+def measure(runs: Mapping[int, RunnableCandidate], inputs: Arrays, folder: Path) -> dict[int, dict[str, Any]]:
     """The measured fields of each candidate, by index: latency, memory, size. Index 0 is fp32."""
     progress("timing the candidates in alternation")
     sessions = {index: run.session() for index, run in runs.items()}
@@ -108,14 +108,14 @@ def _goes_on(rounds: int, seconds: float, sessions: int) -> bool:
     return seconds < _MOST_TIMING_S and (rounds < _ROUNDS or seconds < _MIN_TIMING_S * sessions)
 
 
-def speedup(slow: Run, fast: Run, inputs: Arrays) -> float:
+def speedup(slow: RunnableCandidate, fast: RunnableCandidate, inputs: Arrays) -> float:
     """How many times as fast a batch of inputs is in one run as in another, both in alternation."""
     sessions = {0: slow.session(), 1: fast.session()}
     times = _time(sessions, _timed(sessions[0], inputs))
     return times[0] / times[1]
 
 
-def _footprint(run: Run, inputs: Path) -> float:
+def _footprint(run: RunnableCandidate, inputs: Path) -> float:
     """The memory of a session of the model, in MiB; 0 if it could not be measured."""
     completed = subprocess.run(
         [sys.executable, "-P", _FOOTPRINT, run.file, inputs, *run.hint], capture_output=True, text=True, check=False

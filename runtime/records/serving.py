@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from shiplift.runtime.base.names import name_endings
 from shiplift.runtime.records.artifact import Artifact
@@ -100,12 +100,14 @@ class Package(Variant):
 
     `sequences`: the model is stateful, so each request belongs to a sequence; the golden ones are the steps of one.
     `padding` is there if the spec asks for buckets of lengths. `environment` is what a Python model runs in: servers
-    need it beside their own. `companions` are the other models of the repository, which the one of the model's name
+    need it beside their own. `member_models` are the other models of the repository, which the one of the model's name
     calls (a pipeline's members), in the order in which to load them; no other package has a model of such a name.
     `members` are what a pipeline is made of. `tensors` are those of the graph behind a model that takes text or images,
     if the package serves it, too. `earlier` are versions that were promoted before, and are served to those who name
     them.
     """
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     target: str
     server: ServerKind
@@ -124,7 +126,7 @@ class Package(Variant):
     sequences: bool = False
     padding: Padding | None = None
     environment: PythonEnvironment | None = None
-    companions: tuple[str, ...] = ()
+    member_models: tuple[str, ...] = Field((), alias="companions")  # its name in what is stored already
     members: tuple[BundleMember, ...] = ()
     tensors: Signature | None = None
     earlier: EarlierVersions = EarlierVersions()

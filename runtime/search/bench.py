@@ -14,7 +14,7 @@ from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.serving import Package, ServerKind
 from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.search.space import Point
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 
 
 class Bench(Protocol):

@@ -19,7 +19,7 @@ from shiplift.runtime.records.measurement import LengthsSent
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.serving import Lengths
+from shiplift.runtime.spec.serving_settings import Lengths
 from shiplift.runtime.spec.target import Target
 
 _ENGINES: tuple[Engine, ...] = ("onnxruntime", "openvino")

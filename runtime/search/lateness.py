@@ -9,7 +9,7 @@ from shiplift.runtime.records.measurement import Trial
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.search.goal import SPREAD, Goal
 from shiplift.runtime.serving.triton.config import least_policed_instances
-from shiplift.runtime.spec.serving import Queue, Serving
+from shiplift.runtime.spec.serving_settings import Queue, Serving
 
 
 def late_after_ms(package: Package, best: Trial, serving: Serving, goal: Goal) -> float:

@@ -26,7 +26,7 @@ from shiplift.runtime.serving.kubernetes.objects.bench import METER, served_as
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.config import parse, renamed, retuned
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _METER_S = 10
@@ -81,16 +81,16 @@ class PodServer:
             if self._loaded:
                 self._client.unload(self._loaded)
             self._loaded = model
-            self._load_companions(point.package)
+            self._load_member_models(point.package)
             self._client.load(model, parse(text))
         except Temporary as error:
             raise ServerFailed(self._explained(error.what), do="Leave this configuration out of `search`.") from error
         return model
 
-    def _load_companions(self, package: Package) -> None:
+    def _load_member_models(self, package: Package) -> None:
         """Loads a pipeline's members, which its graph can't be loaded without; they stay."""
-        loaded = self._client.loaded() if package.companions else {}
-        for name in package.companions:
+        loaded = self._client.loaded() if package.member_models else {}
+        for name in package.member_models:
             if name not in loaded:
                 self._client.load(name)
 

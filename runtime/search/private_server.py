@@ -14,13 +14,14 @@ from shiplift.runtime.measure.generator import WireProtocol
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.search.space import Point
-from shiplift.runtime.serving.companions import load_companions
+from shiplift.runtime.serving.machine.server import Server, private_server
+from shiplift.runtime.serving.member_models import load_member_models
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import install, reconfigure
-from shiplift.runtime.serving.triton.server import Features, Server, private_server
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 
@@ -48,7 +49,7 @@ class PrivateServer:
         tree = self.tree(point.package)
         reconfigure(tree, name, point.config)
         install(tree, self.server.repository, source=name, name=name)
-        load_companions(self.client, tree, self.server.repository, point.package.companions)
+        load_member_models(self.client, tree, self.server.repository, point.package.member_models)
         self.client.load(name)
         return name
 

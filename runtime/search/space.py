@@ -16,7 +16,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.search.buckets import padded_with, sets_of
 from shiplift.runtime.serving.triton.config import least_instances
 from shiplift.runtime.spec.measurement import SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def space_of(
     `lengths` are those of the requests, if they have any. A pipeline has one configuration: its members were tuned when
     they were released, and its definition says how many requests it works on at once.
     """
-    if any(package.companions for package in packages):
+    if any(package.member_models for package in packages):
         (package,) = packages
         config = package.config
         return Space(

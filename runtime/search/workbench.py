@@ -22,7 +22,7 @@ from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.space import Point
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.measurement import Load, SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _ATTEMPTS = 1  # an unstable trial is only one of many

@@ -57,7 +57,7 @@ class ServedModel(Record):
             return client.infer(self.name, self.signature, dict(inputs), version=version)
 
 
-class Published(Record):
+class PublishedModel(Record):
     """What the operator publishes of a model: its address inside the cluster and, if it has one, the one outside.
 
     Clients older than the operator ignore what they don't know. `targets` are those that serve, if there are several.

@@ -12,7 +12,7 @@ from typing import Protocol
 from shiplift.runtime.records.capacity import Capacity
 from shiplift.runtime.records.serving import Beside, Endpoint, Package
 from shiplift.runtime.records.site import Cluster, Machine, Site
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 
 
 class Production(Protocol):
@@ -60,7 +60,7 @@ def production(site: Site) -> Production:
     """The production of a site."""
     match site.place:  # imported here, because the other place's client is slow to import
         case Machine() as machine:
-            from shiplift.runtime.serving.triton.production import LocalProduction  # noqa: PLC0415
+            from shiplift.runtime.serving.machine.production import LocalProduction  # noqa: PLC0415
 
             return LocalProduction(site, machine)
         case Cluster() as cluster:

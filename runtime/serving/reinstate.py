@@ -2,7 +2,7 @@
 
 from shiplift.runtime.records.serving import Reinstated
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.serving import standing
+from shiplift.runtime.serving import champion
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.store.registry.client import Registry
 
@@ -17,5 +17,5 @@ def reinstate(site: Site, model: str) -> Reinstated:
     """
     registry, place = Registry(site.registry_uri), production(site)
     with place.lock(model):
-        now = standing.standing(site, model, registry, place)
-        return Reinstated(moved=standing.reinstate(now, registry, place))
+        now = champion.champion_state(site, model, registry, place)
+        return Reinstated(moved=champion.restore_aliases(now, registry, place))

@@ -12,7 +12,7 @@ from typing import Protocol
 from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.serving import Deployment, Package, Staged
 from shiplift.runtime.records.site import Cluster, Machine, Site
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 
 
 class Staging(Protocol):
@@ -48,7 +48,7 @@ def staging(site: Site, model: str, version: int) -> Staging:
     """The staging place of a model version."""
     match site.place:  # imported here, because the other place's client is slow to import
         case Machine():
-            from shiplift.runtime.serving.triton.staging import LocalStaging  # noqa: PLC0415
+            from shiplift.runtime.serving.machine.staging import LocalStaging  # noqa: PLC0415
 
             return LocalStaging(site, model, version)
         case Cluster() as cluster:

@@ -5,7 +5,7 @@ from shiplift.runtime.records.model import Contract, Datasets, ModelVersion, Rec
 from shiplift.runtime.spec.measurement import ComparisonTarget, LatencyTarget, Load, ScoreTarget, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
 from shiplift.runtime.spec.rules import Policy
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.spec.target import Wanted
 
 

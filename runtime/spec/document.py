@@ -19,7 +19,7 @@ from shiplift.runtime.spec.fields import Section
 from shiplift.runtime.spec.measurement import Load, SearchSpace, Slo
 from shiplift.runtime.spec.model import Admission, Conversion, Data, OwnMetric, Quality, Quantization
 from shiplift.runtime.spec.rules import Policy
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.spec.target import Target, Targets
 
 MAX_SPEC_BYTES = 256 * 1024

@@ -1,8 +1,9 @@
 """The broker of a pod that handles an author's files, as its stage uses it: everything that needs a secret, by request.
 
 The process that loads or parses such files has no credentials and no key, so that there is nothing to steal. A process
-in another container of the pod has them (`pipelines.engines.argo.broker.desk`), and does for this one what its stage
-needs and nothing else: see there. It listens on the pod's own loopback address, which a sandbox's network lacks.
+in another container of the pod has them, and does for this one what its stage needs and nothing else: see
+`pipelines.engines.argo.broker.permissions`. It listens on the pod's own loopback address, which a sandbox's network
+lacks.
 """
 
 import contextlib
@@ -103,16 +104,16 @@ class Broker:
         explained: dict[str, str] = answer.json()
         return NotFound(explained["what"], do=explained["do"])
 
-    # --- lessons, as in `runtime.store.lessons` ---
+    # --- the tuning cache, as in `runtime.store.tuning_cache` ---
 
     def known(self, name: str) -> Artifact | None:
         """The files stored under a name, or None."""
-        answer = self.ask("GET", "/lessons", params={"name": name})
+        answer = self.ask("GET", "/tuning-cache", params={"name": name})
         return Artifact.model_validate_json(answer.content) if answer is not None else None
 
     def keep(self, name: str, tree: Artifact) -> None:
         """Stores files under a name."""
-        self.ask("PUT", "/lessons", params={"name": name}, content=tree.model_dump_json())
+        self.ask("PUT", "/tuning-cache", params={"name": name}, content=tree.model_dump_json())
 
     # --- requests ---
 

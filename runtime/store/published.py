@@ -29,7 +29,7 @@ def run_of(info: VersionInfo) -> str:
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedRelease:
     """The newest release of a version, as the registry keeps it."""
 
     texts: Texts

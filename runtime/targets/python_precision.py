@@ -24,7 +24,7 @@ _TIMED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Session:
+class PythonSession:
     """A Python model with those of ONNX Runtime's methods that an evaluation uses."""
 
     host: Host
@@ -76,7 +76,7 @@ def score_python(  # noqa: PLR0913 - an entry takes JSON by name
     settings = settings_of(model, list(answers), read, memory_mb, allow_without)
     with asking(code, environment, settings) as host:
         progress("scoring the Python model")
-        session = Session(host=host, signature=seen, limit_s=limit_s)
+        session = PythonSession(host=host, signature=seen, limit_s=limit_s)
         scored_by = task_metric(wanted, metric) if labels is not None else None
         evaluation = Validation(
             metric=scored_by,
@@ -115,7 +115,7 @@ def _logged(
     )
 
 
-def _latency_ms(session: Session, sample: Arrays) -> float:
+def _latency_ms(session: PythonSession, sample: Arrays) -> float:
     names, times = [spec.name for spec in session.signature.outputs], []
     for _ in range(_TIMED):
         started = time.perf_counter()

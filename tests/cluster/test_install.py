@@ -23,8 +23,8 @@ from shiplift.pipelines.installation import accounts
 from shiplift.runtime.base.errors import ClusterUnreachable, NotFound, ServerFailed
 from shiplift.runtime.host.processes import free_port
 from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.serving.kubernetes.objects.deployment import deployment
 from shiplift.runtime.serving.kubernetes.objects.names import REGISTRY_READER
-from shiplift.runtime.serving.kubernetes.objects.serving import deployment
 from tests.cluster.conftest import Kube, of_this_machine, small_values, until
 from tests.unit.examples import package
 

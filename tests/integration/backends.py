@@ -14,12 +14,13 @@ from tritonclient import grpc
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.records.precision import Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServingConfig
+from shiplift.runtime.serving.machine.server import Server, private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.config import ModelDescription, parse, render
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import install, write_package
-from shiplift.runtime.serving.triton.server import Features, Server, private_server
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 
 ENVIRONMENT = ServerEnvironment(default_root())
 TYPES = {

@@ -19,7 +19,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Champion, Deployment, Endpoint, Process, ServerProcess
 from shiplift.runtime.records.verdict import Outcome, Verdict
 from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
@@ -29,8 +29,8 @@ from shiplift.steps.rollback import rollback
 FILES = (
     "steps/promote.py",
     "steps/rollback.py",
-    "runtime/serving/standing.py",
-    "runtime/serving/triton/production.py",
+    "runtime/serving/champion.py",
+    "runtime/serving/machine/production.py",
     "runtime/serving/triton/repository.py",
 )
 executed = 0

@@ -16,12 +16,12 @@ from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
 from shiplift.pipelines.daemons.activator.forwarding import Addresses
-from shiplift.pipelines.daemons.activator.holding import Bounds
-from shiplift.pipelines.daemons.activator.serving import serve
+from shiplift.pipelines.daemons.activator.holding import HoldingLimits
+from shiplift.pipelines.daemons.activator.servers import serve
 from shiplift.runtime.host.processes import free_port, listening
+from shiplift.runtime.serving.machine.server import Server
 from shiplift.runtime.serving.operator.cluster.latencies import read
-from shiplift.runtime.serving.triton.server import Server
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from tests.integration.conftest import until
 from tests.integration.test_triton import served
 
@@ -89,7 +89,7 @@ def activator(server: Server, **bounds: Any) -> Iterator[Activator]:
 
     def run() -> None:
         loop.call_soon(ready.set)
-        loop.run_until_complete(serve(Bounds(**bounds), addresses, stop, ports=ports))
+        loop.run_until_complete(serve(HoldingLimits(**bounds), addresses, stop, ports=ports))
         loop.close()
 
     thread = threading.Thread(target=run)

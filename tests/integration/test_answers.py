@@ -10,8 +10,8 @@ import onnx
 from shiplift.pipelines.daemons.prober import EVERY_S
 from shiplift.pipelines.engines.local import incidents, pulses
 from shiplift.runtime.records.site import Machine
+from shiplift.runtime.serving.machine.production import LocalProduction
 from shiplift.runtime.serving.triton.client import TritonClient
-from shiplift.runtime.serving.triton.production import LocalProduction
 from tests.integration.conftest import Lab, digits, until
 
 MODEL = "falsified"

@@ -159,7 +159,7 @@ def test_a_pickle_that_runs_code_is_named_and_never_runs(lab: Lab, tmp_path: Pat
 
 
 def test_even_unscanned_it_can_do_nothing_in_the_sandbox(lab: Lab, tmp_path: Path) -> None:
-    from shiplift.runtime.confinement.policy import Limits
+    from shiplift.runtime.confinement.policy import SandboxLimits
     from shiplift.runtime.confinement.workplace import workplace
     from shiplift.runtime.model.tensors import dump_npz
     from shiplift.steps.export import CONVERT
@@ -175,7 +175,7 @@ def test_even_unscanned_it_can_do_nothing_in_the_sandbox(lab: Lab, tmp_path: Pat
             "example": str(example), "out": str(place.sandbox.work), "settings": {}, "tabular": False, "seed": 0,
         }  # fmt: skip
         with pytest.raises(ExportFailed):
-            place.sandbox.run(order, Limits(memory_mb=2048, timeout_s=60))
+            place.sandbox.run(order, SandboxLimits(memory_mb=2048, timeout_s=60))
     assert not marker.exists()
 
 

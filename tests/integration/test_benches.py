@@ -34,11 +34,11 @@ from shiplift.runtime.serving.kubernetes.fetch import fetch
 from shiplift.runtime.serving.kubernetes.objects.bench import METER, served_as
 from shiplift.runtime.serving.kubernetes.serve import PORTS
 from shiplift.runtime.serving.triton.client import TritonClient, check_golden
+from shiplift.runtime.serving.triton.command_line import Ports, nvidia_command, variables
 from shiplift.runtime.serving.triton.config import ModelDescription, retuned
 from shiplift.runtime.serving.triton.repository import golden_arrays, write_package
-from shiplift.runtime.serving.triton.server import Ports, nvidia_command, variables
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.tune import tune

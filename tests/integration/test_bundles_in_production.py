@@ -18,13 +18,15 @@ from shiplift.runtime.records.measurement import Trial, Tuned
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.bundles.package import package_bundle
+from shiplift.runtime.serving.machine.production import LocalProduction
+from shiplift.runtime.serving.machine.recovery import reinstall
+from shiplift.runtime.serving.machine.server import Server, private_server, start_production
+from shiplift.runtime.serving.machine.staging import LocalStaging
 from shiplift.runtime.serving.triton.client import TritonClient
-from shiplift.runtime.serving.triton.production import LocalProduction, reinstall
+from shiplift.runtime.serving.triton.command_line import Features, Ports
 from shiplift.runtime.serving.triton.repository import golden_arrays
-from shiplift.runtime.serving.triton.server import Features, Ports, Server, private_server, start_production
-from shiplift.runtime.serving.triton.staging import LocalStaging
 from shiplift.runtime.spec.pipeline import parse
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from tests.integration.backends import ENVIRONMENT
 from tests.integration.conftest import until
 from tests.integration.test_pipelines_of_models import CHAIN, ROWS, Shelf, largest, request, sound, times
@@ -120,7 +122,7 @@ def test_bundles_are_promoted_and_rolled_back_under_traffic(tmp_path: Path, way:
                 stopped.set()
             seen = sum((each.result() for each in asking), Counter())
         assert set(seen) == set(factors)
-        assert place.loaded() == {"chain", *first.companions, *second.companions}
+        assert place.loaded() == {"chain", *first.member_models, *second.member_models}
 
 
 def test_only_the_bundles_that_serve_and_served_last_stay_loaded(tmp_path: Path) -> None:
@@ -128,11 +130,11 @@ def test_only_the_bundles_that_serve_and_served_last_stay_loaded(tmp_path: Path)
         first, second, third = (place.bundle(version, version) for version in (1, 2, 3))
         for package in (first, second, third):
             place.move(package)
-        assert place.loaded() == {"chain", *second.companions, *third.companions}
+        assert place.loaded() == {"chain", *second.member_models, *third.member_models}
         assert {folder.name for folder in place.production.repository.iterdir()} == place.loaded()
         place.move(second)
         np.testing.assert_array_equal(request(place.server, "chain", {"x": ROWS})["six"], 6 * ROWS)
-        assert place.loaded() == {"chain", *second.companions, *third.companions}
+        assert place.loaded() == {"chain", *second.member_models, *third.member_models}
 
 
 @pytest.mark.parametrize(
@@ -152,7 +154,7 @@ def test_a_bundle_that_does_not_work_leaves_nothing_behind(
         before = place.loaded()
         if fault == "file":
             tree = place.shelf.store.fetch(bad.repository, tmp_path / "broken")
-            (tree / bad.companions[-2] / "2" / "model.onnx").write_bytes(b"no model")
+            (tree / bad.member_models[-2] / "2" / "model.onnx").write_bytes(b"no model")
             bad = bad.model_copy(update={"repository": place.shelf.store.put_tree(tree)})
         with pytest.raises(error, match=message):
             place.production.move(bad, Rollout())
@@ -166,7 +168,7 @@ def test_a_member_that_is_gone_is_loaded_again_from_the_store(tmp_path: Path) ->
         package = place.bundle(1, 2)
         place.move(package)
         with TritonClient(place.server.grpc) as client:
-            client.unload(package.companions[0])
+            client.unload(package.member_models[0])
         assert isinstance(place.site.place, Machine)
         reinstall(place.site, place.site.place, package, timeout_s=60)
         np.testing.assert_array_equal(request(place.server, "chain", {"x": ROWS})["six"], 6 * ROWS)
@@ -212,7 +214,7 @@ def test_a_bundle_is_staged_beside_its_champion(tmp_path: Path) -> None:
 
 def digest_of(package: Package) -> str:
     """The digest of a bundle, as in the names of its members."""
-    (digest,) = {name.rpartition("--")[2] for name in package.companions}
+    (digest,) = {name.rpartition("--")[2] for name in package.member_models}
     return digest
 
 

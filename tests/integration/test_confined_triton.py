@@ -17,10 +17,11 @@ from tritonclient import grpc
 
 from shiplift.runtime.base.errors import NotConfined
 from shiplift.runtime.host.processes import alive, kill
+from shiplift.runtime.serving.machine.server import Server, private_server, start_private
 from shiplift.runtime.serving.triton import confined
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
-from shiplift.runtime.serving.triton.server import Features, Server, private_server, start_private
 from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration

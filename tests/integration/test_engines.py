@@ -9,12 +9,13 @@ from shiplift.runtime.host.processor import cpu_flags
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Candidate, Candidates
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import GOLDEN, install
-from shiplift.runtime.serving.triton.server import Features, private_server
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.steps.tune import tune
 from tests.unit.examples import site

@@ -17,8 +17,8 @@ from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.model.lengths import padded_length
 from shiplift.runtime.records.precision import Engine
 from shiplift.runtime.records.serving import Padding
+from shiplift.runtime.serving.machine.server import Server
 from shiplift.runtime.serving.triton.building import native
-from shiplift.runtime.serving.triton.server import Server
 from tests.integration.backends import ask, model, put, server_for
 from tests.integration.conftest import until
 

@@ -23,13 +23,14 @@ from shiplift.runtime.measure.requests import recorded, synthetic
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.serving.machine.server import Server, private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
-from shiplift.runtime.serving.triton.server import Features, Server, private_server
 from shiplift.runtime.spec.measurement import DynamicShape, Load
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 
 pytestmark = pytest.mark.integration
 ENVIRONMENT = ServerEnvironment(default_root())

@@ -11,7 +11,7 @@ from onnx import helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
 from shiplift.runtime.base.errors import ServerFailed
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from tests.integration import backends
 from tests.integration.backends import ask, counts, lookup, model, server_for, wide
 from tests.integration.conftest import until

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from tritonclient import grpc
 
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.triton.client import TritonClient
-from shiplift.runtime.serving.triton.server import Features, private_server
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.store.ledger import PROMOTION
 from tests.integration.backends import ENVIRONMENT
 from tests.integration.conftest import FAST, Lab, digits

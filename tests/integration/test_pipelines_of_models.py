@@ -33,12 +33,13 @@ from shiplift.runtime.records.serving import Package, ServingConfig
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.bundles.names import members_by_name
 from shiplift.runtime.serving.bundles.repository import write_bundle
+from shiplift.runtime.serving.machine.server import Server, private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.repository import install, write_package
-from shiplift.runtime.serving.triton.server import Features, Server, private_server
 from shiplift.runtime.spec.pipeline import parse
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.integration.backends import ENVIRONMENT, NAMES, lookup, model
 from tests.integration.conftest import until

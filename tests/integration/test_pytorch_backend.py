@@ -17,13 +17,14 @@ from shiplift.runtime.model.conversion.loaders import TorchModule
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
+from shiplift.runtime.serving.machine.server import Server, private_server
 from shiplift.runtime.serving.triton.client import TritonClient, check_golden
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.config import ModelDescription, positional
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, write_package
-from shiplift.runtime.serving.triton.server import Features, Server, private_server
 from shiplift.runtime.spec.model import Conversion
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration

@@ -14,8 +14,6 @@ import pytest
 from tritonclient import grpc
 from tritonclient.utils import InferenceServerException
 
-from shiplift.pipelines.daemons import server_memory
-from shiplift.pipelines.daemons.restarts import FIRST_PAUSE_S, Restarts
 from shiplift.pipelines.daemons.server_watchdog import AFTER_RELOAD_S, ServerWatchdog
 from shiplift.pipelines.engines.answers import StackStatus
 from shiplift.pipelines.engines.local import stack
@@ -26,12 +24,15 @@ from shiplift.runtime.host.processes import alive
 from shiplift.runtime.model.onnx_models import signature_of
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature
+from shiplift.runtime.serving.machine import server_memory
+from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, Restarts
+from shiplift.runtime.serving.machine.server import Server, private_server
 from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features, Ports
 from shiplift.runtime.serving.triton.config import ModelDescription
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.repository import install, write_package
-from shiplift.runtime.serving.triton.server import Features, Ports, Server, private_server
-from shiplift.runtime.spec.serving import SequenceBatching, Serving
+from shiplift.runtime.spec.serving_settings import SequenceBatching, Serving
 from tests.integration import runaway
 from tests.integration.conftest import Lab, until
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.names import serving_name
-from shiplift.runtime.serving.triton.client import Step, TritonClient, steps_of
+from shiplift.runtime.serving.triton.client import SequenceStep, TritonClient, steps_of
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import Ledger
@@ -121,7 +121,7 @@ def test_a_sequence_that_was_not_started_is_refused(lab: Lab, tally: Tally) -> N
         with pytest.raises(ServerFailed, match="correlation ID"):
             client.infer(name, signature, amount)
         with pytest.raises(ServerFailed, match="START"):
-            client.infer(name, signature, amount, step=Step(sequence_id=77))
+            client.infer(name, signature, amount, step=SequenceStep(sequence_id=77))
 
 
 def test_the_command_line_sends_a_file_as_a_sequence(lab: Lab, tally: Tally, tmp_path: Path) -> None:

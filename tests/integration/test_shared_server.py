@@ -15,8 +15,8 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes import fetch
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.command_line import Ports
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
-from shiplift.runtime.serving.triton.server import Ports
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.integration.conftest import until
 from tests.packages import multiplying
@@ -26,7 +26,7 @@ ENVIRONMENT = ServerEnvironment(default_root())
 _SERVE = """
 import sys
 from shiplift.runtime.serving.kubernetes import serve
-from shiplift.runtime.serving.triton.server import Ports
+from shiplift.runtime.serving.triton.command_line import Ports
 http, grpc, metrics = map(int, sys.argv.pop().split(","))
 serve.PORTS = Ports(http=http, grpc=grpc, metrics=metrics)
 serve.main()

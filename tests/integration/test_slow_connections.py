@@ -20,13 +20,13 @@ import sys
 from pathlib import Path
 from shiplift.pipelines.triggers.intake import Deliveries, Intake
 from shiplift.pipelines.triggers.receiver import serve
-from shiplift.pipelines.triggers.settings import Limits, Listening
+from shiplift.pipelines.triggers.settings import DeliveryLimits, Listening
 from shiplift.pipelines.engines.local.releases import Releases
 home = Path(sys.argv[1])
 intake = Intake(
     accept=Releases(home).accept, exists=lambda *_: True, mlflow=lambda: ("secret",), deliveries=Deliveries(home / "d")
 )
-serve(intake, Listening(host="0.0.0.0", port=int(sys.argv[2]), health_port=int(sys.argv[3])), Limits())
+serve(intake, Listening(host="0.0.0.0", port=int(sys.argv[2]), health_port=int(sys.argv[3])), DeliveryLimits())
 """
 
 

@@ -26,13 +26,14 @@ from shiplift.runtime.measure.requests import split
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.kubernetes import guard
+from shiplift.runtime.serving.machine.server import Server, private_server
 from shiplift.runtime.serving.triton.client import TritonClient, check_golden
+from shiplift.runtime.serving.triton.command_line import Features, Ports, nvidia_command, variables
 from shiplift.runtime.serving.triton.config import ModelDescription, least_instances, server_needs
 from shiplift.runtime.serving.triton.environment import ServerEnvironment, default_root
 from shiplift.runtime.serving.triton.http_client import TritonHttpClient
 from shiplift.runtime.serving.triton.repository import golden_arrays, install, reconfigure, write_package
-from shiplift.runtime.serving.triton.server import Features, Ports, Server, nvidia_command, private_server, variables
-from shiplift.runtime.spec.serving import HostPolicy, Metrics, Priorities, Queue, RateLimiter, Serving, Warmup
+from shiplift.runtime.spec.serving_settings import HostPolicy, Metrics, Priorities, Queue, RateLimiter, Serving, Warmup
 from tests.integration.conftest import until
 
 pytestmark = pytest.mark.integration

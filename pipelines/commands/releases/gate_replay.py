@@ -11,7 +11,7 @@ from shiplift.pipelines.commands import console
 from shiplift.pipelines.engines.protocol import Engine
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.gates import policy
-from shiplift.runtime.gates.policy import Limits
+from shiplift.runtime.gates.policy import GateLimits
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Exported
 from shiplift.runtime.records.precision import Candidates
@@ -96,8 +96,8 @@ def _judged(engine: Engine, report: ReleaseReport, changed: ReleaseSpec) -> Repl
         return None
     old = {name: getattr(admitted, name) for name in _SECTIONS}
     new = {name: getattr(changed, name) for name in _SECTIONS if name in changed.model_fields_set}
-    before = policy.verdict(evidence, Limits(**old))
-    after = policy.verdict(evidence, Limits(**old | new))
+    before = policy.verdict(evidence, GateLimits(**old))
+    after = policy.verdict(evidence, GateLimits(**old | new))
     return Replayed(
         model=report.model,
         version=report.version,

@@ -72,7 +72,7 @@ def pipeline(
         from shiplift.pipelines.commands.releases.pipelines import register
 
         name = register.register(chosen, composed, file, example=example, validation=validation, spec=spec)
-        order = release_order.Order(name=name, spec="", again=False, allow_older=False)
+        order = release_order.ReleaseOrder(name=name, spec="", again=False, allow_older=False)
         release_order.place(chosen, order, detach=detach, watch=watch, as_json=as_json)
         return
     if action == "build":

@@ -22,7 +22,7 @@ def release(
 
     Example: `shiplift release digits/3 --spec shiplift.yaml`, `shiplift release digits --engine argo --watch`
     """
-    from shiplift.pipelines.commands.releases.release_order import Order, place
+    from shiplift.pipelines.commands.releases.release_order import ReleaseOrder, place
 
-    order = Order(name=name, spec=edge.read(spec) if spec else "", again=False, allow_older=allow_older)
+    order = ReleaseOrder(name=name, spec=edge.read(spec) if spec else "", again=False, allow_older=allow_older)
     place(edge.engine(engine, namespace), order, detach=detach, watch=watch, as_json=as_json)

@@ -13,7 +13,7 @@ from shiplift.runtime.base.errors import Cancelled, ShipliftError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Order:
+class ReleaseOrder:
     """A request for a release, from the command line."""
 
     name: str
@@ -22,7 +22,7 @@ class Order:
     allow_older: bool
 
 
-def place(engine: Engine, order: Order, *, detach: bool, watch: bool, as_json: bool) -> None:
+def place(engine: Engine, order: ReleaseOrder, *, detach: bool, watch: bool, as_json: bool) -> None:
     """Places an order. An attended or watched release is followed to its end, and its exit code is the command's."""
     accepted = engine.order(order.name, order.spec, again=order.again, allow_older=order.allow_older)
     if not accepted.queued and not engine.under_way(accepted.name):

@@ -7,7 +7,7 @@ from shiplift.pipelines.engines.protocol import Engine
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.base.names import release_name
 from shiplift.runtime.base.storage import write_atomically
-from shiplift.runtime.gates.report import Standing, render_comparison, render_index
+from shiplift.runtime.gates.report import ModelSummary, render_comparison, render_index
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.measurement import Slo
@@ -39,15 +39,15 @@ def index(engine: Engine, folder: Path) -> Path:
     for report in sorted(engine.reports(), key=lambda report: (report.model, report.version)):
         by_model.setdefault(report.model, []).append(report)
     champions = engine.champions()
-    standings = tuple(_standing(engine, champions, model, tuple(reports)) for model, reports in by_model.items())
+    summaries = tuple(_summary(engine, champions, model, tuple(reports)) for model, reports in by_model.items())
     page = folder / "index.html"
-    write_atomically(page, render_index(standings))
+    write_atomically(page, render_index(summaries))
     return page
 
 
-def _standing(
+def _summary(
     engine: Engine, champions: dict[str, int] | None, model: str, reports: tuple[ReleaseReport, ...]
-) -> Standing:
+) -> ModelSummary:
     """A model's entry: the champion from the registry, or from the releases' reports where the registry is down."""
     promoted = [report.version for report in reports if report.alias]
     champion = promoted[-1] if promoted else 0
@@ -57,7 +57,7 @@ def _standing(
         limits = _in_words(admitted.slo) if admitted else ""
     if champions is not None:
         champion = champions.get(model, 0)
-    return Standing(model=model, champion=champion, limits=limits, releases=reports)
+    return ModelSummary(model=model, champion=champion, limits=limits, releases=reports)
 
 
 def _in_words(slo: Slo) -> str:

@@ -15,8 +15,8 @@ def rerun(
     as_json: Json = False,
 ) -> None:
     """Run a release again; stages with unchanged inputs come from the cache. Example: `shiplift rerun digits/3`"""
-    from shiplift.pipelines.commands.releases.release_order import Order, place
+    from shiplift.pipelines.commands.releases.release_order import ReleaseOrder, place
 
     edge.version_of(name)
-    order = Order(name=name, spec=edge.read(spec) if spec else "", again=True, allow_older=allow_older)
+    order = ReleaseOrder(name=name, spec=edge.read(spec) if spec else "", again=True, allow_older=allow_older)
     place(edge.engine(engine, namespace), order, detach=detach, watch=watch, as_json=as_json)

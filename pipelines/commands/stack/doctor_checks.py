@@ -32,7 +32,7 @@ _DISK_GB, _MEMORY_GB = 3, 4
 _MARKS: dict[str, tuple[str, str]] = {"ok": ("✓", "green"), "warning": ("!", "yellow"), "missing": ("✗", "red")}
 
 
-class Finding(Record):
+class CheckResult(Record):
     """The result of one check: `missing` means that releases can't run; with `warning` they can."""
 
     name: str
@@ -45,7 +45,7 @@ class Examination(Record):
     """The results of all checks."""
 
     usable: bool
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckResult, ...]
 
 
 def examine(settings: Settings) -> Examination:
@@ -64,13 +64,13 @@ def show(examination: Examination) -> None:
     console.stdout.print("this machine can run releases" if examination.usable else "something is missing; see above")
 
 
-def _python(_: Settings) -> Iterator[Finding]:
+def _python(_: Settings) -> Iterator[CheckResult]:
     supported = (3, 11) <= sys.version_info[:2] < (3, 13)
     do = "" if supported else "Use Python 3.11 or 3.12: numpy < 2, which the bundled server needs, supports only these."
-    yield Finding(name="python", state="ok" if supported else "missing", found=platform.python_version(), do=do)
+    yield CheckResult(name="python", state="ok" if supported else "missing", found=platform.python_version(), do=do)
 
 
-def _packages(_: Settings) -> Iterator[Finding]:
+def _packages(_: Settings) -> Iterator[CheckResult]:
     packages: dict[str, tuple[State, str]] = {
         "mlflow": ("missing", "pip install 'shiplift[local]'"),
         "onnxruntime": ("missing", "pip install 'shiplift[local]'"),
@@ -83,20 +83,20 @@ def _packages(_: Settings) -> Iterator[Finding]:
     for name, (state, do) in packages.items():
         installed = importlib.util.find_spec(name) is not None
         version = importlib.metadata.version(name) if installed else "not installed"
-        yield Finding(name=name, state="ok" if installed else state, found=version, do="" if installed else do)
+        yield CheckResult(name=name, state="ok" if installed else state, found=version, do="" if installed else do)
 
 
-def _bundled_server(settings: Settings) -> Iterator[Finding]:
+def _bundled_server(settings: Settings) -> Iterator[CheckResult]:
     problem = unsupported()
     if problem:
         do = "Release on a cluster with NVIDIA's Triton image (`server: nvidia`), or run the stack on Linux x86-64."
         if libpython() is None and "libpython" in problem:
             do = f"Debian and Ubuntu: apt-get install libpython{sys.version_info.major}.{sys.version_info.minor}"
-        yield Finding(name="bundled Triton", state="missing", found=problem, do=do)
+        yield CheckResult(name="bundled Triton", state="missing", found=problem, do=do)
         return
     environment = ServerEnvironment(settings.server_environment or default_root())
     if not environment.ready:
-        yield Finding(
+        yield CheckResult(
             name="bundled Triton", state="warning", found="not installed yet", do="`shiplift up` installs it (20 s)."
         )
         return
@@ -104,10 +104,10 @@ def _bundled_server(settings: Settings) -> Iterator[Finding]:
         yield _program(name, program, environment)
 
 
-def _program(name: str, program: Path, environment: ServerEnvironment) -> Finding:
+def _program(name: str, program: Path, environment: ServerEnvironment) -> CheckResult:
     """Whether all shared libraries of a program can be loaded."""
     if not program.is_file():
-        return Finding(
+        return CheckResult(
             name=name,
             state="missing",
             found=f"{program} does not exist",
@@ -117,16 +117,16 @@ def _program(name: str, program: Path, environment: ServerEnvironment) -> Findin
     libraries = subprocess.run(["ldd", str(program)], env=variables, capture_output=True, text=True, check=False).stdout  # noqa: S607
     missing = [line.split()[0] for line in libraries.splitlines() if "not found" in line]
     if missing:
-        return Finding(
+        return CheckResult(
             name=name,
             state="missing",
             found=f"missing libraries: {', '.join(missing)}",
             do="Install the packages that provide these libraries.",
         )
-    return Finding(name=name, state="ok", found=str(program))
+    return CheckResult(name=name, state="ok", found=str(program))
 
 
-def _sandbox(settings: Settings) -> Iterator[Finding]:
+def _sandbox(settings: Settings) -> Iterator[CheckResult]:
     """Each mechanism, tried in a child: what one has entered can't be undone."""
     running = stack.read(settings.root)
     accepted = (running or settings).sandbox.allow_without
@@ -134,7 +134,7 @@ def _sandbox(settings: Settings) -> Iterator[Finding]:
         missing = sandbox.probe(Path(folder))
     for mechanism in WAIVABLE:
         why = missing.get(mechanism, "")
-        yield Finding(
+        yield CheckResult(
             name=f"sandbox: {mechanism}",
             state="ok" if not why else "warning" if mechanism in accepted else "missing",
             found=f"{why} (accepted by this site)" if why and mechanism in accepted else why or "held",
@@ -142,26 +142,26 @@ def _sandbox(settings: Settings) -> Iterator[Finding]:
         )
 
 
-def _machine(settings: Settings) -> Iterator[Finding]:
+def _machine(settings: Settings) -> Iterator[CheckResult]:
     folder = settings.root
     while not folder.exists():
         folder = folder.parent
     free = shutil.disk_usage(folder).free / 2**30
-    yield Finding(
+    yield CheckResult(
         name="disk", state="ok" if free >= _DISK_GB else "warning", found=f"{free:.0f} GiB free at {folder}",
         do="" if free >= _DISK_GB else f"Free some space: a stack and a few models need at least {_DISK_GB} GiB.",
     )  # fmt: skip
     memory = psutil.virtual_memory().available / 2**30
-    yield Finding(
+    yield CheckResult(
         name="memory", state="ok" if memory >= _MEMORY_GB else "warning", found=f"{memory:.0f} GiB available",
         do="" if memory >= _MEMORY_GB else f"Free some memory: exporting PyTorch models needs about {_MEMORY_GB} GiB.",
     )  # fmt: skip
 
 
-def _ports(settings: Settings) -> Iterator[Finding]:
+def _ports(settings: Settings) -> Iterator[CheckResult]:
     running = stack.read(settings.root)
     if running is not None and all(running.runs(name) for name in running.names):
-        yield Finding(name="ports", state="ok", found="in use by the running stack")
+        yield CheckResult(name="ports", state="ok", found="in use by the running stack")
         return
     for name in ("mlflow_port", "http_port", "grpc_port", "metrics_port", "receiver_port"):
         port = getattr(running or settings, name)
@@ -169,11 +169,11 @@ def _ports(settings: Settings) -> Iterator[Finding]:
         try:
             require_free(stack.HOST, port, name, flag)
         except ShipliftError as error:
-            yield Finding(name=flag.removeprefix("--"), state="warning", found=error.what, do=error.do)
+            yield CheckResult(name=flag.removeprefix("--"), state="warning", found=error.what, do=error.do)
         else:
-            yield Finding(name=flag.removeprefix("--"), state="ok", found=f"{port} is free")
+            yield CheckResult(name=flag.removeprefix("--"), state="ok", found=f"{port} is free")
 
 
-_CHECKS: tuple[Callable[[Settings], Iterator[Finding]], ...] = (
+_CHECKS: tuple[Callable[[Settings], Iterator[CheckResult]], ...] = (
     _python, _packages, _bundled_server, _sandbox, _machine, _ports,
 )  # fmt: skip

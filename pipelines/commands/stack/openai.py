@@ -24,7 +24,7 @@ def openai(
     """
     from shiplift.runtime.base.errors import UsageError
     from shiplift.runtime.host.processes import require_free
-    from shiplift.runtime.serving.openai.serving import is_loopback, serve
+    from shiplift.runtime.serving.openai.http_server import is_loopback, serve
 
     key = os.environ.get(KEY, "")
     if not key and not is_loopback(host):

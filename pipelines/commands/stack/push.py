@@ -21,12 +21,12 @@ def push(
     """
     from shiplift.pipelines.engines.local import stack
     from shiplift.pipelines.engines.local.engine import LocalEngine
-    from shiplift.pipelines.triggers.local_push import Push
+    from shiplift.pipelines.triggers.local_push import LocalPush
     from shiplift.runtime.base.git import Origin
 
     engine = LocalEngine(edge.home())
     stack.require(engine.home)
-    handled = Push(Origin(url=_url(repository)), branch, engine.home / "pushes")
+    handled = LocalPush(Origin(url=_url(repository)), branch, engine.home / "pushes")
     pushed, error = handled.handle(engine.newest, engine.register, engine.accept)
     edge.print_result(pushed, _show, as_json=as_json)
     if error:

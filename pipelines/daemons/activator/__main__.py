@@ -1,6 +1,6 @@
 """`python -m shiplift.pipelines.daemons.activator`, a pod's command."""
 
-from shiplift.pipelines.daemons.activator.serving import main
+from shiplift.pipelines.daemons.activator.servers import main
 from shiplift.runtime.base.daemon import run_main
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import httpx
 
-from shiplift.pipelines.daemons.activator.holding import Target
+from shiplift.pipelines.daemons.activator.holding import AskedService
 from shiplift.runtime.serving.kubernetes.objects.activator import BACKENDS_HEADER, SERVICE_HEADER
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
 
@@ -32,13 +32,13 @@ class Addresses:
         return f"{name}.{self.namespace}.svc:{GRPC}"
 
 
-def target_of(headers: Mapping[str, str]) -> Target | None:
+def target_of(headers: Mapping[str, str]) -> AskedService | None:
     """The service and backends that a route wrote into a request's headers; None if it wrote none that are names."""
     service, backends = headers.get(SERVICE_HEADER, ""), headers.get(BACKENDS_HEADER, "").split(",")
     if not _SERVICE_NAME.fullmatch(service) or len(backends) > _MOST_BACKENDS:
         return None
     # One label each: what is sent on never leaves the namespace.
-    return Target(service=service, backends=tuple(backends)) if all(map(_NAME.fullmatch, backends)) else None
+    return AskedService(service=service, backends=tuple(backends)) if all(map(_NAME.fullmatch, backends)) else None
 
 
 class Readiness:

@@ -23,7 +23,7 @@ class Limit(Enum):
     LATE = "late"
 
 
-class Refused(Exception):
+class NotHeld(Exception):
     """A request that is not held, or not any longer; the message is for the client."""
 
     def __init__(self, limit: Limit, message: str) -> None:
@@ -32,7 +32,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class HoldingLimits:
     """How many requests of one service are held, how many bytes of all services, and for how many seconds."""
 
     requests: int = 100
@@ -41,7 +41,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class AskedService:
     """The service that a request is for, and the names of the Services that may answer it."""
 
     service: str
@@ -51,7 +51,7 @@ class Target:
 class Holding:
     """The requests that wait. `is_ready` asks a Service, by name, whether a pod answers there."""
 
-    def __init__(self, bounds: Bounds, is_ready: Callable[[str], Awaitable[bool]]) -> None:
+    def __init__(self, bounds: HoldingLimits, is_ready: Callable[[str], Awaitable[bool]]) -> None:
         self.bounds = bounds
         self.held, self.arrived, self.refused = Counter[str](), Counter[str](), Counter[str]()
         self._is_ready, self._size_bytes = is_ready, 0
@@ -59,7 +59,7 @@ class Holding:
         self._waits: dict[tuple[str, ...], asyncio.Task[str]] = {}
 
     @asynccontextmanager
-    async def place(self, target: Target, size_bytes: int) -> AsyncIterator[float]:
+    async def place(self, target: AskedService, size_bytes: int) -> AsyncIterator[float]:
         """A place for a request; yields the deadline, on the loop's clock.
 
         Raises:
@@ -72,7 +72,7 @@ class Holding:
             self.held[target.service] -= 1
             self._size_bytes -= size_bytes
 
-    async def ready(self, target: Target, deadline: float) -> str:
+    async def ready(self, target: AskedService, deadline: float) -> str:
         """The name of a Service with a ready pod, as soon as there is one.
 
         Raises:
@@ -89,16 +89,16 @@ class Holding:
         except TimeoutError:
             raise self.late(target) from None
 
-    def late(self, target: Target) -> Refused:
+    def late(self, target: AskedService) -> NotHeld:
         """The refusal of a request for which no pod was ready in time."""
         self.refused[target.service] += 1
         do = f"See `kubectl describe tritonservice {target.service}`."
         message = f"{target.service} had no pod, and none was ready within {self.bounds.seconds:g} s. {do}"
-        return Refused(Limit.LATE, message)
+        return NotHeld(Limit.LATE, message)
 
     def _admit(self, service: str, size_bytes: int) -> None:
         if service not in self.arrived and len(self.arrived) >= _SERVICES:
-            raise Refused(Limit.FULL, f"requests of {_SERVICES} services were held already: restart the activator")
+            raise NotHeld(Limit.FULL, f"requests of {_SERVICES} services were held already: restart the activator")
         self.arrived[service] += 1
         if self.held[service] >= self.bounds.requests:
             why = f"{self.bounds.requests} requests wait for a pod of {service}, as many as are held"
@@ -110,9 +110,9 @@ class Holding:
             self._size_bytes += size_bytes
             return
         self.refused[service] += 1
-        raise Refused(Limit.FULL, f"{why}: try again when one is ready")
+        raise NotHeld(Limit.FULL, f"{why}: try again when one is ready")
 
-    async def _wait(self, target: Target) -> str:
+    async def _wait(self, target: AskedService) -> str:
         """Asks as long as a request waits."""
         while self.held[target.service]:
             if name := await self._first(target.backends):

@@ -9,7 +9,7 @@ import grpc
 import grpc.aio
 
 from shiplift.pipelines.daemons.activator.forwarding import OWN_PREFIX, Addresses, target_of
-from shiplift.pipelines.daemons.activator.holding import Holding, Limit, Refused, Target
+from shiplift.pipelines.daemons.activator.holding import AskedService, Holding, Limit, NotHeld
 from shiplift.runtime.serving.kubernetes.objects.activator import ANSWERED_HEADER, PROBE_HEADER
 
 _STREAMS = ("/inference.GRPCInferenceService/ModelStreamInfer",)
@@ -41,23 +41,23 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
         for channel in self._channels.values():
             await channel.close()
 
-    async def _call(self, method: str, target: Target, request: bytes, context: Any) -> bytes:
+    async def _call(self, method: str, target: AskedService, request: bytes, context: Any) -> bytes:
         try:
             async with self._holding.place(target, len(request)) as deadline:
                 channel = await self._channel(target, deadline)
                 call = channel.unary_unary(method)(request, **_arguments(context))
                 return await _passed_on(call, context)
-        except Refused as refused:
+        except NotHeld as refused:
             await _abort(context, refused)
 
     async def _stream(
-        self, method: str, target: Target, requests: AsyncIterator[bytes], context: Any
+        self, method: str, target: AskedService, requests: AsyncIterator[bytes], context: Any
     ) -> AsyncIterator[bytes]:  # fmt: skip
         """Holds a stream before anything of it is read, then passes messages on in both directions."""
         try:
             async with self._holding.place(target, 0) as deadline:
                 channel = await self._channel(target, deadline)
-        except Refused as refused:
+        except NotHeld as refused:
             await _abort(context, refused)
         call = channel.stream_stream(method)(requests, **_arguments(context))
         try:
@@ -67,7 +67,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), error.details(), tuple(error.trailing_metadata()))
 
-    async def _channel(self, target: Target, deadline: float) -> Any:
+    async def _channel(self, target: AskedService, deadline: float) -> Any:
         """A channel to a server that is ready and connected: a call over it reaches one, or fails by itself."""
         address = self._addresses.grpc(await self._holding.ready(target, deadline))
         if address not in self._channels and len(self._channels) >= _CHANNELS:
@@ -81,7 +81,7 @@ class GrpcFront(grpc.GenericRpcHandler):  # type: ignore[misc] # grpc has no typ
         return channel
 
 
-async def _own_answer(target: Target | None, _: bytes, context: Any) -> bytes:
+async def _own_answer(target: AskedService | None, _: bytes, context: Any) -> bytes:
     if target is not None:
         await context.send_initial_metadata(((ANSWERED_HEADER, target.service),))
     return _YES
@@ -108,6 +108,6 @@ def _arguments(context: Any) -> dict[str, Any]:
     return {"metadata": tuple(kept), "timeout": context.time_remaining()}
 
 
-async def _abort(context: Any, refused: Refused) -> NoReturn:
+async def _abort(context: Any, refused: NotHeld) -> NoReturn:
     await context.abort(_CODE[refused.limit], str(refused))
     raise refused

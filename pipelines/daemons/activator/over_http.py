@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from shiplift.pipelines.daemons.activator.forwarding import OWN_PREFIX, Addresses, target_of
-from shiplift.pipelines.daemons.activator.holding import Holding, Limit, Refused, Target
+from shiplift.pipelines.daemons.activator.holding import AskedService, Holding, Limit, NotHeld
 from shiplift.runtime.serving.kubernetes.objects.activator import ANSWERED_HEADER, PROBE_HEADER
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
@@ -47,7 +47,7 @@ class HttpFront:
             body = await self._body(receive)
             if body is not None:
                 await self._hold(scope, _kept(headers), body, target, receive, send)
-        except Refused as refused:
+        except NotHeld as refused:
             await _answer(send, _STATUS[refused.limit], str(refused), headers={"retry-after": "1"})
         return None
 
@@ -65,14 +65,19 @@ class HttpFront:
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             if size > limit:
-                raise Refused(Limit.FULL, f"the request has more than the {limit} bytes that are held")
+                raise NotHeld(Limit.FULL, f"the request has more than the {limit} bytes that are held")
             if not message.get("more_body"):
                 return b"".join(parts)
 
     async def _hold(
-        self, scope: dict[str, Any], headers: list[tuple[str, str]], body: bytes, target: Target, receive: Receive,
+        self,
+        scope: dict[str, Any],
+        headers: list[tuple[str, str]],
+        body: bytes,
+        target: AskedService,
+        receive: Receive,
         send: Send,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Holds a request and sends it on, unless the client goes away first."""
         async with self._holding.place(target, len(body)) as deadline:
             work = asyncio.create_task(self._send_on(scope, headers, body, target, deadline, send))
@@ -88,7 +93,7 @@ class HttpFront:
                 work.result()
 
     async def _send_on(
-        self, scope: dict[str, Any], headers: list[tuple[str, str]], body: bytes, target: Target, deadline: float,
+        self, scope: dict[str, Any], headers: list[tuple[str, str]], body: bytes, target: AskedService, deadline: float,
         send: Send,
     ) -> None:  # fmt: skip
         answer = await self._asked(scope, headers, body, target, deadline)
@@ -102,7 +107,7 @@ class HttpFront:
             await answer.aclose()
 
     async def _asked(
-        self, scope: dict[str, Any], headers: list[tuple[str, str]], body: bytes, target: Target, deadline: float
+        self, scope: dict[str, Any], headers: list[tuple[str, str]], body: bytes, target: AskedService, deadline: float
     ) -> httpx.Response:
         """The answer's head; asks again as long as no server has got the request."""
         query = b"?" + scope["query_string"] if scope["query_string"] else b""

@@ -37,7 +37,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.records.site import Cluster, Site
 from shiplift.runtime.serving.bundles.decoders import members_of
-from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, Published, ServedModel
+from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel, ServedModel
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, NODE, WORKFLOW
 from shiplift.runtime.serving.kubernetes.objects.names import HTTP
@@ -336,4 +336,4 @@ def _entry(target: Target) -> Entry:
 
 
 def _seen_from_here(published: str) -> ServedModel | None:
-    return Published.model_validate_json(published).seen_from(inside="KUBERNETES_SERVICE_HOST" in os.environ)
+    return PublishedModel.model_validate_json(published).seen_from(inside="KUBERNETES_SERVICE_HOST" in os.environ)

@@ -12,7 +12,7 @@ from shiplift.runtime.gates.story import story_of
 from shiplift.runtime.records.release import ReleaseReport
 from shiplift.runtime.store.history import History
 from shiplift.runtime.store.ledger import UncheckedLedger
-from shiplift.runtime.store.published import Published, run_of
+from shiplift.runtime.store.published import PublishedRelease, run_of
 from shiplift.runtime.store.registry.rest import RestRegistry
 from shiplift.runtime.store.registry.terms import CHAMPION, TAG, VersionInfo
 
@@ -26,11 +26,11 @@ class Past:
 
     def report(self, model: str, version: int) -> ReleaseReport:
         """The report of a version's newest release; its page is saved in `home`."""
-        return with_page(Published(self.registry, self.version(model, version)), self.home)
+        return with_page(PublishedRelease(self.registry, self.version(model, version)), self.home)
 
     def with_page(self, report: ReleaseReport) -> ReleaseReport:
         """The report of a release that has just ended, with its page; the path in it was one in a pod."""
-        published = Published(self.registry, self.version(report.model, report.version))
+        published = PublishedRelease(self.registry, self.version(report.model, report.version))
         newest = published.info.tags.get(f"{TAG}release") == report.release
         return save_page(report, published.page() if newest else "", self.home)
 
@@ -43,7 +43,7 @@ class Past:
         """The newest report of each released version."""
         models = [model] if model else [name for name, latest, _ in self.registry.models() if latest]
         released = [
-            Published(self.registry, info) for name in models for info in self.registry.versions(name)
+            PublishedRelease(self.registry, info) for name in models for info in self.registry.versions(name)
             if f"{TAG}release" in info.tags
         ]  # fmt: skip
         return [report for release in released if (report := release.find())]
@@ -55,7 +55,7 @@ class Past:
 
     def story(self, report: ReleaseReport) -> Story:
         """The records of a release, prepared for its report page."""
-        published = Published(self.registry, self.version(report.model, report.version))
+        published = PublishedRelease(self.registry, self.version(report.model, report.version))
         return story_of(self.history(report), config=published.config())
 
     def champions(self) -> dict[str, int]:

@@ -22,7 +22,7 @@ from shiplift.runtime.records.serving import Package, Promotion
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.serving.bundles.decoders import members_of
 from shiplift.runtime.serving.discovery import ServedModel
-from shiplift.runtime.serving.triton.served import every_served, served_version
+from shiplift.runtime.serving.machine.served import every_served, served_version
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.spec.target import Target

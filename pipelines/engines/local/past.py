@@ -6,7 +6,7 @@ from shiplift.pipelines.engines.local import stack
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.engines.pages import with_page
 from shiplift.runtime.records.release import ReleaseReport
-from shiplift.runtime.store.published import Published
+from shiplift.runtime.store.published import PublishedRelease
 from shiplift.runtime.store.registry.client import Registry
 
 
@@ -22,7 +22,7 @@ def report_of(home: Path, model: str, version: int) -> ReleaseReport:
     if ended:
         return _result(releases, max(ended, key=lambda name: _ended_at(releases, name)))
     registry = Registry(stack.require(home).registry_uri)
-    return with_page(Published(registry, registry.version(model, version)), home)
+    return with_page(PublishedRelease(registry, registry.version(model, version)), home)
 
 
 def reports_of(home: Path, model: str) -> list[ReleaseReport]:
@@ -38,7 +38,7 @@ def reports_of(home: Path, model: str) -> list[ReleaseReport]:
 
 def _in_registry(home: Path, model: str) -> list[ReleaseReport]:
     registry = Registry(stack.require(home).registry_uri)
-    published = [Published(registry, info) for info in registry.versions(model)]
+    published = [PublishedRelease(registry, info) for info in registry.versions(model)]
     return [report for release in published if (report := release.find())]
 
 

@@ -29,9 +29,9 @@ from shiplift.runtime.host.processes import alive, free_port, inherited, memory_
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Package, Process
 from shiplift.runtime.records.site import Machine, SandboxSettings, Site
+from shiplift.runtime.serving.machine.served import every_served
 from shiplift.runtime.serving.triton.environment import default_root, ensure
-from shiplift.runtime.serving.triton.served import every_served
-from shiplift.runtime.spec.serving import Metrics
+from shiplift.runtime.spec.serving_settings import Metrics
 from shiplift.runtime.store.registry.lease import LASTS_S, RegistryLease, this_host
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 
@@ -280,8 +280,9 @@ def mlflow_variables(home: Path) -> dict[str, str]:
 
 
 def _start_triton(home: Path, stack: Stack) -> Process:
+    from shiplift.runtime.serving.machine.server import start_production  # noqa: PLC0415 - as above
+    from shiplift.runtime.serving.triton.command_line import Features, Ports  # noqa: PLC0415 - as above
     from shiplift.runtime.serving.triton.config import metrics_flags  # noqa: PLC0415 - 0.2 s, only to start it
-    from shiplift.runtime.serving.triton.server import Features, Ports, start_production  # noqa: PLC0415 - as above
 
     environment = ensure(Path(stack.server_environment))
     ports = Ports(http=stack.http_port, grpc=stack.grpc_port, metrics=stack.metrics_port, host=HOST)

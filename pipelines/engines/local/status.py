@@ -18,7 +18,7 @@ from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.serving import Endpoint
-from shiplift.runtime.serving.triton.served import served_version
+from shiplift.runtime.serving.machine.served import served_version
 from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
 from shiplift.runtime.store.registry.terms import CHALLENGER, CHAMPION, PREVIOUS, TAG
 

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from shiplift.runtime.base.progress import measuring
-from shiplift.runtime.confinement.policy import EVALUATE, Entry, Limits
+from shiplift.runtime.confinement.policy import EVALUATE, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.generation.chat import CHAT
@@ -83,8 +83,8 @@ def _notes(context: int, chat_problem: str) -> tuple[str, ...]:
     return (*notes, f"It takes prompts alone, no conversations: {chat_problem}.") if chat_problem else notes
 
 
-def _limits(site: Site, conversion: Conversion, task: str) -> Limits:
-    return Limits(
+def _limits(site: Site, conversion: Conversion, task: str) -> SandboxLimits:
+    return SandboxLimits(
         memory_mb=min(conversion.memory_mb, site.policy.memory_mb),
         timeout_s=min(conversion.timeout_s, site.policy.timeout_s), task=task, settings="export",
     )  # fmt: skip

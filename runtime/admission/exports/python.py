@@ -7,7 +7,7 @@ example are the reference that production has to meet.
 from pathlib import Path
 
 from shiplift.runtime.base.progress import measuring, progress
-from shiplift.runtime.confinement.policy import EVALUATE, PYTHON_HOST, Entry, Limits
+from shiplift.runtime.confinement.policy import EVALUATE, PYTHON_HOST, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.python.bundle import write_bundle
@@ -39,7 +39,7 @@ def export_python(
     root = ensure(site, environment)
     store, home = ArtifactStore(site.artifacts_uri), Path(site.home)
     layer = packed(site, environment, store)  # before the model's code has run beside it
-    limits = Limits(
+    limits = SandboxLimits(
         memory_mb=min(conversion.memory_mb, site.policy.memory_mb),
         timeout_s=min(conversion.timeout_s, site.policy.timeout_s), task="asking the Python model", settings="export",
     )  # fmt: skip

@@ -35,7 +35,7 @@ class Global:
 
 
 @dataclass(frozen=True)
-class Call:
+class PickleCall:
     """A call that the unpickler would make; an argument that is unknown is None."""
 
     function: Any
@@ -49,7 +49,7 @@ class Walk:
     headed: bool = False
     whole: bool = False
     globals: list[Global] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: list[PickleCall] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -195,7 +195,9 @@ class _Machine:
 
     def call(self, function: Any, arguments: Any) -> None:
         known = arguments if isinstance(arguments, tuple) else None
-        self.result.calls.append(Call(function, None if known is None else tuple(_known(value) for value in known)))
+        self.result.calls.append(
+            PickleCall(function, None if known is None else tuple(_known(value) for value in known))
+        )
         self.stack.append(_MADE)
 
     def unresolved(self, what: str) -> None:

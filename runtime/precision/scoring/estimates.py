@@ -16,7 +16,7 @@ from shiplift.runtime.records.precision import JudgeBy, Slice, TaskMetricName, s
 _DIGITS = 9  # of a difference of scores: 0.96 - 0.95 is a little more than 0.01
 
 
-class Scored(Protocol):
+class ScoredCandidate(Protocol):
     """What was scored on a validation set."""
 
     @property
@@ -63,7 +63,7 @@ class Estimate:
         return f"{self.samples} samples can't decide it, about {more} more would"
 
 
-def score_of(scored: Scored, metric: TaskMetricName, confidence: float) -> Estimate:
+def score_of(scored: ScoredCandidate, metric: TaskMetricName, confidence: float) -> Estimate:
     """A score with its interval, which stays in the metric's range; NaN without a score."""
     scale = scale_of(metric)
     room = scale.highest - scale.lowest if scale.counted else 0.0
@@ -82,7 +82,7 @@ def slice_of(part: Slice, metric: TaskMetricName, confidence: float) -> Estimate
     return Estimate(value=part.score, low=low, high=high, samples=part.samples)
 
 
-def worse_of(base: Scored, other: Scored, metric: TaskMetricName, confidence: float) -> Estimate:
+def worse_of(base: ScoredCandidate, other: ScoredCandidate, metric: TaskMetricName, confidence: float) -> Estimate:
     """How much worse `other` is than `base`, paired over the samples of the set that both were scored on."""
     scale = scale_of(metric)
     if base.score is None or other.score is None:

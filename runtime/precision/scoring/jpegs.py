@@ -25,7 +25,7 @@ _Answer = Callable[[Arrays], Arrays]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Images:
+class ValidationImages:
     """Validation images: `files`, JPEG or PNG, or else the model's own `tensors`; and the folder of its front.
 
     Tensors are of shape (images, ...), as the graph takes them.
@@ -48,7 +48,7 @@ def no_images() -> SpecInvalid:
 
 
 def scores(
-    images: Images, qualities: Sequence[int], validation: Validation, answer: _Answer
+    images: ValidationImages, qualities: Sequence[int], validation: Validation, answer: _Answer
 ) -> Iterator[JpegScore]:  # fmt: skip
     """The score of the images as they are, then of each quality; of a thousand at most, evenly spread.
 
@@ -78,7 +78,7 @@ def scores(
         )  # fmt: skip
 
 
-def _batch(images: Images, around: Any, rows: NDArray[Any], quality: int | None) -> tuple[Arrays, list[int]]:
+def _batch(images: ValidationImages, around: Any, rows: NDArray[Any], quality: int | None) -> tuple[Arrays, list[int]]:
     """What the graph takes of some images, and how many bytes each has on the wire."""
     if images.tensors is None:
         bodies = [images.files[row] for row in rows]

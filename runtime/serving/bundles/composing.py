@@ -18,7 +18,7 @@ from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import CheckedPipeline
 from shiplift.runtime.composition.incumbents import Members
-from shiplift.runtime.composition.signature import signature_of
+from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.golden import SAMPLES
 from shiplift.runtime.model.tensors import ROWS, Arrays, batch_of, concatenate, inputs_in, load_npz, one_by_one
 from shiplift.runtime.records.model import Exported, ModelVersion
@@ -27,11 +27,12 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.bundles.package import package_bundle
 from shiplift.runtime.serving.bundles.scoring import Scoring
+from shiplift.runtime.serving.machine.server import private_server
 from shiplift.runtime.serving.python_environment import prepare
 from shiplift.runtime.serving.triton.client import TOLERANCE, TritonClient, check_golden
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import golden_arrays
-from shiplift.runtime.serving.triton.server import Features, private_server
 from shiplift.runtime.spec.pipeline import BUNDLE, PipelineSpec
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
@@ -128,7 +129,7 @@ def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Array
         SpecInvalid: it does not answer, answers the same request differently, or with NaN.
     """
     progress("asking the bundle for its golden answers")
-    signature, name = signature_of(spec), serving_name(spec.name)
+    signature, name = pipeline_signature(spec), serving_name(spec.name)
     try:
         with measuring():
             each = [client.infer(name, signature, row) for row in one_by_one(requests)]
@@ -153,7 +154,7 @@ def _golden(client: TritonClient, spec: PipelineSpec, requests: Arrays) -> Array
 def _answers(client: TritonClient, spec: PipelineSpec, inputs: Arrays) -> Arrays:
     """The answers to many requests, as many of them at once as the pipeline works on."""
     progress("asking the bundle about the validation data")
-    signature, name = signature_of(spec), serving_name(spec.name)
+    signature, name = pipeline_signature(spec), serving_name(spec.name)
     with measuring(), ThreadPoolExecutor(spec.instances) as pool:
         answers = concatenate(list(pool.map(lambda row: client.infer(name, signature, row), one_by_one(inputs))))
     return {key: array for key, array in answers.items() if key != BUNDLE}

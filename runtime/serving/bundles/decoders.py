@@ -129,11 +129,11 @@ def bundled_config(name: str, decoder: ImageDecoder) -> pb.ModelConfig:
     _tensor(config.input.add(), IMAGE, "UINT8", (1, -1))
     _tensor(config.output.add(), PIXELS, decoder.datatype, decoder.shape)
     config.instance_group.add(count=decoder.workers, kind=pb.ModelInstanceGroup.KIND_CPU)
-    config.parameters["image"].string_value = json.dumps(settings_of(decoder), sort_keys=True)
+    config.parameters["image"].string_value = json.dumps(decoder_settings(decoder), sort_keys=True)
     return config
 
 
-def settings_of(decoder: ImageDecoder) -> dict[str, Any]:
+def decoder_settings(decoder: ImageDecoder) -> dict[str, Any]:
     """What `pixel_front` decodes by."""
     return decoder.model_dump(mode="json", exclude={"workers"}) | {"datatype": decoder.datatype}
 

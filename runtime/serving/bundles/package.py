@@ -1,6 +1,6 @@
 """A pipeline's bundle as a package: what moves traffic, verifies and rolls back then treats it like a model's.
 
-The pipeline's own model is the one that clients call; its members are companions. The golden requests are the whole
+Clients call the pipeline's own model; its members are the package's member models. The golden requests are the whole
 pipeline's, and expect the bundle's digest in their answers, so that they also prove which bundle answers.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 from shiplift.runtime.base.errors import SpecInvalid
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
-from shiplift.runtime.composition.signature import signature_of
+from shiplift.runtime.composition.signature import pipeline_signature
 from shiplift.runtime.model.tensors import MEMBER, Arrays, dump_npz, first_requests, load_npz
 from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.precision import Precision
@@ -55,9 +55,9 @@ def package_bundle(
         precision=_loosest(members),
         config=ServingConfig(max_batch=1, queue_delay_us=0, instances=spec.instances, threads=1),
         repository=store.put_tree(tree),
-        signature=signature_of(spec),
+        signature=pipeline_signature(spec),
         environment=environment,
-        companions=tuple(name for name in models if name != serving_name(spec.name)),
+        member_models=tuple(name for name in models if name != serving_name(spec.name)),
         members=tuple(
             BundleMember(
                 name=member.name,

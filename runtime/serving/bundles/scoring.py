@@ -13,7 +13,7 @@ import numpy as np
 
 from shiplift.runtime.base.errors import DataInvalid
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.confinement.policy import EVALUATE, QUANTIZE_WITH_METRIC, Entry, Limits
+from shiplift.runtime.confinement.policy import EVALUATE, QUANTIZE_WITH_METRIC, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import workplace
 from shiplift.runtime.host.outputs import require_regular
 from shiplift.runtime.model.datasets import load_columns, load_samples
@@ -40,7 +40,7 @@ class Scoring:
     signature: Signature
     datasets: Datasets
     data: Data
-    limits: Limits
+    limits: SandboxLimits
 
     def score(self, ask: Callable[[Arrays], Arrays]) -> dict[str, Any]:
         """The fields of a package that tell its score; none without validation data.

@@ -31,7 +31,7 @@ class Prospect(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reason:
+class PodReason:
     """What a reason means and what to do; `means` is a template for the container, its image and how it ended."""
 
     prospect: Prospect
@@ -104,7 +104,7 @@ _TABLE: tuple[tuple[str, Prospect, str, str], ...] = (
     ("SchedulingGated", _TIME, "the pod is held back by its scheduling gates", "See who sets them: a queue, a quota."),
     ("FailedCreate", _RETRY, "its pods can't be created", "See `kubectl describe replicaset`."),
 )  # fmt: skip
-REASONS = {name: Reason(prospect=prospect, means=means, do=do) for name, prospect, means, do in _TABLE}
+REASONS = {name: PodReason(prospect=prospect, means=means, do=do) for name, prospect, means, do in _TABLE}
 _UNINFORMATIVE = ("Error", "NotReady")  # they add nothing to the sentence
 # Reasons that mean several things, told apart by their message; the first phrase that occurs in it counts.
 _PHRASES: tuple[tuple[str, str, Prospect, str], ...] = (
@@ -233,11 +233,11 @@ def _diagnosis(reason: str, message: str | None, facts: Mapping[str, str] = _NO_
     return Diagnosis(reason=reason, message=message, means=entry.means.format_map(facts), prospect=prospect, do=do)
 
 
-def _entry(reason: str) -> Reason:
+def _entry(reason: str) -> PodReason:
     """The table's entry for a reason; a pod with an unknown reason is taken to be starting."""
     if reason.startswith("OutOf"):  # OutOfcpu, OutOfnvidia.com/gpu: another pod was faster
         return REASONS["UnexpectedAdmissionError"]
-    return REASONS.get(reason) or Reason(prospect=Prospect.TIME, means="the pod does not run", do=_DESCRIBE)
+    return REASONS.get(reason) or PodReason(prospect=Prospect.TIME, means="the pod does not run", do=_DESCRIBE)
 
 
 def _requested_node(pod: Object) -> str:

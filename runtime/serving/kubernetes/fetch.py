@@ -26,7 +26,7 @@ from shiplift.runtime.model.python.layers import unpack_all
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.serving.kubernetes import guard
 from shiplift.runtime.serving.triton import heartbeat
-from shiplift.runtime.serving.triton.repository import install, install_all, install_companions
+from shiplift.runtime.serving.triton.repository import install, install_all, install_member_models
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 _PATIENCE_S = 120
@@ -38,7 +38,7 @@ def fetch(
 ) -> None:  # fmt: skip
     """Installs the model `name` of the package with that digest into the repository `to`; repeating it is harmless.
 
-    Its companions are installed too, and what else the package serves unless the model gets another name, `served_as`.
+    Its member models are installed too, and what else the package serves unless the model is `served_as` another name.
     What its Python models run in is unpacked into the folder `environments`. A `cache` is asked before `artifacts_uri`.
 
     Raises:
@@ -54,7 +54,7 @@ def fetch(
             raise ArtifactCorrupt(f"package {sha256[:12]} has no model {name!r}", do="Rerun the release.")
         if environments:
             unpack_all(package, environments)
-        install_companions(package, to, source=name)
+        install_member_models(package, to, source=name)
         if served_as:
             install(package, to, source=name, name=served_as)
         else:

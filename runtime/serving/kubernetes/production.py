@@ -37,7 +37,7 @@ from shiplift.runtime.serving.operator.resources import (
     ServiceStatus,
     revision_of,
 )
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 
 _POLL_S = 0.5
 _SILENT_S = 60.0  # without a word from the operator about the spec

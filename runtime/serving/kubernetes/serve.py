@@ -19,9 +19,9 @@ from typing import Literal
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.serving.kubernetes.guard import KEY
 from shiplift.runtime.serving.triton import heartbeat
+from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
 from shiplift.runtime.serving.triton.confined import confine_in_pod
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
-from shiplift.runtime.serving.triton.server import Features, Ports, command, variables
 
 ENVIRONMENT = "/opt/triton"
 PORTS = Ports(http=8000, grpc=8001, metrics=8002, host="0.0.0.0")  # noqa: S104 - other pods must reach it

@@ -29,7 +29,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
 from shiplift.runtime.serving.kubernetes.workloads import Workloads, golden_of
 from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.serving.operator.resources import MOST_GROUPS, unlike
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 
 _COMPARED_WITH = f"{LABEL}compared-with"
 _UNITS = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024, "": 1 / 1024**2}

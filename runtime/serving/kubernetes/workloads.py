@@ -19,8 +19,8 @@ from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.diagnosis import Diagnosis
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, POD, POD_DISRUPTION_BUDGET, SERVICE
+from shiplift.runtime.serving.kubernetes.objects.deployment import deployment, service
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, PACKAGE, package_name
-from shiplift.runtime.serving.kubernetes.objects.serving import deployment, service
 from shiplift.runtime.serving.kubernetes.objects.shared import selected_server
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
 from shiplift.runtime.serving.triton.repository import GOLDEN

@@ -25,7 +25,15 @@ from shiplift.runtime.model.generation.signature import CHAT
 from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.openai import messages
 from shiplift.runtime.serving.openai.generating import Generators, merged
-from shiplift.runtime.serving.openai.messages import Asked, ChatRequest, CompletionRequest, Count, Head, Piece, Problem
+from shiplift.runtime.serving.openai.messages import (
+    AnswerOptions,
+    ChatRequest,
+    CompletionRequest,
+    Count,
+    Head,
+    Piece,
+    RequestProblem,
+)
 
 MAX_BODY_BYTES = 8 << 20  # some prompts of the model's 1 MiB
 _KNOWN_S = 2.0  # for which what serves is not looked up again
@@ -51,7 +59,7 @@ class Models:
                 try:
                     served = await run_in_threadpool(self._look_up)
                 except ShipliftError as error:
-                    raise Problem(503, str(error), kind="server_error") from error
+                    raise RequestProblem(503, str(error), kind="server_error") from error
                 self._known = {each.model: each for each in served if each.signature.streamed}
                 self._known_at = time.monotonic()
         return self._known
@@ -66,7 +74,7 @@ class Models:
         if model not in known:
             names = ", ".join(sorted(known)) or "none"
             message = f"no model {model!r} generates text here; those that do: {names}"
-            raise Problem(404, message, code="model_not_found")
+            raise RequestProblem(404, message, code="model_not_found")
         return known[model]
 
 
@@ -99,10 +107,10 @@ class Api:
         served = await self._models.named(asked.model)
         if CHAT not in {spec.name for spec in served.signature.inputs}:
             message = f"{asked.model!r} has no chat template: send the whole prompt to /v1/completions"
-            raise Problem(400, message, code="unsupported")
+            raise RequestProblem(400, message, code="unsupported")
         return await self._answer(request, asked, served)
 
-    async def _answer(self, request: Request, asked: Asked, served: ServedModel) -> Response:
+    async def _answer(self, request: Request, asked: AnswerOptions, served: ServedModel) -> Response:
         head = Head(id=f"{asked.form.prefix}-{uuid.uuid4().hex}", created=int(time.time()), model=asked.model)
         pieces = merged(self._generators.answers(served, asked))
         if asked.stream:
@@ -123,10 +131,10 @@ def create_app(look_up: Callable[[], Sequence[ServedModel]], *, key: str = "") -
     async def check_key(request: Request) -> None:
         given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
         if key and not hmac.compare_digest(given.encode(), key.encode()):
-            raise Problem(401, "the API key is missing or wrong", code="invalid_api_key")
+            raise RequestProblem(401, "the API key is missing or wrong", code="invalid_api_key")
 
     app = FastAPI(title="Shiplift", docs_url=None, redoc_url=None, openapi_url=None, lifespan=api.running)
-    app.add_exception_handler(Problem, _refused)
+    app.add_exception_handler(RequestProblem, _refused)
     guarded = [Depends(check_key)]
     app.add_api_route("/healthz", api.healthz)
     app.add_api_route("/v1/models", api.list_models, dependencies=guarded)
@@ -142,7 +150,7 @@ def _model(name: str) -> dict[str, object]:
 
 async def _refused(_: Request, error: Exception) -> Response:
     """The error as OpenAI's clients expect it."""
-    assert isinstance(error, Problem)  # noqa: S101 - it handles no others
+    assert isinstance(error, RequestProblem)  # noqa: S101 - it handles no others
     return JSONResponse(error.body, status_code=error.status)
 
 
@@ -151,12 +159,14 @@ async def _body(request: Request) -> bytes:
     async for part in request.stream():
         size += len(part)
         if size > MAX_BODY_BYTES:
-            raise Problem(413, f"the request has more than {MAX_BODY_BYTES} bytes, the limit: shorten the prompts")
+            raise RequestProblem(
+                413, f"the request has more than {MAX_BODY_BYTES} bytes, the limit: shorten the prompts"
+            )
         parts.append(part)
     return b"".join(parts)
 
 
-async def _whole(head: Head, asked: Asked, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
+async def _whole(head: Head, asked: AnswerOptions, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
     count = Count(asked)
     texts, reasons = [""] * asked.answers, [""] * asked.answers
     async for number, piece in pieces:
@@ -167,11 +177,11 @@ async def _whole(head: Head, asked: Asked, pieces: AsyncIterator[tuple[int, Piec
     return JSONResponse(head.body(asked.form.whole, choices, count.usage()))
 
 
-async def _streamed(head: Head, asked: Asked, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
+async def _streamed(head: Head, asked: AnswerOptions, pieces: AsyncIterator[tuple[int, Piece]]) -> Response:
     """A stream of events; what is refused at once is refused with its status instead."""
     first = await anext(pieces, None)
     if first is None:
-        raise Problem(500, f"{head.model!r} gave no answer", kind="server_error")
+        raise RequestProblem(500, f"{head.model!r} gave no answer", kind="server_error")
 
     async def events() -> AsyncGenerator[str]:
         count, form = Count(asked), asked.form
@@ -183,7 +193,7 @@ async def _streamed(head: Head, asked: Asked, pieces: AsyncIterator[tuple[int, P
                 yield _event(head.body(form.part, [form.piece(number, piece.text, piece.finish_reason)]))
             if asked.stream_options and asked.stream_options.include_usage:
                 yield _event(head.body(form.part, [], count.usage()))
-        except Problem as problem:
+        except RequestProblem as problem:
             yield _event(problem.body)
         yield "data: [DONE]\n\n"
 

@@ -24,7 +24,7 @@ from shiplift.runtime.model.generation.signature import (
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.serving import streaming
 from shiplift.runtime.serving.discovery import ServedModel
-from shiplift.runtime.serving.openai.messages import Asked, Piece, Problem
+from shiplift.runtime.serving.openai.messages import AnswerOptions, Piece, RequestProblem
 
 _LONGEST_S = 3600.0  # a model has its own limit, `serving.request_timeout_s`
 # How the errors begin that are not the client's (`backends/generation_model.py`), and OpenAI's status for each.
@@ -41,7 +41,7 @@ class Generators:
     def __init__(self) -> None:
         self._channels: dict[tuple[str, str, bool], grpc.aio.Channel] = {}
 
-    def answers(self, served: ServedModel, request: Asked) -> list[AsyncGenerator[Piece]]:
+    def answers(self, served: ServedModel, request: AnswerOptions) -> list[AsyncGenerator[Piece]]:
         """The answers to a request, in OpenAI's order: `n` to the first prompt, then those to the next."""
         return [
             self._answer(served, _inputs(request, prompt, number))
@@ -111,23 +111,23 @@ async def merged(answers: Sequence[AsyncGenerator[Piece]]) -> AsyncIterator[tupl
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def problem_of(error: Exception, model: str) -> Problem:
+def problem_of(error: Exception, model: str) -> RequestProblem:
     """What a client is told about an error of a model's server."""
     status = error.code() if isinstance(error, grpc.aio.AioRpcError) else None
     text = (error.details() or "") if isinstance(error, grpc.aio.AioRpcError) else str(error.message())  # type: ignore[attr-defined]
     message = " ".join(text.split())[:600]
     if "unknown model" in message:
-        return Problem(404, f"the server does not serve {model!r} any more", code="model_not_found")
+        return RequestProblem(404, f"the server does not serve {model!r} any more", code="model_not_found")
     number = _OF_GRPC.get(status, 500) if status else _status_of(message)
     kind = "invalid_request_error" if number < 429 else "server_error"
-    return Problem(number, message or f"the server of {model!r} does not answer", kind=kind)
+    return RequestProblem(number, message or f"the server of {model!r} does not answer", kind=kind)
 
 
 def _status_of(message: str) -> int:
     return next((status for beginning, status in _STATUS.items() if message.startswith(beginning)), 400)
 
 
-def _inputs(request: Asked, prompt: str, number: int) -> Arrays:
+def _inputs(request: AnswerOptions, prompt: str, number: int) -> Arrays:
     """What the model gets; without a seed, each answer is drawn with one of its own."""
     seed = secrets.randbelow(1 << 31) if request.seed is None else (request.seed + number) % (1 << 31)
     inputs: dict[str, Any] = {

@@ -72,7 +72,7 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Asked(BaseModel):
+class AnswerOptions(BaseModel):
     """What both kinds of requests may say of each answer. `user` is accepted, and not used.
 
     What is not given is as the model's author set it.
@@ -131,10 +131,10 @@ class Asked(BaseModel):
         return self.n * len(self.prompts)
 
 
-_Request = TypeVar("_Request", bound=Asked)
+_Request = TypeVar("_Request", bound=AnswerOptions)
 
 
-class CompletionRequest(Asked):
+class CompletionRequest(AnswerOptions):
     """The body of `POST /v1/completions`: `n` continuations of each prompt. `max_tokens` has OpenAI's default."""
 
     form, neutral = COMPLETION, _NEUTRAL
@@ -186,7 +186,7 @@ class Message(BaseModel):
         return {"role": self.role, "content": text, **({"name": self.name} if self.name else {})}
 
 
-class ChatRequest(Asked):
+class ChatRequest(AnswerOptions):
     """The body of `POST /v1/chat/completions`: `n` answers to a conversation, each of as many tokens as fit."""
 
     form, neutral = CHAT, _NEUTRAL_IN_CHATS
@@ -206,7 +206,7 @@ class ChatRequest(Asked):
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
 
-class Problem(Exception):
+class RequestProblem(Exception):
     """A request that gets an error instead of an answer: its HTTP status, and OpenAI's type and code of the error."""
 
     def __init__(
@@ -230,7 +230,7 @@ class Piece:
 class Count:
     """How many tokens the answers to a request took: a prompt is read once, however many answers it has."""
 
-    def __init__(self, request: Asked) -> None:
+    def __init__(self, request: AnswerOptions) -> None:
         self._answers = request.n
         self._read, self._written = [0] * request.answers, 0
 
@@ -271,4 +271,4 @@ def read(kind: type[_Request], body: bytes) -> _Request:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         message = first["msg"].removeprefix("Value error, ")
-        raise Problem(400, f"{where}: {message}" if where else message) from error
+        raise RequestProblem(400, f"{where}: {message}" if where else message) from error

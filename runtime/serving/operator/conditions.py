@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object
 from shiplift.runtime.serving.operator.evidence import Weights
-from shiplift.runtime.serving.operator.groups import telling
+from shiplift.runtime.serving.operator.groups import status_text
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import Condition, ConditionType, Reason, ServiceStatus, Weight
 from shiplift.runtime.serving.operator.scaling.autoscalers import activity
-from shiplift.runtime.serving.operator.step import Step, why_not_ready
+from shiplift.runtime.serving.operator.step import RolloutStep, why_not_ready
 from shiplift.runtime.serving.operator.upkeep import fronts, latency
 from shiplift.runtime.serving.operator.upkeep.heartbeat import LIMIT
-from shiplift.runtime.serving.operator.zero import telling as zero
+from shiplift.runtime.serving.operator.zero import status_text as zero
 
 _CHECK_ROUTES = "The routes were written again: check their status, the gateway's, and routes of others for this model"
 _TOLD = (
@@ -27,7 +27,7 @@ _LEADING = ("Service", "EndpointSlice", "GRPCRoute", "HTTPRoute", "Ingress", "Ba
 
 
 @dataclass(frozen=True, kw_only=True)
-class Event:
+class KubernetesEvent:
     """Something that people should know: a Kubernetes Event on the service."""
 
     reason: str
@@ -44,12 +44,12 @@ class Saying:
     message: str = ""
 
 
-def status_of(observed: Observed, step: Step, *, repaired: Sequence[Object]) -> ServiceStatus:
+def observed_status(observed: Observed, step: RolloutStep, *, repaired: Sequence[Object]) -> ServiceStatus:
     """The status after a step; `repaired` are the objects that are put back."""
     serving = max(step.weights, key=lambda name: (step.weights[name], name), default="")
     package, pods = observed.package(serving), observed.pods_of(serving)
     wanted = observed.spec.revision if observed.spec else ""
-    groups = telling.group_statuses(observed, serving)
+    groups = status_text.group_statuses(observed, serving)
     before = observed.status
     return ServiceStatus(
         observed_generation=observed.generation,
@@ -59,11 +59,11 @@ def status_of(observed: Observed, step: Step, *, repaired: Sequence[Object]) -> 
         weight=step.weights.get(wanted, 0),
         replicas=len(pods),
         ready_replicas=len(observed.ready(serving)),
-        selector=telling.selector(observed, serving, PACKAGE) if serving else "",
+        selector=status_text.selector(observed, serving, PACKAGE) if serving else "",
         previous_revision=before.revision if before.revision not in ("", serving) else before.previous_revision,
         failed_revision=step.failed,
         groups=groups,
-        targets=telling.in_words(groups),
+        targets=status_text.in_words(groups),
         activation=observed.activation,
         p99_milliseconds=latency.told(observed, step.evidence),
         conditions=tuple(_conditions(observed, step, repaired)),
@@ -89,7 +89,7 @@ def leads_traffic(body: Object) -> bool:
     return body["kind"] in _LEADING
 
 
-def events_of(before: ServiceStatus, after: ServiceStatus) -> tuple[Event, ...]:
+def events_of(before: ServiceStatus, after: ServiceStatus) -> tuple[KubernetesEvent, ...]:
     """An event for each condition that changed, and for each new stage of a rollout."""
     events = []
     for condition in after.conditions:
@@ -100,11 +100,11 @@ def events_of(before: ServiceStatus, after: ServiceStatus) -> tuple[Event, ...]:
             bad = condition.status == ("True" if condition.type is ConditionType.STALLED else "False")
             warning = bad and condition.type not in (ConditionType.READY, ConditionType.RECONCILING)
             message = f"{condition.type} is {condition.status}: {condition.message or condition.reason}"
-            events.append(Event(reason=condition.reason, message=message, warning=warning))
+            events.append(KubernetesEvent(reason=condition.reason, message=message, warning=warning))
     return tuple(event for event in events if event.reason != Reason.IDLE)
 
 
-def _conditions(observed: Observed, step: Step, repaired: Sequence[Object]) -> list[Condition]:
+def _conditions(observed: Observed, step: RolloutStep, repaired: Sequence[Object]) -> list[Condition]:
     ready, available = _ready(observed, step, repaired), _available(observed, step.weights)
     sayings = {
         ConditionType.READY: ready,
@@ -121,7 +121,7 @@ def _conditions(observed: Observed, step: Step, repaired: Sequence[Object]) -> l
     return [_condition(observed, kind, saying) for kind, saying in sayings.items()]
 
 
-def _ready(observed: Observed, step: Step, repaired: Sequence[Object]) -> Saying:
+def _ready(observed: Observed, step: RolloutStep, repaired: Sequence[Object]) -> Saying:
     if not step.moved:
         return Saying(holds=False, reason=step.reason, message=step.message)
     available = _available(observed, step.weights)
@@ -135,12 +135,12 @@ def _ready(observed: Observed, step: Step, repaired: Sequence[Object]) -> Saying
     if problem := fronts.problem(observed, step.evidence):
         return Saying(holds=False, reason=Reason.ROUTE_FAILED, message=f"{problem}. {_CHECK_ROUTES}")
     revision = next(name for name, percent in step.weights.items() if percent)
-    missing = telling.without_pods(observed, revision)
+    missing = status_text.without_pods(observed, revision)
     message = f"{revision} answers all requests{missing and f', but {missing}'}"
     return Saying(holds=True, reason=Reason.SERVING, message=message)
 
 
-def _reconciling(observed: Observed, step: Step, repaired: Sequence[Object]) -> Saying:
+def _reconciling(observed: Observed, step: RolloutStep, repaired: Sequence[Object]) -> Saying:
     if repaired:
         return Saying(holds=True, reason=Reason.REPAIRING, message=_repairing(repaired))
     if step.stalled or step.reason is Reason.SCALED_TO_ZERO:

@@ -9,18 +9,24 @@ from dataclasses import dataclass, replace
 
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object
 from shiplift.runtime.serving.operator import shares, wanted
-from shiplift.runtime.serving.operator.conditions import Event, events_of, leads_traffic, status_of, unusable
+from shiplift.runtime.serving.operator.conditions import (
+    KubernetesEvent,
+    events_of,
+    leads_traffic,
+    observed_status,
+    unusable,
+)
 from shiplift.runtime.serving.operator.evidence import Evidence, Key, Patch
 from shiplift.runtime.serving.operator.groups.weighing import is_rebalanced
+from shiplift.runtime.serving.operator.hosting.moving import is_move, moving, with_server
 from shiplift.runtime.serving.operator.measurements import Measurement
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.repair import is_right, key_of
 from shiplift.runtime.serving.operator.resources import ServiceSpec, ServiceStatus
-from shiplift.runtime.serving.operator.rollout import Rollout
+from shiplift.runtime.serving.operator.rollout import RolloutState
 from shiplift.runtime.serving.operator.scaling import bursts
-from shiplift.runtime.serving.operator.sharing.hosting import is_move, moving, with_server
 from shiplift.runtime.serving.operator.stages import next_step
-from shiplift.runtime.serving.operator.step import Step
+from shiplift.runtime.serving.operator.step import RolloutStep
 from shiplift.runtime.serving.operator.upkeep import fronts
 from shiplift.runtime.serving.operator.upkeep.chores import chores
 from shiplift.runtime.serving.operator.upkeep.history import to_prune
@@ -42,7 +48,7 @@ class Decision:
     patch: tuple[Patch, ...] = ()
     delete: tuple[Key, ...] = ()
     status: ServiceStatus | None = None
-    events: tuple[Event, ...] = ()
+    events: tuple[KubernetesEvent, ...] = ()
     measure: tuple[Measurement, ...] = ()
     again_s: float = _REST_S
 
@@ -59,11 +65,11 @@ def next_action(observed: Observed) -> Decision:
         status = unusable(observed)
         return _told(observed, Decision(evidence=observed.evidence), status)
     observed = bursts.judged(phases.begun(observed), spec)
-    step = next_step(Rollout.of(observed, spec))
+    step = next_step(RolloutState.of(observed, spec))
     activation = phases.after(observed, spec, step)
     if activation is not observed.activation:
         observed = phases.changed(observed, activation)
-        step = next_step(Rollout.of(observed, spec))
+        step = next_step(RolloutState.of(observed, spec))
     bodies = _wanted(observed, spec, step)
     again = wanted.front(observed, spec, step.weights) if _failed(observed, step) else []
     apply = [body for body in bodies if body in again or not is_right(body, observed)]
@@ -72,7 +78,7 @@ def next_action(observed: Observed) -> Decision:
     moves = moving(observed, evidence)
     again_s = 0.5 if apply else min(moves.again_s, step.again_s)
     upkeep = chores(observed, step.weights, moves.evidence, again_s, busy=bool(apply) and not again)
-    status = with_server(observed, status_of(observed, step, repaired=repaired))
+    status = with_server(observed, observed_status(observed, step, repaired=repaired))
     surplus = _to_delete(observed, spec, step, bodies)
     decision = Decision(
         evidence=upkeep.evidence,
@@ -86,20 +92,20 @@ def next_action(observed: Observed) -> Decision:
     return _told(observed, decision, status)
 
 
-def _wanted(observed: Observed, spec: ServiceSpec, step: Step) -> list[Object]:
+def _wanted(observed: Observed, spec: ServiceSpec, step: RolloutStep) -> list[Object]:
     """All that should exist. Routes lead to Services: those come first."""
     kept = _kept(spec, step)
     bodies = wanted.workloads(observed, spec, kept)
     return [*bodies, *wanted.front(observed, spec, step.weights), *wanted.monitoring(observed, spec, kept)]
 
 
-def _failed(observed: Observed, step: Step) -> bool:
+def _failed(observed: Observed, step: RolloutStep) -> bool:
     """Whether the front has just failed although it looks right: then it is written again once."""
     return step.moved and fronts.just_failed(observed.evidence)
 
 
 def _after_writing(
-    observed: Observed, spec: ServiceSpec, step: Step, apply: Sequence[Object], repaired: Sequence[Object]
+    observed: Observed, spec: ServiceSpec, step: RolloutStep, apply: Sequence[Object], repaired: Sequence[Object]
 ) -> Evidence:  # fmt: skip
     """What is still known once these objects are applied, some of them because somebody changed or deleted them.
 
@@ -113,7 +119,7 @@ def _after_writing(
     return step.evidence
 
 
-def _moves_traffic(observed: Observed, spec: ServiceSpec, step: Step, apply: Sequence[Object]) -> bool:
+def _moves_traffic(observed: Observed, spec: ServiceSpec, step: RolloutStep, apply: Sequence[Object]) -> bool:
     """Whether requests may go elsewhere after this, so that what was measured through the front no longer counts.
 
     A front that was right, and only lets go of revisions without traffic, sends them to where they went before.
@@ -130,7 +136,7 @@ def _moves_traffic(observed: Observed, spec: ServiceSpec, step: Step, apply: Seq
     )
 
 
-def _to_delete(observed: Observed, spec: ServiceSpec, step: Step, bodies: Sequence[Object]) -> list[Key]:
+def _to_delete(observed: Observed, spec: ServiceSpec, step: RolloutStep, bodies: Sequence[Object]) -> list[Key]:
     """Objects of revisions that have no traffic on any route and won't get any, and those around what serves."""
     dropped, kept = set(shares.current(observed)) - set(step.weights), _kept(spec, step)
     surplus = [
@@ -141,7 +147,7 @@ def _to_delete(observed: Observed, spec: ServiceSpec, step: Step, bodies: Sequen
     return [*surplus, *(key for key in obsolete if key not in surplus)]
 
 
-def _kept(spec: ServiceSpec, step: Step) -> set[str]:
+def _kept(spec: ServiceSpec, step: RolloutStep) -> set[str]:
     """The revisions whose objects should exist."""
     return {*step.weights} | ({spec.revision} if not step.failed else set())
 
@@ -150,7 +156,7 @@ def _of_revision(body: Object) -> bool:
     return PACKAGE in (body["metadata"].get("labels") or {})
 
 
-def _repaired(observed: Observed, step: Step, apply: Sequence[Object]) -> list[Object]:
+def _repaired(observed: Observed, step: RolloutStep, apply: Sequence[Object]) -> list[Object]:
     """The objects that somebody else changed or deleted: those that a revision or front that served already needs."""
     before = shares.current(observed)
     if step.weights != before or observed.status.observed_generation != observed.generation:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from shiplift.runtime.records.measurement import Counts
 from shiplift.runtime.serving.operator.resources import Reason
-from shiplift.runtime.serving.scaling.burst import Reading
+from shiplift.runtime.serving.scaling.burst import QueueReading
 
 Weights = dict[str, int]  # revision: percent of the traffic
 Key = tuple[str, str]  # an object's kind and name
@@ -33,7 +33,7 @@ def since(first: Counters, last: Counters) -> Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sample:
+class TrafficSample:
     """Requests through the front: how many were asked, and how many of them the new revision answered.
 
     `failure` is the first error. `unreachable`: it is one of those that a proxy gives before it has the new route.
@@ -53,7 +53,7 @@ class Share:
     since: float
     tries: int = 0
     tried_at: float = 0
-    samples: Mapping[Protocol, Sample] = field(default_factory=dict)
+    samples: Mapping[Protocol, TrafficSample] = field(default_factory=dict)
     grew: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -111,10 +111,10 @@ class Latency:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Demand:
+class QueueDemand:
     """The last readings of the servers' queues, and the least number of pods in each group because of them, `until`."""
 
-    readings: tuple[Reading, ...] = ()
+    readings: tuple[QueueReading, ...] = ()
     least: int = 0
     until: float = 0
 
@@ -178,7 +178,7 @@ class Evidence:
     restarts: tuple[float, ...] = ()
     traffic: Traffic = Traffic()
     latency: Latency = Latency()
-    demand: Demand = Demand()
+    demand: QueueDemand = QueueDemand()
     moves: Mapping[str, Move] = field(default_factory=dict)
     applied: Mapping[Key, Applied] = field(default_factory=dict)
 

@@ -12,11 +12,11 @@ from shiplift.runtime.serving.operator.evidence import (
     Move,
     Protocol,
     Route,
-    Sample,
     Share,
+    TrafficSample,
     Weights,
 )
-from shiplift.runtime.serving.scaling.burst import Reading
+from shiplift.runtime.serving.scaling.burst import QueueReading
 
 _READINGS = 4  # of the queues: the rule needs three
 
@@ -122,7 +122,7 @@ def with_move(evidence: Evidence, ask: CheckServer, wrong: str) -> Evidence:
 
 
 def with_share(
-    evidence: Evidence, ask: AskFront, samples: Mapping[Protocol, Sample], grew: Mapping[str, int], now: float
+    evidence: Evidence, ask: AskFront, samples: Mapping[Protocol, TrafficSample], grew: Mapping[str, int], now: float
 ) -> Evidence:  # fmt: skip
     """After requests through the front, and how many of them each revision's pods counted."""
     share = evidence.share
@@ -172,7 +172,7 @@ def with_traffic(evidence: Evidence, ask: ReadTraffic, counters: Counters, now: 
     return replace(evidence, traffic=replace(evidence.traffic, counters=counters, seen_at=seen_at, read_at=now))
 
 
-def with_demand(evidence: Evidence, reading: Reading) -> Evidence:
+def with_demand(evidence: Evidence, reading: QueueReading) -> Evidence:
     """After reading the queues of a revision's pods."""
     readings = (*evidence.demand.readings[-_READINGS + 1 :], reading)
     return replace(evidence, demand=replace(evidence.demand, readings=readings))

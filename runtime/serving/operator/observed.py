@@ -64,7 +64,7 @@ class RevisionSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Arrivals:
+class HeldRequests:
     """What the activator says of a service: how many of its requests it holds, and when the last one came.
 
     `answered_at` is when the activator last answered. Both times are in seconds since the epoch; 0: never.
@@ -131,7 +131,7 @@ class Observed:
     gateway: GatewaySeen = GatewaySeen()
     policies: bool = False
     optional: frozenset[str] = frozenset()
-    arrivals: Arrivals = Arrivals()
+    arrivals: HeldRequests = HeldRequests()
     activation: Activation = Activation.AWAKE
     evidence: Evidence = field(default_factory=Evidence)
     now: float = 0

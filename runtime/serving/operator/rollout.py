@@ -22,14 +22,14 @@ from shiplift.runtime.serving.operator.measurements import AskFront, ReadCounter
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import ConditionType, Reason, ServiceSpec
 from shiplift.runtime.serving.operator.shares import Judgement, requests_needed
-from shiplift.runtime.serving.operator.step import BUSY_S, Step
+from shiplift.runtime.serving.operator.step import BUSY_S, RolloutStep
 
 _QUIET_S, _DRAIN_S = 3.0, 60.0
 _AGAIN = "Fix that, then change the spec: any change makes the operator try again."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rollout:
+class RolloutState:
     """The rollout that one look shows: `weights` are the traffic shares now."""
 
     observed: Observed
@@ -39,7 +39,7 @@ class Rollout:
     others: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, observed: Observed, spec: ServiceSpec) -> "Rollout":
+    def of(cls, observed: Observed, spec: ServiceSpec) -> "RolloutState":
         """The rollout of what the spec wants."""
         weights = shares.current(observed)
         others = {name: percent for name, percent in weights.items() if name != spec.revision}
@@ -84,7 +84,7 @@ class Rollout:
             return None
         return GivenUp(revision=self.target, reason=stalled.reason, message=stalled.message)
 
-    def keep(self, reason: Reason, message: str, *, failed: str = "") -> Step:
+    def keep(self, reason: Reason, message: str, *, failed: str = "") -> RolloutStep:
         """What serves keeps serving, whatever the spec wants."""
         main = shares.main(self.observed, self.weights, avoid=failed)
         weights = shares.only(main, self.weights) if main else {}
@@ -92,7 +92,7 @@ class Rollout:
             return self.drain(main, self.step(weights, reason, message, stalled=True, failed=failed, again_s=10))
         return self.step(weights, reason, message, stalled=True, failed=failed)
 
-    def give_up(self, reason: Reason, message: str) -> Step:
+    def give_up(self, reason: Reason, message: str) -> RolloutStep:
         """Gives all traffic back; the revision is not tried again until the spec changes."""
         kept = f" {self.before} serves." if self.before else ""
         given_up = GivenUp(revision=self.target, reason=reason, message=f"{message}{kept} {_AGAIN}")
@@ -101,7 +101,7 @@ class Rollout:
 
     # --- with traffic ---
 
-    def advance(self, percent: int) -> Step:
+    def advance(self, percent: int) -> RolloutStep:
         """Gives the next share."""
         target, before = (self.observed.package(name) for name in (self.target, self.before))
         # A sequence's requests would be spread over both versions, but only one of them has its state.
@@ -116,7 +116,7 @@ class Rollout:
         evidence = replace(self.evidence, share=None, hold=None, verified="")
         return self.step(weights, reason, f"giving {self.target} {share} % of the traffic", evidence=evidence)
 
-    def drain(self, main: str, step: Step) -> Step:
+    def drain(self, main: str, step: RolloutStep) -> RolloutStep:
         """Lets go of revisions without traffic, after their last request."""
         idle = {name: self._idle(name) for name in self.weights if name != main}
         if not idle:
@@ -167,7 +167,7 @@ class Rollout:
             f"{shares.SETTLE_S:.0f} s it answered: {seen}. Check the routes' and the gateway's status."
         )
 
-    def step(self, weights: Weights, reason: Reason, message: str, **parts: Any) -> Step:
+    def step(self, weights: Weights, reason: Reason, message: str, **parts: Any) -> RolloutStep:
         """A step with these shares; `parts` are its other fields."""
         parts = {"evidence": self.evidence} | parts
-        return Step(weights=weights, reason=reason, message=message, **parts)
+        return RolloutStep(weights=weights, reason=reason, message=message, **parts)

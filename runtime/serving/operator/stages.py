@@ -7,17 +7,17 @@ from shiplift.runtime.serving.operator import shares
 from shiplift.runtime.serving.operator.evidence import Evidence, Hold, since
 from shiplift.runtime.serving.operator.measurements import CheckAnswers, ReadCounters
 from shiplift.runtime.serving.operator.resources import ConditionType, Reason
-from shiplift.runtime.serving.operator.rollout import Rollout
+from shiplift.runtime.serving.operator.rollout import RolloutState
 from shiplift.runtime.serving.operator.scaling.replicas import needed
 from shiplift.runtime.serving.operator.shares import Judgement
-from shiplift.runtime.serving.operator.step import Step, why_not_ready
+from shiplift.runtime.serving.operator.step import RolloutStep, why_not_ready
 from shiplift.runtime.serving.operator.zero.steps import resting
 
 _ANSWER_S = 60.0  # for ready pods to answer golden requests at all
 _MARGIN = 0.01  # by which the new side may fail a larger share of its requests
 
 
-def next_step(rollout: Rollout) -> Step:
+def next_step(rollout: RolloutState) -> RolloutStep:
     """The next step of a rollout, whoever began it."""
     if problem := rollout.unusable():
         return rollout.keep(*problem)
@@ -35,7 +35,7 @@ def next_step(rollout: Rollout) -> Step:
 # --- before it has traffic ---
 
 
-def _start(rollout: Rollout) -> Step:
+def _start(rollout: RolloutState) -> RolloutStep:
     began = rollout.evidence.waiting.get(rollout.target, rollout.observed.now)
     evidence = replace(rollout.evidence, waiting={rollout.target: began})
     least = needed(rollout.observed, rollout.spec, rollout.others)
@@ -54,7 +54,7 @@ def _start(rollout: Rollout) -> Step:
     return _check_answers(rollout, evidence, waited)
 
 
-def _check_answers(rollout: Rollout, evidence: Evidence, waited: float) -> Step:
+def _check_answers(rollout: RolloutState, evidence: Evidence, waited: float) -> RolloutStep:
     wrong = evidence.answers.get(rollout.target)
     if wrong:
         return rollout.give_up(Reason.WRONG_ANSWERS, wrong)
@@ -70,7 +70,7 @@ def _check_answers(rollout: Rollout, evidence: Evidence, waited: float) -> Step:
 # --- while it has some ---
 
 
-def _canary(rollout: Rollout, percent: int) -> Step:
+def _canary(rollout: RolloutState, percent: int) -> RolloutStep:
     if not rollout.observed.ready(rollout.target):
         return rollout.give_up(Reason.CANARY_FAILED, f"{rollout.target} lost its pods.")
     if not rollout.observed.ready(rollout.before):
@@ -81,7 +81,7 @@ def _canary(rollout: Rollout, percent: int) -> Step:
     return _ask(rollout, percent)
 
 
-def _ask(rollout: Rollout, percent: int) -> Step:
+def _ask(rollout: RolloutState, percent: int) -> RolloutStep:
     """Verifies a share on the data plane."""
     share = rollout.share_now()
     judgement = shares.judge(rollout.observed, share, rollout.target)
@@ -93,7 +93,7 @@ def _ask(rollout: Rollout, percent: int) -> Step:
     return rollout.step(rollout.weights, Reason.CANARY, message, **rollout.asking(share, percent))
 
 
-def _hold(rollout: Rollout, hold: Hold, percent: int) -> Step:
+def _hold(rollout: RolloutState, hold: Hold, percent: int) -> RolloutStep:
     new = since(hold.first.get(rollout.target, {}), hold.last.get(rollout.target, {}))
     old = since(hold.first.get(rollout.before, {}), hold.last.get(rollout.before, {}))
     if new.failed / max(1, new.total) > old.failed / max(1, old.total) + _MARGIN:
@@ -114,7 +114,7 @@ def _hold(rollout: Rollout, hold: Hold, percent: int) -> Step:
 # --- once it has all ---
 
 
-def _last(rollout: Rollout) -> Step:
+def _last(rollout: RolloutState) -> RolloutStep:
     verified = rollout.evidence.verified
     if verified is None and rollout.observed.status.revision == rollout.target:
         verified = rollout.target if rollout.observed.status.holds(ConditionType.READY) else ""
@@ -128,7 +128,7 @@ def _last(rollout: Rollout) -> Step:
     return _verify(rollout)
 
 
-def _lost(rollout: Rollout) -> Step:
+def _lost(rollout: RolloutState) -> RolloutStep:
     if rollout.before and rollout.observed.ready(rollout.before):
         return rollout.give_up(Reason.CANARY_FAILED, f"{rollout.target} lost its pods.")
     why = why_not_ready(rollout.observed, rollout.target)
@@ -136,7 +136,7 @@ def _lost(rollout: Rollout) -> Step:
     return rollout.step(rollout.weights, Reason.NO_PODS, message)
 
 
-def _verify(rollout: Rollout) -> Step:
+def _verify(rollout: RolloutState) -> RolloutStep:
     """Verifies that all requests are answered by the target."""
     share = rollout.share_now()
     judgement = shares.judge(rollout.observed, share, rollout.target)

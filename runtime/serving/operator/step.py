@@ -12,7 +12,7 @@ BUSY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class RolloutStep:
     """What a rollout does now: the traffic shares, what to measure next, and what people are told.
 
     `moved`: the wanted revision has all traffic, verified. `stalled`: nothing more can be done for it. `failed` is the

@@ -3,18 +3,18 @@
 from collections.abc import Iterator, Sequence
 
 from shiplift.runtime.serving.kubernetes.objects.activator import to_activator
+from shiplift.runtime.serving.kubernetes.objects.deployment import deployment, disruption_budget, service
 from shiplift.runtime.serving.kubernetes.objects.front import TIMEOUT_S, front_objects
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object
-from shiplift.runtime.serving.kubernetes.objects.serving import deployment, disruption_budget, service
 from shiplift.runtime.serving.kubernetes.objects.shared import shared_service
 from shiplift.runtime.serving.operator.evidence import Weights
 from shiplift.runtime.serving.operator.groups.weighing import backends
+from shiplift.runtime.serving.operator.hosting.moving import hosting
 from shiplift.runtime.serving.operator.monitoring import seen
 from shiplift.runtime.serving.operator.observed import Group, Observed
 from shiplift.runtime.serving.operator.resources import API_VERSION, SERVICE_KIND, ServiceSpec
 from shiplift.runtime.serving.operator.scaling import autoscalers
 from shiplift.runtime.serving.operator.scaling.replicas import bounds, written
-from shiplift.runtime.serving.operator.sharing.hosting import hosting
 from shiplift.runtime.serving.operator.upkeep.surge import extra_replicas
 from shiplift.runtime.serving.operator.zero.phases import serving
 

@@ -25,7 +25,7 @@ from shiplift.runtime.records.model import PythonEnvironment
 from shiplift.runtime.records.serving import EarlierVersion, EarlierVersions, Package
 from shiplift.runtime.serving.triton.config import TUNED, parse, render
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.spec.serving import Latest, VersionPolicy
+from shiplift.runtime.spec.serving_settings import Latest, VersionPolicy
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 
@@ -159,7 +159,7 @@ def _files(store: ArtifactStore, package: Package) -> dict[int, dict[str, str]]:
 
 
 def _require_same_kind(before: Package, now: Successor) -> None:
-    if before.companions:
+    if before.member_models:
         raise _Unfit("it is a pipeline")
     if (before.target, before.server) != (now.target.name, now.target.server):
         raise _Unfit(

@@ -24,7 +24,7 @@ _PATIENCE = 0.5  # of the limit: who waits longer is late, or nearly
 _WINDOW = 2  # readings that arrivals are averaged over: one is noisy, more are late
 
 
-class Reading(NamedTuple):
+class QueueReading(NamedTuple):
     """All servers of a service at `at` (s): requests ended so far, those waiting, and the servers that take requests.
 
     Ended requests are of the servers that are there: a server that is new begins at 0.
@@ -54,7 +54,7 @@ def burst_of(capacity: Capacity, maximum: int, p99_ms: float | None = None) -> B
     return Burst(capacity=capacity, maximum=maximum, patience_s=_PATIENCE * limit_ms / 1000)
 
 
-def at_least(readings: Sequence[Reading], now: float, current: int, burst: Burst) -> int:
+def at_least(readings: Sequence[QueueReading], now: float, current: int, burst: Burst) -> int:
     """The replicas that should at least be there, never fewer than the `current` ones; readings in order of time."""
     recent = [reading for reading in readings if now - reading.at <= FRESH_S][-_WINDOW - 1 :]
     if len(recent) < _WINDOW or not recent[-1].ready:

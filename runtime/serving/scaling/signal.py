@@ -73,24 +73,26 @@ class Scaling(Record):
         return self.chance * math.sqrt(self.step_s / seconds + ahead**2 / squares)
 
 
-class Decision(NamedTuple):
+class ScalingDecision(NamedTuple):
     """How many replicas are wanted, and what decided it."""
 
     replicas: int
     reason: Reason
 
 
-def decide(samples: Sequence[Sample], now: float, current: int, scaling: Scaling, *, starting: int = 0) -> Decision:
+def decide(
+    samples: Sequence[Sample], now: float, current: int, scaling: Scaling, *, starting: int = 0
+) -> ScalingDecision:
     """The replicas wanted, from samples in order of time. `starting` of the `current` replicas are not ready yet."""
     fresh = [s for s in samples if math.isfinite(s.arrivals_per_s) and math.isfinite(s.waiting) and s.at <= now]
     if not fresh or now - fresh[-1].at > 3 * scaling.step_s:
-        return Decision(_bounded(current, scaling, at_least=current), "no metrics")
+        return ScalingDecision(_bounded(current, scaling, at_least=current), "no metrics")
     demand, reason = _demand(fresh, now, scaling)
     wanted = math.ceil(demand - 1e-9) if demand < scaling.maximum else scaling.maximum
     if starting and wanted < current:  # what starts is not seen yet: nothing shrinks meanwhile
-        return Decision(_bounded(current, scaling), "starting")
+        return ScalingDecision(_bounded(current, scaling), "starting")
     bounded = _bounded(wanted, scaling)
-    return Decision(bounded, reason if bounded == wanted else "bounds")
+    return ScalingDecision(bounded, reason if bounded == wanted else "bounds")
 
 
 def _bounded(wanted: int, scaling: Scaling, at_least: int = 0) -> int:

@@ -49,7 +49,7 @@ TOLERANCE: dict[Precision, float] = {"fp32": 1e-3, "fp16": 1e-2, "bf16": 5e-2, "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class SequenceStep:
     """A request's place in a sequence, in Triton's terms; an id of 0 means that it belongs to none."""
 
     sequence_id: int = 0
@@ -57,13 +57,15 @@ class Step:
     sequence_end: bool = False
 
 
-ALONE = Step()
+ALONE = SequenceStep()
 
 
-def steps_of(count: int) -> list[Step]:
+def steps_of(count: int) -> list[SequenceStep]:
     """The steps of a new sequence of `count` requests, with an id that nobody else is using."""
     sequence = secrets.randbelow(2**62) + 1
-    return [Step(sequence_id=sequence, sequence_start=at == 0, sequence_end=at == count - 1) for at in range(count)]
+    return [
+        SequenceStep(sequence_id=sequence, sequence_start=at == 0, sequence_end=at == count - 1) for at in range(count)
+    ]
 
 
 class TritonClient:
@@ -171,7 +173,13 @@ class TritonClient:
         )  # fmt: skip
 
     def infer(
-        self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
+        self,
+        model: str,
+        signature: Signature,
+        inputs: Arrays,
+        *,
+        version: int | None = None,
+        step: SequenceStep = ALONE,
     ) -> Arrays:
         """The outputs of one request, by name; the pieces of a streamed answer are put together.
 
@@ -261,7 +269,13 @@ class InferenceClient(Protocol):
     """A client of a server that answers requests, over any protocol."""
 
     def infer(
-        self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
+        self,
+        model: str,
+        signature: Signature,
+        inputs: Arrays,
+        *,
+        version: int | None = None,
+        step: SequenceStep = ALONE,
     ) -> Arrays:
         """The outputs of one request, by name."""
 

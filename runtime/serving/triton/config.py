@@ -17,7 +17,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine, Precision
 from shiplift.runtime.records.serving import Padding, ServerKind, ServerNeeds, ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.spec.serving import Generation, Metrics, SequenceBatching, Serving
+from shiplift.runtime.spec.serving_settings import Generation, Metrics, SequenceBatching, Serving
 from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 
 _US_PER_MS = 1000
@@ -36,7 +36,7 @@ _GRAPH_LEVELS = {"off": -1, "basic": 1, "all": 0}  # ModelOptimizationPolicy.Gra
 
 
 @dataclass(frozen=True, kw_only=True)
-class Warmup:
+class WarmupRequest:
     """A warm-up request: its batch size and, per input, the file with its raw bytes and its shape without the batch.
 
     An input without a file gets zeros. The request is executed `count` times. `name` begins its name in the log.
@@ -63,7 +63,7 @@ class ModelDescription:
     config: ServingConfig
     serving: Serving
     labels_file: str = ""
-    warmups: tuple[Warmup, ...] = ()
+    warmups: tuple[WarmupRequest, ...] = ()
     gpu: bool = False
     engine: Engine = "onnxruntime"
     precision: Precision = "fp32"
@@ -346,7 +346,7 @@ def _implicit_states(config: pb.ModelConfig, model: ModelDescription) -> None:
         first.dims.extend(spec.shape[1:])
 
 
-def _warmup(config: pb.ModelConfig, warmup: Warmup, inputs: tuple[TensorSpec, ...]) -> None:
+def _warmup(config: pb.ModelConfig, warmup: WarmupRequest, inputs: tuple[TensorSpec, ...]) -> None:
     entry = config.model_warmup.add(name=f"{warmup.name}-batch-{warmup.batch}", batch_size=warmup.batch)
     if warmup.count > 1:
         entry.count = warmup.count

@@ -16,7 +16,7 @@ from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.serving.triton.client import ALONE, Step, as_tensor, steps_of
+from shiplift.runtime.serving.triton.client import ALONE, SequenceStep, as_tensor, steps_of
 
 _HEADER_LENGTH = "Inference-Header-Content-Length"
 
@@ -56,7 +56,13 @@ class TritonHttpClient:
         return max(self.versions(model), default=0)
 
     def infer(
-        self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
+        self,
+        model: str,
+        signature: Signature,
+        inputs: Arrays,
+        *,
+        version: int | None = None,
+        step: SequenceStep = ALONE,
     ) -> Arrays:
         """The outputs of one request, by name."""
         return dict(_outputs(self._ask(model, signature, inputs, version, step)))
@@ -68,7 +74,7 @@ class TritonHttpClient:
         return int(_header(answer)["model_version"])
 
     def _ask(
-        self, model: str, signature: Signature, inputs: Arrays, version: int | None, step: Step
+        self, model: str, signature: Signature, inputs: Arrays, version: int | None, step: SequenceStep
     ) -> httpx.Response:  # fmt: skip
         tensors = [(spec, as_tensor(spec.datatype, inputs[spec.name])) for spec in signature.inputs]
         contents = [_raw(spec.datatype, array) for spec, array in tensors]

@@ -20,7 +20,7 @@ from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
 from shiplift.runtime.records.serving import ServerKind, ServingConfig
 from shiplift.runtime.serving.triton.config import (
     ModelDescription,
-    Warmup,
+    WarmupRequest,
     in_python,
     model_config,
     parse,
@@ -28,7 +28,7 @@ from shiplift.runtime.serving.triton.config import (
     render,
     retuned,
 )
-from shiplift.runtime.spec import serving as spec
+from shiplift.runtime.spec import serving_settings as spec
 from shiplift.runtime.store.artifacts import digest
 
 ONNX_MODEL = Path(__file__).parent / "backends" / "onnx_model.py"
@@ -112,7 +112,7 @@ def install_all(package: Path, repository: Path, *, source: str, name: str) -> N
         install(package, repository, source=model.name, name=name + model.name.removeprefix(source))
 
 
-def install_companions(package: Path, repository: Path, *, source: str) -> None:
+def install_member_models(package: Path, repository: Path, *, source: str) -> None:
     """Puts what a fetched package has beside its own models into a server's repository, such as a pipeline's members.
 
     They keep their names, which have the bundle's digest in them.
@@ -183,7 +183,9 @@ def _same(left: Path, right: Path) -> bool:
     return names[0] == names[1] and all(digest(left / name) == digest(right / name) for name in names[0])
 
 
-def _write_warmups(folder: Path, model: ModelDescription, example: Arrays, how: spec.Warmup) -> tuple[Warmup, ...]:
+def _write_warmups(
+    folder: Path, model: ModelDescription, example: Arrays, how: spec.Warmup
+) -> tuple[WarmupRequest, ...]:
     """Writes a request of one sample and one of a full batch, so both paths are allocated before traffic comes.
 
     Triton repeats the sample for the batch. It makes zeros itself; random data are drawn here, since Triton's are
@@ -200,7 +202,7 @@ def _write_warmups(folder: Path, model: ModelDescription, example: Arrays, how: 
         for name, array in sample.items():
             (folder / "warmup" / files[name]).write_bytes(raw_bytes(array[:1]))
     return tuple(
-        Warmup(batch=batch, name=_WARMUPS[how.source], count=how.count, files=files, shapes=shapes)
+        WarmupRequest(batch=batch, name=_WARMUPS[how.source], count=how.count, files=files, shapes=shapes)
         for batch in (1, model.config.max_batch)
     )
 

@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2 as pb
 
-from benchmarks import load, protocols, serving
+from benchmarks import load, protocols, server_comparison
 from benchmarks.bare import CLIENTS, bare, batch_sizes, openvino_properties
 from benchmarks.model_analyzer import best
 from benchmarks.plot import colour
 from benchmarks.ratios import Window
 from benchmarks.rivals.table import EMBEDDERS, RIVALS, SKIPPED, Rival, Start
-from benchmarks.serving import SIDES, Effort, chosen_sides
+from benchmarks.server_comparison import SIDES, Effort, chosen_sides
 from benchmarks.sides import Side, triton_package
 from benchmarks.subjects import Champion, Failed, Subject
 from shiplift.runtime.records.serving import Process
@@ -93,10 +93,10 @@ def measured(broken: str, monkeypatch: pytest.MonkeyPatch) -> tuple[list[tuple[s
             server_cpu_ms=1, client_cores=0, others_cores=0, throughput_per_s=1, p50_ms=1, p99_ms=1,
         )  # fmt: skip
 
-    monkeypatch.setattr(serving, "measure", measure)
+    monkeypatch.setattr(server_comparison, "measure", measure)
     failed: dict[str, str] = {}
     effort = Effort(rounds=2, concurrencies=(1, 16))
-    windows = list(serving.rounds([side("shiplift"), side("bentoml")], effort, Path(), failed))
+    windows = list(server_comparison.rounds([side("shiplift"), side("bentoml")], effort, Path(), failed))
     return [(window.side, window.concurrency, window.round) for window in windows], failed
 
 
@@ -105,7 +105,7 @@ def test_a_rival_that_breaks_down_is_left_out_from_then_on(monkeypatch: pytest.M
     assert [window for window in windows if window[0] == "bentoml"] == [("bentoml", 1, 0)]
     assert len(windows) == 5
     assert failed == {"bentoml": "with 16 clients: no correct answer"}
-    assert serving.described(side("bentoml"), failed["bentoml"])["failed"] == failed["bentoml"]
+    assert server_comparison.described(side("bentoml"), failed["bentoml"])["failed"] == failed["bentoml"]
 
 
 def test_nothing_is_compared_with_a_shiplift_that_breaks_down(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from shiplift.runtime.records.base import identity
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Cluster, Machine, SitePolicy
 from shiplift.runtime.spec.document import ReleaseSpec, parse
-from shiplift.runtime.spec.serving import Metrics, RateLimiter, Serving
+from shiplift.runtime.spec.serving_settings import Metrics, RateLimiter, Serving
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.steps.admit import _check_site, _check_size, _datasets, _logged, _resolve_spec

@@ -30,9 +30,9 @@ from shiplift.runtime.records.serving import (
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Evidence, Scored, Verdict
 from shiplift.runtime.serving import reinstate as reinstating
-from shiplift.runtime.serving.standing import standing
+from shiplift.runtime.serving.champion import champion_state
 from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.ledger import PROMOTION, Ledger
 from shiplift.runtime.store.registry.client import Registry
@@ -328,7 +328,7 @@ def test_a_promotion_under_way_is_not_called_drift(world: World) -> None:
     world.place.dies = True
     with pytest.raises(KeyboardInterrupt):
         world.promote(5)
-    now = standing(world.site, "digits", cast("Registry", world.registry), world.place)
+    now = champion_state(world.site, "digits", cast("Registry", world.registry), world.place)
     assert (now.champion, now.previous, now.unfinished) == (5, 2, "promotion")
     assert reinstating.reinstate(world.site, "digits").moved == ()
     assert world.aliases == (5, 2)

@@ -8,7 +8,7 @@ from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.ledger import artifacts_of
 from shiplift.steps.gate import gate

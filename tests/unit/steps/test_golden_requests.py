@@ -9,7 +9,7 @@ import pytest
 from shiplift.runtime.base.errors import GoldenMismatch
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.tensor import Signature
-from shiplift.runtime.serving.triton.client import ALONE, Step, TritonClient, check_golden
+from shiplift.runtime.serving.triton.client import ALONE, SequenceStep, TritonClient, check_golden
 from shiplift.runtime.serving.triton.repository import golden_arrays
 from tests.unit.examples import tensor
 
@@ -20,10 +20,16 @@ class Answers:
     def __init__(self, planned: Any) -> None:
         self.planned = list(planned)
         self.rows: list[Arrays] = []
-        self.steps: list[Step] = []
+        self.steps: list[SequenceStep] = []
 
     def infer(
-        self, model: str, signature: Signature, inputs: Arrays, *, version: int | None = None, step: Step = ALONE
+        self,
+        model: str,
+        signature: Signature,
+        inputs: Arrays,
+        *,
+        version: int | None = None,
+        step: SequenceStep = ALONE,
     ) -> Arrays:
         self.rows.append(inputs)
         self.steps.append(step)

@@ -19,7 +19,7 @@ from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.measurement import ScoreTarget, SearchSpace
 from shiplift.runtime.spec.model import Data, Quality, Quantization
-from shiplift.runtime.spec.serving import HostPolicy, Latest, Priorities, Queue, RateLimiter, Serving
+from shiplift.runtime.spec.serving_settings import HostPolicy, Latest, Priorities, Queue, RateLimiter, Serving
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.steps.package import package

@@ -17,7 +17,7 @@ from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.spec.measurement import Load, SearchSpace
 from shiplift.runtime.spec.model import Data, Quantization
-from shiplift.runtime.spec.serving import Generation, Serving
+from shiplift.runtime.spec.serving_settings import Generation, Serving
 from shiplift.runtime.spec.target import Target
 from shiplift.steps.load_test import _incomparable
 from shiplift.steps.quantize import quantize

@@ -19,7 +19,7 @@ from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.serving.packaging import text_backend
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.spec.serving import SequenceBatching, Serving
+from shiplift.runtime.spec.serving_settings import SequenceBatching, Serving
 from shiplift.runtime.spec.target import Target
 from tests.huggingface import TEXTS, tokenizer
 from tests.unit.examples import exported, tensor

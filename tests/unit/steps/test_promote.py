@@ -9,7 +9,7 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Champion
 from shiplift.runtime.records.verdict import Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.measurement import LatencyTarget
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from shiplift.steps.promote import _check_order, _others, promote
 from tests.unit.examples import champion, check, deployment, load_report, site
 

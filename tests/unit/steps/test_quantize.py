@@ -44,7 +44,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Data, OwnMetric, Quantization
 from shiplift.runtime.spec.target import Target, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
-from shiplift.runtime.store.lessons import lessons
+from shiplift.runtime.store.tuning_cache import tuning_cache
 from shiplift.runtime.targets.operators import bundled_onnxruntime, require_operators, support_of
 from shiplift.steps.quantize import quantize
 from tests.unit.examples import artifact, endless, exported, perceptron, save, site, tensor
@@ -599,7 +599,7 @@ def test_a_layer_whose_output_needs_more_than_8_bits_is_left_in_float(tmp_path: 
     assert by_precision["int8"].score is not None
     assert by_precision["int8"].score >= 0.98
     name = f"layers of {graph_digest(bench.file)}"
-    with lessons(bench.site, name, tmp_path / "learned") as learned:
+    with tuning_cache(bench.site, name, tmp_path / "learned") as learned:
         (kept,) = learned.iterdir()
         noise = json.loads(kept.read_text())
         assert list(by_precision["int8"].float_layers) == noise["layers"][: len(by_precision["int8"].float_layers)]

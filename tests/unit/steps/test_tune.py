@@ -16,7 +16,7 @@ from shiplift.runtime.search.planner import PATIENCE, Search
 from shiplift.runtime.search.space import space_of
 from shiplift.runtime.search.workbench import describe
 from shiplift.runtime.spec.measurement import DynamicShape, LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import Queue, Serving
+from shiplift.runtime.spec.serving_settings import Queue, Serving
 from shiplift.steps.tune import _digest, _trial_key
 from tests.unit.examples import artifact, config, package, trial
 

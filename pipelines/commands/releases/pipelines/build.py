@@ -12,7 +12,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.serving.bundles.repository import write_bundle
 
 
-class Built(Record):
+class BuiltBundle(Record):
     """A bundle's repository: the name that clients use, how it runs, and what each model in it is."""
 
     pipeline: str
@@ -23,7 +23,7 @@ class Built(Record):
     models: dict[str, str]
 
 
-def build(engine: PastReleases, composed: Composed, out: Path | None) -> Built:
+def build(engine: PastReleases, composed: Composed, out: Path | None) -> BuiltBundle:
     """Writes the bundle of a sound pipeline into `out`.
 
     Raises:
@@ -40,13 +40,13 @@ def build(engine: PastReleases, composed: Composed, out: Path | None) -> Built:
         )
     spec, checked = composed.written.spec, composed.checked
     models = write_bundle(out, spec, checked, composed.code, engine.store())
-    return Built(
+    return BuiltBundle(
         pipeline=spec.name, name=serving_name(spec.name), bundle=checked.digest, way=checked.way, repository=str(out),
         models=models,
     )  # fmt: skip
 
 
-def show(built: Built) -> None:
+def show(built: BuiltBundle) -> None:
     """Lists what was written."""
     console.echo(f"{built.repository}: bundle {built.bundle} of {built.pipeline}, which clients call {built.name}")
     for name, what in built.models.items():

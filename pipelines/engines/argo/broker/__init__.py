@@ -1,1 +1,1 @@
-"""The broker beside a stage that handles an author's files: `desk` says what the stage may ask for."""
+"""The broker beside a stage that handles an author's files: `permissions` says what the stage may ask for."""

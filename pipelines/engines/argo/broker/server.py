@@ -3,7 +3,7 @@
     python -m shiplift.pipelines.engines.argo.broker.server admit+export --out DIR --site '{...}' --request '{...}' ...
 
 It runs in a container of its own in the stages' pod, with the registry's credentials and the ledger's key, and with the
-stages' own arguments. What the stage under way may ask for is in `desk`. The client is `runtime.store.broker`;
+stages' own arguments. What the stage under way may ask for is in `permissions`. The client is `runtime.store.broker`;
 artifacts are served in the protocol of `runtime.store.mlflow_artifacts`.
 """
 
@@ -22,8 +22,8 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from shiplift.pipelines.engines.argo import pod
-from shiplift.pipelines.engines.argo.broker.desk import Denied, Desk
-from shiplift.pipelines.engines.argo.broker.desks import Desks
+from shiplift.pipelines.engines.argo.broker.permissions import Denied, StagePermissions
+from shiplift.pipelines.engines.argo.broker.pod_permissions import PodPermissions
 from shiplift.pipelines.engines.attempt import failure_of
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.site import Site
@@ -45,9 +45,9 @@ class Reply:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """A request to a desk: the groups of its path, its query, and a file with its body."""
+    """A request of a stage: the groups of its path, its query, and a file with its body."""
 
-    desk: Desk
+    permissions: StagePermissions
     at: tuple[str, ...]
     query: Mapping[str, str]
     sent: Path
@@ -66,11 +66,11 @@ def _list(asked: Asked) -> Reply:
     match = re.fullmatch(r"shiplift/sha256/([0-9a-f]{2})", path)
     if match is None:
         raise Denied(f"listing {path!r} is none of this stage's business")
-    return _json({"files": asked.desk.listing(match.group(1))})
+    return _json({"files": asked.permissions.listing(match.group(1))})
 
 
 def _go_on(asked: Asked) -> Reply:
-    records = asked.desk.go_on()
+    records = asked.permissions.go_on()
     if records is None:
         raise FileNotFoundError("the stages that follow can't run in this pod")
     return _json({name: record.model_dump(mode="json") for name, record in records.items()})
@@ -78,18 +78,18 @@ def _go_on(asked: Asked) -> Reply:
 
 def _put_blob(asked: Asked) -> Reply:
     (sha256,) = asked.at
-    asked.desk.store(sha256, asked.sent)
+    asked.permissions.store(sha256, asked.sent)
     return Reply()
 
 
 def _put_record(asked: Asked) -> Reply:
     stage, name = asked.at
-    asked.desk.put_record(stage, name, _small(asked.sent))
+    asked.permissions.put_record(stage, name, _small(asked.sent))
     return Reply()
 
 
-def _put_lesson(asked: Asked) -> Reply:
-    asked.desk.put_lesson(asked.query["name"], _small(asked.sent))
+def _put_tuned(asked: Asked) -> Reply:
+    asked.permissions.put_tuned(asked.query["name"], _small(asked.sent))
     return Reply()
 
 
@@ -98,18 +98,18 @@ _ROUTES: tuple[tuple[str, str, Callable[[Asked], Reply]], ...] = (
     ("GET", "/ready", lambda _: Reply()),
     ("PUT", END, lambda _: Reply()),
     ("PUT", GO_ON, _go_on),
-    ("GET", "/version", lambda asked: _json(asdict(asked.desk.version.info))),
-    ("GET", "/run", lambda asked: Reply(asked.desk.version.run_id.encode())),
-    ("GET", "/run/file", lambda asked: Reply(file=asked.desk.run_file(asked.query["run"], asked.query["path"]))),
-    ("GET", "/model", lambda asked: _json(asked.desk.version.files())),
-    ("GET", "/model/file", lambda asked: Reply(file=asked.desk.model_file(asked.query["name"]))),
-    ("GET", f"/records/([a-z_]+)/{_DIGEST}", lambda asked: Reply(asked.desk.record(*asked.at))),
+    ("GET", "/version", lambda asked: _json(asdict(asked.permissions.version.info))),
+    ("GET", "/run", lambda asked: Reply(asked.permissions.version.run_id.encode())),
+    ("GET", "/run/file", lambda asked: Reply(file=asked.permissions.run_file(asked.query["run"], asked.query["path"]))),
+    ("GET", "/model", lambda asked: _json(asked.permissions.version.files())),
+    ("GET", "/model/file", lambda asked: Reply(file=asked.permissions.model_file(asked.query["name"]))),
+    ("GET", f"/records/([a-z_]+)/{_DIGEST}", lambda asked: Reply(asked.permissions.record(*asked.at))),
     ("PUT", f"/records/([a-z_]+)/{_DIGEST}", _put_record),
-    ("GET", "/explanation", lambda asked: _json(asked.desk.explanation(asked.query["what"], asked.query["do"]))),
-    ("GET", "/lessons", lambda asked: Reply(asked.desk.lesson(asked.query["name"]))),
-    ("PUT", "/lessons", _put_lesson),
+    ("GET", "/explanation", lambda asked: _json(asked.permissions.explanation(asked.query["what"], asked.query["do"]))),
+    ("GET", "/tuning-cache", lambda asked: Reply(asked.permissions.tuned(asked.query["name"]))),
+    ("PUT", "/tuning-cache", _put_tuned),
     ("GET", _ARTIFACTS, _list),
-    ("GET", _BLOB, lambda asked: Reply(file=asked.desk.artifact(*asked.at), fetched=True)),
+    ("GET", _BLOB, lambda asked: Reply(file=asked.permissions.artifact(*asked.at), fetched=True)),
     ("PUT", _BLOB, _put_blob),
 )
 
@@ -120,7 +120,7 @@ def _small(sent: Path) -> bytes:
     return sent.read_bytes()
 
 
-def answer(desk: Desk, method: str, target: str, sent: Path) -> tuple[int, Reply]:
+def answer(permissions: StagePermissions, method: str, target: str, sent: Path) -> tuple[int, Reply]:
     """The status and body of the response to a request."""
     parts = urlsplit(target)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
@@ -128,7 +128,7 @@ def answer(desk: Desk, method: str, target: str, sent: Path) -> tuple[int, Reply
         for verb, pattern, act in _ROUTES:
             match = re.fullmatch(pattern, unquote(parts.path))
             if verb == method and match:
-                return 200, act(Asked(desk=desk, at=match.groups(), query=query, sent=sent))
+                return 200, act(Asked(permissions=permissions, at=match.groups(), query=query, sent=sent))
         raise Denied(f"{method} {parts.path} is nothing that a broker does")
     except (FileNotFoundError, NotFound, KeyError) as error:
         return 404, Reply(str(error).encode())
@@ -140,7 +140,7 @@ def answer(desk: Desk, method: str, target: str, sent: Path) -> tuple[int, Reply
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """Answers requests to the desk of its server."""
+    """Answers the requests that its server's permissions allow."""
 
     protocol_version = "HTTP/1.1"
     server: "_Server"
@@ -152,11 +152,11 @@ class _Handler(BaseHTTPRequestHandler):
         self._respond()
 
     def _respond(self) -> None:
-        desk = self.server.desks.now
-        with tempfile.TemporaryDirectory(dir=desk.version.folder) as folder:
+        permissions = self.server.permissions.now
+        with tempfile.TemporaryDirectory(dir=permissions.version.folder) as folder:
             sent = Path(folder) / "sent"
             _receive(self.rfile, int(self.headers.get("Content-Length") or 0), sent)
-            self._send(*answer(desk, self.command, self.path, sent))
+            self._send(*answer(permissions, self.command, self.path, sent))
         if self.path == END:
             self.server.shutdown()  # this thread is not the one that serves
 
@@ -179,14 +179,14 @@ class _Handler(BaseHTTPRequestHandler):
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, desks: Desks, port: int) -> None:
-        self.desks = desks
+    def __init__(self, permissions: PodPermissions, port: int) -> None:
+        self.permissions = permissions
         super().__init__((HOST, port), _Handler)
 
 
-def server(desks: Desks, port: int = PORT) -> ThreadingHTTPServer:
-    """A server of the answers of the desk that is open, on loopback."""
-    return _Server(desks, port)
+def server(permissions: PodPermissions, port: int = PORT) -> ThreadingHTTPServer:
+    """A server on loopback; it answers what the stage under way may ask."""
+    return _Server(permissions, port)
 
 
 def _receive(source: Any, size: int, to: Path) -> None:
@@ -203,7 +203,7 @@ def main() -> int:
         call = pod.parse(sys.argv[1:])
         pod.link_mounts(call.arguments[Site.parameter()])
         with tempfile.TemporaryDirectory(prefix="broker-") as folder:
-            server(Desks(call, Path(folder))).serve_forever(poll_interval=0.05)
+            server(PodPermissions(call, Path(folder))).serve_forever(poll_interval=0.05)
         os._exit(0)  # at once: while Python shuts down, Argo's SIGTERM would make the pod a failed one
     except Exception as error:
         failure = failure_of(error)

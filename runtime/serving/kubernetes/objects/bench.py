@@ -11,7 +11,13 @@ from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.guard import KEY
 from shiplift.runtime.serving.kubernetes.objects.names import BENCH, Object, bench_label
-from shiplift.runtime.serving.kubernetes.objects.pods import confined, fetch_container, probe, triton_container, volumes
+from shiplift.runtime.serving.kubernetes.objects.pods import (
+    confined_container,
+    fetch_container,
+    probe,
+    triton_container,
+    volumes,
+)
 
 METER = 8003
 _GRACE_S = 2  # it has no users whose requests could be lost
@@ -59,7 +65,7 @@ def bench_pod(
             },
         },
         "spec": {
-            **confined(first),
+            **confined_container(first),
             "restartPolicy": "Never",
             "activeDeadlineSeconds": _DEADLINE_S,
             "terminationGracePeriodSeconds": _GRACE_S,

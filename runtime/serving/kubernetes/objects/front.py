@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from shiplift.runtime.base.names import TENSORS, dns_name, serving_name
 from shiplift.runtime.records.site import Cluster, GatewayRef
 from shiplift.runtime.serving.kubernetes.objects.activator import ACTIVATOR, groups_behind
+from shiplift.runtime.serving.kubernetes.objects.deployment import ports
 from shiplift.runtime.serving.kubernetes.objects.ingress import ingresses
 from shiplift.runtime.serving.kubernetes.objects.names import (
     GRPC,
@@ -22,7 +23,6 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
     Object,
     hosted_label,
 )
-from shiplift.runtime.serving.kubernetes.objects.serving import ports
 
 TIMEOUT_S = 60.0  # of an HTTP request at the gateway: a server's own limit (30 s by default) comes first
 

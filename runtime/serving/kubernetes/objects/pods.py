@@ -16,7 +16,7 @@ _MODELS, _GUARD, _ENVIRONMENTS = "/models", "/shiplift", "/environments"
 _TMP, _SHM = "/tmp", "/dev/shm"  # noqa: S108 - in the container
 
 
-def confined(package: Package) -> Object:
+def confined_container(package: Package) -> Object:
     """What every pod with a package has in common: no privileges, no token, and its target's nodes."""
     return {
         "automountServiceAccountToken": False,
@@ -132,8 +132,8 @@ def _nvidia_server(
 ) -> Object:
     """The Triton of the target's own image, started by `runtime.serving.kubernetes.guard`."""
     from shiplift.runtime.serving.kubernetes.serve import PORTS  # noqa: PLC0415 - these import gRPC
+    from shiplift.runtime.serving.triton.command_line import nvidia_command  # noqa: PLC0415
     from shiplift.runtime.serving.triton.config import TENSORRT_CACHE  # noqa: PLC0415
-    from shiplift.runtime.serving.triton.server import nvidia_command  # noqa: PLC0415
 
     if not package.nodes.image:
         raise SpecInvalid(

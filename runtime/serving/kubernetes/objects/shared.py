@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from shiplift.runtime.base.names import dns_name, serving_name
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
+from shiplift.runtime.serving.kubernetes.objects.deployment import around, beside_server, ports
 from shiplift.runtime.serving.kubernetes.objects.names import (
     LABEL,
     METRICS,
@@ -24,19 +25,18 @@ from shiplift.runtime.serving.kubernetes.objects.names import (
     labels,
 )
 from shiplift.runtime.serving.kubernetes.objects.pods import (
-    confined,
+    confined_container,
     fetch_packages_container,
     triton_container,
     volumes,
 )
-from shiplift.runtime.serving.kubernetes.objects.serving import around, beside_server, ports
 
 MEMBERS = f"{LABEL}members"  # an annotation: the digest of each member's package, as JSON
 _SCRAPE = "5s"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class SharedMember:
     """A revision's group on a shared server; `memory_mb` is what it is expected to use."""
 
     group: str
@@ -51,13 +51,13 @@ def server_name(digests: Mapping[str, str]) -> str:
     return f"shared-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-def digests_of(members: Sequence[Member]) -> dict[str, str]:
+def digests_of(members: Sequence[SharedMember]) -> dict[str, str]:
     """The digest of each member's package."""
     return {member.group: member.package.repository.sha256 for member in sorted(members, key=lambda each: each.group)}
 
 
 def server_objects(
-    cluster: Cluster, members: Sequence[Member], *, replicas: int, owners: Sequence[Object], monitored: bool
+    cluster: Cluster, members: Sequence[SharedMember], *, replicas: int, owners: Sequence[Object], monitored: bool
 ) -> list[Object]:  # fmt: skip
     """All objects of a shared server but its Services, which belong to the members.
 
@@ -76,13 +76,13 @@ def _labels(name: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": "triton", "app.kubernetes.io/managed-by": "shiplift", SERVER: name}
 
 
-def _deployment(cluster: Cluster, name: str, members: Sequence[Member], replicas: int) -> Object:
+def _deployment(cluster: Cluster, name: str, members: Sequence[SharedMember], replicas: int) -> Object:
     first = members[0].package
     pod_labels = _labels(name) | {hosted_label(member.group): name for member in members}
     services = ",".join(sorted({dns_name(member.package.model) for member in members}))
     notes = {"prometheus.io/scrape": "true", "prometheus.io/port": str(METRICS), SERVICES: services}
     pod = {
-        **confined(first),
+        **confined_container(first),
         **around(first, {SERVER: name}),
         "initContainers": [fetch_packages_container(cluster, [(m.package, m.artifacts_uri) for m in members])],
         "containers": [_triton(cluster, members)],
@@ -104,11 +104,11 @@ def _deployment(cluster: Cluster, name: str, members: Sequence[Member], replicas
     }  # fmt: skip
 
 
-def _triton(cluster: Cluster, members: Sequence[Member]) -> Object:
+def _triton(cluster: Cluster, members: Sequence[SharedMember]) -> Object:
     """The server; it asks for the memory of all of its models, and for the CPU of one server with little load."""
     packages = [member.package for member in members]
     names = [serving_name(package.model) for package in packages]
-    load = [name for package in packages for name in (*package.companions, serving_name(package.model))]
+    load = [name for package in packages for name in (*package.member_models, serving_name(package.model))]
     ready = "/v2/health/ready"
     probes, beside = beside_server(cluster, packages, startup=ready, ready=ready)
     body = triton_container(cluster, packages[0], names, load=load, probes=probes, beside=[*beside, "--shared"])
@@ -131,7 +131,7 @@ def _budget(name: str, replicas: int) -> Object:
     }  # fmt: skip
 
 
-def _monitor(name: str, members: Sequence[Member], extra: Mapping[str, str]) -> Object:
+def _monitor(name: str, members: Sequence[SharedMember], extra: Mapping[str, str]) -> Object:
     """Each model's series get the labels that they have on pods of its own, so queries need not know where it runs."""
     relabelings = [
         {"sourceLabels": ["model"], "regex": serving_name(member.package.model), "action": "replace",

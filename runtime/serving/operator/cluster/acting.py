@@ -29,7 +29,7 @@ from shiplift.runtime.serving.kubernetes.kinds import (
     TRITON_SERVICE,
     Kind,
 )
-from shiplift.runtime.serving.operator.conditions import Event
+from shiplift.runtime.serving.operator.conditions import KubernetesEvent
 from shiplift.runtime.serving.operator.deciding import Decision
 from shiplift.runtime.serving.operator.evidence import Evidence, Key
 from shiplift.runtime.serving.operator.measurements import Measurement
@@ -119,7 +119,7 @@ class Actor:
         kept = {"apiVersion": body["apiVersion"], "kind": body["kind"], "spec": {"replicas": live["spec"]["replicas"]}}
         self._api.apply({**kept, "metadata": {"name": name, "namespace": namespace}}, manager=_HANDOVER)
 
-    def _write(self, name: str, status: ServiceStatus) -> tuple[Event, ...]:
+    def _write(self, name: str, status: ServiceStatus) -> tuple[KubernetesEvent, ...]:
         """Writes the status; returns what to tell if it is refused, as by an older definition of the resource.
 
         That must not keep the operator from measuring what it has to do next.
@@ -131,10 +131,10 @@ class Actor:
         except ClusterRefused as error:
             message = f"the status can't be written: {error}. Run `shiplift install` of this version."
             structlog.get_logger().warning("failed", service=name, part="status", error=str(error))
-            return (Event(reason="StatusRefused", message=message, warning=True),)
+            return (KubernetesEvent(reason="StatusRefused", message=message, warning=True),)
         return ()
 
-    def _tell(self, observed: Observed, event: Event) -> None:
+    def _tell(self, observed: Observed, event: KubernetesEvent) -> None:
         """Records an Event; the same one is recorded at most once a minute. It is no loss if it can't be."""
         self._count("event")
         with suppress(ShipliftError, Conflict):
@@ -145,7 +145,7 @@ def _kind(key: Key) -> Kind:
     return _DELETED[key[0]]
 
 
-def _event(observed: Observed, event: Event) -> Object:
+def _event(observed: Observed, event: KubernetesEvent) -> Object:
     text = f"{event.reason}\n{event.message}\n{int(observed.now // 60)}"
     at = datetime.fromtimestamp(observed.now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     service = {"apiVersion": API_VERSION, "kind": SERVICE_KIND, "name": observed.name, "uid": observed.uid}

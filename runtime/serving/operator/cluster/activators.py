@@ -10,7 +10,7 @@ import structlog
 
 from shiplift.runtime.base.names import bracketed
 from shiplift.runtime.serving.kubernetes.objects.activator import ADMIN, HEADLESS
-from shiplift.runtime.serving.operator.observed import Arrivals
+from shiplift.runtime.serving.operator.observed import HeldRequests
 
 POLL_S = 0.5
 _ANSWER_S = 2.0
@@ -28,13 +28,13 @@ class Activators:
         self._addresses = addresses
         self._client = httpx.Client(timeout=_ANSWER_S, trust_env=False)
         self._arrived: dict[tuple[str, str], int] = {}  # by address and service
-        self._known: dict[str, Arrivals] = {}
+        self._known: dict[str, HeldRequests] = {}
         self._answered_at, self._logged_at = 0.0, 0.0
 
-    def of(self, service: str) -> Arrivals:
+    def of(self, service: str) -> HeldRequests:
         """What is known of a service."""
-        known = self._known.get(service, Arrivals())
-        return Arrivals(held=known.held, came_at=known.came_at, answered_at=self._answered_at)
+        known = self._known.get(service, HeldRequests())
+        return HeldRequests(held=known.held, came_at=known.came_at, answered_at=self._answered_at)
 
     def run(self, stop: threading.Event, wake: Callable[[str], object]) -> None:
         """Asks until `stop` is set; `wake` is told each service for which a request has come or waits."""
@@ -59,8 +59,8 @@ class Activators:
             held = sum(counts[service]["held"] for counts in answers.values() if service in counts)
             news = [self._came(address, service, counts) for address, counts in answers.items()]
             came = any(news)
-            before = self._known.get(service, Arrivals()).came_at
-            self._known[service] = Arrivals(held=held, came_at=now if came else before)
+            before = self._known.get(service, HeldRequests()).came_at
+            self._known[service] = HeldRequests(held=held, came_at=now if came else before)
             if came or held:
                 called.append(service)
         self._arrived = {key: count for key, count in self._arrived.items() if key[0] in answers}
@@ -82,7 +82,7 @@ class Activators:
         return counts
 
 
-def pods_of(namespace: str) -> Callable[[], list[str]]:
+def activator_pods(namespace: str) -> Callable[[], list[str]]:
     """Looks up the addresses of the activator's pods, as `host:port`."""
     host = f"{HEADLESS}.{namespace}.svc"
 

@@ -18,7 +18,7 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes.objects.front import hostnames
 from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
-from shiplift.runtime.serving.operator.evidence import Route, Sample
+from shiplift.runtime.serving.operator.evidence import Route, TrafficSample
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.triton.client import TritonClient
 from shiplift.runtime.serving.triton.http_client import TritonHttpClient
@@ -70,7 +70,7 @@ def _asking(client: TritonClient | TritonHttpClient, package: Package, row: Arra
 CLIENTS: dict[Route, Connecting] = {"gRPC": _over_grpc, "HTTP": _over_http, "HTTP by path": _by_path}
 
 
-def sample_of(send: Callable[[], int], version: int, requests: int) -> Sample:
+def sample_of(send: Callable[[], int], version: int, requests: int) -> TrafficSample:
     """Sends requests one by one and counts which version answers, until one fails."""
     deadline, answered, asked = time.monotonic() + _SAMPLE_S, 0, 0
     while asked < requests and time.monotonic() < deadline:
@@ -78,8 +78,8 @@ def sample_of(send: Callable[[], int], version: int, requests: int) -> Sample:
         try:
             answered += send() == version
         except (InferenceServerException, ShipliftError) as error:
-            return Sample(asked=asked, answered=answered, failure=_line(error), unreachable=_is_starting(error))
-    return Sample(asked=asked, answered=answered)
+            return TrafficSample(asked=asked, answered=answered, failure=_line(error), unreachable=_is_starting(error))
+    return TrafficSample(asked=asked, answered=answered)
 
 
 def answer_of(send: Callable[[], int], versions: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from shiplift.runtime.base.exposition import samples_of
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.serving.kubernetes.objects.names import METRICS
 from shiplift.runtime.serving.operator.observed import Observed
-from shiplift.runtime.serving.scaling.burst import Reading
+from shiplift.runtime.serving.scaling.burst import QueueReading
 
 _ANSWER_S = 5.0
 _SOON_S = 1.0  # a reading of queues that takes longer is of no use
@@ -26,7 +26,7 @@ def latencies_of(observed: Observed, revision: str) -> tuple[dict[str, float], f
     return {pod: requests for pod, (requests, _) in told.items()}, slowest
 
 
-def demand_of(observed: Observed, revision: str) -> Reading | None:
+def demand_of(observed: Observed, revision: str) -> QueueReading | None:
     """The requests that ended and wait at a revision's pods now; None if none of a group answers.
 
     `ready` counts sets of one pod of each group, as everywhere in scaling.
@@ -38,7 +38,7 @@ def demand_of(observed: Observed, revision: str) -> Reading | None:
         return None
     queues = [queue_of(page, model) for _, _, page in pages]
     ended, waiting = (sum(queue[at] for queue in queues) for at in (0, 1))
-    return Reading(at=time.time(), ended=ended, waiting=waiting, ready=ready)
+    return QueueReading(at=time.time(), ended=ended, waiting=waiting, ready=ready)
 
 
 def _model(observed: Observed) -> str:

@@ -25,7 +25,7 @@ from shiplift.runtime.serving.operator.cluster.front_clients import CLIENTS, ans
 from shiplift.runtime.serving.operator.cluster.golden import GoldenRequests
 from shiplift.runtime.serving.operator.cluster.latencies import demand_of, latencies_of
 from shiplift.runtime.serving.operator.cluster.sleeping import asleep_on
-from shiplift.runtime.serving.operator.evidence import Evidence, Protocol, Route, Sample
+from shiplift.runtime.serving.operator.evidence import Evidence, Protocol, Route, TrafficSample
 from shiplift.runtime.serving.operator.measurements import (
     AskFront,
     AskPods,
@@ -110,7 +110,7 @@ class Measurer:
         package = groups[0].package
         row = _row(package, self._golden.of(groups[0]))
         grew: dict[str, int] = dict.fromkeys(wanted.weights, 0)
-        samples: dict[Protocol, Sample] = {}
+        samples: dict[Protocol, TrafficSample] = {}
         for protocol in _STREAMING if package.signature.streamed else _PROTOCOLS:
             before = {name: counters_of(observed, name) for name in wanted.weights}
             with CLIENTS[protocol](observed, package, row, _REQUEST_S) as send:
@@ -202,8 +202,8 @@ def _tells(observed: Observed, wanted: AskFront, package: Package) -> bool:
     return all(other is None or other.version != package.version for other in others)
 
 
-def _bycounters_of(sample: Sample, more: dict[str, int], wanted: AskFront) -> Sample:
+def _bycounters_of(sample: TrafficSample, more: dict[str, int], wanted: AskFront) -> TrafficSample:
     """The same sample, told apart by which revision's servers counted requests meanwhile."""
     if sample.failure:
         return sample
-    return Sample(asked=sum(more.values()), answered=more[wanted.target])
+    return TrafficSample(asked=sum(more.values()), answered=more[wanted.target])

@@ -36,11 +36,11 @@ from shiplift.runtime.serving.kubernetes.kinds import (
 )
 from shiplift.runtime.serving.kubernetes.objects.names import BENCH, SERVER, Object, revision_of_group
 from shiplift.runtime.serving.operator.cluster.seeing import (
-    ending_of,
+    groups_ending,
     pods_of,
     retired_of,
-    revision_of,
-    servers_of,
+    revision_seen,
+    servers_seen,
     slim,
     spec_of,
     status_seen,
@@ -48,7 +48,7 @@ from shiplift.runtime.serving.operator.cluster.seeing import (
     with_hosts,
 )
 from shiplift.runtime.serving.operator.evidence import Evidence, Key
-from shiplift.runtime.serving.operator.observed import Arrivals, GatewaySeen, Observed, RevisionSeen, ServerSeen
+from shiplift.runtime.serving.operator.observed import GatewaySeen, HeldRequests, Observed, RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.repair import key_of
 from shiplift.runtime.serving.operator.resources import MODEL
 
@@ -84,7 +84,7 @@ class Observer:
         self,
         api: KubernetesClient,
         cluster: Cluster,
-        arrivals: Callable[[str], Arrivals] = lambda _: Arrivals(),
+        arrivals: Callable[[str], HeldRequests] = lambda _: HeldRequests(),
         gateway: Callable[[], GatewaySeen] = GatewaySeen,
     ) -> None:
         """`arrivals`: what the activator says of a service; `gateway`: whether the gateway takes connections."""
@@ -158,7 +158,7 @@ class Observer:
             servers=snapshot.servers,
             assigned=self.assigned,
             retired=retired_of(pods),
-            ending=ending_of(pods, now),
+            ending=groups_ending(pods, now),
             stopping=stopping_of(pods, now),
             address=snapshot.address,
             gateway=self._gateway(),
@@ -196,14 +196,14 @@ class Observer:
         shared = {key_of(body): slim(body) for body in self._shared(DEPLOYMENT)}
         self._sharing = bool(shared)
         pods = [slim(body) for body in self._shared(POD)] if shared else []
-        return replace(seen, servers=servers_of(shared.values(), pods, seen.cordoned), shared=shared)
+        return replace(seen, servers=servers_seen(shared.values(), pods, seen.cordoned), shared=shared)
 
     def _shared(self, kind: Kind) -> list[Object]:
         """The objects of this kind that shared servers have."""
         return list(self._api.each(kind, SERVER, page=200)) if self._sharing else []
 
     def _revision(self, body: Object) -> RevisionSeen:
-        return self._revisions.get(_version_of(body)) or revision_of(body)
+        return self._revisions.get(_version_of(body)) or revision_seen(body)
 
     def _cordoned(self) -> frozenset[str]:
         """The nodes that take no more pods, as before maintenance; none if this process may not know."""

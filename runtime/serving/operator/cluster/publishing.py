@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from shiplift.runtime.base.names import bracketed, dns_name
 from shiplift.runtime.records.serving import Endpoint
 from shiplift.runtime.records.site import Cluster
-from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, Published, inside_of
+from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel, inside_of
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.kinds import CONFIG_MAP, GATEWAY
@@ -35,7 +35,7 @@ class Publisher:
             self._api.merge(CONFIG_MAP, CONFIG_MAP_NAME, {"data": foreign})
         return True
 
-    def _entries(self, snapshot: Snapshot) -> Iterator[Published]:
+    def _entries(self, snapshot: Snapshot) -> Iterator[PublishedModel]:
         gateway, namespace = self._gateway(snapshot.address), self._cluster.serving_namespace
         ingress = self._cluster.ingress
         for _, body in sorted(snapshot.services.items()):
@@ -44,7 +44,7 @@ class Publisher:
                 seen = snapshot.revisions.get(service.status.revision)
                 if seen and seen.package:
                     model = service.spec.model
-                    yield Published(
+                    yield PublishedModel(
                         model=model, revision=service.status.revision, version=service.version,
                         inside=inside_of(model, namespace), outside=gateway or self._ingress(model),
                         host=f"{dns_name(model)}.{namespace}" if gateway else "",
@@ -78,6 +78,6 @@ class Publisher:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def _written(entry: Published) -> str:
+def _written(entry: PublishedModel) -> str:
     """An entry without what says nothing, so that it stays as it was for a model that a single target serves."""
     return entry.model_dump_json(exclude=set() if entry.targets else {"targets"})

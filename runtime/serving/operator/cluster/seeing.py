@@ -12,8 +12,8 @@ from pydantic import ValidationError
 from shiplift.runtime.base.names import dns_name
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes import diagnosis
+from shiplift.runtime.serving.kubernetes.objects.deployment import DRAIN_S
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, Object, group_name, hosted_label
-from shiplift.runtime.serving.kubernetes.objects.serving import DRAIN_S
 from shiplift.runtime.serving.kubernetes.objects.shared import MEMBERS
 from shiplift.runtime.serving.operator.observed import Group, Observed, PodSeen, RetiredPod, RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.resources import (
@@ -38,7 +38,7 @@ def pods_of(bodies: Iterable[Object], cordoned: Collection[str]) -> dict[str, tu
     return {name: tuple(sorted(seen, key=lambda pod: pod.name)) for name, seen in pods.items()}
 
 
-def ending_of(bodies: Iterable[Object], now: float) -> frozenset[str]:
+def groups_ending(bodies: Iterable[Object], now: float) -> frozenset[str]:
     """The groups with a pod that is ending and still answers: it gets the requests as long as no other one is ready."""
     return frozenset(
         body["metadata"]["labels"][PACKAGE]
@@ -64,7 +64,7 @@ def _ending_since(body: Object, now: float) -> float:
     return float(now - (killed_at - meta["deletionGracePeriodSeconds"] + DRAIN_S))
 
 
-def servers_of(
+def servers_seen(
     deployments: Iterable[Object], pods: Iterable[Object], cordoned: Collection[str]
 ) -> dict[str, ServerSeen]:  # fmt: skip
     """The shared servers, without those that are ending."""
@@ -120,7 +120,7 @@ def retired_of(bodies: Iterable[Object]) -> tuple[RetiredPod, ...]:
     return tuple(sorted(retired, key=lambda pod: pod.name))
 
 
-def revision_of(body: Object) -> RevisionSeen:
+def revision_seen(body: Object) -> RevisionSeen:
     """A `TritonRevision`, usable or not."""
     meta = body["metadata"]
     created = meta.get("creationTimestamp")

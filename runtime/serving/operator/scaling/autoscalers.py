@@ -9,7 +9,7 @@ from shiplift.runtime.serving.kubernetes.objects.autoscalers import pod_autoscal
 from shiplift.runtime.serving.kubernetes.objects.names import Object
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import Reason, ServiceSpec
-from shiplift.runtime.serving.operator.scaling.replicas import Bounds, bounds, fleet_capacity
+from shiplift.runtime.serving.operator.scaling.replicas import ReplicaBounds, bounds, fleet_capacity
 from shiplift.runtime.serving.scaling.signal import Scaling
 
 _NEW_S = 60.0
@@ -22,7 +22,7 @@ class Scaled(NamedTuple):
     spec: ServiceSpec
     package: Package
     name: str
-    bounds: Bounds
+    bounds: ReplicaBounds
     groups: tuple[str, ...]
 
 
@@ -34,7 +34,7 @@ class Activity(NamedTuple):
     message: str
 
 
-class Kind(NamedTuple):
+class AutoscalerKind(NamedTuple):
     """A kind of autoscaler: its object, the name of the HPA that does its work, and why a revision can't have it."""
 
     name: str
@@ -83,7 +83,7 @@ def _activity(observed: Observed, name: str) -> Activity:
     return Activity(True, kind.active, f"{least} to {most} pods by {kind.signal}{why and f': {why}'}")
 
 
-def _kind_for(observed: Observed, name: str) -> tuple[Kind, str]:
+def _kind_for(observed: Observed, name: str) -> tuple[AutoscalerKind, str]:
     """The first kind that a revision can have, and why not those before it."""
     why = ""
     for kind in _KINDS:
@@ -100,7 +100,7 @@ def _is_new(hpa: Object, now: float) -> bool:
     return bool(made) and now - datetime.fromisoformat(made).timestamp() < _NEW_S
 
 
-def _silent(kind: Kind, name: str, scaler: Object | None) -> str:
+def _silent(kind: AutoscalerKind, name: str, scaler: Object | None) -> str:
     who = "KEDA" if kind.name == "ScaledObject" else "the controller manager"
     ready = _conditions(scaler or {}).get("Ready", {})
     told = f": {ready['message']}" if ready.get("status") == "False" and ready.get("message") else ""
@@ -152,11 +152,11 @@ def _lacks_requests(observed: Observed, name: str) -> str:
 
 
 _KINDS = (
-    Kind(
+    AutoscalerKind(
         name="ScaledObject", body=_scaled_object, hpa=lambda name: f"keda-hpa-{name}", lacks=_lacks_requests,
         active=Reason.SCALING, signal="the rate of requests and the measured capacity of a pod",
     ),
-    Kind(
+    AutoscalerKind(
         name="HorizontalPodAutoscaler", body=_pod_autoscaler, hpa=lambda name: name, lacks=lambda *_: "",
         active=Reason.SCALING_ON_CPU, signal="CPU",
     ),

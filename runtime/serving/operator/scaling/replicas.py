@@ -20,7 +20,7 @@ from shiplift.runtime.serving.operator.zero.phases import leaves_autoscaler, sle
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bounds:
+class ReplicaBounds:
     """Between how many pods an autoscaler may choose; `lasting` is the least without what queues call for just now."""
 
     least: int
@@ -36,7 +36,7 @@ def needed(observed: Observed, spec: ServiceSpec, others: Collection[str]) -> in
     return min(max(spec.least_replicas, handed_over), spec.scaling.max_replicas)
 
 
-def bounds(observed: Observed, spec: ServiceSpec, revisions: Collection[str], name: str) -> Bounds | None:
+def bounds(observed: Observed, spec: ServiceSpec, revisions: Collection[str], name: str) -> ReplicaBounds | None:
     """Between how many pods the autoscaler of a group may choose; None: there is no autoscaler.
 
     `revisions` are all that should exist.
@@ -54,7 +54,7 @@ def bounds(observed: Observed, spec: ServiceSpec, revisions: Collection[str], na
         least = max(spec.least_replicas, live(observed, name))
     least += extra_replicas(observed, name, least)
     lasting = min(least, most)
-    return Bounds(least=max(lasting, 0 if others else min(most, _for_now(observed))), most=most, lasting=lasting)
+    return ReplicaBounds(least=max(lasting, 0 if others else min(most, _for_now(observed))), most=most, lasting=lasting)
 
 
 def written(observed: Observed, spec: ServiceSpec, revisions: Collection[str], name: str) -> int | None:

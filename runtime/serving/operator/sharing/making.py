@@ -3,22 +3,22 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from shiplift.runtime.serving.kubernetes.objects.names import Object
-from shiplift.runtime.serving.kubernetes.objects.shared import Member
+from shiplift.runtime.serving.kubernetes.objects.shared import SharedMember
 from shiplift.runtime.serving.operator.observed import RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.resources import API_VERSION, SERVICE_KIND
 from shiplift.runtime.serving.operator.sharing.tenants import Inhabitant, memory_of
 
 
-def members_of(groups: Iterable[str], revisions: Mapping[str, RevisionSeen]) -> list[Member]:
+def shared_members(groups: Iterable[str], revisions: Mapping[str, RevisionSeen]) -> list[SharedMember]:
     """The members of a server with these groups, without those whose package is not known."""
     seen = {group: revisions[group] for group in sorted(groups) if group in revisions}
     return [
-        Member(group=group, package=each.package, artifacts_uri=each.artifacts_uri, memory_mb=memory_of(each))
+        SharedMember(group=group, package=each.package, artifacts_uri=each.artifacts_uri, memory_mb=memory_of(each))
         for group, each in seen.items() if each.package
     ]  # fmt: skip
 
 
-def owners_of(members: Sequence[Member], services: Iterable[Object]) -> list[Object]:
+def owners_of(members: Sequence[SharedMember], services: Iterable[Object]) -> list[Object]:
     """The members' services: Kubernetes deletes a server with the last of them."""
     models = {member.package.model for member in members}
     names = {
@@ -41,7 +41,7 @@ def replicas_of(homes: Collection[Inhabitant], server: ServerSeen | None) -> int
     return replicas + (replicas == 1 and any(pod.cordoned for pod in pods))
 
 
-def comparable(body: Object) -> Object:
+def without_quantities(body: Object) -> Object:
     """An object without the quantities that the API server spells in its own way."""
     if body["kind"] != "Deployment":
         return body

@@ -35,7 +35,7 @@ class Tenant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Server:
+class SharedServer:
     """A shared server: its groups and when it was made, in seconds since the epoch."""
 
     name: str
@@ -44,7 +44,7 @@ class Server:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class PlacementLimits:
     """What a server may hold, and how long nothing moves after a move."""
 
     memory_mb: float
@@ -53,7 +53,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PlacementPlan:
     """`assigned`: the server of each group, empty for pods of its own. `create`: the groups of a new server.
 
     `unused` are the servers that nobody is assigned to or served from.
@@ -65,9 +65,9 @@ class Plan:
 
 
 def place(
-    tenants: Sequence[Tenant], servers: Sequence[Server], limits: Limits, now: float,
+    tenants: Sequence[Tenant], servers: Sequence[SharedServer], limits: PlacementLimits, now: float,
     barred: Iterable[frozenset[str]] = (),
-) -> Plan:  # fmt: skip
+) -> PlacementPlan:  # fmt: skip
     """The plan for what there is; `barred` are sets of groups whose server did not start."""
     by_age = sorted(servers, key=lambda server: (-server.made_at, server.name))
     assigned = {tenant.group: _server_of(tenant, by_age) if _may_stay(tenant, limits) else "" for tenant in tenants}
@@ -77,17 +77,17 @@ def place(
     moving = any(assigned[tenant.group] != tenant.at for tenant in tenants if assigned[tenant.group] in young)
     resting = any(now - server.made_at < limits.rest_s for server in servers)
     if moving or resting:
-        return Plan(assigned=assigned, unused=unused)
+        return PlacementPlan(assigned=assigned, unused=unused)
     packing = _Packing(tenants, servers, limits, now, assigned, tuple(barred))
-    return Plan(assigned=assigned, unused=unused, create=packing.next_set())
+    return PlacementPlan(assigned=assigned, unused=unused, create=packing.next_set())
 
 
-def _server_of(tenant: Tenant, newest_first: Sequence[Server]) -> str:
+def _server_of(tenant: Tenant, newest_first: Sequence[SharedServer]) -> str:
     """The newest server that has the group."""
     return next((server.name for server in newest_first if tenant.group in server.members), "")
 
 
-def _may_stay(tenant: Tenant, limits: Limits) -> bool:
+def _may_stay(tenant: Tenant, limits: PlacementLimits) -> bool:
     """Whether a group may be on a shared server: not if it has outgrown one, even alone."""
     return tenant.may_stay and tenant.memory_mb <= limits.memory_mb * _FILLED and tenant.load <= _MOST_LOAD
 
@@ -97,8 +97,8 @@ class _Packing:
     """One look for a better set; every answer is a set that is worth a move."""
 
     tenants: Sequence[Tenant]
-    servers: Sequence[Server]
-    limits: Limits
+    servers: Sequence[SharedServer]
+    limits: PlacementLimits
     now: float
     assigned: Mapping[str, str]
     barred: tuple[frozenset[str], ...]
@@ -151,13 +151,13 @@ class _Packing:
 
     # --- what is ---
 
-    def _on(self, server: Server) -> list[Tenant]:
+    def _on(self, server: SharedServer) -> list[Tenant]:
         return [tenant for tenant in self.tenants if self.assigned[tenant.group] == server.name]
 
     def _homeless(self) -> list[Tenant]:
         return _largest_first(t for t in self.tenants if t.may_join and not self.assigned[t.group])
 
-    def _is_calm(self, server: Server) -> bool:
+    def _is_calm(self, server: SharedServer) -> bool:
         return self.now - server.made_at >= _CALM_S
 
     def _exists(self, option: Sequence[Tenant]) -> bool:

@@ -8,7 +8,7 @@ from datetime import datetime
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.operator.observed import RevisionSeen, ServerSeen
 from shiplift.runtime.serving.operator.resources import ConditionType, ServiceSpec, ServiceStatus
-from shiplift.runtime.serving.operator.sharing.placing import Server, Tenant
+from shiplift.runtime.serving.operator.sharing.placing import SharedServer, Tenant
 
 _PROVEN_S = 30.0  # that a service has been Ready before its model may join others
 _JOINS_LOAD, _STAYS_LOAD = 0.1, 0.3  # with `auto`: of what one server takes
@@ -71,9 +71,11 @@ def memory_of(seen: RevisionSeen) -> float:
     return _UNMEASURED_MB + _OF_ITS_FILES * size
 
 
-def servers_of(servers: Mapping[str, ServerSeen]) -> list[Server]:
+def placed_servers(servers: Mapping[str, ServerSeen]) -> list[SharedServer]:
     """The shared servers as placement knows them."""
-    return [Server(name=name, members=frozenset(each.digests), made_at=each.made_at) for name, each in servers.items()]
+    return [
+        SharedServer(name=name, members=frozenset(each.digests), made_at=each.made_at) for name, each in servers.items()
+    ]
 
 
 def _tenant(each: Inhabitant, revision: str, seen: RevisionSeen, cluster: Cluster, now: float) -> Tenant:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from shiplift.runtime.serving.operator.conditions import Event
+from shiplift.runtime.serving.operator.conditions import KubernetesEvent
 from shiplift.runtime.serving.operator.evidence import Evidence, Key, Patch, Weights
 from shiplift.runtime.serving.operator.measurements import Measurement
 from shiplift.runtime.serving.operator.observed import Observed
@@ -21,7 +21,7 @@ class Chores:
     measure: tuple[Measurement, ...] = ()
     patch: tuple[Patch, ...] = ()
     delete: tuple[Key, ...] = ()
-    events: tuple[Event, ...] = ()
+    events: tuple[KubernetesEvent, ...] = ()
 
 
 def chores(observed: Observed, weights: Weights, evidence: Evidence, again_s: float, *, busy: bool = False) -> Chores:
@@ -75,6 +75,6 @@ def _replacing(observed: Observed, weights: Weights, done: Chores) -> Chores:
         done,
         evidence=heartbeat.after_replacing(done.evidence, pod.name, observed.now),
         patch=(*done.patch, retirement.leaving(observed, pod.name)),
-        events=(Event(reason="PodReplaced", message=message, warning=True),),
+        events=(KubernetesEvent(reason="PodReplaced", message=message, warning=True),),
         again_s=_BUSY_S,
     )

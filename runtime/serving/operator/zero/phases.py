@@ -18,7 +18,7 @@ from shiplift.runtime.serving.operator.evidence import Traffic, Weights
 from shiplift.runtime.serving.operator.measurements import AskPods, Measurement, ReadTraffic
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import Activation, ServiceSpec
-from shiplift.runtime.serving.operator.step import Step
+from shiplift.runtime.serving.operator.step import RolloutStep
 
 FRESH_S = 15.0  # how old what the activator and the counters say may be
 SILENT_S = 15.0  # after that, an activator that does not answer holds nothing
@@ -47,7 +47,7 @@ def obstacle(observed: Observed, spec: ServiceSpec) -> str:
     return "" if spec.scaling.to_zero else "spec.scaling.toZero is off"
 
 
-def after(observed: Observed, spec: ServiceSpec, step: Step) -> Activation:
+def after(observed: Observed, spec: ServiceSpec, step: RolloutStep) -> Activation:
     """The activation from now on."""
     phase, may_sleep = observed.activation, not obstacle(observed, spec)
     awake = Activation.AWAKE if observed.ready(serving(step.weights)) else Activation.WAKING
@@ -85,7 +85,7 @@ def changed(observed: Observed, activation: Activation) -> Observed:
 
 
 def readings(
-    observed: Observed, spec: ServiceSpec, step: Step, own: tuple[Measurement, ...]
+    observed: Observed, spec: ServiceSpec, step: RolloutStep, own: tuple[Measurement, ...]
 ) -> tuple[Measurement, ...]:
     """The operator's `own` requests to a service, between two readings of its pods' counters: those are no traffic."""
     if not spec.scaling.to_zero or observed.activation in (Activation.ASLEEP, Activation.WAKING):

@@ -1,11 +1,11 @@
 """The step of a service that has no pods, or is about to have none or some."""
 
 from shiplift.runtime.serving.operator.resources import Activation, Reason
-from shiplift.runtime.serving.operator.rollout import Rollout
-from shiplift.runtime.serving.operator.step import Step, why_not_ready
+from shiplift.runtime.serving.operator.rollout import RolloutState
+from shiplift.runtime.serving.operator.step import RolloutStep, why_not_ready
 
 
-def resting(rollout: Rollout) -> Step:
+def resting(rollout: RolloutState) -> RolloutStep:
     """The step while requests go to the activator."""
     target, activation = rollout.target, rollout.observed.activation
     if activation is Activation.WAKING:

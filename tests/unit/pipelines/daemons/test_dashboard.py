@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import Counter, Histogram
 
 from shiplift.pipelines.daemons.prometheus import ReleaseMetrics
-from shiplift.pipelines.triggers.request_limits import Metrics
+from shiplift.pipelines.triggers.request_limits import DeliveryMetrics
 
 BOARD: dict[str, Any] = json.loads(files("shiplift.templates").joinpath("grafana/shiplift.json").read_text())
 PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
@@ -19,7 +19,7 @@ EXPRESSIONS = [target["expr"] for panel in PANELS for target in panel["targets"]
 def exported() -> dict[str, set[str]]:
     """Every series' name, and its labels."""
     labels: dict[str, set[str]] = {}
-    for metric in (*vars(ReleaseMetrics()).values(), *vars(Metrics()).values()):
+    for metric in (*vars(ReleaseMetrics()).values(), *vars(DeliveryMetrics()).values()):
         if not hasattr(metric, "_name"):
             continue
         endings: tuple[str, ...] = ("_total",) if isinstance(metric, Counter) else ("",)

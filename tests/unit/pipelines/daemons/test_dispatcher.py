@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from shiplift.pipelines.daemons import dispatcher
-from shiplift.pipelines.daemons.dispatcher import Queue
+from shiplift.pipelines.daemons.dispatcher import ReleaseQueue
 from shiplift.pipelines.engines.interruption import Interrupted
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.graph import Pipeline, Placement, Stage
@@ -19,8 +19,8 @@ from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Drift, Reinstated
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.serving.standing import ADVICE
-from shiplift.runtime.serving.triton.served import Served, note_served
+from shiplift.runtime.serving.champion import ADVICE
+from shiplift.runtime.serving.machine.served import Served, note_served
 from tests.unit.examples import package, site
 
 WEBHOOK = Trigger(kind="webhook")
@@ -49,7 +49,7 @@ def settle(releases: Releases) -> None:
 
 
 def test_everything_that_waits_is_found_until_it_has_ended(releases: Releases) -> None:
-    queue = Queue(releases)
+    queue = ReleaseQueue(releases)
     assert queue.waiting() == []
     names = [accept(releases, version) for version in (1, 2)]
     settle(releases)
@@ -61,7 +61,7 @@ def test_everything_that_waits_is_found_until_it_has_ended(releases: Releases) -
 
 
 def test_what_is_queued_after_a_look_is_found_at_the_next(releases: Releases) -> None:
-    queue = Queue(releases, full_scan_s=1000)
+    queue = ReleaseQueue(releases, full_scan_s=1000)
     first = accept(releases, 1)
     end(releases, first)
     settle(releases)
@@ -76,7 +76,7 @@ def test_what_is_queued_after_a_look_is_found_at_the_next(releases: Releases) ->
 
 
 def test_what_is_queued_within_the_same_tick_as_a_look_is_found_too(releases: Releases) -> None:
-    queue = Queue(releases, full_scan_s=1000)
+    queue = ReleaseQueue(releases, full_scan_s=1000)
     end(releases, accept(releases, 1))
     assert queue.waiting() == []
     tick = releases.root.stat()
@@ -88,7 +88,7 @@ def test_what_is_queued_within_the_same_tick_as_a_look_is_found_too(releases: Re
 def test_thousands_of_ended_releases_are_not_looked_through_again(
     releases: Releases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    queue = Queue(releases, full_scan_s=1000)
+    queue = ReleaseQueue(releases, full_scan_s=1000)
     end(releases, accept(releases, 1))
     settle(releases)
     assert queue.waiting() == []
@@ -101,7 +101,7 @@ def test_a_queue_that_only_a_full_look_finds_is_found(releases: Releases) -> Non
     name = accept(releases, 1)
     end(releases, name)
     settle(releases)
-    queue = Queue(releases, full_scan_s=0)
+    queue = ReleaseQueue(releases, full_scan_s=0)
     assert queue.waiting() == []
     (releases.folder(name) / "queued").write_text("1")
     settle(releases)

@@ -7,23 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shiplift.pipelines.daemons.prober import BAD_BEATS, SLOW_BEATS, Beat, Prober, State
+from shiplift.pipelines.daemons.prober import BAD_BEATS, SLOW_BEATS, Prober, ProbeResult, State
 from shiplift.pipelines.engines.local import pulses, stack
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.host.processes import identify
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.machine.served import note_served
 from shiplift.runtime.serving.triton.repository import GOLDEN
-from shiplift.runtime.serving.triton.served import note_served
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.unit.examples import package
 
-RIGHT, WRONG = Beat(seconds=0.01), Beat(seconds=0.01, problem="off by 3", bad=True)
-SLOW, SILENT = Beat(seconds=6.0), Beat(seconds=45.0, problem="it does not answer")
+RIGHT, WRONG = ProbeResult(seconds=0.01), ProbeResult(seconds=0.01, problem="off by 3", bad=True)
+SLOW, SILENT = ProbeResult(seconds=6.0), ProbeResult(seconds=45.0, problem="it does not answer")
 
 
-def after(*beats: Beat) -> State:
+def after(*beats: ProbeResult) -> State:
     state = State(package=package())
     for number, beat in enumerate(beats):
         state = state.after(beat, float(number))
@@ -42,7 +42,7 @@ def test_slow_is_measured_by_the_model_s_own_fastest_answer() -> None:
     state = after(RIGHT, SLOW)
     assert (state.slow, state.pulse.verified_at) == (1, 1.0)  # it answered rightly all the same
     assert state.pulse.finding == "it took 6.0 s to answer, usual are 0.01 s"
-    honest = Beat(seconds=4.0)
+    honest = ProbeResult(seconds=4.0)
     assert after(honest, SLOW).slow == 0
     assert after(RIGHT, *[SLOW] * 3, *[SILENT] * 3).slow == SLOW_BEATS
     assert after(RIGHT, SILENT, RIGHT).slow == 0
@@ -62,13 +62,13 @@ class Production:
         note_served(home, self.package)
         self.prober = Prober(home, beat=self._beat)
 
-    def look(self, answer: Beat, times: int = 1) -> dict[str, str]:
+    def look(self, answer: ProbeResult, times: int = 1) -> dict[str, str]:
         self.answer = answer
         for _ in range(times):
             self.prober.look()
         return self.prober.failing()
 
-    def _beat(self, _address: str, served: Package, golden: Arrays) -> Beat:
+    def _beat(self, _address: str, served: Package, golden: Arrays) -> ProbeResult:
         assert served == self.package
         assert golden["input/input"].shape == (1, 4)
         return self.answer

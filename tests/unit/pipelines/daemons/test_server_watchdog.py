@@ -8,22 +8,23 @@ from typing import cast
 import psutil
 import pytest
 
-from shiplift.pipelines.daemons import server_memory, server_watchdog
+from shiplift.pipelines.daemons import server_watchdog
 from shiplift.pipelines.daemons.prober import Prober
-from shiplift.pipelines.daemons.restarts import FIRST_PAUSE_S, Restarts
 from shiplift.pipelines.daemons.server_watchdog import (
     AFTER_RELOAD_S,
     LONGEST_LOG_MB,
     SILENCE_S,
     ServerWatchdog,
-    patience_s,
+    answer_patience_s,
 )
 from shiplift.pipelines.engines.local import incidents, stack
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.storage import write_atomically
-from shiplift.runtime.host.processes import identify
+from shiplift.runtime.host.processes import identify, total_memory_mb
 from shiplift.runtime.records.serving import Package
+from shiplift.runtime.serving.machine import server_memory
+from shiplift.runtime.serving.machine.restarts import FIRST_PAUSE_S, Restarts
 from shiplift.runtime.serving.triton.heartbeat import MARGIN_S
 from tests.unit.examples import package
 
@@ -73,10 +74,10 @@ def test_only_the_newest_incidents_are_kept(tmp_path: Path) -> None:
 def test_a_model_with_a_longer_limit_gets_more_patience(tmp_path: Path) -> None:
     folder = tmp_path / "production" / "models" / "m"
     folder.mkdir(parents=True)
-    assert patience_s(tmp_path, "m") is None
+    assert answer_patience_s(tmp_path, "m") is None
     text = 'parameters { key: "request_timeout_ms" value { string_value: "120000" } }'
     (folder / "config.pbtxt").write_text(text)
-    assert patience_s(tmp_path, "m") == 120 + MARGIN_S
+    assert answer_patience_s(tmp_path, "m") == 120 + MARGIN_S
 
 
 def test_a_server_that_takes_too_much_memory_is_ended_at_once(
@@ -238,3 +239,12 @@ def test_a_model_that_can_t_be_unloaded_is_told_and_the_watchdog_goes_on(
 
 def refuse(*_: object) -> None:
     raise ServerFailed("it is busy", do="Wait.")
+
+
+def test_the_limit_of_memory_is_the_site_s_or_a_share_of_the_machine(tmp_path: Path) -> None:
+    share = server_watchdog.memory_limit_mb(tmp_path)
+    assert share == int(0.75 * total_memory_mb())
+    (tmp_path / "site.yaml").write_text("server: {memory_mb: 2000}")
+    assert server_watchdog.memory_limit_mb(tmp_path) == 2000
+    (tmp_path / "site.yaml").write_text("server: {memory_mb: a lot}")
+    assert server_watchdog.memory_limit_mb(tmp_path) == share

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.engines.argo.workflows import Push, Run, read
-from shiplift.pipelines.triggers.git_sweep import Decision, GitSweep, Handled, HandledCommits, decide, reached
+from shiplift.pipelines.triggers.git_sweep import BranchDecision, GitSweep, Handled, HandledCommits, decide, reached
 from shiplift.pipelines.triggers.settings import Reconciling, Repository
 from shiplift.runtime.base.errors import NotFound, Temporary
 from shiplift.runtime.base.names import push_name, repository_slug
@@ -33,23 +33,23 @@ def push(before: str, after: str, repository: str = "acme/models") -> Push:
 @pytest.mark.parametrize(
     ("handled", "head", "pushes", "active", "stalled_s", "decision"),
     [
-        (None, A, [], False, 999, Decision.RECORD),  # its history is nobody's push
-        (None, None, [], False, 999, Decision.NOTHING),
-        (A, None, [], False, 999, Decision.NOTHING),  # the branch was deleted
-        (A, A, [], False, 999, Decision.NOTHING),
-        (A, B, [], False, GRACE_S - 1, Decision.NOTHING),  # its webhook is probably on its way
-        (A, B, [], False, GRACE_S, Decision.RELEASE),
-        (A, B, [], True, 999, Decision.NOTHING),
-        (A, B, [push(A, B)], False, 999, Decision.RECORD),
-        (A, C, [push(B, C), push(A, B)], False, 999, Decision.RECORD),  # in any order
-        (A, C, [push(B, C), push(A, B)], True, 999, Decision.NOTHING),
-        (A, C, [push(B, C)], False, GRACE_S, Decision.RELEASE),  # the one before was lost
-        (A, C, [push(A, B)], False, GRACE_S, Decision.RELEASE),
-        (A, D, [push(A, B), push(B, A)], False, GRACE_S, Decision.RELEASE),  # a circle, by force pushes
+        (None, A, [], False, 999, BranchDecision.RECORD),  # its history is nobody's push
+        (None, None, [], False, 999, BranchDecision.NOTHING),
+        (A, None, [], False, 999, BranchDecision.NOTHING),  # the branch was deleted
+        (A, A, [], False, 999, BranchDecision.NOTHING),
+        (A, B, [], False, GRACE_S - 1, BranchDecision.NOTHING),  # its webhook is probably on its way
+        (A, B, [], False, GRACE_S, BranchDecision.RELEASE),
+        (A, B, [], True, 999, BranchDecision.NOTHING),
+        (A, B, [push(A, B)], False, 999, BranchDecision.RECORD),
+        (A, C, [push(B, C), push(A, B)], False, 999, BranchDecision.RECORD),  # in any order
+        (A, C, [push(B, C), push(A, B)], True, 999, BranchDecision.NOTHING),
+        (A, C, [push(B, C)], False, GRACE_S, BranchDecision.RELEASE),  # the one before was lost
+        (A, C, [push(A, B)], False, GRACE_S, BranchDecision.RELEASE),
+        (A, D, [push(A, B), push(B, A)], False, GRACE_S, BranchDecision.RELEASE),  # a circle, by force pushes
     ],
 )
 def test_a_branch_is_handled_once_pushes_lead_to_its_head(
-    handled: str | None, head: str | None, pushes: list[Push], active: bool, stalled_s: float, decision: Decision
+    handled: str | None, head: str | None, pushes: list[Push], active: bool, stalled_s: float, decision: BranchDecision
 ) -> None:
     assert decide(handled, head, pushes, active=active, stalled_s=stalled_s, grace_s=GRACE_S) is decision
 

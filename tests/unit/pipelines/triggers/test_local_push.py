@@ -8,7 +8,7 @@ import pytest
 
 from shiplift.pipelines.engines.answers import Accepted
 from shiplift.pipelines.triggers import services
-from shiplift.pipelines.triggers.local_push import Push, Pushed
+from shiplift.pipelines.triggers.local_push import LocalPush, Pushed
 from shiplift.runtime.base.errors import NotAdmitted, NotFound, SpecInvalid, Temporary
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.store.registry.terms import SOURCE_TAG, VersionInfo
@@ -42,7 +42,7 @@ class Stack:
         return Accepted(name="release", created=True, queued=True)
 
     def push(self, author: Author) -> tuple[Pushed, Any]:
-        push = Push(author.origin, "main", self.home / "pushes")
+        push = LocalPush(author.origin, "main", self.home / "pushes")
         return push.handle(self.newest, self.register, self.accept)
 
 
@@ -134,4 +134,4 @@ def test_links_and_folders_beyond_the_limits_are_refused(
 def test_a_branch_that_is_not_there_is_said_so(author: Author, stack: Stack) -> None:
     author.commit(**service("adder"))
     with pytest.raises(NotFound):
-        Push(author.origin, "other", stack.home / "pushes").handle(stack.newest, stack.register, stack.accept)
+        LocalPush(author.origin, "other", stack.home / "pushes").handle(stack.newest, stack.register, stack.accept)

@@ -14,7 +14,7 @@ import pytest
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.pipelines.triggers.intake import Deliveries, Intake
 from shiplift.pipelines.triggers.receiver import MAX_BODY_BYTES, create_app
-from shiplift.pipelines.triggers.settings import Limits
+from shiplift.pipelines.triggers.settings import DeliveryLimits
 from shiplift.pipelines.triggers.signatures import MAX_AGE_S
 from shiplift.runtime.base.errors import ClusterRefused, StorageFull, Temporary
 from shiplift.runtime.records.request import Request
@@ -302,7 +302,7 @@ def test_without_ids_kept_the_same_delivery_is_the_same_release(tmp_path: Path) 
 
 def test_a_source_that_asks_too_often_waits(tmp_path: Path) -> None:
     intake = Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,))
-    app = create_app(intake, Limits(deliveries_per_minute=3))
+    app = create_app(intake, DeliveryLimits(deliveries_per_minute=3))
     answers = send(app, *[("/webhooks/mlflow", delivery())] * 5)
     assert sorted(answer.status_code for answer in answers) == [202, 202, 202, 429, 429]
     waits = [int(answer.headers["retry-after"]) for answer in answers if answer.status_code == 429]
@@ -313,7 +313,7 @@ def test_a_source_that_asks_too_often_waits(tmp_path: Path) -> None:
 
 def test_a_body_that_does_not_come_is_not_waited_for(tmp_path: Path) -> None:
     intake = Intake(accept=Releases(tmp_path).accept, exists=lambda *_: True, mlflow=lambda: (SECRET,))
-    app = create_app(intake, Limits(body_timeout_s=0.05))
+    app = create_app(intake, DeliveryLimits(body_timeout_s=0.05))
 
     async def slow() -> Any:
         yield b"{"

@@ -19,7 +19,7 @@ from shiplift.pipelines.engines.argo.workflows import Push
 from shiplift.pipelines.triggers.intake import Intake
 from shiplift.pipelines.triggers.pushes import NO_COMMIT, read_push
 from shiplift.pipelines.triggers.receiver import MAX_PUSH_BYTES, create_app
-from shiplift.pipelines.triggers.settings import Limits, Repository, TriggerSettings
+from shiplift.pipelines.triggers.settings import DeliveryLimits, Repository, TriggerSettings
 from shiplift.pipelines.triggers.signatures import MAX_AGE_S, check_github, check_gitlab, check_mlflow
 from shiplift.runtime.base.errors import Temporary
 from tests.unit.pipelines.triggers.test_receiver import send
@@ -56,7 +56,7 @@ class Desk:
                 github=lambda: self.github,
                 gitlab=lambda: self.gitlab,
             ),
-            Limits(deliveries_per_minute=10_000),
+            DeliveryLimits(deliveries_per_minute=10_000),
         )
 
     def _push(self, push: Push) -> Accepted:

@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 
-from shiplift.runtime.confinement.policy import CONVERT, Entry, Limits
+from shiplift.runtime.confinement.policy import CONVERT, Entry, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 
 # Each runs with the names of `_PRELUDE`; `done` means that no exception stopped it.
@@ -189,7 +189,7 @@ def run(folder: Path) -> dict[str, Any]:
         policy = replace(CONVERT, allow_without=tuple(os.environ.get("ATTACKED_WITHOUT", "").split()))
         box = Sandbox(Entry("timeit:timeit"), read=[folder / "model"], work=folder / "work", policy=policy)
         with contextlib.closing(box):
-            _, isolation = box.run({"stmt": code, "number": 1}, Limits(memory_mb=1024, timeout_s=60))
+            _, isolation = box.run({"stmt": code, "number": 1}, SandboxLimits(memory_mb=1024, timeout_s=60))
         return {
             "uid": os.getuid(),
             "outcomes": json.loads((folder / "work" / "outcomes").read_text()),

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import ExportFailed, SandboxLimit
-from shiplift.runtime.confinement.policy import CONVERT, PARSE, Entry, Limits, Policy
+from shiplift.runtime.confinement.policy import CONVERT, PARSE, Entry, Policy, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 from shiplift.runtime.host.folders import remove_tree
 
-LIMITS = Limits(memory_mb=512, timeout_s=60)
+LIMITS = SandboxLimits(memory_mb=512, timeout_s=60)
 
 
-def run(folder: Path, code: str, policy: Policy, limits: Limits = LIMITS) -> None:
+def run(folder: Path, code: str, policy: Policy, limits: SandboxLimits = LIMITS) -> None:
     with contextlib.closing(Sandbox(Entry("timeit:timeit"), read=[], work=folder / "work", policy=policy)) as box:
         box.run({"stmt": code, "number": 1}, limits)
 
@@ -22,7 +22,7 @@ def run(folder: Path, code: str, policy: Policy, limits: Limits = LIMITS) -> Non
 def test_a_fork_bomb_ends_at_its_limit(tmp_path: Path) -> None:
     bomb = "import os, time\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        time.sleep(0.01)"
     with pytest.raises(SandboxLimit, match=r"started \d+ processes and threads, the limit is 100"):
-        run(tmp_path, bomb, replace(CONVERT, tasks=100), Limits(memory_mb=65536, timeout_s=120))
+        run(tmp_path, bomb, replace(CONVERT, tasks=100), SandboxLimits(memory_mb=65536, timeout_s=120))
 
 
 def test_the_memory_of_a_daemon_counts(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ if os.fork() == 0:
 time.sleep(60)
 """
     with pytest.raises(SandboxLimit, match="the limit is 300 MiB"):
-        run(tmp_path, code, CONVERT, Limits(memory_mb=300, timeout_s=50))
+        run(tmp_path, code, CONVERT, SandboxLimits(memory_mb=300, timeout_s=50))
 
 
 WAIT = "\nimport time; time.sleep(60)"

@@ -31,12 +31,12 @@ refused, waived, work, code = json.loads(sys.argv[1])
 for name, number in refused:
     play(name, number)
 from shiplift.runtime.base.errors import ShipliftError
-from shiplift.runtime.confinement.policy import CONVERT, Entry, Limits
+from shiplift.runtime.confinement.policy import CONVERT, Entry, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 box = Sandbox(Entry("timeit:timeit"), read=[], work=Path(work), policy=replace(CONVERT, allow_without=tuple(waived)))
 with contextlib.closing(box):
     try:
-        _, isolation = box.run({"stmt": code, "number": 1}, Limits(memory_mb=512, timeout_s=30))
+        _, isolation = box.run({"stmt": code, "number": 1}, SandboxLimits(memory_mb=512, timeout_s=30))
         print(isolation.model_dump_json())
     except ShipliftError as error:
         print(json.dumps({"error": type(error).__name__, "code": error.exit_code, "what": error.what, "do": error.do}))

@@ -18,17 +18,17 @@ import pytest
 from shiplift.runtime.base.errors import ExportFailed, NotAdmitted, SandboxLimit, ShipliftError
 from shiplift.runtime.base.progress import listening
 from shiplift.runtime.confinement import sandbox
-from shiplift.runtime.confinement.policy import Entry, Limits
+from shiplift.runtime.confinement.policy import Entry, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 from shiplift.runtime.host import interpreter
 from shiplift.runtime.records.model import Isolation
 
 ABI = int(ctypes.CDLL(None).syscall(444, None, 0, 1))
-LIMITS = Limits(memory_mb=512, timeout_s=30)
+LIMITS = SandboxLimits(memory_mb=512, timeout_s=30)
 
 
 def run_sandboxed(
-    entry: str, arguments: dict[str, Any], *, read: list[Path] | tuple[Path, ...], work: Path, limits: Limits
+    entry: str, arguments: dict[str, Any], *, read: list[Path] | tuple[Path, ...], work: Path, limits: SandboxLimits
 ) -> tuple[dict[str, Any], Isolation]:
     """One run in a sandbox of its own."""
     with contextlib.closing(Sandbox(Entry(entry), read=read, work=work)) as box:
@@ -41,7 +41,7 @@ class Cell:
     def __init__(self, folder: Path) -> None:
         self.work = folder / "work"
 
-    def run(self, code: str, *, read: tuple[Path, ...] = (), limits: Limits = LIMITS) -> str:
+    def run(self, code: str, *, read: tuple[Path, ...] = (), limits: SandboxLimits = LIMITS) -> str:
         self.isolation: Isolation
         _, self.isolation = run_sandboxed(
             "timeit:timeit", {"stmt": code, "number": 1}, read=read, work=self.work, limits=limits
@@ -272,10 +272,10 @@ def test_the_sandbox_ends_with_its_parent_however_that_ends(tmp_path: Path) -> N
     code = f"import subprocess; subprocess.run(['/bin/sleep', '{marker}'], start_new_session=True)"
     call = f"""
 from pathlib import Path
-from shiplift.runtime.confinement.policy import Entry, Limits
+from shiplift.runtime.confinement.policy import Entry, SandboxLimits
 from shiplift.runtime.confinement.sandbox import Sandbox
 box = Sandbox(Entry("timeit:timeit"), read=[], work=Path({str(tmp_path)!r}))
-box.run({{"stmt": {code!r}, "number": 1}}, Limits(memory_mb=512, timeout_s=60))
+box.run({{"stmt": {code!r}, "number": 1}}, SandboxLimits(memory_mb=512, timeout_s=60))
 """
     with subprocess.Popen([sys.executable, "-c", call]) as parent:
         while not running(marker):
@@ -290,7 +290,7 @@ box.run({{"stmt": {code!r}, "number": 1}}, Limits(memory_mb=512, timeout_s=60))
 def test_code_that_needs_too_much_memory_is_ended(cell: Cell) -> None:
     code = "x = b'x' * (300 << 20)\nimport threading; threading.Event().wait()"
     with pytest.raises(SandboxLimit, match=r"used \d+ MiB, the limit is 200 MiB") as error:
-        cell.run(code, limits=Limits(memory_mb=200, timeout_s=30))
+        cell.run(code, limits=SandboxLimits(memory_mb=200, timeout_s=30))
     assert "export.memory_mb" in error.value.do
 
 
@@ -299,28 +299,28 @@ def test_memory_of_children_counts_too(cell: Cell) -> None:
     start = f"subprocess.Popen([sys.executable, '-c', {inner!r}], stdin=subprocess.PIPE)"
     code = f"import subprocess, sys\nboth = [{start} for _ in range(2)]\nboth[0].wait()"
     with pytest.raises(SandboxLimit, match="the limit is 200 MiB"):
-        cell.run(code, limits=Limits(memory_mb=200, timeout_s=30))
+        cell.run(code, limits=SandboxLimits(memory_mb=200, timeout_s=30))
 
 
 def test_an_allocation_beyond_the_limit_fails_at_once(cell: Cell) -> None:
     with pytest.raises(SandboxLimit, match="needed more than 200 MiB"):
-        cell.run("b'x' * (4 << 30)", limits=Limits(memory_mb=200, timeout_s=30))
+        cell.run("b'x' * (4 << 30)", limits=SandboxLimits(memory_mb=200, timeout_s=30))
 
 
 def test_code_that_takes_too_long_is_ended(cell: Cell) -> None:
     with pytest.raises(SandboxLimit, match="took over 1 s") as error:
-        cell.run("import threading; threading.Event().wait()", limits=Limits(memory_mb=512, timeout_s=1))
+        cell.run("import threading; threading.Event().wait()", limits=SandboxLimits(memory_mb=512, timeout_s=1))
     assert "export.timeout_s" in error.value.do
 
 
 def test_what_a_library_does_at_exit_takes_no_time_and_loses_no_output(cell: Cell) -> None:
     code = "import atexit, threading; atexit.register(threading.Event().wait); print('told', end='')"
-    cell.run(code, limits=Limits(memory_mb=512, timeout_s=10))
+    cell.run(code, limits=SandboxLimits(memory_mb=512, timeout_s=10))
 
 
 def test_a_file_larger_than_allowed_is_not_written(cell: Cell) -> None:
     words = cell.refused(
-        "open('large', 'wb').write(b'x' * (3 << 20))", limits=Limits(memory_mb=512, timeout_s=30, file_mb=1)
+        "open('large', 'wb').write(b'x' * (3 << 20))", limits=SandboxLimits(memory_mb=512, timeout_s=30, file_mb=1)
     )
     assert "File too large" in words or "signal 25" in words
 

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from shiplift.runtime.confinement.policy import Entry, Limits
+from shiplift.runtime.confinement.policy import Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import cool, expect, warm, workplace
 
-LIMITS = Limits(memory_mb=512, timeout_s=30)
+LIMITS = SandboxLimits(memory_mb=512, timeout_s=30)
 
 
 def test_a_workplace_started_ahead_of_time_is_used_once_and_leaves_nothing(tmp_path: Path) -> None:

@@ -432,7 +432,7 @@ def test_a_package_carries_what_its_score_is_compared_by() -> None:
 
 # --- rules ---
 
-LIMITS = policy.Limits(quality=Quality(), data=DATA, slo=Slo(p99_ms=50), policy=Policy())
+LIMITS = policy.GateLimits(quality=Quality(), data=DATA, slo=Slo(p99_ms=50), policy=Policy())
 PARTS = (
     Slice(name="region=north", score=0.99, error=0.01, samples=400),
     Slice(name="label=7", score=1, error=0, samples=9),

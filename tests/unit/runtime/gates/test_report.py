@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shiplift.runtime.gates.report import (
-    Standing,
+    ModelSummary,
     Story,
     config_changes,
     pareto,
@@ -26,7 +26,7 @@ from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.admitted import Admitted
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace, Slo
 from shiplift.runtime.spec.model import Conversion, Data, Quality, Quantization
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from shiplift.runtime.spec.target import Wanted
 from tests.unit.examples import (
     artifact,
@@ -258,8 +258,8 @@ def test_the_index_tells_each_models_standing_and_trend() -> None:
     releases = (report(version=1), report(version=2, verdict=Outcome.FAIL, reason="too slow"))
     page = render_index(
         (
-            Standing(model="digits", champion=1, limits="p99 within 40 ms", releases=releases),
-            Standing(model=EVIL, champion=0, limits="none", releases=()),
+            ModelSummary(model="digits", champion=1, limits="p99 within 40 ms", releases=releases),
+            ModelSummary(model=EVIL, champion=0, limits="none", releases=()),
         )
     )
     for words in ("2 models", "p99 within 40 ms", "too slow", '<span class="fail"', ESCAPED):
@@ -274,7 +274,7 @@ def test_the_trend_shows_each_version_s_p99_from_nothing_to_the_most() -> None:
             report(version=at, checks=(check().model_copy(update={"measured": value}),))
             for at, value in enumerate(measured, start=1)
         )
-        page = render_index((Standing(model="m", champion=1, limits="none", releases=releases),))
+        page = render_index((ModelSummary(model="m", champion=1, limits="none", releases=releases),))
         return page[page.index("p99 in ms</th>") :]
 
     page = trend(10, None, 40, 20)
@@ -343,7 +343,7 @@ def test_a_phone_shows_the_page_whole_and_not_blank(which_page: str, tmp_path: P
     page = {
         "release": lambda: render(report(), everything()),
         "comparison": lambda: render_comparison((report(), whole_story()), (report(version=4), everything())),
-        "index": lambda: render_index((Standing(model="digits", champion=3, limits="none", releases=(report(),)),)),
+        "index": lambda: render_index((ModelSummary(model="digits", champion=3, limits="none", releases=(report(),)),)),
     }[which_page]()
     (tmp_path / "page.html").write_text(page)
     # Headless Chromium has no window narrower than 500 pixels: a frame is as narrow as it is told to be.

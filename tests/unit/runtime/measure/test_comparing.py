@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shiplift.runtime.gates import comparison
-from shiplift.runtime.measure.comparing import Plan, compare, looks_within
+from shiplift.runtime.measure.comparing import ComparisonPlan, compare, looks_within
 from shiplift.runtime.records.measurement import Comparison, LoadPoint
 from shiplift.runtime.records.verdict import Outcome
 from shiplift.runtime.spec.measurement import ComparisonTarget
@@ -30,7 +30,9 @@ def machine(noise: float, ratio: float, order: list[str]) -> tuple[Callable[[], 
 
 def run(noise: float, ratio: float, *, rounds: int = 4, budget_s: float = 1e9) -> tuple[list[str], Comparison]:
     order: list[str] = []
-    return order, compare(*machine(noise, ratio, order), 7, 16, Plan(rounds=rounds, budget_s=budget_s, target=TARGET))
+    return order, compare(
+        *machine(noise, ratio, order), 7, 16, ComparisonPlan(rounds=rounds, budget_s=budget_s, target=TARGET)
+    )
 
 
 def verdicts(result: Comparison) -> set[Outcome]:
@@ -71,7 +73,7 @@ def test_when_time_runs_out_the_checks_say_how_many_more_rounds_are_needed() -> 
 
 
 def test_the_number_of_looks_is_fixed_before_the_first_round() -> None:
-    plan = Plan(rounds=4, budget_s=40, target=TARGET)
+    plan = ComparisonPlan(rounds=4, budget_s=40, target=TARGET)
     assert [looks_within(plan, seconds) for seconds in (100, 10, 5, 2.5, 1, 0)] == [1, 1, 2, 3, 4, 1]
 
 
@@ -84,7 +86,7 @@ def test_an_equal_challenger_is_seldom_refused_however_often_it_looks() -> None:
         def side() -> LoadPoint:
             return point(throughput_per_s=1000 * float(np.exp(rng.normal(0, 0.1))), p99_ms=10)
 
-        result = compare(side, side, 1, 4, Plan(rounds=3, budget_s=60, target=target))
+        result = compare(side, side, 1, 4, ComparisonPlan(rounds=3, budget_s=60, target=target))
         failed = [c for c in comparison.speed_checks(result, target) if c.name.startswith("throughput")]
         refused += failed[0].verdict is Outcome.FAIL
     assert refused / 150 <= 0.06

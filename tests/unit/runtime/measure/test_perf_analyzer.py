@@ -9,7 +9,7 @@ import pytest
 from shiplift.runtime.base.errors import MeasurementFailed, MissingTool
 from shiplift.runtime.measure import perf_analyzer
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Window, load_generator
-from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer, Run, options
+from shiplift.runtime.measure.perf_analyzer import LoadRun, PerfAnalyzer, options
 from shiplift.runtime.measure.perf_analyzer_input import write_requests
 from shiplift.runtime.measure.requests import split
 from shiplift.runtime.records.measurement import LoadPoint
@@ -74,12 +74,12 @@ def test_every_type_is_written_in_its_own_width(tmp_path: Path, dtype: Any) -> N
     assert base64.b64decode(request["x"]["content"]["b64"]) == sample.tobytes()
 
 
-def run(row: Any = None, **changes: Any) -> Run:
+def run(row: Any = None, **changes: Any) -> LoadRun:
     fields: dict[str, Any] = {
         "row": ROW if row is None else row, "windows": ((1000.0, 2.0), (1000.0, 2.0), (1000.0, 2.0)),
         "sent_per_s": 0.0, "late_percent": 0.0, "overhead_percent": 1.0, "client_cores": 0.2, "seconds": 1.0,
     }  # fmt: skip
-    return Run(**fields | changes)
+    return LoadRun(**fields | changes)
 
 
 def point_of(row: Any = None, demand: Demand = Demand(concurrency=4), **changes: Any) -> LoadPoint:  # noqa: B008

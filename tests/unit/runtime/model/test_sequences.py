@@ -21,7 +21,7 @@ from shiplift.runtime.serving.triton.environment import ServerEnvironment
 from shiplift.runtime.serving.triton.repository import write_package
 from shiplift.runtime.spec.document import parse
 from shiplift.runtime.spec.measurement import Load
-from shiplift.runtime.spec.serving import SequenceBatching, Serving
+from shiplift.runtime.spec.serving_settings import SequenceBatching, Serving
 from tests.unit.examples import Golden, config, package, tensor
 from tests.unit.runtime.serving.triton.test_config import SERVERS, description
 

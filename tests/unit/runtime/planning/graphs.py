@@ -6,7 +6,7 @@ from shiplift.runtime.planning.arrivals import Arrivals
 from shiplift.runtime.planning.options import Problem
 from shiplift.runtime.planning.profiles import Configuration, Profiles, StepProfile
 from shiplift.runtime.planning.scenario import Graph, Scenario, draw, graph_of
-from shiplift.runtime.planning.settings import Settings
+from shiplift.runtime.planning.settings import MemberSettings
 from shiplift.runtime.spec.pipeline import PipelineSpec, parse
 from tests.unit.pipelines_of_models import CASCADE
 
@@ -77,8 +77,8 @@ def configuration(**changes: Any) -> Configuration:
     return Configuration(**defaults | changes)
 
 
-def settings(instances: int = 1, max_batch: int = 1, queue_delay_us: int = 0, **changes: Any) -> Settings:
-    return Settings(
+def settings(instances: int = 1, max_batch: int = 1, queue_delay_us: int = 0, **changes: Any) -> MemberSettings:
+    return MemberSettings(
         configuration=configuration(**changes), max_batch=max_batch, queue_delay_us=queue_delay_us, instances=instances
     )
 

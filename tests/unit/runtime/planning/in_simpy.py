@@ -9,7 +9,7 @@ import simpy
 
 from shiplift.runtime.planning.profiles import Profiles
 from shiplift.runtime.planning.scenario import Graph, Scenario
-from shiplift.runtime.planning.settings import Settings
+from shiplift.runtime.planning.settings import MemberSettings
 
 Steps = Generator[simpy.Event, Any, Any]
 
@@ -23,7 +23,7 @@ def longer_s(pause_s: float, cold_ms: Mapping[float, float]) -> float:
 class Member:
     """A queue with a dynamic batcher, and its instances."""
 
-    def __init__(self, env: simpy.Environment, settings: Settings) -> None:
+    def __init__(self, env: simpy.Environment, settings: MemberSettings) -> None:
         self.env, self.settings = env, settings
         self.queue: list[tuple[float, int, float, simpy.Event]] = []
         self.idle = [-math.inf] * settings.instances  # since when; the one that is idle longest is next
@@ -77,9 +77,14 @@ class Pipeline:
     """A pipeline with its members, as many instances as it may work on requests at once, and its workers."""
 
     def __init__(
-        self, graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int,
+        self,
+        graph: Graph,
+        scenario: Scenario,
+        profiles: Profiles,
+        settings: Mapping[str, MemberSettings],
+        instances: int,
         workers: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.env = simpy.Environment()
         self.graph, self.scenario, self.profiles = graph, scenario, profiles
         self.members = {name: Member(self.env, each) for name, each in settings.items()}
@@ -132,7 +137,7 @@ class Pipeline:
 
 
 def latencies(
-    graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, Settings], instances: int = 0,
+    graph: Graph, scenario: Scenario, profiles: Profiles, settings: Mapping[str, MemberSettings], instances: int = 0,
     workers: int = 0,
 ) -> Any:  # fmt: skip
     """The latency of each request in s."""

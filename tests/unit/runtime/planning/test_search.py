@@ -6,7 +6,7 @@ import pytest
 from shiplift.runtime.base.errors import NoPlan
 from shiplift.runtime.planning.options import Grid, Problem, options_of
 from shiplift.runtime.planning.profiles import StepProfile
-from shiplift.runtime.planning.search import Search
+from shiplift.runtime.planning.search import SettingsSearch
 from tests.unit.runtime.planning.graphs import configuration, problem
 
 FAST = configuration(threads=2, batch_ms={1: 6.0, 8: 20.0}, memory_mb=120.0)
@@ -15,7 +15,7 @@ SMALL = Grid(max_batch=(1, 8), spare=1)
 
 def test_options_keep_up_and_are_the_cheapest_first() -> None:
     asked = problem("chain", configuration(), FAST, rate=150, grid=Grid(max_batch=(1, 4, 8), queue_delay_us=(0, 1000)))
-    search = Search(asked)
+    search = SettingsSearch(asked)
     options = options_of(asked, "a", search.scenario)
     assert [option.cost for option in options] == sorted(option.cost for option in options)
     assert all(option.rows_per_s >= 150 for option in options)
@@ -28,7 +28,9 @@ def test_options_keep_up_and_are_the_cheapest_first() -> None:
 def test_instances_are_planned_with_the_times_measured_for_as_many() -> None:
     crowded = configuration(instances=2, batch_ms={1: 16.0, 8: 60.0})
     asked = problem("one", configuration(), crowded, rate=90)
-    by_count = {option.instances: option.configuration for option in options_of(asked, "a", Search(asked).scenario)}
+    by_count = {
+        option.instances: option.configuration for option in options_of(asked, "a", SettingsSearch(asked).scenario)
+    }
     assert {count: each.instances for count, each in by_count.items()} == {
         count: 2 if count > 1 else 1 for count in by_count
     }
@@ -36,9 +38,9 @@ def test_instances_are_planned_with_the_times_measured_for_as_many() -> None:
 
 def test_batches_are_large_enough_for_the_requests_rows() -> None:
     asked = problem_with(problem("chain", rate=10), {"second": StepProfile(rows={1: 1, 6: 1})})
-    assert {option.max_batch for option in options_of(asked, "b", Search(asked).scenario)} == {8}
+    assert {option.max_batch for option in options_of(asked, "b", SettingsSearch(asked).scenario)} == {8}
     with pytest.raises(NoPlan, match="in requests of up to 9"):
-        Search(problem_with(asked, {"second": StepProfile(rows={9: 1})}))
+        SettingsSearch(problem_with(asked, {"second": StepProfile(rows={9: 1})}))
 
 
 def problem_with(asked: Problem, steps: dict[str, StepProfile]) -> Problem:
@@ -49,7 +51,7 @@ def problem_with(asked: Problem, steps: dict[str, StepProfile]) -> Problem:
     ("name", "p99_ms"), [("chain", 80), ("join", 70), ("shared", 120), ("cascade", 60), ("loop", 150)]
 )
 def test_the_search_finds_what_trying_everything_finds(name: str, p99_ms: float) -> None:
-    search = Search(problem(name, configuration(), FAST, rate=60, p99_ms=p99_ms, grid=SMALL))
+    search = SettingsSearch(problem(name, configuration(), FAST, rate=60, p99_ms=p99_ms, grid=SMALL))
     found = search.cheapest()
     assert search.holds(found)
     assert search.simulations < 150
@@ -60,7 +62,7 @@ def test_the_search_finds_what_trying_everything_finds(name: str, p99_ms: float)
 
 def test_equal_problems_have_equal_answers() -> None:
     def found() -> object:
-        search = Search(problem("loop", configuration(), FAST, rate=30, p99_ms=150, grid=SMALL))
+        search = SettingsSearch(problem("loop", configuration(), FAST, rate=30, p99_ms=150, grid=SMALL))
         return search.settings(search.cheapest())
 
     assert found() == found()
@@ -68,7 +70,7 @@ def test_equal_problems_have_equal_answers() -> None:
 
 def test_a_tighter_limit_or_a_higher_rate_never_costs_less() -> None:
     def cores(rate: float, p99_ms: float) -> float:
-        search = Search(problem("chain", configuration(), FAST, rate=rate, p99_ms=p99_ms, grid=SMALL))
+        search = SettingsSearch(problem("chain", configuration(), FAST, rate=rate, p99_ms=p99_ms, grid=SMALL))
         return search.cost(search.cheapest())[0]
 
     assert cores(40, 200) <= cores(40, 60) <= cores(40, 45)
@@ -79,13 +81,13 @@ def test_an_impossible_limit_says_what_comes_nearest_and_why() -> None:
     with pytest.raises(
         NoPlan, match="no settings hold a p99 of 15 ms at 40/s with CV 1: the best p99 found is"
     ) as error:
-        Search(problem("chain", p99_ms=15)).cheapest()
+        SettingsSearch(problem("chain", p99_ms=15)).cheapest()
     assert "takes longest" in error.value.what
     nearest = float(error.value.what.partition("found is ")[2].partition(" ms")[0])
-    search = Search(problem("chain", p99_ms=1.2 * nearest))
+    search = SettingsSearch(problem("chain", p99_ms=1.2 * nearest))
     assert search.holds(search.cheapest())
 
 
 def test_too_high_a_rate_says_what_the_member_completes() -> None:
     with pytest.raises(NoPlan, match=r"completes at most 421\.1 rows/s"):
-        Search(problem("one", configuration(most_instances=2), rate=900))
+        SettingsSearch(problem("one", configuration(most_instances=2), rate=900))

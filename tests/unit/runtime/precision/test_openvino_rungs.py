@@ -15,7 +15,7 @@ from shiplift.runtime.host.processor import cpu_flags
 from shiplift.runtime.model import onnx_models, openvino_models
 from shiplift.runtime.precision import nncf_graphs, openvino_rungs, selection, timing
 from shiplift.runtime.precision.evaluation import Validation
-from shiplift.runtime.precision.timing import Run
+from shiplift.runtime.precision.timing import RunnableCandidate
 from shiplift.runtime.records.precision import Built
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.spec.model import Quantization
@@ -113,7 +113,7 @@ def scored(file: Path, inputs: Any, precision: Any = "fp32") -> Built:
     """The only candidate of a model, without labels."""
     asked = {"x": inputs}
     reference = onnx_models.answer(onnx_models.session(file), asked)
-    run, target = Run(file=file, outputs=("y",)), Target(precisions=(precision,))
+    run, target = RunnableCandidate(file=file, outputs=("y",)), Target(precisions=(precision,))
     signature = Signature(inputs=(tensor("x", -1, 4),), outputs=(tensor("y", -1, 2),))
     validation = Validation(metric=None, asked=asked, reference=reference)
     ((candidate, _),) = openvino_rungs.scored([Built(precision="fp32")], {0: run}, target, signature, validation, {})

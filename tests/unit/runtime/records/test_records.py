@@ -14,7 +14,7 @@ from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.measurement import LoadReport
 from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.request import Trigger
-from shiplift.runtime.records.serving import ServerPods
+from shiplift.runtime.records.serving import Beside, ServerPods
 from shiplift.runtime.records.site import Cluster, Machine, Site
 from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict
 from shiplift.runtime.spec.document import ReleaseSpec
@@ -219,3 +219,10 @@ def test_a_bug_is_recorded_by_its_type_and_message_in_one_line_of_bounded_length
 )
 def test_an_outcome_has_an_exit_code_and_a_stage_outcome(outcome: Outcome, code: int, stage_outcome: str) -> None:
     assert (outcome.exit_code, outcome.stage_outcome) == (code, stage_outcome)
+
+
+def test_the_member_models_of_a_package_keep_their_name_in_what_is_stored() -> None:
+    bundle = package(member_models=("part--5f0c",))
+    stored = Beside(package=bundle).model_dump(mode="json")
+    assert stored["package"]["companions"] == ["part--5f0c"]
+    assert Beside.model_validate(stored).package == bundle

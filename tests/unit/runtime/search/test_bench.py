@@ -20,7 +20,7 @@ from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.space import Point, space_of
 from shiplift.runtime.search.workbench import Workbench, measure_point
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import Serving
+from shiplift.runtime.spec.serving_settings import Serving
 from tests.unit.examples import config, package, point, site
 
 CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/shiplift-server:1")

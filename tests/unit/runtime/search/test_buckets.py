@@ -12,7 +12,7 @@ from shiplift.runtime.search.goal import goal_of
 from shiplift.runtime.search.planner import Search
 from shiplift.runtime.search.space import space_of
 from shiplift.runtime.spec.measurement import LatencyTarget, SearchSpace
-from shiplift.runtime.spec.serving import Lengths, Serving
+from shiplift.runtime.spec.serving_settings import Lengths, Serving
 from shiplift.runtime.spec.target import Target
 from tests.unit.examples import config, package, tensor, trial
 

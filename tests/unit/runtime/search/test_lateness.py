@@ -6,7 +6,7 @@ import pytest
 
 from shiplift.runtime.search.goal import Goal
 from shiplift.runtime.search.lateness import late_after_ms
-from shiplift.runtime.spec.serving import Priorities, Queue, Serving
+from shiplift.runtime.spec.serving_settings import Priorities, Queue, Serving
 from tests.unit.examples import config, package, trial
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.production import ClusterProduction
 from shiplift.runtime.serving.kubernetes.staging import ClusterStaging
+from shiplift.runtime.serving.machine.production import LocalProduction
+from shiplift.runtime.serving.machine.staging import LocalStaging
 from shiplift.runtime.serving.production import production
 from shiplift.runtime.serving.staging import staging
-from shiplift.runtime.serving.triton.production import LocalProduction
-from shiplift.runtime.serving.triton.staging import LocalStaging
 from tests.unit.examples import site
 
 CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image="example.org/server:1")

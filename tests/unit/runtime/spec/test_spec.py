@@ -13,7 +13,7 @@ from shiplift.runtime.records.base import Record
 from shiplift.runtime.spec import document
 from shiplift.runtime.spec.document import MAX_SPEC_BYTES, ReleaseSpec, parse
 from shiplift.runtime.spec.fields import _kinds
-from shiplift.runtime.spec.serving import Warmup
+from shiplift.runtime.spec.serving_settings import Warmup
 from shiplift.templates import __file__ as templates
 from tests.unit.examples import Golden
 

@@ -10,7 +10,7 @@ from shiplift.pipelines.engines.local.engine import LocalEngine
 from shiplift.pipelines.engines.local.releases import Releases
 from shiplift.runtime.base.errors import NotFound, SpecInvalid
 from shiplift.runtime.gates import policy
-from shiplift.runtime.gates.policy import Limits
+from shiplift.runtime.gates.policy import GateLimits
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.precision import Candidate, Candidates
 from shiplift.runtime.records.release import ReleaseReport, StageRun
@@ -47,7 +47,7 @@ def measured(p99_ms: float = 10) -> Any:
     evidence = policy.evidence_of(
         exported(), deployment(), load_report(comparison=comparison(p99_ratio=1.2), memory_mb=p99_ms * 20), champion()
     )
-    limits = Limits(quality=Quality(), data=Data(), slo=Slo(p99_ms=40), policy=Policy())
+    limits = GateLimits(quality=Quality(), data=Data(), slo=Slo(p99_ms=40), policy=Policy())
     return policy.verdict(evidence, limits)
 
 

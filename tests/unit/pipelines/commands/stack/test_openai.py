@@ -6,7 +6,7 @@ from typer.testing import CliRunner
 from shiplift.pipelines.commands.app import app
 from shiplift.pipelines.commands.stack import openai
 from shiplift.runtime.base.errors import UsageError
-from shiplift.runtime.serving.openai import serving
+from shiplift.runtime.serving.openai import http_server
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.0.7", "example.com", ""])
@@ -25,7 +25,7 @@ def test_without_a_key_it_listens_to_nobody_else(monkeypatch: pytest.MonkeyPatch
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("localhost", True), ("0.0.0.0", False), ("::", False)],
 )
 def test_only_loopback_counts_as_this_machine(host: str, only_here: bool) -> None:
-    assert serving.is_loopback(host) is only_here
+    assert http_server.is_loopback(host) is only_here
 
 
 def test_the_key_is_no_option_which_others_on_the_machine_could_read() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from shiplift.pipelines.daemons.operator.loop import RELIST_S, Loop
 from shiplift.pipelines.daemons.operator.metrics import OperatorMetrics
-from shiplift.pipelines.daemons.operator.serving import read_site
+from shiplift.pipelines.daemons.operator.process import read_site
 from shiplift.pipelines.daemons.operator.watches import Watches, services_of, watched
 from shiplift.runtime.base.errors import Temporary, UsageError
 from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, NAMESPACE, POD, TRITON_SERVICE, group_path

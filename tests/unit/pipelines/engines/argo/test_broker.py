@@ -12,7 +12,7 @@ import pytest
 
 from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.broker import server
-from shiplift.pipelines.engines.argo.broker.desks import Desks
+from shiplift.pipelines.engines.argo.broker.pod_permissions import PodPermissions
 from shiplift.pipelines.graph import Each, Placement, Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
 from shiplift.runtime.base.secrets import load_secrets
@@ -26,9 +26,9 @@ from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.artifacts import ArtifactStore
 from shiplift.runtime.store.broker import GO_ON, Broker, brokered
 from shiplift.runtime.store.ledger import Ledger
-from shiplift.runtime.store.lessons import SignedShelf, lessons
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.runtime.store.registry.terms import VersionInfo
+from shiplift.runtime.store.tuning_cache import SignedTuningCache, tuning_cache
 from shiplift.runtime.store.version_files import version_files
 from shiplift.steps.find_champion import find_champion
 from tests.unit.examples import site
@@ -132,8 +132,8 @@ class Room:
         self.call = pod.Call(
             stages=self.stages, out=tmp_path / "out", arguments=arguments, attempt="workflow-1", then=then
         )
-        self.desks = Desks(self.call, tmp_path / "files", registry=cast("Registry", self.runs))
-        self.server = server.server(self.desks, 0)
+        self.permissions = PodPermissions(self.call, tmp_path / "files", registry=cast("Registry", self.runs))
+        self.server = server.server(self.permissions, 0)
         self.port = self.server.server_address[1]
         monkeypatch.setattr("shiplift.runtime.store.broker.PORT", self.port)
         self.inside = brokered(self.cluster).model_copy(update={"home": str(self.home)})
@@ -152,8 +152,8 @@ class Room:
 
     def restart(self, folder: Path) -> None:
         """As in the next pod: its broker begins with the first stage."""
-        self.desks = Desks(self.call, folder, registry=cast("Registry", self.runs))
-        cast("Any", self.server).desks = self.desks
+        self.permissions = PodPermissions(self.call, folder, registry=cast("Registry", self.runs))
+        cast("Any", self.server).permissions = self.permissions
 
     def status(self, method: str, path: str, **content: Any) -> int:
         return httpx.request(method, f"http://127.0.0.1:{self.port}{path}", trust_env=False, **content).status_code
@@ -188,9 +188,9 @@ def test_a_stage_leaves_the_record_that_it_leaves_with_the_ledger_itself(room: R
     assert room.run() == 0
     given = Given.model_validate_json((room.call.out / "given.json").read_text())
     assert room.store.read(given.file) == b"namednamed"
-    assert room.ledger.get(room.desks.now.key, "work", Given) == given
+    assert room.ledger.get(room.permissions.now.key, "work", Given) == given
     assert not (room.home / "secrets.json").exists()
-    assert runs_of(room)[0]["key"] == room.desks.now.key
+    assert runs_of(room)[0]["key"] == room.permissions.now.key
 
 
 def test_what_is_done_is_a_hit_in_the_next_pod(room: Room) -> None:
@@ -220,7 +220,7 @@ def test_a_pod_that_was_lost_goes_on_from_the_ledger(shared: Room, tmp_path: Pat
 
 
 def test_a_stage_can_not_touch_the_record_of_one_before_it_in_its_pod(shared: Room) -> None:
-    key = shared.desks.now.key
+    key = shared.permissions.now.key
     assert pod.run(shared.inside_call(shared.stages[:1])) == 0
     before = dict(shared.runs.texts)
     forged = Given(file=shared.store.put_bytes(b"forged")).model_dump_json()
@@ -231,7 +231,7 @@ def test_a_stage_can_not_touch_the_record_of_one_before_it_in_its_pod(shared: Ro
 
 def test_a_stage_can_not_do_what_a_later_one_in_its_pod_may(shared: Room) -> None:
     assert pod.run(shared.inside_call(shared.stages[:1])) == 0
-    later = shared.desks.now.key
+    later = shared.permissions.now.key
     given = json.loads((shared.call.out / "given.json").read_text())["file"]["sha256"]
     body = Ended(file=shared.taken.file).model_dump_json()
     shared.restart(shared.home)
@@ -264,7 +264,7 @@ def going_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, find: Callable[..., Record] = find_one, *, at_home: bool = True
 ) -> Iterator[Room]:
     """A pod that may go on with its targets; the champion is looked for only once."""
-    monkeypatch.setattr("shiplift.pipelines.engines.argo.broker.desks._MEET_S", 0)
+    monkeypatch.setattr("shiplift.pipelines.engines.argo.broker.pod_permissions._MEET_S", 0)
     yield from opened(Room(tmp_path, monkeypatch, find, work, then=each(at_home=at_home)))
 
 
@@ -293,7 +293,7 @@ def test_a_pod_goes_on_with_its_only_target_and_what_another_pod_handed_over(sin
     tuned = Tuned.model_validate_json((single.call.out / "tuned.json").read_text())
     assert (tuned.target, single.store.read(tuned.file)) == ("a after version 2", b"namednamed")
     assert stages_run(single) == [("find_one", ""), ("work", ""), ("tune_it", "a")]
-    assert single.ledger.get(single.desks.now.key, "tune_it", Tuned) == tuned
+    assert single.ledger.get(single.permissions.now.key, "tune_it", Tuned) == tuned
 
 
 def test_a_pod_ends_before_its_target_if_the_champion_is_not_known_in_time(single: Room) -> None:
@@ -313,9 +313,9 @@ def test_several_targets_and_those_with_nodes_of_their_own_get_pods(which: str, 
 
 def test_a_stage_can_not_go_on_before_those_of_its_pod_are_done(single: Room) -> None:
     single.ledger.put(CHAMPION, "find_champion", incumbents(2))
-    key = single.desks.now.key
+    key = single.permissions.now.key
     assert single.status("PUT", GO_ON) == 404
-    assert (single.desks.now.stage.name, single.desks.now.key) == ("work", key)
+    assert (single.permissions.now.stage.name, single.permissions.now.key) == ("work", key)
 
 
 def test_a_pod_goes_on_only_once(single: Room) -> None:
@@ -388,7 +388,7 @@ def test_what_is_not_the_stage_s_business_is_denied(room: Room, method: str, pat
 def test_a_record_whose_artifacts_are_not_stored_is_not_signed(room: Room) -> None:
     forged = Given(file=Artifact(sha256="0" * 64, size_bytes=5))
     with pytest.raises(ArtifactCorrupt, match="not stored"):
-        room.client.put(room.desks.now.key, "work", forged)
+        room.client.put(room.permissions.now.key, "work", forged)
     assert room.runs.texts == {}
 
 
@@ -415,14 +415,14 @@ def test_an_error_is_the_same_on_both_sides(room: Room, tmp_path: Path) -> None:
         files.download_run_file("run-digits-3", "away", tmp_path)
 
 
-def test_lessons_are_those_of_the_model(room: Room, tmp_path: Path) -> None:
-    with lessons(room.inside, "graph", tmp_path / "a") as folder:
-        (folder / "lesson").write_text("slow")
-    with lessons(room.inside, "graph", tmp_path / "b") as folder:
-        assert (folder / "lesson").read_text() == "slow"
+def test_the_tuning_cache_is_the_model_s_own(room: Room, tmp_path: Path) -> None:
+    with tuning_cache(room.inside, "graph", tmp_path / "a") as folder:
+        (folder / "tuned").write_text("slow")
+    with tuning_cache(room.inside, "graph", tmp_path / "b") as folder:
+        assert (folder / "tuned").read_text() == "slow"
     load_secrets(Path(room.cluster.home))
-    assert SignedShelf(room.cluster).known("graph") is None  # another model's release would load it
-    assert SignedShelf(room.cluster).known("digits: graph") is not None
+    assert SignedTuningCache(room.cluster).known("graph") is None  # another model's release would load it
+    assert SignedTuningCache(room.cluster).known("digits: graph") is not None
 
 
 def test_without_a_broker_the_stage_ends_as_a_temporary_failure(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:

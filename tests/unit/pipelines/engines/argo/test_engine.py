@@ -22,7 +22,7 @@ from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.serving import Endpoint, Promotion
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.records.verdict import Outcome
-from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, Published, inside_of
+from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel, inside_of
 from shiplift.runtime.spec.pipeline import parse
 from shiplift.runtime.spec.target import Target
 from shiplift.runtime.store.registry.terms import TAG, VersionInfo
@@ -265,7 +265,7 @@ def test_a_model_that_nothing_serves_is_not_asked(engine: ArgoEngine, server: Ap
 
 def published(server: ApiServer, **changes: Any) -> None:
     """What the operator says of a model."""
-    entry = Published(
+    entry = PublishedModel(
         model="digits", revision="digits-2-bbbbbbbb", version=2, signature=signature(),
         inside=inside_of("digits", "shiplift-serving"), **changes,
     )  # fmt: skip

@@ -92,9 +92,9 @@ def test_images_are_scored_as_they_are_and_as_files_of_each_quality(tmp_path: Pa
     boards, folder = checkerboards(40), front(tmp_path)
     tensors = np.stack([normalized(board, settings()) for board in boards])
     logged = (
-        jpegs.Images(front=folder, files=[as_png(board) for board in boards])
+        jpegs.ValidationImages(front=folder, files=[as_png(board) for board in boards])
         if as_files
-        else jpegs.Images(front=folder, tensors=tensors)
+        else jpegs.ValidationImages(front=folder, tensors=tensors)
     )
     plain, fine, coarse = jpegs.scores(logged, [95, 10], validation(40), contrast)
     assert (plain.quality, plain.score, plain.image_bytes) == (None, 1.0, SIZE * SIZE * 3)
@@ -107,7 +107,9 @@ def test_images_are_scored_as_they_are_and_as_files_of_each_quality(tmp_path: Pa
 def test_of_many_images_a_thousand_are_scored_evenly_spread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jpegs, "_MOST", 10)
     tensors = np.stack([normalized(board, settings()) for board in checkerboards(41)])
-    (plain, _) = jpegs.scores(jpegs.Images(front=front(tmp_path), tensors=tensors), [90], validation(41), contrast)
+    (plain, _) = jpegs.scores(
+        jpegs.ValidationImages(front=front(tmp_path), tensors=tensors), [90], validation(41), contrast
+    )
     assert plain.samples == 10
 
 
@@ -151,7 +153,7 @@ def test_a_loss_that_the_images_can_t_decide_passes_or_not_as_the_spec_says() ->
 
 
 def test_the_verdict_has_these_checks_and_without_qualities_there_are_none() -> None:
-    limits = policy.Limits(quality=Quality(), data=Data(), slo=Slo(), policy=Policy())
+    limits = policy.GateLimits(quality=Quality(), data=Data(), slo=Slo(), policy=Policy())
     names = [check.name for check in policy.judge(Evidence(parity=(), challenger=scored(q95=0.0)), limits)]
     assert "accuracy as JPEG 95" in names
     assert jpeg_checks(Scored(version=2, target="local-cpu"), Quality()) == ()

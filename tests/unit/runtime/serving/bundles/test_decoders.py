@@ -24,9 +24,9 @@ from shiplift.runtime.serving.bundles.decoders import (
     dali_config,
     dali_source,
     decoder_package,
+    decoder_settings,
     golden,
     members_of,
-    settings_of,
 )
 from shiplift.runtime.serving.bundles.repository import write_bundle
 from shiplift.runtime.serving.triton.config import render
@@ -58,7 +58,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 
 
 def answered(body: bytes, decoder: ImageDecoder) -> Any:
-    settings = settings_of(decoder)
+    settings = decoder_settings(decoder)
     return normalized(decoded(body, settings), settings)[None]
 
 

@@ -13,11 +13,11 @@ from shiplift.runtime.records.serving import Package, ServerNeeds
 from shiplift.runtime.records.site import Cluster, GatewayRef, IngressRef
 from shiplift.runtime.records.verdict import Packages
 from shiplift.runtime.serving.kubernetes import guard
-from shiplift.runtime.serving.kubernetes.objects import front, names, serving, shared
+from shiplift.runtime.serving.kubernetes.objects import deployment, front, names, shared
 from shiplift.runtime.serving.kubernetes.serve import PORTS
 from shiplift.runtime.serving.triton.config import server_needs
 from shiplift.runtime.spec.measurement import LatencyTarget, Load, SearchSpace
-from shiplift.runtime.spec.serving import HostPolicy, Metrics, RateLimiter, Serving
+from shiplift.runtime.spec.serving_settings import HostPolicy, Metrics, RateLimiter, Serving
 from shiplift.runtime.spec.target import Target, Toleration, Wanted
 from shiplift.steps.find_targets import find_targets
 from shiplift.steps.tune import tune
@@ -38,7 +38,9 @@ def on_gpu(**changes: Any) -> Package:
 
 
 def deployed(served: Package) -> Any:
-    return serving.deployment(CLUSTER, served, "s3://bucket/x", name=names.package_name(served), replicas=1, extra={})
+    return deployment.deployment(
+        CLUSTER, served, "s3://bucket/x", name=names.package_name(served), replicas=1, extra={}
+    )
 
 
 def pod_of(served: Package) -> Any:
@@ -48,15 +50,15 @@ def pod_of(served: Package) -> Any:
 @pytest.mark.parametrize(("name", "served"), [("bundled", package()), ("nvidia", on_gpu())])
 def test_a_package_is_served_by_the_golden_objects(golden: Golden, name: str, served: Package) -> None:
     service, budget = (
-        serving.service(served, name="x", extra={}),
-        serving.disruption_budget(served, name="x", replicas=1),
+        deployment.service(served, name="x", extra={}),
+        deployment.disruption_budget(served, name="x", replicas=1),
     )
     golden(f"serving.{name}.yaml", yaml.safe_dump_all([deployed(served), service, budget], sort_keys=False, width=120))
 
 
-def members(*memory_mb: float) -> list[shared.Member]:
+def members(*memory_mb: float) -> list[shared.SharedMember]:
     return [
-        shared.Member(
+        shared.SharedMember(
             group=f"{dns_name(model)}-1", package=package(model=model), artifacts_uri="s3://x", memory_mb=each
         )
         for model, each in zip(("digits", "team/Cats"), memory_mb, strict=True)
@@ -117,7 +119,7 @@ def test_without_a_gateway_the_front_is_a_service_that_selects_one_package() -> 
 
 
 def test_a_pipeline_s_members_are_loaded_before_its_graph() -> None:
-    (triton,) = pod_of(on_gpu(companions=("part--5f0c",)))["containers"]
+    (triton,) = pod_of(on_gpu(member_models=("part--5f0c",)))["containers"]
     loaded = [argument for argument in triton["args"] if argument.startswith("--load-model=")]
     assert loaded == ["--load-model=part--5f0c", "--load-model=digits"]
 
@@ -140,7 +142,7 @@ def test_a_python_model_s_environment_is_unpacked_by_the_pod_that_serves_it_on_e
     needed = PythonEnvironment(python="3.11", machine="x86_64", wheels=())
     strict = CLUSTER.model_copy(update={"allow_without": ("landlock",)})
     for served in (package(environment=needed), package(environment=needed, server="nvidia", nodes=H200.nodes)):
-        body = serving.deployment(strict, served, "s3://bucket/x", name="x", replicas=1, extra={})
+        body = deployment.deployment(strict, served, "s3://bucket/x", name="x", replicas=1, extra={})
         pod = body["spec"]["template"]["spec"]
         (fetch,), (triton,) = pod["initContainers"], pod["containers"]
         assert fetch["args"][-2:] == ["--environments", "/environments"]

@@ -12,8 +12,8 @@ from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
 from shiplift.runtime.serving.kubernetes import fetch as fetching
 from shiplift.runtime.serving.kubernetes import serve
 from shiplift.runtime.serving.kubernetes.fetch import fetch, fetch_all
+from shiplift.runtime.serving.triton.command_line import Features
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
-from shiplift.runtime.serving.triton.server import Features
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 

@@ -22,7 +22,7 @@ from shiplift.runtime.serving.kubernetes.production import ClusterProduction
 from shiplift.runtime.serving.operator import declared
 from shiplift.runtime.serving.operator.cluster import seeing
 from shiplift.runtime.serving.operator.resources import Reason, RevisionSpec, revision_of
-from shiplift.runtime.spec.serving import Rollout
+from shiplift.runtime.spec.serving_settings import Rollout
 from tests.unit.examples import artifact, package, site
 
 CLUSTER = Cluster(
@@ -147,7 +147,7 @@ def test_the_packages_of_other_targets_are_groups_of_the_same_revision(tmp_path:
     served.move(OLD, Rollout(), Capacity(peak_per_s=120, within_slo_per_s=100, p99_ms=50), (beside,))
     name = revision_name([OLD, slow])
     body = cluster.objects["TritonRevision", name]
-    seen = seeing.revision_of(body)
+    seen = seeing.revision_seen(body)
     assert seen.problem == ""
     (group,) = seen.others
     assert (group.name, group.package, group.artifacts_uri) == (f"{name}--slow", slow, seen.artifacts_uri)
@@ -168,7 +168,7 @@ def test_the_packages_of_other_targets_are_groups_of_the_same_revision(tmp_path:
 def test_a_revision_whose_groups_would_answer_differently_can_t_be_used(change: dict[str, Any], why: str) -> None:
     spec = revision_of(OLD, "s3://models").to_object()
     spec["otherGroups"] = [{"package": OLD.model_copy(update=change).model_dump(mode="json", exclude_none=True)}]
-    seen = seeing.revision_of({"metadata": {"name": "digits-1"}, "spec": spec})
+    seen = seeing.revision_seen({"metadata": {"name": "digits-1"}, "spec": spec})
     assert seen.package is None
     assert why in seen.problem
 

@@ -10,7 +10,7 @@ from shiplift.runtime.records.measurement import Tuned
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes import staging
 from shiplift.runtime.serving.kubernetes.objects.names import package_name, revision_name
-from shiplift.runtime.spec.serving import Rollout, Serving
+from shiplift.runtime.spec.serving_settings import Rollout, Serving
 from tests.unit.examples import package, site, trial
 
 CLUSTER = Cluster(namespace="shiplift", serving_namespace="models", server_image="x")

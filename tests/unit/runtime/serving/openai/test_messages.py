@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shiplift.runtime.serving.openai import messages
-from shiplift.runtime.serving.openai.messages import MOST_CHOICES, ChatRequest, CompletionRequest, Problem
+from shiplift.runtime.serving.openai.messages import MOST_CHOICES, ChatRequest, CompletionRequest, RequestProblem
 
 
 def body(**fields: Any) -> bytes:
@@ -66,7 +66,7 @@ def test_what_changes_nothing_is_accepted(neutral: dict[str, Any]) -> None:
     ],
 )
 def test_what_can_t_be_served_is_refused_by_its_name(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(Problem, match=message) as refused:
+    with pytest.raises(RequestProblem, match=message) as refused:
         read(body(**fields))
     assert refused.value.status == 400
     assert refused.value.body["error"]["type"] == "invalid_request_error"
@@ -112,12 +112,12 @@ def test_what_changes_nothing_in_a_chat_is_accepted(neutral: dict[str, Any]) -> 
     ],
 )
 def test_what_a_chat_can_t_have_is_refused_by_its_name(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(Problem, match=message):
+    with pytest.raises(RequestProblem, match=message):
         chat(**fields)
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"null", b'"a"', b"\xff", b'{"model": "writer"}'])
 def test_what_is_no_request_is_refused(text: bytes) -> None:
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(RequestProblem) as refused:
         read(text)
     assert refused.value.status == 400

@@ -16,12 +16,12 @@ from shiplift.runtime.serving.kubernetes.objects.front import weights_of
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE, group_name, revision_of_group
 from shiplift.runtime.serving.operator import measurements as m
 from shiplift.runtime.serving.operator.deciding import Decision, next_action
-from shiplift.runtime.serving.operator.evidence import Evidence, Key, Protocol, Route, Sample
+from shiplift.runtime.serving.operator.evidence import Evidence, Key, Protocol, Route, TrafficSample
 from shiplift.runtime.serving.operator.observed import GatewaySeen, Group, Observed, PodSeen, RetiredPod, RevisionSeen
 from shiplift.runtime.serving.operator.repair import key_of, remember
 from shiplift.runtime.serving.operator.resources import ServiceSpec, ServiceStatus
 from shiplift.runtime.serving.operator.upkeep.fronts import next_look_s
-from shiplift.runtime.serving.scaling.burst import Reading
+from shiplift.runtime.serving.scaling.burst import QueueReading
 from tests.unit.examples import artifact, package
 
 Object = dict[str, Any]
@@ -85,7 +85,7 @@ class World:
         self.stopping: dict[str, str] = {}
         self.optional: frozenset[str] = frozenset()
         self.arriving = 0.0  # requests per second, of which each ready pod ends 100
-        self.queue = Reading(at=self.now, ended=0, waiting=0, ready=0)
+        self.queue = QueueReading(at=self.now, ended=0, waiting=0, ready=0)
         self.desired: dict[str, int] = {}  # what an autoscaler that sees its signal wants
 
     def add_groups(self, version: int, **capacities: float) -> None:
@@ -249,7 +249,7 @@ class World:
         seconds, before = self.now - self.queue.at, self.queue
         there = before.waiting + self.arriving * seconds
         ended = min(there, 100 * ready * seconds)
-        self.queue = Reading(at=self.now, ended=before.ended + ended, waiting=there - ended, ready=ready)
+        self.queue = QueueReading(at=self.now, ended=before.ended + ended, waiting=there - ended, ready=ready)
 
     def _read(self, measurement: m.ReadCounters) -> dict[str, Any]:
         for name in self.failing & set(measurement.revisions):
@@ -259,16 +259,16 @@ class World:
             for name in measurement.revisions
         }
 
-    def ask(self, key: Key, ask: m.AskFront) -> Sample:
+    def ask(self, key: Key, ask: m.AskFront) -> TrafficSample:
         weights = self.effective(key)
         answered = 0
         for number in range(ask.requests):
             name = self.random.choices(list(weights), list(weights.values()))[0] if any(weights.values()) else ""
             if not self.ready(name) or (("Service", name) not in self.live and self.cluster.gateway):
-                return Sample(asked=number + 1, answered=answered, failure="UNAVAILABLE", unreachable=True)
+                return TrafficSample(asked=number + 1, answered=answered, failure="UNAVAILABLE", unreachable=True)
             self.count(name, answered=1)
             answered += revision_of_group(name) == ask.target
-        return Sample(asked=ask.requests, answered=answered)
+        return TrafficSample(asked=ask.requests, answered=answered)
 
     # --- what the cluster does ---
 

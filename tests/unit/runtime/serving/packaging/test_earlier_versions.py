@@ -15,7 +15,7 @@ from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.packaging.earlier_versions import Incumbent, Successor, add_earlier, require_as_promoted
 from shiplift.runtime.serving.triton.config import ModelDescription, parse
 from shiplift.runtime.serving.triton.repository import GOLDEN, golden_arrays, retire, write_package
-from shiplift.runtime.spec.serving import Latest, Lengths, SequenceBatching, Serving, VersionPolicy
+from shiplift.runtime.spec.serving_settings import Latest, Lengths, SequenceBatching, Serving, VersionPolicy
 from shiplift.runtime.spec.target import Profile, Target, TensorRT, Versions
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.unit.examples import config, package, signature, tensor
@@ -224,7 +224,7 @@ def test_a_model_that_was_a_pipeline_is_not_kept(line: Callable[[VersionPolicy],
     promoted = line("all")
     promoted.release(described(1))
     assert promoted.champion is not None
-    bundle = promoted.champion.package.model_copy(update={"companions": ("encoder-1--x",)})
+    bundle = promoted.champion.package.model_copy(update={"member_models": ("encoder-1--x",)})
     promoted.champion = replace(promoted.champion, package=bundle)
     assert promoted.refusal(described(2)) == "it is a pipeline"
 

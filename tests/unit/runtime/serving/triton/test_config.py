@@ -11,7 +11,7 @@ from shiplift.runtime.records.serving import Padding, ServerKind, ServingConfig
 from shiplift.runtime.records.tensor import Signature
 from shiplift.runtime.serving.triton.config import (
     ModelDescription,
-    Warmup,
+    WarmupRequest,
     datatype_value,
     host_policy_flags,
     host_policy_name,
@@ -23,7 +23,7 @@ from shiplift.runtime.serving.triton.config import (
     render,
     retuned,
 )
-from shiplift.runtime.spec.serving import Generation, HostPolicy, Priorities, Queue, RateLimiter, Serving
+from shiplift.runtime.spec.serving_settings import Generation, HostPolicy, Priorities, Queue, RateLimiter, Serving
 from shiplift.runtime.spec.target import InstanceGroup, Profile, TensorRT
 from tests.unit.examples import Golden, config, tensor
 
@@ -49,8 +49,8 @@ def description(**changes: Any) -> ModelDescription:
     fields: dict[str, Any] = {
         "name": "digits", "version": 3, "signature": IMAGE, "config": config(8), "serving": Serving(),
         "warmups": (
-            Warmup(batch=1, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
-            Warmup(batch=8, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
+            WarmupRequest(batch=1, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
+            WarmupRequest(batch=8, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
         ),
     }  # fmt: skip
     return ModelDescription(**fields | changes)
@@ -65,8 +65,10 @@ def everything() -> ModelDescription:
         serving=EVERYTHING,
         labels_file="labels.12.txt",
         warmups=(
-            Warmup(batch=1, files={"text": "12-input-0", "ids": "12-input-1"}, shapes={"text": (1,), "ids": (7,)}),
-            Warmup(batch=32, name="zeros", count=3, shapes={"text": (1,), "ids": (7,)}),
+            WarmupRequest(
+                batch=1, files={"text": "12-input-0", "ids": "12-input-1"}, shapes={"text": (1,), "ids": (7,)}
+            ),
+            WarmupRequest(batch=32, name="zeros", count=3, shapes={"text": (1,), "ids": (7,)}),
         ),
     )
 
@@ -266,7 +268,7 @@ def test_tuning_changes_what_it_varies_and_nothing_else(at: ServingConfig, serve
     text = render(model_config(description(), server))
     warmups = (
         description().warmups[0],
-        Warmup(batch=at.max_batch, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
+        WarmupRequest(batch=at.max_batch, files={"image": "3-input-0"}, shapes={"image": (3, 224, 224)}),
     )
     expected = render(model_config(description(config=at, warmups=warmups), server))
     assert retuned(text, at) == expected

@@ -9,7 +9,7 @@ import pytest
 
 from shiplift.runtime.base.errors import NotFound, ServerFailed, Temporary
 from shiplift.runtime.records.tensor import Datatype, Signature
-from shiplift.runtime.serving.triton.client import Step
+from shiplift.runtime.serving.triton.client import SequenceStep
 from shiplift.runtime.serving.triton.http_client import TritonHttpClient
 from tests.unit.examples import tensor
 
@@ -73,7 +73,7 @@ def test_a_step_says_its_sequence_and_a_version_is_in_the_path() -> None:
         requests.append(request)
         return echo(request)
 
-    step = Step(sequence_id=7, sequence_start=True)
+    step = SequenceStep(sequence_id=7, sequence_start=True)
     client(note).infer("m", signature, {"x": np.zeros((1, 1))}, version=3, step=step)
     header = json.loads(requests[0].content[: int(requests[0].headers[LENGTH])])
     assert header["parameters"] == {"sequence_id": 7, "sequence_start": True, "sequence_end": False}

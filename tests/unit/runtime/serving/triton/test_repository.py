@@ -26,7 +26,7 @@ from shiplift.runtime.serving.triton.repository import (
     serve_only,
     write_package,
 )
-from shiplift.runtime.spec.serving import Serving, Warmup
+from shiplift.runtime.spec.serving_settings import Serving, Warmup
 from tests.unit.examples import config, signature, tensor
 
 EXAMPLE = {"input": np.arange(8, dtype=np.float32).reshape(2, 4)}

@@ -12,7 +12,7 @@ from shiplift.runtime.serving.operator import measurements as m
 from shiplift.runtime.serving.operator.cluster.acting import Actor
 from shiplift.runtime.serving.operator.cluster.observing import Observer
 from shiplift.runtime.serving.operator.deciding import Decision, next_action
-from shiplift.runtime.serving.operator.evidence import Evidence, Sample
+from shiplift.runtime.serving.operator.evidence import Evidence, TrafficSample
 from shiplift.runtime.serving.operator.observed import Observed
 from shiplift.runtime.serving.operator.resources import (
     ConditionType,
@@ -44,7 +44,7 @@ class Right:
         if isinstance(wanted, m.CheckAnswers):
             return m.with_answers(evidence, wanted.revision, "")
         if isinstance(wanted, m.AskFront):
-            sample = Sample(asked=wanted.requests, answered=wanted.requests)
+            sample = TrafficSample(asked=wanted.requests, answered=wanted.requests)
             return m.with_share(evidence, wanted, {"gRPC": sample}, {wanted.target: 1}, observed.now)
         return evidence
 

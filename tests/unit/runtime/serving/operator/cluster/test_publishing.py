@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from shiplift.runtime.records.site import IngressRef
-from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, Published
+from shiplift.runtime.serving.discovery import CONFIG_MAP_NAME, PublishedModel
 from shiplift.runtime.serving.operator.cluster.observing import Observer
 from shiplift.runtime.serving.operator.cluster.publishing import Publisher
 from shiplift.runtime.serving.operator.resources import RevisionSpec, ServiceSpec, revision_object, service_object
@@ -37,9 +37,9 @@ def publish(server: ApiServer) -> bool:
     return Publisher(api, cluster()).publish(Observer(api, cluster()).everything())
 
 
-def published(server: ApiServer) -> dict[str, Published]:
+def published(server: ApiServer) -> dict[str, PublishedModel]:
     data = server.objects["configmaps"][CONFIG_MAP_NAME]["data"]
-    return {name: Published.model_validate_json(text) for name, text in data.items()}
+    return {name: PublishedModel.model_validate_json(text) for name, text in data.items()}
 
 
 def test_a_model_that_serves_has_an_address_inside_and_outside(server: ApiServer) -> None:
@@ -87,4 +87,4 @@ def test_a_client_ignores_what_a_newer_operator_says(server: ApiServer) -> None:
     publish(server)
     entry = published(server)["digits"]
     newer = json.dumps(json.loads(entry.model_dump_json()) | {"colour": "blue"})
-    assert Published.model_validate_json(newer) == entry
+    assert PublishedModel.model_validate_json(newer) == entry

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from shiplift.runtime.serving.kubernetes.objects.deployment import DRAIN_S
 from shiplift.runtime.serving.kubernetes.objects.names import PACKAGE
-from shiplift.runtime.serving.kubernetes.objects.serving import DRAIN_S
-from shiplift.runtime.serving.operator.cluster.seeing import ending_of, pods_of, stopping_of
+from shiplift.runtime.serving.operator.cluster.seeing import groups_ending, pods_of, stopping_of
 
 _DELETED_AT = 1767225600.0  # 2026-01-01T00:00:00Z
 
@@ -33,7 +33,7 @@ def pod(*, ready: bool = True, ends: bool = True) -> dict[str, Any]:
 def test_a_pod_that_is_deleted_answers_until_its_server_is_told_to_end(
     body: dict[str, Any], after_s: float, answers: bool
 ) -> None:
-    assert ending_of([body], _DELETED_AT + after_s) == (frozenset({"digits-1"}) if answers else frozenset())
+    assert groups_ending([body], _DELETED_AT + after_s) == (frozenset({"digits-1"}) if answers else frozenset())
 
 
 def test_it_is_none_of_the_pods_that_take_requests() -> None:

@@ -6,9 +6,15 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shiplift.runtime.serving.operator.sharing.placing import Limits, Plan, Server, Tenant, place
+from shiplift.runtime.serving.operator.sharing.placing import (
+    PlacementLimits,
+    PlacementPlan,
+    SharedServer,
+    Tenant,
+    place,
+)
 
-LIMITS = Limits(memory_mb=1000, models=4)
+LIMITS = PlacementLimits(memory_mb=1000, models=4)
 
 
 def tenant(name: str, **changes: object) -> Tenant:
@@ -23,14 +29,14 @@ class Town:
     """A cluster that follows each plan at once."""
 
     tenants: dict[str, Tenant]
-    limits: Limits = LIMITS
-    servers: dict[str, Server] = field(default_factory=dict)
+    limits: PlacementLimits = LIMITS
+    servers: dict[str, SharedServer] = field(default_factory=dict)
     now: float = 10_000.0
     made: int = 0
     moves: int = 0
     barred: tuple[frozenset[str], ...] = ()
 
-    def plan(self) -> Plan:
+    def plan(self) -> PlacementPlan:
         return place(list(self.tenants.values()), list(self.servers.values()), self.limits, self.now, self.barred)
 
     def turn(self) -> bool:
@@ -44,7 +50,7 @@ class Town:
         if plan.create:
             self.made += 1
             name = f"s{self.made}"
-            self.servers[name] = Server(name=name, members=plan.create, made_at=self.now)
+            self.servers[name] = SharedServer(name=name, members=plan.create, made_at=self.now)
         self.now += 61
         moved = any(place_now != before for place_now, before in zip(self.homes(), plan.assigned.values(), strict=True))
         return bool(plan.create or plan.unused or moved)

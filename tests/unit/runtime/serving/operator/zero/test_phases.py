@@ -15,7 +15,7 @@ from shiplift.runtime.serving.kubernetes.objects.names import revision_of_group
 from shiplift.runtime.serving.operator import measurements as m
 from shiplift.runtime.serving.operator.deciding import Decision
 from shiplift.runtime.serving.operator.evidence import Evidence
-from shiplift.runtime.serving.operator.observed import Arrivals, Observed
+from shiplift.runtime.serving.operator.observed import HeldRequests, Observed
 from shiplift.runtime.serving.operator.resources import (
     Activation,
     ConditionType,
@@ -53,7 +53,7 @@ class Sleepy(World):
     def look(self) -> Observed:
         if self.activator_answers:
             self.answered_at = self.now
-        arrivals = Arrivals(held=len(self.client.waiting), came_at=self.came_at, answered_at=self.answered_at)
+        arrivals = HeldRequests(held=len(self.client.waiting), came_at=self.came_at, answered_at=self.answered_at)
         return replace(super().look(), arrivals=arrivals)
 
     def turn(self) -> Decision:

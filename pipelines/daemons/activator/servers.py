@@ -1,0 +1,138 @@
+"""The activator: holds the requests of services that are scaled to zero, and sends them on once a pod is ready.
+
+    python -m shiplift.pipelines.daemons.activator --namespace shiplift-serving
+
+It has no permissions. The operator asks it how many requests wait, and starts the pods.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import grpc.aio
+import uvicorn
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from shiplift.pipelines.daemons.activator.forwarding import Addresses, Readiness
+from shiplift.pipelines.daemons.activator.holding import Holding, HoldingLimits
+from shiplift.pipelines.daemons.activator.over_grpc import GrpcFront
+from shiplift.pipelines.daemons.activator.over_http import HttpFront
+from shiplift.runtime.base.daemon import log_as_json
+from shiplift.runtime.serving.kubernetes.objects.activator import ADMIN
+from shiplift.runtime.serving.kubernetes.objects.names import GRPC, HTTP
+
+_HEADER_BYTES = 64 << 10
+_CALLS = 1000  # over gRPC at once: beyond that, the library refuses
+Application = Callable[[dict[str, Any], Any, Any], Awaitable[None]]
+
+
+class _Server(uvicorn.Server):
+    """A server in a loop with others, which have one handler of signals together."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Captures none."""
+        yield
+
+
+class _Metrics(Collector):
+    def __init__(self, holding: Holding) -> None:
+        self._holding = holding
+
+    def collect(self) -> Iterator[Metric]:
+        """The requests that wait, came and were refused, by service."""
+        held = GaugeMetricFamily("shiplift_activator_held", "Requests that wait or are passed on.", labels=["service"])
+        arrived = CounterMetricFamily("shiplift_activator_arrived", "Requests that came.", labels=["service"])
+        refused = CounterMetricFamily("shiplift_activator_refused", "Requests that were refused.", labels=["service"])
+        for family, values in ((held, self._holding.held), (arrived, self._holding.arrived),
+                               (refused, self._holding.refused)):  # fmt: skip
+            for service, count in sorted(values.items()):
+                family.add_metric([service], count)
+            yield family
+
+
+def _admin(holding: Holding) -> Application:
+    """`/held` for the operator, `/metrics` for Prometheus, and `/healthz`."""
+    registry = CollectorRegistry()
+    registry.register(_Metrics(holding))
+
+    def body_of(path: str) -> bytes | None:
+        if path == "/held":
+            counts = {name: {"held": holding.held[name], "arrived": count} for name, count in holding.arrived.items()}
+            return json.dumps(counts).encode()
+        return {"/metrics": lambda: generate_latest(registry), "/healthz": lambda: b"ok\n"}.get(path, lambda: None)()
+
+    async def answer(scope: dict[str, Any], _: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        body = body_of(scope["path"])
+        status = 404 if body is None else 200
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": body or b""})
+
+    return answer
+
+
+def _uvicorn(app: Application, port: int, grace_s: float) -> _Server:
+    configuration = uvicorn.Config(
+        app, host="", port=port, http="h11", ws="none", lifespan="off", log_level="warning", access_log=False,
+        server_header=False, date_header=False, proxy_headers=False, timeout_keep_alive=75,
+        timeout_graceful_shutdown=int(grace_s), h11_max_incomplete_event_size=_HEADER_BYTES,
+    )  # fmt: skip
+    return _Server(configuration)
+
+
+async def serve(
+    bounds: HoldingLimits,
+    addresses: Addresses,
+    stop: asyncio.Event,
+    *,
+    ports: tuple[int, int, int] = (HTTP, GRPC, ADMIN),
+) -> None:
+    """Serves on these ports (HTTP, gRPC, the operator's) until `stop` is set; requests that wait are finished first."""
+    readiness = Readiness(addresses)
+    holding = Holding(bounds, readiness)
+    over_http, over_grpc = HttpFront(holding, addresses), GrpcFront(holding, addresses)
+    options = [("grpc.max_receive_message_length", bounds.size_bytes), ("grpc.max_send_message_length", -1)]
+    calls = grpc.aio.server(handlers=(over_grpc,), options=options, maximum_concurrent_rpcs=_CALLS)
+    calls.add_insecure_port(f"[::]:{ports[1]}")
+    await calls.start()
+    servers = [_uvicorn(over_http, ports[0], bounds.seconds), _uvicorn(_admin(holding), ports[2], 1)]
+    running = [asyncio.create_task(server.serve()) for server in servers]
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({stopping, *running}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    for server in servers:
+        server.should_exit = True
+    await asyncio.gather(calls.stop(bounds.seconds), *running)
+    for each in (over_http, over_grpc, readiness):
+        await each.close()
+
+
+def main() -> None:
+    """Holds the requests of a namespace's services until SIGTERM."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--namespace", required=True, help="where the models serve")
+    parser.add_argument(
+        "--requests", type=int, default=HoldingLimits.requests, help="the most that wait for one service"
+    )
+    parser.add_argument("--bytes", type=int, default=HoldingLimits.size_bytes, help="the most bytes that wait in all")
+    parser.add_argument("--seconds", type=float, default=HoldingLimits.seconds, help="how long a request waits at most")
+    arguments = parser.parse_args()
+    log_as_json()
+    bounds = HoldingLimits(requests=arguments.requests, size_bytes=arguments.bytes, seconds=arguments.seconds)
+    asyncio.run(_until_stopped(bounds, Addresses(arguments.namespace)))
+
+
+async def _until_stopped(bounds: HoldingLimits, addresses: Addresses) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    await serve(bounds, addresses, stop)

@@ -1,0 +1,139 @@
+"""Which version is a model's champion: the one that production serves, as a signed record of its promotion says.
+
+The registry's aliases only show it. Whoever may write to the registry can move them, so an alias that says something
+else is drift: it is reported and moved back, and no decision depends on it.
+"""
+
+import time
+from dataclasses import dataclass
+
+from shiplift.runtime.base.errors import NotFound, ShipliftError
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.request import Request
+from shiplift.runtime.records.serving import Drift, Promotion
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.production import Production
+from shiplift.runtime.spec.serving_settings import Rollout
+from shiplift.runtime.store.ledger import Ledger
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import CHAMPION, PREVIOUS
+
+ADVICE = "use `shiplift release` or `shiplift rollback` to change what serves"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChampionState:
+    """A model's champion and the version before it (0: none), and what the aliases say.
+
+    `promotion` is the champion's; None if the registry has no genuine record of it. `serves` is false if production
+    does not know the model: then its aliases are nobody's business.
+    """
+
+    model: str
+    champion: int
+    previous: int
+    promotion: Promotion | None
+    serves: bool
+    aliases: dict[str, int]
+
+    @property
+    def drift(self) -> tuple[Drift, ...]:
+        """The aliases that name another version than they should."""
+        if not self.serves:
+            return ()
+        right = {CHAMPION: self.champion, **({PREVIOUS: self.previous} if self.promotion else {})}
+        return tuple(
+            Drift(model=self.model, alias=alias, named=self.aliases[alias], version=version)
+            for alias, version in right.items()
+            if self.aliases[alias] != version
+        )
+
+    @property
+    def unfinished(self) -> str:
+        """What was begun and not finished: a promotion, a rollback, or nothing."""
+        return self.promotion.unfinished if self.promotion else ""
+
+
+def champion_state(site: Site, model: str, registry: Registry, place: Production) -> ChampionState:
+    """Where a model stands now.
+
+    Raises:
+        Temporary: the registry or production does not respond.
+    """
+    aliases = {alias: registry.alias(model, alias) for alias in (CHAMPION, PREVIOUS)}
+    served = place.serving(model)
+    version = served or aliases[CHAMPION]  # a production that lost its state is not a reason to compare with nothing
+    promotion = promoted(site, model, version, registry)
+    champion = version if served or promotion else 0
+    previous = promotion.previous if promotion else aliases[PREVIOUS]
+    if previous == champion or promoted(site, model, previous, registry) is None:
+        previous = 0
+    return ChampionState(
+        model=model, champion=champion, previous=previous, promotion=promotion, serves=bool(served), aliases=aliases
+    )
+
+
+def promoted(site: Site, model: str, version: int, registry: Registry) -> Promotion | None:
+    """The genuine record of a version's promotion; None if there is none, or no such version."""
+    if not version:
+        return None
+    try:
+        return Ledger(site, Request(model=model, version=version), registry=registry).promotion()
+    except NotFound:
+        return None
+
+
+def restore_aliases(now: ChampionState, registry: Registry, place: Production) -> tuple[Drift, ...]:
+    """Moves back the aliases that were moved by hand, and returns them; the caller holds the model's promotion lock.
+
+    A champion that production has no word of, as after a new installation, is declared again. A tag of the version that
+    an alias named says why it no longer does. An alias of a version that was deleted is removed.
+    """
+    last = now.promotion
+    if last and not now.unfinished and place.declare(
+        last.package, last.replicas, last.capacity, last.others
+    ):  # fmt: skip
+        progress(f"production was told again to serve version {now.champion}")
+    moved = []
+    for drift in now.drift:
+        changed = point(registry, now.model, drift.alias, drift.version)
+        if changed and not now.unfinished:
+            _explain(registry, drift)
+            moved.append(drift)
+    return tuple(moved)
+
+
+def point(registry: Registry, model: str, alias: str, version: int) -> bool:
+    """Points an alias at a version, or removes it if that version was deleted; returns whether that changed it."""
+    before = registry.alias(model, alias)
+    try:
+        registry.move_alias(model, alias, version)
+    except NotFound:
+        registry.move_alias(model, alias, 0)
+        return before != 0
+    return before != version
+
+
+def move_traffic(place: Production, ledger: Ledger, promotion: Promotion, rollout: Rollout) -> None:
+    """Gives a promotion's packages the traffic. Production never serves a version without a record of its promotion.
+
+    Raises:
+        GoldenMismatch, ServerFailed, CanaryFailed: production can't serve it; what served before still does.
+    """
+    former = ledger.promotion()
+    ledger.put_promotion(promotion)
+    try:
+        place.move(promotion.package, rollout, promotion.capacity, promotion.others)
+    except ShipliftError:
+        if former is not None:
+            ledger.put_promotion(former)
+        raise
+
+
+def _explain(registry: Registry, drift: Drift) -> None:
+    progress(f"{drift.sentence}: moved back")
+    at = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
+    try:
+        registry.tag(drift.model, drift.named or drift.version, drift=f"{at}: {drift.sentence}. Moved back; {ADVICE}.")
+    except NotFound:
+        return

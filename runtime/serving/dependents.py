@@ -1,0 +1,52 @@
+"""The dependents of a model: pipelines that follow it. A new champion registers, and so releases, each of them again.
+
+The next version of such a pipeline has the files of the one that serves; its release finds the new champion as its
+member. If that does not pass, the bundle before it serves on.
+"""
+
+from collections.abc import Iterator
+
+from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.records.site import Site
+from shiplift.runtime.serving.champion import champion_state
+from shiplift.runtime.serving.production import production
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.terms import MEMBER_TAG, VersionInfo
+
+
+def release_dependents(site: Site, model: str, version: int, registry: Registry) -> tuple[VersionInfo, ...]:
+    """Registers the next version of each pipeline that follows a model and serves another version of it.
+
+    Called again for the same version, it registers nothing. What goes wrong with one pipeline is told, and keeps no
+    other from being registered.
+
+    Raises:
+        Temporary: the registry does not say which pipelines there are.
+    """
+    return tuple(_registered(site, model, version, registry))
+
+
+def _registered(site: Site, model: str, version: int, registry: Registry) -> Iterator[VersionInfo]:
+    newest: dict[str, VersionInfo] = {}
+    for info in registry.pipelines():
+        newest[info.name] = max(info, newest.get(info.name, info), key=lambda each: each.version)
+    for name, info in newest.items():
+        member = f"{model}/{version}"
+        if name == model or info.tags.get(MEMBER_TAG) == member:
+            continue
+        try:
+            if serving := _follows(site, name, model, version, registry):
+                made = registry.register_again(registry.version(name, serving), member)
+                progress(f"{name} follows {model}: registered version {made.version} of it, for {member}")
+                yield made
+        except ShipliftError as error:
+            progress(f"{name} may follow {model}, and could not be registered again: {error.what}")
+
+
+def _follows(site: Site, pipeline: str, model: str, version: int, registry: Registry) -> int:
+    """The version of a pipeline that serves with another version of a model that it follows; 0 if there is none."""
+    now = champion_state(site, pipeline, registry, production(site))
+    members = now.promotion.package.members if now.promotion else ()
+    stale = any(each.model == model and each.follows and each.version != version for each in members)
+    return now.champion if stale else 0

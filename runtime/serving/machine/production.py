@@ -1,0 +1,182 @@
+"""Production on one machine: one Triton in explicit mode, with one model folder per served name, and no downtime.
+
+A version is first loaded next to the serving one, under a name of its own, where it must answer its golden requests.
+Then the served name is reloaded in place: Triton warms up the new version while the old one answers, switches
+atomically, and stays with the old one if that fails. `NAME--tensors` follows in the same way, and both are put back if
+either fails. There is no router in between, so requests pay nothing for it.
+A package's member models (a pipeline's members) have names of their own: they are loaded beside those that serve, and
+those of the package before stay loaded until the next move, so that its last requests end and a rollback loads nothing.
+Every method can be killed at any line and called again.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from shiplift.runtime.base.errors import ServerFailed, ShipliftError
+from shiplift.runtime.base.names import TENSORS, serving_name
+from shiplift.runtime.base.progress import progress
+from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.host.folders import scratch_folder
+from shiplift.runtime.model.tensors import Arrays, load_npz
+from shiplift.runtime.records.capacity import Capacity
+from shiplift.runtime.records.serving import Beside, Endpoint, Package
+from shiplift.runtime.records.site import Machine, Site
+from shiplift.runtime.serving.machine.served import (
+    member_models,
+    note_member_models,
+    note_served,
+    served,
+    served_version,
+)
+from shiplift.runtime.serving.member_models import drop_models, load_member_models
+from shiplift.runtime.serving.python_environment import prepare
+from shiplift.runtime.serving.triton.client import TritonClient, check_package
+from shiplift.runtime.serving.triton.repository import GOLDEN, install_all, retire
+from shiplift.runtime.spec.serving_settings import Rollout
+from shiplift.runtime.store.artifacts import ArtifactStore
+
+_BESIDE = "--next"
+
+
+class LocalProduction:
+    """The production server of a machine. See `runtime.serving.production.Production`."""
+
+    def __init__(self, site: Site, machine: Machine) -> None:
+        self._site = site
+        self._machine = machine
+        self._home = Path(site.home) / "production"
+        self.repository = self._home / "models"
+
+    @contextmanager
+    def lock(self, model: str) -> Iterator[None]:
+        """A lock for one promotion or rollback of a model at a time; the kernel releases it if its holder dies."""
+        with self.lock_of(serving_name(model)).open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    def lock_of(self, name: str) -> Path:
+        """The file that is locked while a served name moves; what ends a name moves with it."""
+        file = self._home / "locks" / name.partition("--")[0]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        return file
+
+    def endpoint(self, model: str) -> Endpoint:
+        """Where a model answers."""
+        return Endpoint(http=f"http://{self._machine.http}/v2/models/{serving_name(model)}", grpc=self._machine.grpc)
+
+    def serving(self, model: str) -> int:
+        """The version that answers under a model's name; 0 if none does."""
+        return served_version(Path(self._site.home), model)
+
+    def serves(self, package: Package, others: Sequence[Beside] = ()) -> bool:  # noqa: ARG002 - one server
+        """Whether exactly this package answers under its name."""
+        name = serving_name(package.model)
+        state = served(Path(self._site.home), package.model)
+        if state is None or (state.package.version, state.package.repository) != (package.version, package.repository):
+            return False
+        with TritonClient(self._machine.grpc) as client:
+            return all(sorted(client.versions(name + ending)) == package.versions for ending in package.endings)
+
+    def move(
+        self, package: Package, rollout: Rollout, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
+    ) -> None:  # fmt: skip
+        """Makes this package answer every request under its name, atomically.
+
+        Raises:
+            GoldenMismatch: it answers wrongly; the previous package still serves.
+            ServerFailed: Triton can't load it; the previous package still serves.
+        """
+        name = serving_name(package.model)
+        store = ArtifactStore(self._site.artifacts_uri)
+        self.repository.mkdir(parents=True, exist_ok=True)
+        prepare(self._site, package)
+        with scratch_folder(Path(self._site.home)) as folder:
+            tree = store.fetch(package.repository, folder)
+            golden = load_npz(tree / GOLDEN)
+            with TritonClient(self._machine.grpc) as client:
+                self._beside(client, tree, package, name, golden)
+                self._switch(client, tree, package, name, golden)
+        note_served(Path(self._site.home), package)
+
+    def retire(self, model: str) -> None:
+        """Unloads what was only needed for the move, and removes the files of versions that no longer serve."""
+        name, state = serving_name(model), served(Path(self._site.home), model)
+        unneeded = [_BESIDE, _BESIDE + TENSORS]
+        if state and not state.package.tensors:  # unlike the version before
+            unneeded.append(TENSORS)
+        with TritonClient(self._machine.grpc) as client:
+            drop_models(client, self.repository, [name + ending for ending in unneeded])
+            self._retire_member_models(client, model)
+        for served_name in (name, name + TENSORS):
+            retire(self.repository, served_name)
+
+    def declare(
+        self, package: Package, replicas: int, capacity: Capacity | None = None, others: Sequence[Beside] = ()  # noqa: ARG002 - one server
+    ) -> bool:  # fmt: skip
+        """Does nothing: the server's own repository survives whatever stops the server."""
+        return False
+
+    def load_again(self, name: str, *, timeout_s: float) -> None:
+        """Loads what the repository has of a served name, whether it changed or not."""
+        for file in (self.repository / name).glob("*/model.*"):
+            os.utime(file)  # Triton loads a model again only if a file of it is newer
+        with TritonClient(self._machine.grpc) as client:
+            client.load(name, timeout_s=timeout_s)
+
+    def _beside(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
+        progress(f"loading version {package.version} beside the one that serves")
+        beside, home = name + _BESIDE, Path(self._site.home)
+        if package.member_models:
+            note_member_models(home, package.model, (*member_models(home, package.model), *package.member_models))
+        new = load_member_models(client, tree, self.repository, package.member_models)
+        try:
+            install_all(tree, self.repository, source=name, name=beside)
+            for ending in package.endings:
+                client.load(beside + ending)
+            check_package(client, beside, package, golden)
+        except ShipliftError:
+            drop_models(client, self.repository, [*new, *(beside + ending for ending in package.endings)])
+            raise
+
+    def _retire_member_models(self, client: TritonClient, model: str) -> None:
+        home = Path(self._site.home)
+        state, known = served(home, model), member_models(home, model)
+        kept = state.kept if state else ()
+        if unneeded := [name for name in known if name not in kept]:
+            drop_models(client, self.repository, unneeded)
+            note_member_models(home, model, (name for name in known if name in kept))
+
+    def _switch(self, client: TritonClient, tree: Path, package: Package, name: str, golden: Arrays) -> None:
+        progress(f"moving {name} to version {package.version}")
+        names = [name + ending for ending in package.endings]
+        before = {served_name: self._config(served_name) for served_name in names}
+        try:
+            install_all(tree, self.repository, source=name, name=name)
+            for served_name in names:
+                self._load(client, served_name, package.versions)
+            check_package(client, name, package, golden)
+        except ShipliftError:
+            for served_name in names:
+                self._restore(client, served_name, before[served_name])
+            raise
+
+    def _config(self, name: str) -> str:
+        """The configuration that a served name has; empty if it has none."""
+        config = self.repository / name / "config.pbtxt"
+        return config.read_text() if config.is_file() else ""
+
+    def _load(self, client: TritonClient, name: str, versions: list[int]) -> None:
+        client.load(name)
+        if (loaded := sorted(client.versions(name))) != versions:
+            raise ServerFailed(f"{name} serves {loaded} after the switch, not {versions}", do="Rerun the release.")
+
+    def _restore(self, client: TritonClient, name: str, before: str) -> None:
+        """Puts the previous configuration back, into the repository for a restart and into the server."""
+        if before:
+            write_atomically(self.repository / name / "config.pbtxt", before)
+            client.load(name)
+        else:
+            drop_models(client, self.repository, [name])

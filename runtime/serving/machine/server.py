@@ -1,0 +1,168 @@
+"""Starting and stopping the bundled Triton: production as a daemon, staging and tuning as children of their step.
+
+It runs confined, and listens on loopback.
+"""
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from shiplift.runtime.base.errors import NotConfined, ServerFailed
+from shiplift.runtime.host.processes import (
+    alive,
+    free_port,
+    identify,
+    kill,
+    listening,
+    start_child,
+    start_daemon,
+    stop,
+)
+from shiplift.runtime.records.serving import Process
+from shiplift.runtime.serving.triton.client import TritonClient
+from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
+from shiplift.runtime.serving.triton.confined import confined
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+
+_START_S = 30
+NOT_CONFINED = f"{NotConfined.title}: "
+_ATTEMPTS = 3  # another process may take a free port before the server binds it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A running server: its process, its addresses (`host:port`) and the repository it was started with."""
+
+    process: Process
+    ports: Ports
+    repository: Path
+
+    @property
+    def http(self) -> str:
+        """The HTTP address."""
+        return f"{self.ports.host}:{self.ports.http}"
+
+    @property
+    def grpc(self) -> str:
+        """The gRPC address."""
+        return f"{self.ports.host}:{self.ports.grpc}"
+
+    @property
+    def metrics(self) -> str:
+        """The URL of the Prometheus metrics."""
+        return f"http://{self.ports.host}:{self.ports.metrics}/metrics"
+
+
+def start_production(
+    environment: ServerEnvironment, repository: Path, ports: Ports, features: Features, *, log: Path
+) -> Server:
+    """Starts the production server as a daemon that outlives its starter and serves every model of its repository.
+
+    Raises:
+        ServerFailed: it did not come up.
+        NotConfined: the kernel refuses to confine it.
+    """
+    arguments = command(environment, repository, ports, features)
+    models = [f"--load-model={folder.name}" for folder in sorted(repository.iterdir()) if folder.is_dir()]
+    launched = _confined([*arguments, *models], environment, repository, ports, features, ends_with_parent=False)
+    process = start_daemon(launched, environment=variables(environment, features), log=log)
+    server = Server(process=process, ports=ports, repository=repository)
+    try:
+        _wait_live(server, log)
+    except BaseException:
+        stop(process)
+        raise
+    return server
+
+
+@contextmanager
+def private_server(
+    environment: ServerEnvironment, repository: Path, features: Features, *, log: Path
+) -> Iterator[Server]:
+    """A server on free ports for as long as the context lasts; it dies with this process at the latest.
+
+    Raises:
+        ServerFailed: it did not come up.
+    """
+    server = start_private(environment, repository, features, log=log)
+    try:
+        yield server
+    finally:
+        kill(server.process)
+
+
+def start_private(environment: ServerEnvironment, repository: Path, features: Features, *, log: Path) -> Server:
+    """Like `private_server`, for callers that stop it elsewhere."""
+    repository.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, _ATTEMPTS + 1):
+        ports = Ports(http=free_port(), grpc=free_port(), metrics=free_port())
+        arguments = command(environment, repository, ports, features)
+        launched = _confined(arguments, environment, repository, ports, features, ends_with_parent=True)
+        child: subprocess.Popen[bytes] | None = None
+        try:
+            child = start_child(launched, environment=variables(environment, features), log=log)
+            server = Server(process=identify(child.pid), ports=ports, repository=repository)
+            _wait_live(server, log, child)
+        except ServerFailed:
+            _reap(child)
+            if attempt == _ATTEMPTS:
+                raise
+        except BaseException:
+            _reap(child)
+            raise
+        else:
+            return server
+    raise AssertionError("unreachable")
+
+
+def _confined(
+    arguments: Sequence[str | Path], environment: ServerEnvironment, repository: Path, ports: Ports,
+    features: Features, *, ends_with_parent: bool,
+) -> list[str]:  # fmt: skip
+    listens = (ports.http, ports.grpc, ports.metrics)
+    return confined(
+        arguments, environment, repository, ports=listens, ends_with_parent=ends_with_parent,
+        allow_without=features.allow_without,
+    )  # fmt: skip
+
+
+def _reap(child: "subprocess.Popen[bytes] | None") -> None:
+    if child is None:
+        return
+    child.kill()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        child.wait(timeout=5)
+
+
+def _wait_live(server: Server, log: Path, child: "subprocess.Popen[bytes] | None" = None) -> None:
+    deadline = time.monotonic() + _START_S
+    with TritonClient(server.grpc) as client:
+        while time.monotonic() < deadline:
+            ended = child.poll() is not None if child else not alive(server.process)
+            if ended:
+                break
+            if _listening(server.ports) and client.live():
+                return
+            time.sleep(0.02)
+    if (why := _last_error(log)).startswith(NOT_CONFINED):
+        raise NotConfined(f"Triton is {why}", do="See `shiplift doctor`.")
+    raise ServerFailed(f"Triton did not come up on port {server.ports.grpc}: {why}", do=f"Its log is {log.name}.")
+
+
+def _listening(ports: Ports) -> bool:
+    """Whether all ports are open; Triton opens gRPC first.
+
+    This is checked before gRPC is tried, because a refused gRPC channel waits a second before it retries.
+    """
+    return all(listening(ports.host, port) for port in (ports.grpc, ports.http, ports.metrics))
+
+
+def _last_error(log: Path) -> str:
+    """The last line of the log that looks like an error, or else its last line."""
+    lines = log.read_text(errors="replace").splitlines()[-200:] if log.is_file() else []
+    errors = [line for line in lines if line.startswith(("E", NOT_CONFINED)) or "failed" in line.lower()]
+    return (errors or lines or ["its log is empty"])[-1][:400]

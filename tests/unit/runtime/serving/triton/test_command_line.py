@@ -1,0 +1,56 @@
+"""The command line and the variables that Triton is started with."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
+from shiplift.runtime.serving.triton.environment import ServerEnvironment
+
+PORTS = Ports(http=1, grpc=2, metrics=3)
+
+
+def arguments(tmp_path: Path, **features: object) -> list[str]:
+    chosen = Features(**features)  # type: ignore[arg-type]
+    return [str(argument) for argument in command(ServerEnvironment(tmp_path), tmp_path / "models", PORTS, chosen)]
+
+
+def test_the_server_listens_on_the_loopback_and_takes_models_by_order_alone(tmp_path: Path) -> None:
+    flags = arguments(tmp_path)
+    for flag in (
+        "--model-control-mode=explicit", "--disable-auto-complete-config", "--strict-readiness=true",
+        "--http-address=127.0.0.1", "--grpc-address=127.0.0.1", "--metrics-address=127.0.0.1", "--http-port=1",
+        "--grpc-port=2", "--metrics-port=3",
+    ):  # fmt: skip
+        assert flag in flags
+
+
+def test_shared_memory_is_closed_with_a_key_that_nobody_keeps(tmp_path: Path) -> None:
+    closed = [[flag for flag in arguments(tmp_path) if "restricted" in flag] for _ in range(2)]
+    assert all(len(flags) == 2 and all("shared-memory" in flag for flag in flags) for flags in closed)
+    assert closed[0] != closed[1]
+
+
+@pytest.mark.parametrize(
+    ("features", "flag", "present"),
+    [
+        ({"cache_mb": 64}, "--cache-config=local,size=67108864", True),
+        ({"cache_mb": 0}, "--cache-config=local,size=0", False),
+        ({"rate_limiter": True}, "--rate-limit=execution_count", True),
+        ({"http_threads": 3}, "--http-thread-count=3", True),
+        ({}, f"--http-thread-count={min(8, len(os.sched_getaffinity(0)))}", True),
+        ({"rate_limiter": False}, "--rate-limit=off", True),
+        ({"flags": ("--metrics-interval-ms=500",)}, "--metrics-interval-ms=500", True),
+    ],
+)
+def test_features_are_flags(tmp_path: Path, features: dict[str, object], flag: str, present: bool) -> None:
+    assert (flag in arguments(tmp_path, **features)) is present
+
+
+def test_the_server_inherits_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    environment = variables(ServerEnvironment(tmp_path))
+    assert "secret" not in environment.values()
+    assert environment["SHIPLIFT_SERVER_SITE"] == str(ServerEnvironment(tmp_path).site)
+    assert environment["PATH"].startswith(f"{tmp_path}/bin:")
