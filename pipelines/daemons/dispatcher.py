@@ -21,7 +21,6 @@ from types import FrameType
 from shiplift.pipelines.daemons import server_watchdog
 from shiplift.pipelines.daemons.spare import Spare, note_flavor
 from shiplift.pipelines.daemons.watchdog import Watchdog
-from shiplift.pipelines.engines import cache_key
 from shiplift.pipelines.engines.local import leftovers, runner, stack
 from shiplift.pipelines.engines.local.notes import Notes
 from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Releases
@@ -32,6 +31,7 @@ from shiplift.runtime.base.errors import RegistryHeld, ShipliftError, StackDown,
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.host.folders import sweep as sweep_folders
+from shiplift.runtime.host.installed import package_digest
 from shiplift.runtime.host.processes import die_with_parent, fork
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.model import ModelVersion
@@ -292,8 +292,11 @@ def reinstate_aliases(site: Site, registry: drift_sweep.ListedRegistry, tell: Ca
 
 
 def _preload() -> None:
-    """Imports everything that a release needs outside the sandbox, and digests that code: forks share both."""
-    cache_key.take_digests(RELEASE.flat())
+    """Imports everything that a release needs outside the sandbox, and digests the package: forks share both.
+
+    So the cache keys of this daemon's releases describe the code that it imported, even if the files change later.
+    """
+    package_digest()
     import matplotlib.figure  # noqa: F401, PLC0415
     import optuna  # noqa: F401, PLC0415
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from shiplift.pipelines import pods
 from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.layout import dashed
@@ -155,11 +157,13 @@ def _verdict(reached: Reached) -> Verdict | None:
     stage = reached.stage
     if not issubclass(stage.gives, Verdict) and stage.gives.objection is Record.objection:
         return None  # such a record never objects
-    text = outputs(reached.node).get(stage.gives.parameter())
-    record: Record | None = stage.gives.model_validate_json(text) if text else None
+    try:
+        record: Record = stage.gives.model_validate_json(outputs(reached.node).get(stage.gives.parameter()) or "")
+    except ValidationError:  # there is none, or another version of Shiplift wrote it, before an upgrade
+        return None
     if isinstance(record, Verdict):
         return record
-    return record.objection() if record else None
+    return record.objection()
 
 
 def _failure(reached: Reached) -> Failure | None:
