@@ -178,6 +178,11 @@ class Pipeline:
             yield from stage.stages if isinstance(stage, Each) else (stage,)
 
     @property
+    def order(self) -> tuple[str, ...]:
+        """The names of all stages, in the order in which a report lists them."""
+        return tuple(stage.name for stage in self.flat())
+
+    @property
     def givers(self) -> dict[str, str]:
         """Which stage gives each record, by the record's name as a parameter: `{"load_report": "load_test"}`."""
         return {stage.gives.parameter(): stage.name for stage in self.flat()}

@@ -84,6 +84,8 @@ def of(pipeline: Pipeline) -> tuple[Pod | Each, ...]:
     everywhere = [pod.name for pod in flat(pods)] + [each.name for each in pods if isinstance(each, Each)]
     if twice := {name for name in everywhere if everywhere.count(name) > 1}:
         raise TypeError(f"there are two pods {min(twice)!r}: stages share a pod only inside the same fan-out")
+    for pod in flat(pods):
+        _check_effects(pod)
     return pods
 
 
@@ -146,6 +148,13 @@ def _check(pod: Pod) -> None:
             raise TypeError(f"pod {pod.name!r}: a stage that is shielded or measures comes last, unlike {stage.name}")
     if first.at.sandbox:
         _check_records(pod)
+
+
+def _check_effects(pod: Pod) -> None:
+    """Only a walk that meets both can set an effect up again for the stage that uses it."""
+    for stage in pod.stages:
+        if stage.at.uses and stage.at.uses not in [other.step for other in pod.stages]:
+            raise TypeError(f"pod {pod.name!r}: {stage.name} uses {stage.at.uses.__name__}, which has another pod")
 
 
 def _check_records(pod: Pod) -> None:

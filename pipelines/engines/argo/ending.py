@@ -104,9 +104,8 @@ def stages_of(
         if pod := together.get(name) or alone.get(name):
             report = _report(node, told, shield.told(workflow, pod.stages))
             latest[name, _target(node)] = list(_reached(node, pod, report))
-    order = [stage.name for stage in pipeline.flat()]
     reached = [each for stages in latest.values() for each in stages]
-    return sorted(reached, key=lambda each: order.index(each.stage.name))
+    return sorted(reached, key=lambda each: pipeline.order.index(each.stage.name))
 
 
 def _pods(workflow: Object) -> list[Node]:

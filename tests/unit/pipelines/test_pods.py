@@ -102,6 +102,13 @@ def test_a_broker_knows_only_records_of_the_ledger() -> None:
         pods.of(pipeline(replace(place, keep="never"), place, place))
 
 
+def test_an_effect_and_the_stage_that_uses_it_share_a_pod() -> None:
+    effect, user = replace(TOGETHER, keep="effect"), replace(TOGETHER, uses=begin)
+    assert pods.of(pipeline(effect, user))
+    with pytest.raises(TypeError, match="pod 'together': go_on uses begin, which has another pod"):
+        pods.of(pipeline(Placement(keep="effect"), user))
+
+
 def test_stages_inside_and_outside_a_fan_out_never_share_a_pod() -> None:
     each = next(stage for stage in RELEASE if isinstance(stage, Each))
     inside = tuple(Stage(stage.step, replace(stage.at, pod="prepare")) for stage in each.stages)

@@ -18,7 +18,6 @@ from shiplift.pipelines.commands.stack import status_tables
 from shiplift.pipelines.daemons import dispatcher
 from shiplift.pipelines.engines.answers import ModelStatus, StackStatus, UnderWay
 from shiplift.pipelines.engines.argo import pod
-from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.gates.report import _shown
@@ -80,7 +79,7 @@ OUTPUTS: dict[str, Callable[[str], object]] = {
     "an event": lambda text: console._line(Event(stage="export", target=text, kind="progress", message=text)),
     "a table": _from_table,
     "the dispatcher's log": dispatcher.tell,
-    "a pod's log": lambda text: pod._on_progress(lambda: None, next(RELEASE.flat()), text, 0.5),
+    "a pod's log": lambda text: pod.tell(Event(stage="export", kind="progress", message=text, done=0.5)),
     "a pod's message": pod._explain,
 }
 

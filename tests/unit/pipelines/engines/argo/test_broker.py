@@ -13,6 +13,7 @@ import pytest
 from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.broker import server
 from shiplift.pipelines.engines.argo.broker.desks import Desks
+from shiplift.pipelines.engines.argo.call import Call, handover
 from shiplift.pipelines.graph import Each, Placement, Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
 from shiplift.runtime.base.secrets import load_secrets
@@ -129,9 +130,7 @@ class Room:
         self.taken = Taken(file=self.store.put_bytes(b"named"), tree=self.store.put_tree(tmp_path / "tree"))
         self.runs = Models(tmp_path / "files")
         arguments: dict[str, Any] = {"site": self.cluster, "request": REQUEST, "taken": self.taken}
-        self.call = pod.Call(
-            stages=self.stages, out=tmp_path / "out", arguments=arguments, attempt="workflow-1", then=then
-        )
+        self.call = Call(stages=self.stages, out=tmp_path / "out", arguments=arguments, attempt="workflow-1", then=then)
         self.desks = Desks(self.call, tmp_path / "files", registry=cast("Registry", self.runs))
         self.server = server.server(self.desks, 0)
         self.port = self.server.server_address[1]
@@ -143,7 +142,7 @@ class Room:
     def ledger(self) -> Ledger:
         return Ledger(self.cluster, REQUEST, registry=cast("Registry", self.runs))
 
-    def inside_call(self, stages: tuple[Stage, ...]) -> pod.Call:
+    def inside_call(self, stages: tuple[Stage, ...]) -> Call:
         arguments = {**self.call.arguments, "site": self.inside}
         return replace(self.call, stages=stages, arguments=arguments, broker=self.client)
 
@@ -253,7 +252,7 @@ def incumbents(version: int) -> Incumbents:
     return Incumbents(champion=Champion(version=version), members=Members())
 
 
-CHAMPION = pod.handover("workflow-1", Stage(find_champion))
+CHAMPION = handover("workflow-1", Stage(find_champion))
 
 
 def each(*, at_home: bool = True) -> Each:
@@ -327,7 +326,7 @@ def test_a_pod_goes_on_only_once(single: Room) -> None:
 def test_a_champion_that_was_signed_for_another_workflow_is_not_taken(single: Room) -> None:
     single.ledger.put(CHAMPION, "find_champion", incumbents(2))
     single.ledger.put(
-        pod.handover("workflow-0", Stage(find_champion)),
+        handover("workflow-0", Stage(find_champion)),
         "find_champion",
         incumbents(1),
     )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shiplift.pipelines.engines.argo import pod, shield
+from shiplift.pipelines.engines.argo.call import Call
 from shiplift.pipelines.engines.argo.ending import ending_of
 from shiplift.pipelines.engines.argo.workflows import SHIELDED
 from shiplift.pipelines.graph import Pipeline, Placement, Stage
@@ -56,14 +57,14 @@ def said(server: ApiServer) -> StageRuns:
     return StageRuns.model_validate_json(server.workflows[NAME]["metadata"]["annotations"][SHIELDED])
 
 
-def moving(server: ApiServer, home: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> pod.Call:
+def moving(server: ApiServer, home: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> Call:
     """The call of a pod whose only stage is shielded."""
     there = site(home).model_copy(
         update={"place": Cluster(namespace="shiplift", serving_namespace="shiplift-serving", server_image="x")}
     )
-    monkeypatch.setattr(pod, "_api", lambda _call: server.api())
+    monkeypatch.setattr(Call, "api", property(lambda _: server.api()))
     stages = (Stage(step, Placement(shielded=True, keep="never")),)
-    return pod.Call(stages=stages, out=home / "out", arguments={"site": there}, workflow=NAME)
+    return Call(stages=stages, out=home / "out", arguments={"site": there}, workflow=NAME)
 
 
 def test_a_shielded_stage_says_that_it_begins_and_how_it_went(
@@ -154,12 +155,13 @@ def exit_handler(
     """Runs the exit handler of a pipeline with one shielded stage; its exit code and its record."""
     last, shielded = Stage(wind_up, Placement(keep="never")), Stage(move, Placement(shielded=True, keep="never"))
     release = Pipeline("release", inputs=(Asked, Verdict), stages=(shielded,), on_exit=last)
-    monkeypatch.setattr(pod, "RELEASE", release)
-    monkeypatch.setattr(pod, "_api", lambda _call: server.api())
+    monkeypatch.setattr(Call, "api", property(lambda _: server.api()))
     ledger: Any = Kept()
     if taken:
         ledger.put(shield.key(NAME, shielded), shielded.name, Taken(texts=taken))
-    call = pod.Call(stages=(last,), out=home / "out", arguments={"site": site(home)}, workflow=NAME, broker=ledger)
+    call = Call(
+        stages=(last,), out=home / "out", arguments={"site": site(home)}, workflow=NAME, broker=ledger, pipeline=release
+    )  # fmt: skip
     code, file = pod.run(call), home / "out" / "concluded.json"
     return code, json.loads(file.read_text()) if file.exists() else {}
 

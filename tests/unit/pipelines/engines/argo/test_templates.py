@@ -14,8 +14,11 @@ import pytest
 import yaml
 
 from shiplift.pipelines import pods
+from shiplift.pipelines.engines.argo import call as pod_call
 from shiplift.pipelines.engines.argo import pod
+from shiplift.pipelines.engines.argo.call import Call, parse
 from shiplift.pipelines.engines.argo.ending import ending_of
+from shiplift.pipelines.engines.argo.parameters import MAX_RECORD_BYTES, write
 from shiplift.pipelines.engines.argo.templates import Size, TemplateSettings, templates
 from shiplift.pipelines.graph import Placement, Stage
 from shiplift.pipelines.release import PODS, RELEASE
@@ -249,13 +252,15 @@ def judge(asked: Asked) -> Verdict:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     runs = Runs()
-    monkeypatch.setattr(pod, "Ledger", lambda where, request: Ledger(where, request, registry=cast("Registry", runs)))
+    monkeypatch.setattr(
+        pod_call, "Ledger", lambda where, request: Ledger(where, request, registry=cast("Registry", runs))
+    )
     return runs
 
 
-def call(home: Path, step: Any, text: str = "abc", **at: Any) -> pod.Call:
+def call(home: Path, step: Any, text: str = "abc", **at: Any) -> Call:
     arguments = {"asked": Asked(text=text), "site": site(home), "request": REQUEST}
-    return pod.Call(stages=(Stage(step, Placement(**at)),), out=home / "out", arguments=arguments)
+    return Call(stages=(Stage(step, Placement(**at)),), out=home / "out", arguments=arguments)
 
 
 def stage_runs(home: Path) -> StageRuns:
@@ -279,11 +284,23 @@ def test_a_finished_stage_is_a_hit_in_the_next_pod(tmp_path: Path, runs: Runs) -
     assert stage_run(tmp_path).cached
 
 
-@pytest.mark.parametrize("keep", ["effect", "never"])
-def test_a_stage_with_an_effect_always_runs(tmp_path: Path, runs: Runs, keep: str) -> None:
-    pod.run(call(tmp_path, answer, keep=keep))
-    pod.run(call(tmp_path, answer, keep=keep))
+def test_a_stage_that_changes_the_world_always_runs(tmp_path: Path, runs: Runs) -> None:
+    pod.run(call(tmp_path, answer, keep="never"))
+    pod.run(call(tmp_path, answer, keep="never"))
     assert not stage_run(tmp_path).cached
+
+
+def test_an_effect_is_set_up_again_in_a_pod_only_for_a_stage_that_uses_it(tmp_path: Path, runs: Runs) -> None:
+    stages = (Stage(answer, Placement(keep="effect")), Stage(tell, Placement(uses=answer)))
+    deploying = replace(call(tmp_path, answer), stages=stages)
+    for cached in (False, True):
+        assert pod.run(deploying) == 0
+        assert [run.cached for run in stage_runs(tmp_path).runs] == [cached, cached]
+    runs.texts = {at: text for at, text in runs.texts.items() if "tell" not in at[1]}
+    for record in (tmp_path / "records").iterdir():
+        record.unlink()
+    assert pod.run(deploying) == 0
+    assert [(run.name, run.cached) for run in stage_runs(tmp_path).runs] == [("answer", False), ("tell", False)]
 
 
 @pytest.mark.parametrize(("text", "code", "word"), [("bad", 20, "refused"), ("odd", 21, "inconclusive")])
@@ -316,7 +333,7 @@ def test_a_shielded_stage_is_finished_instead(tmp_path: Path, runs: Runs, monkey
 
 def test_a_record_over_the_limit_fails_before_argo_sees_it(tmp_path: Path, runs: Runs) -> None:
     assert pod.run(call(tmp_path, answer, "long")) == 36
-    assert "96 KiB" in stage_run(tmp_path).message or str(pod.MAX_RECORD_BYTES) in stage_run(tmp_path).message
+    assert "96 KiB" in stage_run(tmp_path).message or str(MAX_RECORD_BYTES) in stage_run(tmp_path).message
     assert not (tmp_path / "out" / "answered.json").exists()
 
 
@@ -330,7 +347,7 @@ def tell(answered: Answered) -> Told:
     return Told(text=answered.text.upper())
 
 
-def group(home: Path, *steps: Any, text: str = "abc", **at: Any) -> pod.Call:
+def group(home: Path, *steps: Any, text: str = "abc", **at: Any) -> Call:
     stages = tuple(Stage(step, Placement(pod="group", **at)) for step in steps)
     return replace(call(home, answer, text), stages=stages)
 
@@ -423,25 +440,25 @@ def tuned(target: str) -> Tuned:
 
 def test_what_a_hundred_targets_give_fits_into_one_argument_of_the_next_pod(tmp_path: Path, runs: Runs) -> None:
     records = [tuned(f"target-{at}") for at in range(100)]
-    assert sum(len(record.model_dump_json()) for record in records) > 20 * pod.MAX_RECORD_BYTES
+    assert sum(len(record.model_dump_json()) for record in records) > 20 * MAX_RECORD_BYTES
     texts = []
     for record in records:
-        pod._write_record(call(tmp_path, answer), record)
+        write(tmp_path / "out", record, site(tmp_path))
         texts.append((tmp_path / "out" / "tuned.json").read_text())
     argument = json.dumps(texts)  # as Argo joins them
     assert len(argument) < 128 * 1024
     words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--rollout", "{}", "--tuned", argument]
-    assert pod.parse(["deploy", "--out", str(tmp_path), *words]).arguments["tuned"] == tuple(records)
+    assert parse(["deploy", "--out", str(tmp_path), *words]).arguments["tuned"] == tuple(records)
 
 
 def test_a_record_in_full_is_taken_too_and_an_altered_one_is_not(tmp_path: Path, runs: Runs) -> None:
-    def deployed(text: str) -> pod.Call:
+    def deployed(text: str) -> Call:
         words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--rollout", "{}", "--tuned", text]
-        return pod.parse(["deploy", "--out", str(tmp_path), *words])
+        return parse(["deploy", "--out", str(tmp_path), *words])
 
     by_hand = [json.loads(tuned("a").model_dump_json())]
     assert deployed(json.dumps(by_hand)).arguments["tuned"] == (tuned("a"),)
-    pod._write_record(call(tmp_path, answer), tuned("a"))
+    write(tmp_path / "out", tuned("a"), site(tmp_path))
     text = (tmp_path / "out" / "tuned.json").read_text()
     (blob,) = (file for file in (tmp_path / "artifacts").rglob("*") if file.is_file())
     blob.write_bytes(blob.read_bytes().replace(b"0.95", b"0.99"))
@@ -472,17 +489,17 @@ def test_a_stage_whose_record_is_stored_ends_without_an_objection() -> None:
 )
 def test_a_wrong_command_line_says_what_is_wrong(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        pod.parse(words)
+        parse(words)
 
 
 @pytest.mark.parametrize(("error", "code"), [(UsageError("odd", do="Fix it."), 64), (ZeroDivisionError("odd"), 70)])
 def test_what_ends_a_pod_before_its_stage_is_told_at_its_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
-    def parse(_words: Any) -> pod.Call:
+    def wrong(_words: Any) -> Call:
         raise error
 
-    monkeypatch.setattr(pod, "parse", parse)
+    monkeypatch.setattr(pod, "parse", wrong)
     monkeypatch.setattr(pod, "_MESSAGE", tmp_path / "message")
     assert pod.main() == code
     assert (tmp_path / "message").read_text() == Failure.of(error).message
