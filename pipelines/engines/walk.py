@@ -20,7 +20,7 @@ from typing import Any
 from shiplift.pipelines.engines.attempt import Attempt, Done, ResultCache, Retry, once
 from shiplift.pipelines.engines.cache_key import has_key
 from shiplift.pipelines.engines.interruption import shielded
-from shiplift.pipelines.graph import Each, Stage
+from shiplift.pipelines.graph import FanOut, Stage
 from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Event, StageRun
@@ -44,10 +44,10 @@ class Walk:
     last: Done | None = None
     _pending: list[Attempt] = field(default_factory=list)
 
-    def over(self, nodes: Iterable[Stage | Each], target: str = "") -> bool:
+    def over(self, nodes: Iterable[Stage | FanOut], target: str = "") -> bool:
         """Walks over stages and fan-outs in order; stops at the first that fails or objects, and returns False."""
         return all(
-            self._fan_out(node) if isinstance(node, Each) else self._stage(node, self.known, target) for node in nodes
+            self._fan_out(node) if isinstance(node, FanOut) else self._stage(node, self.known, target) for node in nodes
         )
 
     def attempt(self, stage: Stage, arguments: Callable[[], Mapping[str, Any]], target: str = "") -> Attempt:
@@ -84,21 +84,21 @@ class Walk:
     def left(self, stage: Stage, done: Done) -> None:
         """Is called after a stage."""
 
-    def items(self, each: Each) -> Iterator[tuple[str, dict[str, Any]]]:
+    def items(self, fan_out: FanOut) -> Iterator[tuple[str, dict[str, Any]]]:
         """The items of a fan-out that run here: the name of each, and the records that only its stages take."""
-        for item in getattr(self.known[each.source], each.attribute):
-            yield item.name, {each.item.parameter(): item}
+        for item in getattr(self.known[fan_out.source], fan_out.attribute):
+            yield item.name, {fan_out.item.parameter(): item}
 
     # --- the loop ---
 
-    def _fan_out(self, each: Each) -> bool:
+    def _fan_out(self, fan_out: FanOut) -> bool:
         given = []
-        for target, records in self.items(each):
+        for target, records in self.items(fan_out):
             inside = self.known | records
-            if not all(self._stage(stage, inside, target) for stage in each.stages):
+            if not all(self._stage(stage, inside, target) for stage in fan_out.stages):
                 return False
-            given.append(inside[each.gives.parameter()])
-        self.known[each.gives.parameter()] = tuple(given)
+            given.append(inside[fan_out.gives.parameter()])
+        self.known[fan_out.gives.parameter()] = tuple(given)
         return True
 
     def _stage(self, stage: Stage, known: dict[str, Any], target: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from shiplift.pipelines.engines.argo.layout import CONFIG
 from shiplift.pipelines.engines.argo.parameters import resolved
 from shiplift.pipelines.engines.attempt import ResultCache
-from shiplift.pipelines.graph import Each, Pipeline, Stage, load
+from shiplift.pipelines.graph import FanOut, Pipeline, Stage, load
 from shiplift.pipelines.pods import Pod
 from shiplift.pipelines.release import RELEASE, SINGLE
 from shiplift.runtime.base.errors import UsageError
@@ -42,7 +42,7 @@ class Call:
     workflow: str = ""
     attempt: str = ""
     broker: Broker | None = None
-    then: Each | None = None
+    then: FanOut | None = None
     pipeline: Pipeline = RELEASE
 
     @property
@@ -113,7 +113,8 @@ def parse(words: Sequence[str], pipeline: Pipeline = RELEASE) -> Call:
 def _pod(word: str, pipeline: Pipeline) -> Pod:
     known = {stage.name: stage for stage in (*pipeline.flat(), *SINGLE, pipeline.on_exit) if stage is not None}
     names = word.split("+")
-    then = next((each for each in pipeline if isinstance(each, Each) and each.name == names[-1] and names[1:]), None)
+    fan_outs = {node.name: node for node in pipeline if isinstance(node, FanOut)}
+    then = fan_outs.get(names[-1]) if names[1:] else None
     names = names[:-1] if then else names
     unknown = [name for name in names if name not in known]
     if unknown:

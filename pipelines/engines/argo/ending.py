@@ -25,7 +25,7 @@ from shiplift.pipelines.engines.argo.workflows import (
     nodes,
     outputs,
 )
-from shiplift.pipelines.graph import Each, Pipeline, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Stage
 from shiplift.pipelines.pods import Pod
 from shiplift.runtime.base.errors import (
     Cancelled,
@@ -209,7 +209,7 @@ def _of_workflow(workflow: Object) -> Failure:
 
 def _finished(stages: list[StageRun], pipeline: Pipeline) -> bool:
     last = pipeline.stages[-1]
-    name = last.stages[-1].name if isinstance(last, Each) else last.name
+    name = last.stages[-1].name if isinstance(last, FanOut) else last.name
     return any(run.name == name and run.outcome == "ok" for run in stages)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from shiplift.pipelines.engines.argo.workflows import as_parameter
 from shiplift.pipelines.engines.walk import parts_of
-from shiplift.pipelines.graph import Each
+from shiplift.pipelines.graph import FanOut
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import RecordTooLarge
 from shiplift.runtime.records.artifact import Artifact
@@ -19,7 +19,7 @@ from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 MAX_RECORD_BYTES = 96 * 1024  # the kernel allows 128 KiB per argument, and Argo's escaping needs room
-_GATHERED = tuple(stage.gives for stage in RELEASE if isinstance(stage, Each))
+_GATHERED = tuple(stage.gives for stage in RELEASE if isinstance(stage, FanOut))
 _STORED = "$stored"  # in place of a stored record: `{"$stored": ARTIFACT}`
 
 

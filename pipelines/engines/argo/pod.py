@@ -26,7 +26,7 @@ from shiplift.pipelines.engines.argo.parameters import write
 from shiplift.pipelines.engines.attempt import Done, failure_of
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.engines.walk import Walk
-from shiplift.pipelines.graph import Each, Stage, load
+from shiplift.pipelines.graph import FanOut, Stage, load
 from shiplift.pipelines.pods import hands_over
 from shiplift.pipelines.release import HANDED_OVER
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, Temporary, UsageError
@@ -89,17 +89,17 @@ class _Walk(Walk):
         if done.run.message:
             _explain(f"{done.run.name}: {done.run.message}")
 
-    def items(self, each: Each) -> Iterator[tuple[str, dict[str, Any]]]:
+    def items(self, fan_out: FanOut) -> Iterator[tuple[str, dict[str, Any]]]:
         """The only item, if the broker says that it may run in this pod; else pods of their own wait for each."""
         broker = self.call.broker
-        if broker is None or each.only_item(self.known[each.source]) is None:
+        if broker is None or fan_out.only_item(self.known[fan_out.source]) is None:
             return
         self.check()
         records = broker.go_on()
         if records is not None:
-            kinds = {each.item.parameter(): each.item, **self.call.pod.met}
+            kinds = {fan_out.item.parameter(): fan_out.item, **self.call.pod.met}
             taken = {name: load(kind, records[name]) for name, kind in kinds.items()}
-            yield _name(taken[each.item.parameter()]), taken
+            yield _name(taken[fan_out.item.parameter()]), taken
 
     # --- what a pod leaves on the way ---
 

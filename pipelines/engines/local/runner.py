@@ -15,7 +15,7 @@ import tenacity
 from shiplift.pipelines.engines.attempt import ResultCache, failure_of
 from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
 from shiplift.pipelines.engines.walk import Walk
-from shiplift.pipelines.graph import Each, Pipeline, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Stage
 from shiplift.runtime.base.errors import Cancelled, NoMatchingTarget, Temporary
 from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.base import Record
@@ -59,24 +59,24 @@ class _Walk(Walk):
             reraise=True,
         )
 
-    def items(self, each: Each) -> Iterator[tuple[str, dict[str, Any]]]:
+    def items(self, fan_out: FanOut) -> Iterator[tuple[str, dict[str, Any]]]:
         """The items that fit this machine.
 
         Raises:
             NoMatchingTarget: there are items, and none fits.
         """
         skipped, some_fit = [], False
-        for name, records in super().items(each):
-            if why := each.unfit(records[each.item.parameter()]):
+        for name, records in super().items(fan_out):
+            if why := fan_out.unfit(records[fan_out.item.parameter()]):
                 skipped.append(f"{name}: {why}")
-                for stage in each.stages:
+                for stage in fan_out.stages:
                     self.note(StageRun(name=stage.name, target=name, outcome="skipped", message=why))
             else:
                 some_fit = True
                 yield name, records
         if skipped and not some_fit:
             raise NoMatchingTarget(
-                f"this machine fits no {each.item.parameter()} of the release: {'; '.join(skipped)}",
+                f"this machine fits no {fan_out.item.parameter()} of the release: {'; '.join(skipped)}",
                 do="Release on a cluster that has one, or add a target for this machine (`shiplift targets detect`).",
             )
 

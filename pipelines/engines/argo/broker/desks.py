@@ -68,20 +68,20 @@ class Desks:
     # --- going on with a fan-out ---
 
     def _go_on(self) -> dict[str, Record] | None:
-        each = self._call.then
+        fan_out = self._call.then
         done = all(stage.gives.parameter() in self._known for stage in self._call.stages if has_key(stage))
-        if each is None or self._gone_on or not done:
+        if fan_out is None or self._gone_on or not done:
             return None
         for stage in self._call.stages:
             if not has_key(stage):
                 self._learn(stage.step(**{name: self._known[name] for name in stage.takes}))
-        item, met = each.only_item(self._known[each.source]), self._meet()
+        item, met = fan_out.only_item(self._known[fan_out.source]), self._meet()
         if item is None or met is None:
             return None
-        taken = {each.item.parameter(): item, **met}
+        taken = {fan_out.item.parameter(): item, **met}
         self._known |= taken
         self._gone_on = True
-        first, *self._later = each.stages
+        first, *self._later = fan_out.stages
         self.now = self._open(first)
         return taken
 

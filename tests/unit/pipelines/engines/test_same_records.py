@@ -26,7 +26,7 @@ from shiplift.pipelines.engines.argo.call import Call, parse
 from shiplift.pipelines.engines.argo.ending import ending_of
 from shiplift.pipelines.engines.argo.workflows import CONCLUDED, FAILED, SUCCEEDED, as_parameter
 from shiplift.pipelines.engines.local import runner
-from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage
 from shiplift.pipelines.pods import Pod
 from shiplift.runtime.base import progress
 from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, NotAdmitted, StorageFull, Temporary, every_error
@@ -177,7 +177,7 @@ class Engines:
         self.message = patch.get("status", {}).get("nodes", {}).get(NAME, {}).get("message", "")
         return ending_of(workflows.body, pipeline)
 
-    def _walked(self, node: Pod | Each, parameters: dict[str, str]) -> bool:
+    def _walked(self, node: Pod | FanOut, parameters: dict[str, str]) -> bool:
         if isinstance(node, Pod):
             return self._succeeded(node, parameters)
         results = []
@@ -442,7 +442,7 @@ def touring(act: Act) -> Pipeline:
         return Verdict.of((check(reason=" and ".join(each.target for each in scored)),))
 
     inside = Placement(pod="optimize", on_target=True)
-    each = Each(Target, "fleet", "targets", (Stage(build, inside), Stage(score, inside)))
+    each = FanOut(Target, "fleet", "targets", (Stage(build, inside), Stage(score, inside)))
     conclusion = Stage(conclude, Placement(keep="never"))
     return Pipeline(
         "small", inputs=(Site, Request, Trigger), stages=(Stage(find), each, Stage(judge)), on_exit=conclusion

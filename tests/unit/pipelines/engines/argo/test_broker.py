@@ -14,7 +14,7 @@ from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.broker import server
 from shiplift.pipelines.engines.argo.broker.desks import Desks
 from shiplift.pipelines.engines.argo.call import Call, handover
-from shiplift.pipelines.graph import Each, Placement, Stage
+from shiplift.pipelines.graph import FanOut, Placement, Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.composition.incumbents import Incumbents, Members
@@ -112,7 +112,7 @@ class Room:
     thread: threading.Thread
 
     def __init__(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[..., Record], then: Each | None = None
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[..., Record], then: FanOut | None = None
     ) -> None:
         self.stages = tuple(
             Stage(
@@ -255,8 +255,8 @@ def incumbents(version: int) -> Incumbents:
 CHAMPION = handover("workflow-1", Stage(find_champion))
 
 
-def each(*, at_home: bool = True) -> Each:
-    return Each(Target, "fleet", "targets", (ON_TARGET,), within="group", at_home=lambda _: at_home)
+def each(*, at_home: bool = True) -> FanOut:
+    return FanOut(Target, "fleet", "targets", (ON_TARGET,), within="group", at_home=lambda _: at_home)
 
 
 def going_on(

@@ -12,7 +12,7 @@ import pytest
 import tenacity
 
 from shiplift.pipelines.engines.local import runner
-from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage
 from shiplift.runtime.base.errors import DeadlineExceeded, NotAdmitted, NotFound, ShipliftError, Temporary
 from shiplift.runtime.base.progress import measuring, progress
 from shiplift.runtime.confinement import workplace
@@ -352,7 +352,7 @@ def test_a_fan_out_runs_its_stages_per_item_and_caches_them_per_item() -> None:
     def gather(made: tuple[Made, ...]) -> Shipped:
         return Shipped(text=", ".join(part.text for part in made))
 
-    each = Each(City, "cities", "all", (Stage(visit),))
+    each = FanOut(City, "cities", "all", (Stage(visit),))
     pipeline = Pipeline("tour", inputs=(Source, Cities), stages=(each, Stage(gather)))
     cache = Memory()
 
@@ -379,7 +379,7 @@ def test_items_that_are_not_for_this_machine_are_skipped_with_the_reason() -> No
     def unfit(city: City) -> str:
         return "no road" if city.name == "Ys" else ""
 
-    each = Each(City, "cities", "all", (Stage(visit),), unfit=unfit)
+    each = FanOut(City, "cities", "all", (Stage(visit),), unfit=unfit)
     pipeline = Pipeline("tour", inputs=(Cities,), stages=(each, Stage(gather)))
 
     def tour(*names: str) -> tuple[Ending, dict[str, Any]]:
