@@ -53,9 +53,14 @@ class Walk:
     def attempt(self, stage: Stage, arguments: Callable[[], Mapping[str, Any]], target: str = "") -> Attempt:
         """An attempt at a stage, with what this engine adds to it."""
         return Attempt(
-            stage=stage, arguments=arguments, target=target, cache=self.cache, retry=self.retry(stage, target),
-            listener=partial(self._on_progress, stage, target), deliver=partial(self.deliver, stage),
-        )  # fmt: skip
+            stage=stage,
+            arguments=arguments,
+            target=target,
+            cache=self.cache,
+            retry=self.retry(stage, target),
+            listener=partial(self._on_progress, stage, target),
+            deliver=partial(self.deliver, stage),
+        )
 
     def note(self, run: StageRun) -> None:
         """Notes how a stage went, and tells it."""

@@ -100,10 +100,15 @@ def parse(words: Sequence[str], pipeline: Pipeline = RELEASE) -> Call:
             arguments[Request.parameter()] = load(Request, json.loads(pairs[Request.parameter()]))
         arguments |= {Site.parameter(): site} if site else {}
         return Call(
-            stages=pod.stages, then=pod.then, out=Path(pairs["out"]), arguments=arguments,
-            workflow=pairs.get("workflow", ""), attempt=pairs.get("attempt", ""), pipeline=pipeline,
+            stages=pod.stages,
+            then=pod.then,
+            out=Path(pairs["out"]),
+            arguments=arguments,
+            workflow=pairs.get("workflow", ""),
+            attempt=pairs.get("attempt", ""),
+            pipeline=pipeline,
             broker=Broker(site.registry_uri) if site and is_brokered(site.registry_uri) else None,
-        )  # fmt: skip
+        )
     except KeyError as error:
         raise UsageError(f"{word} needs --{error.args[0]}", do="Pass each record it takes as JSON.") from error
     except ValueError as error:

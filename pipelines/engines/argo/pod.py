@@ -167,9 +167,13 @@ def run(call: Call) -> int:
         if call.workflow and shield.among(call.stages):
             shield.forget(call.api, call.workflow)
         walk = _Walk(
-            call=call, known=dict(call.arguments), ahead=call.pod.all_stages, cache=call.cache, check=check,
+            call=call,
+            known=dict(call.arguments),
+            ahead=call.pod.all_stages,
+            cache=call.cache,
+            check=check,
             scratch=Path(call.site.home) if call.site else None,
-        )  # fmt: skip
+        )
         walk.over([*call.stages, *([call.then] if call.then else [])], _name(call.arguments.get(Target.parameter())))
     return walk.last.exit_code if walk.last else 0
 

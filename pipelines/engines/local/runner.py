@@ -96,9 +96,13 @@ def run(
     """
     started = time.time()
     walk = _Walk(
-        known=_by_name(inputs), ahead=tuple(pipeline.flat()), cache=cache, scratch=scratch, on_event=tell,
+        known=_by_name(inputs),
+        ahead=tuple(pipeline.flat()),
+        cache=cache,
+        scratch=scratch,
+        on_event=tell,
         entering=entering,
-    )  # fmt: skip
+    )
     failure = _walked(walk, pipeline, on_signal)
     workplace.cool()
     ending = Ending(
@@ -115,9 +119,7 @@ def run(
 
 
 @shielded()
-def conclude(
-    pipeline: Pipeline, *inputs: Record, ending: Ending, entering: Enter = lambda _: None
-) -> dict[str, Any]:  # fmt: skip
+def conclude(pipeline: Pipeline, *inputs: Record, ending: Ending, entering: Enter = lambda _: None) -> dict[str, Any]:
     """Runs only the exit stage, for a walk whose process can't any more; returns every record by name."""
     walk = _Walk(known=_by_name(inputs), ahead=(), entering=entering)
     if pipeline.on_exit is not None:

@@ -399,9 +399,10 @@ def deploying(spec: list[str]) -> Pipeline:
 
     together = Placement(pod="deliver")
     stages = (
-        Stage(serve, replace(together, keep="effect")), Stage(measure, replace(together, uses=serve)),
+        Stage(serve, replace(together, keep="effect")),
+        Stage(measure, replace(together, uses=serve)),
         Stage(judge, together),
-    )  # fmt: skip
+    )
     conclusion = Stage(conclude, Placement(keep="never"))
     return Pipeline("small", inputs=(Site, Request, Trigger), stages=stages, on_exit=conclusion)
 
@@ -446,7 +447,7 @@ def touring(act: Act) -> Pipeline:
     conclusion = Stage(conclude, Placement(keep="never"))
     return Pipeline(
         "small", inputs=(Site, Request, Trigger), stages=(Stage(find), each, Stage(judge)), on_exit=conclusion
-    )  # fmt: skip
+    )
 
 
 def test_a_fan_out_leaves_the_same_records(engines: Engines) -> None:
@@ -454,8 +455,13 @@ def test_a_fan_out_leaves_the_same_records(engines: Engines) -> None:
     for cached in (False, True):
         ending = same(engines, pipeline)
         assert [(run.name, run.target) for run in ending.stages] == [
-            ("find", ""), ("build", "a"), ("build", "b"), ("score", "a"), ("score", "b"), ("judge", "")
-        ]  # fmt: skip
+            ("find", ""),
+            ("build", "a"),
+            ("build", "b"),
+            ("score", "a"),
+            ("score", "b"),
+            ("judge", ""),
+        ]
         assert {run.cached for run in ending.stages} == {cached}
         assert ending.verdict == Verdict.of((check(reason="a and b"),))
 

@@ -108,11 +108,15 @@ def test_on_a_cluster_the_later_pods_of_a_release_have_the_new_package_s_keys(
     pipeline = release_that(act)
     upgraded, again = engines.argo(pipeline), engines.argo(pipeline)
     assert [(run.name, run.outcome, run.cached) for run in upgraded.stages] == [
-        ("measure", "ok", False), ("judge", "ok", False), ("promote", "ok", False)
-    ]  # fmt: skip
+        ("measure", "ok", False),
+        ("judge", "ok", False),
+        ("promote", "ok", False),
+    ]
     assert [(run.name, run.outcome, run.cached) for run in again.stages] == [
-        ("measure", "ok", False), ("judge", "ok", True), ("promote", "ok", False)
-    ]  # fmt: skip
+        ("measure", "ok", False),
+        ("judge", "ok", True),
+        ("promote", "ok", False),
+    ]
     assert [old.key == new.key for old, new in zip(upgraded.stages, again.stages, strict=True)] == [False, True, True]
     assert upgraded.failure is again.failure is None
 
@@ -133,8 +137,10 @@ def test_on_a_machine_a_release_that_the_upgrade_stopped_begins_again_under_new_
     ended = engines.local(pipeline)
     assert [(run.name, run.outcome) for run in stopped.stages] == [("measure", "ok"), ("judge", "cancelled")]
     assert [(run.name, run.outcome, run.cached) for run in ended.stages] == [
-        ("measure", "ok", False), ("judge", "ok", False), ("promote", "ok", False)
-    ]  # fmt: skip
+        ("measure", "ok", False),
+        ("judge", "ok", False),
+        ("promote", "ok", False),
+    ]
     assert (ended.failure, ended.verdict and ended.verdict.outcome) == (None, Outcome.PASS)
 
 
@@ -145,9 +151,13 @@ def test_a_workflow_whose_pods_left_records_of_another_version_is_concluded() ->
         {"name": "stage_runs", "value": '{"runs": [{"name": "quantize"}, {"name": "package", "outcome": "refused"}]}'},
     ]
     node = {
-        "id": "1", "type": "Pod", "templateName": "optimize", "phase": "Failed", "startedAt": "2026-01-01T00:00:00Z",
+        "id": "1",
+        "type": "Pod",
+        "templateName": "optimize",
+        "phase": "Failed",
+        "startedAt": "2026-01-01T00:00:00Z",
         "outputs": {"exitCode": "3", "parameters": outputs},
-    }  # fmt: skip
+    }
     workflow = {
         "metadata": {"name": "release-1", "creationTimestamp": "2026-01-01T00:00:00Z"},
         "spec": {},
@@ -157,5 +167,6 @@ def test_a_workflow_whose_pods_left_records_of_another_version_is_concluded() ->
     assert ending.verdict is None
     assert ending.failure is not None
     assert ("the Workflow ended" in ending.failure.what, ending.failure.do) == (
-        True, "See `argo get`, then `shiplift rerun` it."
-    )  # fmt: skip
+        True,
+        "See `argo get`, then `shiplift rerun` it.",
+    )

@@ -161,7 +161,7 @@ def exit_handler(
         ledger.put(shield.key(NAME, shielded), shielded.name, Taken(texts=taken))
     call = Call(
         stages=(last,), out=home / "out", arguments={"site": site(home)}, workflow=NAME, broker=ledger, pipeline=release
-    )  # fmt: skip
+    )
     code, file = pod.run(call), home / "out" / "concluded.json"
     return code, json.loads(file.read_text()) if file.exists() else {}
 
