@@ -16,7 +16,7 @@ from tenacity import RetryError, Retrying, TryAgain, retry_if_exception_type, st
 
 from shiplift.pipelines.engines.argo.broker.desk import Desk
 from shiplift.pipelines.engines.argo.broker.version import VersionFolder
-from shiplift.pipelines.engines.argo.call import Call, handover
+from shiplift.pipelines.engines.argo.pod.call import Call, handover
 from shiplift.pipelines.engines.cache_key import has_key
 from shiplift.pipelines.engines.walk import parts_of
 from shiplift.pipelines.graph import Stage

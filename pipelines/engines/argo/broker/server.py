@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from shiplift.pipelines.engines.argo.broker.desk import Denied, Desk
 from shiplift.pipelines.engines.argo.broker.desks import Desks
-from shiplift.pipelines.engines.argo.call import link_mounts, parse
+from shiplift.pipelines.engines.argo.pod.call import link_mounts, parse
 from shiplift.pipelines.engines.attempt import failure_of
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.site import Site

@@ -21,9 +21,9 @@ import tenacity
 
 from shiplift.pipelines import pods
 from shiplift.pipelines.engines import attempt
-from shiplift.pipelines.engines.argo import pod
-from shiplift.pipelines.engines.argo.call import Call, parse
 from shiplift.pipelines.engines.argo.ending import ending_of
+from shiplift.pipelines.engines.argo.pod import walk
+from shiplift.pipelines.engines.argo.pod.call import Call, parse
 from shiplift.pipelines.engines.argo.workflows import CONCLUDED, FAILED, SUCCEEDED, as_parameter
 from shiplift.pipelines.engines.local import runner
 from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage
@@ -151,7 +151,7 @@ class Engines:
         registry = cast("Registry", self.registries[engine])
         for folder in ("records", "releases", "out"):
             shutil.rmtree(self._home / folder, ignore_errors=True)
-        for module in ("shiplift.steps.conclude", "shiplift.pipelines.engines.argo.call"):
+        for module in ("shiplift.steps.conclude", "shiplift.pipelines.engines.argo.pod.call"):
             self._monkeypatch.setattr(f"{module}.Ledger", lambda *arguments, **_: Ledger(*arguments, registry=registry))
         return Ledger(self.site, REQUEST, registry=registry)
 
@@ -203,7 +203,7 @@ class Engines:
         names = {"site", "request", *group.takes} - {Ending.parameter()}
         words = itertools.chain(*((f"--{name}", parameters[name]) for name in names))
         of = ["--workflow", NAME] if Ending.parameter() in group.takes else []
-        code = pod.run(parse([group.words, "--out", str(out), *of, *words], self._pipeline))
+        code = walk.run(parse([group.words, "--out", str(out), *of, *words], self._pipeline))
         names_out = [*group.leaves, StageRuns.parameter(), Failure.parameter()]
         outputs = {name: file.read_text() for name in names_out if (file := out / f"{name}.json").is_file()}
         self._nodes.append(

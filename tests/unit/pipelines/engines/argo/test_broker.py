@@ -10,10 +10,10 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.broker import server
 from shiplift.pipelines.engines.argo.broker.desks import Desks
-from shiplift.pipelines.engines.argo.call import Call, handover
+from shiplift.pipelines.engines.argo.pod import walk
+from shiplift.pipelines.engines.argo.pod.call import Call, handover
 from shiplift.pipelines.graph import FanOut, Placement, Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
 from shiplift.runtime.base.secrets import load_secrets
@@ -147,7 +147,7 @@ class Room:
         return replace(self.call, stages=stages, arguments=arguments, broker=self.client)
 
     def run(self) -> int:
-        return pod.run(self.inside_call(self.stages))
+        return walk.run(self.inside_call(self.stages))
 
     def restart(self, folder: Path) -> None:
         """As in the next pod: its broker begins with the first stage."""
@@ -212,7 +212,7 @@ def test_the_stages_of_a_pod_leave_their_records_one_after_another(shared: Room)
 
 
 def test_a_pod_that_was_lost_goes_on_from_the_ledger(shared: Room, tmp_path: Path) -> None:
-    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    assert walk.run(shared.inside_call(shared.stages[:1])) == 0
     shared.restart(tmp_path)
     assert shared.run() == 0
     assert [(run["name"], run["cached"]) for run in runs_of(shared)] == [("work", True), ("work_on", False)]
@@ -220,7 +220,7 @@ def test_a_pod_that_was_lost_goes_on_from_the_ledger(shared: Room, tmp_path: Pat
 
 def test_a_stage_can_not_touch_the_record_of_one_before_it_in_its_pod(shared: Room) -> None:
     key = shared.desks.now.key
-    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    assert walk.run(shared.inside_call(shared.stages[:1])) == 0
     before = dict(shared.runs.texts)
     forged = Given(file=shared.store.put_bytes(b"forged")).model_dump_json()
     assert shared.status("PUT", f"/records/work/{key}", content=forged) == 403
@@ -229,7 +229,7 @@ def test_a_stage_can_not_touch_the_record_of_one_before_it_in_its_pod(shared: Ro
 
 
 def test_a_stage_can_not_do_what_a_later_one_in_its_pod_may(shared: Room) -> None:
-    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    assert walk.run(shared.inside_call(shared.stages[:1])) == 0
     later = shared.desks.now.key
     given = json.loads((shared.call.out / "given.json").read_text())["file"]["sha256"]
     body = Ended(file=shared.taken.file).model_dump_json()
@@ -240,7 +240,7 @@ def test_a_stage_can_not_do_what_a_later_one_in_its_pod_may(shared: Room) -> Non
 
 
 def test_a_stage_reads_only_what_its_own_records_name(shared: Room) -> None:
-    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    assert walk.run(shared.inside_call(shared.stages[:1])) == 0
     named = shared.taken.tree.sha256  # by the record of the stage before
     assert shared.status("GET", f"{ARTIFACTS}/{named[:2]}/{named}") == 403
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from shiplift.pipelines.engines.argo import pod, shield
-from shiplift.pipelines.engines.argo.call import Call
+from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.ending import ending_of
+from shiplift.pipelines.engines.argo.pod import walk
+from shiplift.pipelines.engines.argo.pod.call import Call
 from shiplift.pipelines.engines.argo.workflows import SHIELDED
 from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.pipelines.release import RELEASE
@@ -76,7 +77,7 @@ def test_a_shielded_stage_says_that_it_begins_and_how_it_went(
         seen.append(said(server))
         return Moved(text="there")
 
-    assert pod.run(moving(server, tmp_path, monkeypatch, move)) == 0
+    assert walk.run(moving(server, tmp_path, monkeypatch, move)) == 0
     assert [report.under_way for report in seen] == ["move"]
     assert [(run.name, run.outcome) for run in said(server).runs] == [("move", "ok")]
     assert said(server).under_way == ""
@@ -90,10 +91,10 @@ def test_it_does_not_begin_once_its_workflow_is_stopped(
 
     server.workflows[NAME]["spec"]["shutdown"] = "Stop"
     call = moving(server, tmp_path, monkeypatch, move)
-    assert pod.run(call) == Cancelled.exit_code
+    assert walk.run(call) == Cancelled.exit_code
     assert [(run.name, run.outcome) for run in said(server).runs] == [("move", "cancelled")]
     assert said(server).under_way == ""
-    assert pod.run(replace(call, workflow="gone")) == Temporary.exit_code
+    assert walk.run(replace(call, workflow="gone")) == Temporary.exit_code
 
 
 def test_what_an_earlier_attempt_said_is_forgotten(
@@ -107,7 +108,7 @@ def test_what_an_earlier_attempt_said_is_forgotten(
 
     server.workflows[NAME]["metadata"]["annotations"][SHIELDED] = AFTER.model_dump_json()
     call = moving(server, tmp_path, monkeypatch, look)
-    pod.run(replace(call, stages=(Stage(look, Placement(keep="never")), *call.stages)))
+    walk.run(replace(call, stages=(Stage(look, Placement(keep="never")), *call.stages)))
     assert seen[0] == StageRuns()
 
 
@@ -162,7 +163,7 @@ def exit_handler(
     call = Call(
         stages=(last,), out=home / "out", arguments={"site": site(home)}, workflow=NAME, broker=ledger, pipeline=release
     )
-    code, file = pod.run(call), home / "out" / "concluded.json"
+    code, file = walk.run(call), home / "out" / "concluded.json"
     return code, json.loads(file.read_text()) if file.exists() else {}
 
 
@@ -227,7 +228,7 @@ def test_what_a_stage_takes_is_in_the_ledger_before_it_begins(
 
     call = replace(moving(server, tmp_path, monkeypatch, move), broker=ledger)
     call.arguments["asked"] = Asked(text="here")
-    assert pod.run(call) == 0
+    assert walk.run(call) == 0
     assert [json.loads(record.texts["asked"]) for record in seen] == [{"text": "here"}]
     assert list(ledger.records) == [(shield.key(NAME, call.stages[0]), "move")]
     assert shield.key("release-2", call.stages[0]) != shield.key(NAME, call.stages[0])

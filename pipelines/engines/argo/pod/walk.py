@@ -1,16 +1,6 @@
-"""Engine 2's half in a pod: walks the pod's stages, or runs a stage by hand.
-
-    python -m shiplift.pipelines.engines.argo.pod deploy+gate --out DIR --slo '{...}' --load_report '{...}' ...
-
-A stage's record is passed to the later stages, and written where the engine looks. `admit+export+each-target` goes on
-with a fan-out if its broker says that the only item may run here. The first stage that fails or objects ends the pod.
-Its exit code says how, the pod's termination message which stage and why, and `stage_runs.json` and `failure.json` say
-both to the last stage. A pod that was lost goes on where it was: what its stages finished are cache hits.
-"""
+"""The walk over a pod's stages: what it takes and gives are parameters of its Workflow, which other pods take."""
 
 import contextlib
-import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,30 +9,25 @@ from signal import Signals
 from typing import Any
 
 from shiplift.pipelines.engines.argo import shield
-from shiplift.pipelines.engines.argo.call import Call, handover, link_mounts, parse
 from shiplift.pipelines.engines.argo.ending import concluding_patch, ending_of
-from shiplift.pipelines.engines.argo.following import lines
-from shiplift.pipelines.engines.argo.parameters import write
-from shiplift.pipelines.engines.attempt import Done, failure_of
-from shiplift.pipelines.engines.interruption import Interrupted, interruptible, shielded
+from shiplift.pipelines.engines.argo.pod.call import Call, handover
+from shiplift.pipelines.engines.argo.pod.messages import explain, tell
+from shiplift.pipelines.engines.argo.pod.parameters import write
+from shiplift.pipelines.engines.attempt import Done
+from shiplift.pipelines.engines.interruption import interruptible, shielded
 from shiplift.pipelines.engines.walk import Walk
 from shiplift.pipelines.graph import FanOut, Stage, load
 from shiplift.pipelines.pods import hands_over
 from shiplift.pipelines.release import HANDED_OVER
 from shiplift.runtime.base.errors import Cancelled, ShipliftError, Temporary, UsageError
-from shiplift.runtime.base.text import printable
 from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, Event, StageRuns, Taken
-from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.verdict import Verdict
 from shiplift.runtime.serving.kubernetes.connection import Object
 from shiplift.runtime.serving.kubernetes.kinds import WORKFLOW
 from shiplift.runtime.spec.target import Target
-
-_MESSAGE = Path("/dev/termination-log")
-_MESSAGE_BYTES = 4000
 
 
 @dataclass(kw_only=True)
@@ -87,7 +72,7 @@ class _Walk(Walk):
         if done.failure is not None:
             (self.call.out / f"{Failure.parameter()}.json").write_text(done.failure.model_dump_json())
         if done.run.message:
-            _explain(f"{done.run.name}: {done.run.message}")
+            explain(f"{done.run.name}: {done.run.message}")
 
     def items(self, fan_out: FanOut) -> Iterator[tuple[str, dict[str, Any]]]:
         """The only item, if the broker says that it may run in this pod; else pods of their own wait for each."""
@@ -201,49 +186,3 @@ def _workflow(call: Call) -> Object:
     if body is None:
         raise UsageError(f"there is no Workflow {call.workflow!r}", do="Pass --workflow NAME.")
     return body
-
-
-def tell(event: Event) -> None:
-    """Prints what happens, for `--watch` and for people; Argo shows the progress."""
-    went_wrong = event.kind == "finished" and event.outcome != "ok"
-    print(printable(lines.line(event)), file=sys.stderr if went_wrong else sys.stdout, flush=True)
-    file = os.environ.get("ARGO_PROGRESS_FILE")
-    if file and event.done is not None:
-        with contextlib.suppress(OSError):
-            Path(file).write_text(f"{round(100 * event.done)}/100")
-
-
-def _explain(message: str) -> None:
-    with contextlib.suppress(OSError):  # outside a pod there is no such file
-        _MESSAGE.write_bytes(printable(message, lines=True).encode()[:_MESSAGE_BYTES])
-
-
-@contextmanager
-def _broker_of(call: Call) -> Iterator[None]:
-    """Waits for the pod's broker, if it has one, and ends it after the stages."""
-    if call.broker is None:
-        yield
-        return
-    try:
-        call.broker.wait()
-        yield
-    finally:
-        call.broker.end()
-
-
-def main() -> int:
-    """Runs the stages that the command line names."""
-    try:
-        call = parse(sys.argv[1:])
-        link_mounts(call.arguments[Site.parameter()])
-        with _broker_of(call):
-            return run(call)
-    except (Interrupted, Exception) as error:  # a wrong command line, an unavailable stored record, a bug
-        failure = failure_of(error)
-        print(printable(failure.message), file=sys.stderr, flush=True)
-        _explain(failure.message)
-        return failure.exit_code
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shiplift.pipelines.engines.argo.layout import CONFIG
-from shiplift.pipelines.engines.argo.parameters import resolved
+from shiplift.pipelines.engines.argo.pod.parameters import resolved
 from shiplift.pipelines.engines.attempt import ResultCache
 from shiplift.pipelines.graph import FanOut, Pipeline, Stage, load
 from shiplift.pipelines.pods import Pod
