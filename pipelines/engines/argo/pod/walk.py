@@ -135,10 +135,10 @@ class _Walk(Walk):
         return arguments
 
     def _taken_by(self, stage: Stage) -> dict[str, Any] | None:
-        """What a shielded stage took; None if it did not begin, or before an upgrade that reads other records."""
+        """What a shielded stage took; None if it did not begin, or another version of Shiplift wrote it."""
         key = shield.key(self.call.workflow, stage)
         taken = self.cache.get(key, stage.name, Taken) if self.cache else None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(KeyError, ValueError):
             return {name: load(kind, taken.texts[name]) for name, kind in stage.takes.items()} if taken else None
         return None
 

@@ -234,7 +234,7 @@ def test_what_a_stage_takes_is_in_the_ledger_before_it_begins(
     assert shield.key("release-2", call.stages[0]) != shield.key(NAME, call.stages[0])
 
 
-@pytest.mark.parametrize("missing", ["shutdown", "record", "begun"])
+@pytest.mark.parametrize("missing", ["shutdown", "record", "begun", "field", "name"])
 def test_nothing_else_is_finished(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
@@ -247,7 +247,9 @@ def test_nothing_else_is_finished(
         body["spec"] = {}
     if missing == "begun":
         body["metadata"]["annotations"] = {}
-    code, record = exit_handler(server, tmp_path, monkeypatch, move, **({} if missing == "record" else {"asked": HERE}))
+    written_before_an_upgrade = {"field": {"asked": '{"of": "old"}'}, "name": {"told": HERE}}
+    taken = {"record": {}, **written_before_an_upgrade}.get(missing, {"asked": HERE})
+    code, record = exit_handler(server, tmp_path, monkeypatch, move, **taken)
     assert (code, record["cancelled"]) == (0, True)
 
 
