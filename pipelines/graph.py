@@ -95,8 +95,8 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Each:
-    """Stages that run once per item of a tuple in a record: `Each(Target, "fleet", "targets", (...))`.
+class FanOut:
+    """Stages that run once per item of a tuple in a record: `FanOut(Target, "fleet", "targets", (...))`.
 
     Inside, `target` is the item. Outside, the last stage's records are a tuple: `tuned: tuple[Tuned, ...]`.
     `unfit` says why an item can't run on this machine (empty: it can). An engine with a single machine skips such an
@@ -146,13 +146,13 @@ class Pipeline:
 
     name: str
     inputs: tuple[type[Record], ...]
-    stages: tuple[Stage | Each, ...]
+    stages: tuple[Stage | FanOut, ...]
     on_exit: Stage | None = None
 
     def __post_init__(self) -> None:
         known: dict[str, Any] = {kind.parameter(): kind for kind in self.inputs}
         for stage in self.stages:
-            if isinstance(stage, Each):
+            if isinstance(stage, FanOut):
                 _check_source(stage, known)
                 inside = dict(known)
                 _add(inside, stage.item.parameter(), stage.item, stage.name)
@@ -169,13 +169,18 @@ class Pipeline:
             if stage.at.uses and stage.at.uses not in effects:
                 raise TypeError(f"{stage.entry} uses {stage.at.uses.__name__!r}, which is not a stage with an effect")
 
-    def __iter__(self) -> Iterator[Stage | Each]:
+    def __iter__(self) -> Iterator[Stage | FanOut]:
         return iter(self.stages)
 
     def flat(self) -> Iterator[Stage]:
         """Every stage, including those of a fan-out."""
         for stage in self.stages:
-            yield from stage.stages if isinstance(stage, Each) else (stage,)
+            yield from stage.stages if isinstance(stage, FanOut) else (stage,)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The names of all stages, in the order in which a report lists them."""
+        return tuple(stage.name for stage in self.flat())
 
     @property
     def givers(self) -> dict[str, str]:
@@ -199,13 +204,14 @@ def _connect(stage: Stage, known: dict[str, Any]) -> None:
             _add(known, name, kind, stage.entry)
 
 
-def _check_source(each: Each, known: dict[str, Any]) -> None:
-    if each.source not in known:
-        raise TypeError(f"{each.name} iterates over {each.source!r}, which nothing before it provides")
-    field = getattr(known[each.source], "model_fields", {}).get(each.attribute)
-    if field is None or field.annotation != GenericAlias(tuple, (each.item, ...)):
+def _check_source(fan_out: FanOut, known: dict[str, Any]) -> None:
+    if fan_out.source not in known:
+        raise TypeError(f"{fan_out.name} iterates over {fan_out.source!r}, which nothing before it provides")
+    field = getattr(known[fan_out.source], "model_fields", {}).get(fan_out.attribute)
+    if field is None or field.annotation != GenericAlias(tuple, (fan_out.item, ...)):
         raise TypeError(
-            f"{each.name} iterates over {each.source}.{each.attribute}, which is not a tuple of {each.item.__name__}"
+            f"{fan_out.name} iterates over {fan_out.source}.{fan_out.attribute}, "
+            f"which is not a tuple of {fan_out.item.__name__}"
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from shiplift.pipelines.graph import Each, Pipeline, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Stage
 from shiplift.runtime.records.base import Record
 
 _SAME = ("sandbox", "cluster", "on_target")  # what decides a pod's credentials, account and node
@@ -27,7 +27,7 @@ class Pod:
 
     name: str
     stages: tuple[Stage, ...]
-    then: Each | None = None
+    then: FanOut | None = None
 
     @property
     def all_stages(self) -> tuple[Stage, ...]:
@@ -74,25 +74,27 @@ class Pod:
         return Pod(self.name, self.stages[:-1]), Pod(bench.name, (bench,))
 
 
-def of(pipeline: Pipeline) -> tuple[Pod | Each, ...]:
-    """The pods of a pipeline, each after those whose records it takes. An `Each` has pods of its own: `inside`.
+def of(pipeline: Pipeline) -> tuple[Pod | FanOut, ...]:
+    """The pods of a pipeline, each after those whose records it takes. A `FanOut` has pods of its own: `inside`.
 
     Raises:
         TypeError: the stages of a pod have different rights, or their order can't be kept.
     """
     pods = _grouped(pipeline.stages)
-    everywhere = [pod.name for pod in flat(pods)] + [each.name for each in pods if isinstance(each, Each)]
+    everywhere = [pod.name for pod in flat(pods)] + [fan_out.name for fan_out in pods if isinstance(fan_out, FanOut)]
     if twice := {name for name in everywhere if everywhere.count(name) > 1}:
         raise TypeError(f"there are two pods {min(twice)!r}: stages share a pod only inside the same fan-out")
+    for pod in flat(pods):
+        _check_effects(pod)
     return pods
 
 
-def inside(each: Each) -> tuple[Pod, ...]:
+def inside(fan_out: FanOut) -> tuple[Pod, ...]:
     """The pods of one item of a fan-out, in order."""
-    return tuple(pod for pod in _grouped(each.stages) if isinstance(pod, Pod))
+    return tuple(pod for pod in _grouped(fan_out.stages) if isinstance(pod, Pod))
 
 
-def handed_over(pods: Sequence[Pod | Each]) -> tuple[type[Record], ...]:
+def handed_over(pods: Sequence[Pod | FanOut]) -> tuple[type[Record], ...]:
     """The records that a pod meets while it runs, so that the ledger has to pass them on."""
     return tuple(kind for pod in flat(pods) for name, kind in pod.met.items())
 
@@ -102,37 +104,37 @@ def hands_over(stage: Stage, kinds: Sequence[type[Record]]) -> bool:
     return any(kind in kinds for kind in stage.provides.values())
 
 
-def flat(pods: Sequence[Pod | Each]) -> Iterator[Pod]:
+def flat(pods: Sequence[Pod | FanOut]) -> Iterator[Pod]:
     """Every pod, including those of a fan-out."""
     for pod in pods:
-        yield from inside(pod) if isinstance(pod, Each) else (pod,)
+        yield from inside(pod) if isinstance(pod, FanOut) else (pod,)
 
 
-def _grouped(stages: Sequence[Stage | Each]) -> tuple[Pod | Each, ...]:
+def _grouped(stages: Sequence[Stage | FanOut]) -> tuple[Pod | FanOut, ...]:
     shared: dict[str, list[Stage]] = {}
-    nodes: dict[str, Pod | Each] = {}
+    nodes: dict[str, Pod | FanOut] = {}
     for stage in stages:
-        if isinstance(stage, Each):
+        if isinstance(stage, FanOut):
             nodes[stage.name] = stage
             continue
         name = stage.at.pod or stage.name
         shared.setdefault(name, []).append(stage)
         nodes[name] = Pod(name, tuple(shared[name]))
-    for each in [node for node in nodes.values() if isinstance(node, Each) and node.within]:
-        nodes[each.within] = _going_on(nodes.get(each.within), each)
+    for fan_out in [node for node in nodes.values() if isinstance(node, FanOut) and node.within]:
+        nodes[fan_out.within] = _going_on(nodes.get(fan_out.within), fan_out)
     for node in nodes.values():
         if isinstance(node, Pod):
             _check(node)
     return _ordered(nodes)
 
 
-def _going_on(pod: Pod | Each | None, each: Each) -> Pod:
-    if not isinstance(pod, Pod) or each.source not in pod.provides:
-        raise TypeError(f"{each.name} is `within` pod {each.within!r}, which does not provide {each.source!r}")
-    for stage in each.stages:
+def _going_on(pod: Pod | FanOut | None, fan_out: FanOut) -> Pod:
+    if not isinstance(pod, Pod) or fan_out.source not in pod.provides:
+        raise TypeError(f"{fan_out.name} is `within` pod {fan_out.within!r}, which does not provide {fan_out.source!r}")
+    for stage in fan_out.stages:
         if (stage.at.sandbox, stage.at.cluster) != (pod.stages[0].at.sandbox, pod.stages[0].at.cluster):
-            raise TypeError(f"pod {pod.name!r} has other rights than {stage.name} of {each.name}")
-    return replace(pod, then=each)
+            raise TypeError(f"pod {pod.name!r} has other rights than {stage.name} of {fan_out.name}")
+    return replace(pod, then=fan_out)
 
 
 def _check(pod: Pod) -> None:
@@ -148,6 +150,13 @@ def _check(pod: Pod) -> None:
         _check_records(pod)
 
 
+def _check_effects(pod: Pod) -> None:
+    """Only a walk that meets both can set an effect up again for the stage that uses it."""
+    for stage in pod.stages:
+        if stage.at.uses and stage.at.uses not in [other.step for other in pod.stages]:
+            raise TypeError(f"pod {pod.name!r}: {stage.name} uses {stage.at.uses.__name__}, which has another pod")
+
+
 def _check_records(pod: Pod) -> None:
     """The broker of a pod without credentials learns a stage's record from the ledger alone."""
     for stage in pod.stages:
@@ -158,13 +167,13 @@ def _check_records(pod: Pod) -> None:
             )
 
 
-def _ordered(nodes: dict[str, Pod | Each]) -> tuple[Pod | Each, ...]:
+def _ordered(nodes: dict[str, Pod | FanOut]) -> tuple[Pod | FanOut, ...]:
     giver: dict[str, str] = {}
     for name, node in nodes.items():
         records = node.provides if isinstance(node, Pod) else (node.gives.parameter(),)
         giver |= dict.fromkeys(records, name)
     needs = {
-        name: {giver[taken] for taken in (*node.takes, *([node.source] if isinstance(node, Each) else []))
+        name: {giver[taken] for taken in (*node.takes, *([node.source] if isinstance(node, FanOut) else []))
                if taken in giver}
         for name, node in nodes.items()
     }  # fmt: skip

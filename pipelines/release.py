@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from shiplift.pipelines import pods
-from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage
 from shiplift.runtime.admission.inspection import INSPECT
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.site import Site
@@ -37,7 +37,7 @@ RELEASE = Pipeline(
         Stage(find_champion, Placement(keep="never", cluster=True)),
         Stage(find_targets, replace(PREPARE, keep="never")),
         Stage(export, replace(PREPARE, cpu=CPU, memory="6Gi", warm=CONVERT)),
-        Each(
+        FanOut(
             Target,
             "fleet",
             "targets",

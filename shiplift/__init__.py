@@ -7,7 +7,7 @@ _PUBLIC = ("discover", "tracking_uri")
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what programs use when they first do: everything imports this package, and cache keys follow imports."""
+    """Imports what programs use when they first do: everything imports this package, and starts fast."""
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(".pipelines.discovery", __name__), name)

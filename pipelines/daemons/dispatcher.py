@@ -19,9 +19,8 @@ from pathlib import Path
 from types import FrameType
 
 from shiplift.pipelines.daemons import server_watchdog
-from shiplift.pipelines.daemons.spare import Spare, note_flavor
+from shiplift.pipelines.daemons.warm_worker import WarmWorker, note_flavor
 from shiplift.pipelines.daemons.watchdog import Watchdog
-from shiplift.pipelines.engines import cache_key
 from shiplift.pipelines.engines.local import leftovers, runner, stack
 from shiplift.pipelines.engines.local.notes import Notes
 from shiplift.pipelines.engines.local.releases import MAX_ATTEMPTS, Order, Releases
@@ -32,6 +31,7 @@ from shiplift.runtime.base.errors import RegistryHeld, ShipliftError, StackDown,
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.host.folders import sweep as sweep_folders
+from shiplift.runtime.host.installed import package_digest
 from shiplift.runtime.host.processes import die_with_parent, fork
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.model import ModelVersion
@@ -86,7 +86,7 @@ class Dispatcher:
         self._home = home
         self._releases = Releases(home)
         self._queue = ReleaseQueue(self._releases)
-        self._spare = Spare(home, partial(work, home))
+        self._warm_worker = WarmWorker(home, partial(work, home))
         self._child = 0
         self._watchdog = 0
         self._stopping = False
@@ -104,9 +104,9 @@ class Dispatcher:
             if pending:
                 self._release(pending[0])
             else:
-                self._spare.keep()
+                self._warm_worker.keep()
                 time.sleep(_POLL_S)
-        self._spare.end()
+        self._warm_worker.end()
 
     def _stop(self, _number: int, _frame: FrameType | None) -> None:
         self._stopping = True
@@ -116,9 +116,9 @@ class Dispatcher:
 
     def _release(self, name: str) -> None:
         """Runs a release in the process that waits for one, or in a new one; no second one waits meanwhile."""
-        child = self._spare.take(name) or fork(partial(work, self._home, name))
+        child = self._warm_worker.take(name) or fork(partial(work, self._home, name))
         self._wait(child, Watchdog(self._releases, name))
-        self._spare.released()
+        self._warm_worker.released()
 
     def _wait(self, child: int, watchdog: Watchdog | None = None) -> None:
         """Waits for a child, until the watchdog ends it; supervision goes on meanwhile."""
@@ -292,8 +292,11 @@ def reinstate_aliases(site: Site, registry: drift_sweep.ListedRegistry, tell: Ca
 
 
 def _preload() -> None:
-    """Imports everything that a release needs outside the sandbox, and digests that code: forks share both."""
-    cache_key.take_digests(RELEASE.flat())
+    """Imports everything that a release needs outside the sandbox, and digests the package: forks share both.
+
+    So the cache keys of this daemon's releases describe the code that it imported, even if the files change later.
+    """
+    package_digest()
     import matplotlib.figure  # noqa: F401, PLC0415
     import optuna  # noqa: F401, PLC0415
 

@@ -8,12 +8,11 @@ on every engine.
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from shiplift.pipelines.engines.cache_key import has_key, key
-from shiplift.pipelines.engines.interruption import Interrupted, deadline, shielded
+from shiplift.pipelines.engines.interruption import Interrupted, deadline
 from shiplift.pipelines.graph import Stage
 from shiplift.runtime.base.errors import NotFound, ShipliftError
 from shiplift.runtime.base.progress import Listener, listening
@@ -82,10 +81,6 @@ class Attempt:
     listener: Listener | None = None
     deliver: Callable[[Record], None] = lambda _: None
 
-    def run(self) -> Done:
-        """Looks the record up, or runs the step. An effect always runs: a later stage may use it."""
-        return (self.recall() if self.stage.at.keep == "result" else None) or self.make()
-
     def recall(self) -> Done | None:
         """The attempt as a cache hit, or as a failed lookup; None if the step has to run."""
         return self._recorded(self._look_up, cached=True)
@@ -103,10 +98,7 @@ class Attempt:
         return record
 
     def _run_step(self, arguments: Mapping[str, Any], name: str) -> Record:
-        with (
-            shielded() if self.stage.at.shielded else nullcontext(),
-            deadline(self.stage.name, self.stage.at.deadline_s),
-        ):
+        with deadline(self.stage.name, self.stage.at.deadline_s):
             record = self.retry(self.stage.step, **arguments)
         if not isinstance(record, self.stage.gives):
             raise TypeError(f"{self.stage.entry} returned {record!r:.100}, but declares {self.stage.gives.__name__}")

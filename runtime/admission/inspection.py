@@ -6,7 +6,6 @@ that an author wrote would admit anything. A pod begins with an empty home, so i
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.base.storage import write_atomically
 from shiplift.runtime.confinement.policy import SCAN, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import Workplace
-from shiplift.runtime.host.interpreter import own_room
+from shiplift.runtime.host.installed import package_digest
 from shiplift.runtime.records.artifact import Artifact
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.model import Scan
@@ -151,7 +150,7 @@ def _key(model: Path, asked: dict[str, Any]) -> str:
     about = {
         "files": {file.name: digest(file.path)[0] for file in regular_files(model)},
         "asked": asked,
-        "code": _code(),
+        "code": package_digest(),
         "parsers": {name: _version(name) for name in _PARSERS},
     }
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
@@ -161,15 +160,3 @@ def _version(package: str) -> str:
     with contextlib.suppress(PackageNotFoundError):
         return version(package)
     return ""
-
-
-@functools.cache
-def _code() -> str:
-    """The digest of our own code and lists, of all that a sandbox can reach."""
-    return _digest_of(own_room("runtime"))
-
-
-def _digest_of(room: Path) -> str:
-    files = sorted(file for file in room.rglob("*") if file.suffix in (".py", ".txt"))
-    named = [(str(file.relative_to(room)), digest(file)[0]) for file in files]
-    return hashlib.sha256(json.dumps(named).encode()).hexdigest()

@@ -1,9 +1,9 @@
 """The gates' arithmetic: pure functions from measurements and limits to checks that explain themselves.
 
 They are used by `gate`, and to replay an old release's evidence under another policy. Checks that are needed earlier
-have their own modules, so that a changed rule reruns only the gate: `package` judges by `quality`, so that a hopeless
-model stops before it is measured, and the load test continues until `comparison` is decided. The limits of the sections
-`quality` and `slo` are checked like rules; they have their own names because every release has them.
+have their own modules: `package` judges by `quality`, so that a hopeless model stops before it is measured, and the
+load test continues until `comparison` is decided. The limits of the sections `quality` and `slo` are checked like
+rules; they have their own names because every release has them.
 """
 
 import math

@@ -15,8 +15,3 @@ def python_paths() -> tuple[Path, ...]:
     site = {Path(p) for p in (sys.prefix, sys.base_prefix, *sysconfig.get_paths().values())}
     named = {Path(p) for p in sys.path if Path(p).name in {"site-packages", "dist-packages"}}
     return (*site, *named, ours, *(room.resolve() for room in ours.iterdir() if room.is_dir()))
-
-
-def own_room(name: str) -> Path:
-    """The folder of one of our rooms, by its name."""
-    return Path(shiplift.__file__).parent / name

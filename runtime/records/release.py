@@ -1,6 +1,6 @@
 """How a release went: its events, stages, ending and report."""
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -26,6 +26,19 @@ class Event(Record):
     seconds: float = 0.0
     cached: bool = False
     outcome: str = ""
+
+    @classmethod
+    def finished(cls, run: "StageRun") -> Self:
+        """The event that a stage has ended."""
+        return cls(
+            stage=run.name,
+            target=run.target,
+            kind="finished",
+            message=run.message,
+            seconds=run.seconds,
+            cached=run.cached,
+            outcome=run.outcome,
+        )
 
 
 class StageRun(Record):

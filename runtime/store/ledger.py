@@ -79,13 +79,10 @@ class Ledger:
         return error
 
     def get(self, key: str, stage: str, kind: type[R]) -> R | None:
-        """The record stored under a key, if it is genuine and all its artifacts still exist."""
-        file = self._folder / f"{key}.json"
-        text = file.read_text() if file.is_file() else self._from_registry(key, stage)
-        if text is None:
-            return None
-        record = kind.model_validate_json(text)
-        return record if all(self._store.holds(artifact) for artifact in artifacts_of(record)) else None
+        """The record stored under a key, if it is genuine, can be read, and all its artifacts still exist."""
+        record = self.recall(key, stage, kind)
+        held = record is not None and all(self._store.holds(artifact) for artifact in artifacts_of(record))
+        return record if held else None
 
     def recall(self, key: str, stage: str, kind: type[R]) -> R | None:
         """Like `get`, for readers of the record alone: its artifacts may be gone."""

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,26 @@ def test_unit_tests_mirror_the_rooms() -> None:
     }
     lost = {folder.as_posix() for folder in folders if not (ROOT / folder).is_dir()}
     assert not lost
+
+
+def test_what_a_string_names_is_there() -> None:
+    """Sandbox entries and modules to run are named in strings, which no import checks: `shiplift.a.b:function`."""
+    named = re.compile(rf"(shiplift\.(?:{'|'.join(ROOMS)})(?:\.\w+)*)(?::(\w+))?")
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if match := named.fullmatch(text):
+                assert _is_there(match[1], match[2] or ""), f"{path}: {text}"
+
+
+def _is_there(name: str, member: str) -> bool:
+    """Whether it is a module with this member, or a member of a module."""
+    room, *parts = name.split(".")[1:]
+    at = ROOT.joinpath(room, *parts)
+    file = next((each for each in (at.with_suffix(".py"), at / "__init__.py") if each.is_file()), None)
+    if file is None:
+        return not member and bool(parts) and _is_there(name.rpartition(".")[0], parts[-1])
+    return not member or any(getattr(node, "name", "") == member for node in ast.parse(file.read_text()).body)
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(ROOT).as_posix())

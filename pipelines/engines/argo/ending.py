@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from shiplift.pipelines import pods
 from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.layout import dashed
@@ -23,7 +25,7 @@ from shiplift.pipelines.engines.argo.workflows import (
     nodes,
     outputs,
 )
-from shiplift.pipelines.graph import Each, Pipeline, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Stage
 from shiplift.pipelines.pods import Pod
 from shiplift.runtime.base.errors import (
     Cancelled,
@@ -102,9 +104,8 @@ def stages_of(
         if pod := together.get(name) or alone.get(name):
             report = _report(node, told, shield.told(workflow, pod.stages))
             latest[name, _target(node)] = list(_reached(node, pod, report))
-    order = [stage.name for stage in pipeline.flat()]
     reached = [each for stages in latest.values() for each in stages]
-    return sorted(reached, key=lambda each: order.index(each.stage.name))
+    return sorted(reached, key=lambda each: pipeline.order.index(each.stage.name))
 
 
 def _pods(workflow: Object) -> list[Node]:
@@ -155,11 +156,13 @@ def _verdict(reached: Reached) -> Verdict | None:
     stage = reached.stage
     if not issubclass(stage.gives, Verdict) and stage.gives.objection is Record.objection:
         return None  # such a record never objects
-    text = outputs(reached.node).get(stage.gives.parameter())
-    record: Record | None = stage.gives.model_validate_json(text) if text else None
+    try:
+        record: Record = stage.gives.model_validate_json(outputs(reached.node).get(stage.gives.parameter()) or "")
+    except ValidationError:  # there is none, or another version of Shiplift wrote it, before an upgrade
+        return None
     if isinstance(record, Verdict):
         return record
-    return record.objection() if record else None
+    return record.objection()
 
 
 def _failure(reached: Reached) -> Failure | None:
@@ -206,7 +209,7 @@ def _of_workflow(workflow: Object) -> Failure:
 
 def _finished(stages: list[StageRun], pipeline: Pipeline) -> bool:
     last = pipeline.stages[-1]
-    name = last.stages[-1].name if isinstance(last, Each) else last.name
+    name = last.stages[-1].name if isinstance(last, FanOut) else last.name
     return any(run.name == name and run.outcome == "ok" for run in stages)
 
 

@@ -37,7 +37,7 @@ from shiplift.pipelines.engines.argo.layout import (
 )
 from shiplift.pipelines.engines.argo.workflows import ERROR, LATE
 from shiplift.pipelines.engines.interruption import GRACE_S
-from shiplift.pipelines.graph import Each, Pipeline, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Stage
 from shiplift.pipelines.pods import Pod, hands_over
 from shiplift.pipelines.release import HANDED_OVER, RELEASE, SINGLE
 from shiplift.runtime.base.errors import Cancelled, Temporary
@@ -105,7 +105,7 @@ def release(settings: TemplateSettings, pipeline: Pipeline) -> str:
         )
         tasks = pods.of(pipeline)
         built = {
-            task.name: _fan_out(settings, task) if isinstance(task, Each) else _pod(settings, task) for task in tasks
+            task.name: _fan_out(settings, task) if isinstance(task, FanOut) else _pod(settings, task) for task in tasks
         }
         if last is not None:
             _last(settings, last, workflow="{{workflow.name}}")
@@ -341,28 +341,29 @@ def _on_target(settings: TemplateSettings, pod: Pod) -> str:
     )
 
 
-def _fan_out(settings: TemplateSettings, each: Each) -> DAG:
+def _fan_out(settings: TemplateSettings, fan_out: FanOut) -> DAG:
     """The pods of an item. It is passed by name and selected here, so that a node is called `each-target(0:cpu)`.
 
     If an earlier pod went on with the item, its record is an input, and no pod runs.
     """
-    output, item = each.gives.parameter(), each.item.parameter()
-    inputs = [*each.takes, each.source, "item", *([output] if each.within else [])]
+    output, item = fan_out.gives.parameter(), fan_out.item.parameter()
+    inputs = [*fan_out.takes, fan_out.source, "item", *([output] if fan_out.within else [])]
     values = {name: f"{{{{inputs.parameters.{name}}}}}" for name in inputs}
     selected = (
-        f"filter(jsonpath(inputs.parameters.{each.source}, '$.{each.attribute}'), {{#.name == inputs.parameters.item}})"
+        f"filter(jsonpath(inputs.parameters.{fan_out.source}, '$.{fan_out.attribute}'), "
+        "{#.name == inputs.parameters.item})"
     )
-    *others, last = pods.inside(each)
+    *others, last = pods.inside(fan_out)
     apart = last.without_bench()
     tasks = [*others, last, *([apart[1]] if apart else [])]
     built = {pod.name: _pod(settings, pod, *([_STAGES] if apart and pod is last else [])) for pod in tasks}
     with DAG(
-        name=dashed(each.name),
+        name=dashed(fan_out.name),
         inputs=[Parameter(name=name) for name in dict.fromkeys(inputs)],
-        outputs=[Parameter(name=output, value_from=_result(each, last, apart))],
+        outputs=[Parameter(name=output, value_from=_result(fan_out, last, apart))],
     ) as dag:
         wired = _wire(tasks, built, {**values, item: f"{{{{=toJson({selected}[0])}}}}"})
-        if each.within:
+        if fan_out.within:
             for task in wired.values():
                 task.when = f"{{{{=inputs.parameters.{output} == ''}}}}"
         if apart:
@@ -378,12 +379,12 @@ def _set_apart(tasks: Mapping[str, Task], pod: Pod, rest: Pod, bench: Pod, *, el
     tasks[bench.name].when = f"{{{{={elsewhere}}}}}"
 
 
-def _result(each: Each, last: Pod, apart: tuple[Pod, Pod] | None) -> m.ValueFrom:
+def _result(fan_out: FanOut, last: Pod, apart: tuple[Pod, Pod] | None) -> m.ValueFrom:
     """The last record of an item, from the pod that made it."""
-    output = each.gives.parameter()
+    output = fan_out.gives.parameter()
     made = f"tasks.{dashed(last.name)}.outputs.parameters.{output}"
     places = [made, *([f"tasks.{dashed(apart[1].name)}.outputs.parameters.{output}"] if apart else [])]
-    if each.within:
+    if fan_out.within:
         places.insert(0, f"inputs.parameters.{output}")
     if len(places) == 1:
         return m.ValueFrom(parameter=f"{{{{{made}}}}}")
@@ -391,14 +392,16 @@ def _result(each: Each, last: Pod, apart: tuple[Pod, Pod] | None) -> m.ValueFrom
     return m.ValueFrom(expression="".join(f"{place} != '' ? {place} : " for place in others) + last_place)
 
 
-def _wire(nodes: Sequence[Pod | Each], built: Mapping[str, Container | DAG], source: dict[str, str]) -> dict[str, Task]:
+def _wire(
+    nodes: Sequence[Pod | FanOut], built: Mapping[str, Container | DAG], source: dict[str, str]
+) -> dict[str, Task]:
     """Adds a task per pod. `source` maps each record to the expression of its value; each pod's records are added."""
     giver: dict[str, Task] = {}
     tasks: dict[str, Task] = {}
     for node in nodes:
         values = [Parameter(name=name, value=source[name]) for name in node.takes]
         items = None
-        if isinstance(node, Each):
+        if isinstance(node, FanOut):
             where = source[node.source].removeprefix("{{").removesuffix("}}")
             items = f"{{{{=toJson(jsonpath({_bracketed(where)}, '$.{node.attribute}[*].name'))}}}}"
             values += [
@@ -410,10 +413,10 @@ def _wire(nodes: Sequence[Pod | Each], built: Mapping[str, Container | DAG], sou
                 values.append(Parameter(name=output, value=done))
         task = Task(name=dashed(node.name), template=built[node.name], arguments=values, with_param=items)
         tasks[node.name] = task
-        needs = [*node.takes, *([node.source] if isinstance(node, Each) else [])]
+        needs = [*node.takes, *([node.source] if isinstance(node, FanOut) else [])]
         for earlier in {giver[name].name: giver[name] for name in needs if name in giver}.values():
             earlier >> task
-        for name in (node.gives.parameter(),) if isinstance(node, Each) else node.provides:
+        for name in (node.gives.parameter(),) if isinstance(node, FanOut) else node.provides:
             giver[name] = task
             source[name] = f"{{{{tasks.{task.name}.outputs.parameters.{name}}}}}"
     return tasks

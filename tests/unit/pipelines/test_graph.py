@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage, load
+from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage, load
 from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.release import Ending
 
@@ -91,7 +91,7 @@ def test_the_parts_of_sections_are_edges_of_their_own() -> None:
 
 
 def test_a_fan_out_gives_one_record_an_item_to_those_behind_it() -> None:
-    each = Each(Site, "sites", "all", (Stage(at_site),))
+    each = FanOut(Site, "sites", "all", (Stage(at_site),))
     pipeline = Pipeline("good", inputs=(Source, Sites), stages=(each, Stage(gather)))
     assert [stage.name for stage in pipeline.flat()] == ["at_site", "gather"]
     assert (each.name, each.gives, each.takes) == ("each-site", Made, {"source": Source})
@@ -127,7 +127,7 @@ def test_a_parameter_of_another_type_than_the_record_is_refused() -> None:
 
 
 def test_what_is_many_outside_a_fan_out_cannot_be_taken_as_one() -> None:
-    each = Each(Site, "sites", "all", (Stage(at_site),))
+    each = FanOut(Site, "sites", "all", (Stage(at_site),))
     message = refused(each, Stage(judge), inputs=(Source, Limit, Sites))
     assert "takes 'made' as" in message
     assert "but it is tuple" in message
@@ -157,11 +157,11 @@ def test_a_step_that_gives_no_record_is_refused() -> None:
     ],
 )
 def test_a_fan_out_over_what_is_not_there_is_refused(source: str, attribute: str, message: str) -> None:
-    assert message in refused(Each(Site, source, attribute, (Stage(at_site),)), inputs=(Source, Sites))
+    assert message in refused(FanOut(Site, source, attribute, (Stage(at_site),)), inputs=(Source, Sites))
 
 
 def test_the_item_of_a_fan_out_cannot_hide_another_record() -> None:
-    each = Each(Site, "sites", "all", (Stage(at_site),))
+    each = FanOut(Site, "sites", "all", (Stage(at_site),))
     assert "provides 'site' a second time" in refused(each, inputs=(Source, Sites, Site))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shiplift.pipelines import pods
-from shiplift.pipelines.graph import Each, Pipeline, Placement, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage
 from shiplift.pipelines.release import PODS, RELEASE
 from shiplift.runtime.records.base import Record
 
@@ -102,10 +102,17 @@ def test_a_broker_knows_only_records_of_the_ledger() -> None:
         pods.of(pipeline(replace(place, keep="never"), place, place))
 
 
+def test_an_effect_and_the_stage_that_uses_it_share_a_pod() -> None:
+    effect, user = replace(TOGETHER, keep="effect"), replace(TOGETHER, uses=begin)
+    assert pods.of(pipeline(effect, user))
+    with pytest.raises(TypeError, match="pod 'together': go_on uses begin, which has another pod"):
+        pods.of(pipeline(Placement(keep="effect"), user))
+
+
 def test_stages_inside_and_outside_a_fan_out_never_share_a_pod() -> None:
-    each = next(stage for stage in RELEASE if isinstance(stage, Each))
+    each = next(stage for stage in RELEASE if isinstance(stage, FanOut))
     inside = tuple(Stage(stage.step, replace(stage.at, pod="prepare")) for stage in each.stages)
-    stages = tuple(replace(stage, stages=inside) if isinstance(stage, Each) else stage for stage in RELEASE)
+    stages = tuple(replace(stage, stages=inside) if isinstance(stage, FanOut) else stage for stage in RELEASE)
     with pytest.raises(TypeError, match="two pods 'prepare'"):
         pods.of(Pipeline("odd", inputs=RELEASE.inputs, stages=stages))
 
@@ -151,7 +158,7 @@ def work(item: Item, items: Items, aside: Aside) -> Fourth:
 
 
 def spreading(within: str = "together", **at: Any) -> Pipeline:
-    each = Each(Item, "items", "items", (Stage(work, Placement(**at)),), within=within, at_home=lambda _: True)
+    each = FanOut(Item, "items", "items", (Stage(work, Placement(**at)),), within=within, at_home=lambda _: True)
     return Pipeline("wide", inputs=(Asked,), stages=(Stage(spread, TOGETHER), Stage(look_aside), each))
 
 
@@ -166,7 +173,7 @@ def test_a_pod_may_go_on_with_the_fan_out_that_follows_it() -> None:
 
 
 def test_only_an_item_that_is_alone_and_at_home_needs_no_pod_of_its_own() -> None:
-    (each,) = [stage for stage in spreading() if isinstance(stage, Each)]
+    (each,) = [stage for stage in spreading() if isinstance(stage, FanOut)]
     first, second = Item(name="a"), Item(name="b")
     assert each.only_item(Items(items=(first,))) == first
     assert each.only_item(Items(items=(first, second))) is None

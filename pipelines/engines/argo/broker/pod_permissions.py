@@ -14,14 +14,15 @@ from typing import TypeVar
 
 from tenacity import RetryError, Retrying, TryAgain, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.broker.permissions import StagePermissions
 from shiplift.pipelines.engines.argo.broker.version import VersionFolder
+from shiplift.pipelines.engines.argo.pod.call import Call, handover
 from shiplift.pipelines.engines.cache_key import has_key
+from shiplift.pipelines.engines.walk import parts_of
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.base.errors import UsageError
-from shiplift.runtime.records.base import Record, Sections
+from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.request import Request
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.ledger import Ledger
@@ -34,7 +35,7 @@ R = TypeVar("R", bound=Record)
 class PodPermissions:
     """`now` has the permissions of the stage under way. Files are fetched into `folder`."""
 
-    def __init__(self, call: pod.Call, folder: Path, registry: Registry | None = None) -> None:
+    def __init__(self, call: Call, folder: Path, registry: Registry | None = None) -> None:
         site = _of(call, Site)
         registry = registry or Registry(site.registry_uri)
         self.version = VersionFolder(site, _of(call, Request), folder, registry)
@@ -64,26 +65,25 @@ class PodPermissions:
             self.now = self._open(self._later.pop(0))
 
     def _learn(self, record: Record) -> None:
-        sections = record.parts() if isinstance(record, Sections) else ()
-        self._known |= {record.parameter(): record} | {name: getattr(record, name) for name in sections}
+        self._known |= parts_of(record)
 
     # --- going on with a fan-out ---
 
     def _go_on(self) -> dict[str, Record] | None:
-        each = self._call.then
+        fan_out = self._call.then
         done = all(stage.gives.parameter() in self._known for stage in self._call.stages if has_key(stage))
-        if each is None or self._gone_on or not done:
+        if fan_out is None or self._gone_on or not done:
             return None
         for stage in self._call.stages:
             if not has_key(stage):
                 self._learn(stage.step(**{name: self._known[name] for name in stage.takes}))
-        item, met = each.only_item(self._known[each.source]), self._meet()
+        item, met = fan_out.only_item(self._known[fan_out.source]), self._meet()
         if item is None or met is None:
             return None
-        taken = {each.item.parameter(): item, **met}
+        taken = {fan_out.item.parameter(): item, **met}
         self._known |= taken
         self._gone_on = True
-        first, *self._later = each.stages
+        first, *self._later = fan_out.stages
         self.now = self._open(first)
         return taken
 
@@ -96,10 +96,10 @@ class PodPermissions:
         def look() -> dict[str, Record]:
             met: dict[str, Record] = {}
             for name, stage in awaited.items():
-                record = ledger.get(pod.handover(self._call.attempt, stage), stage.name, stage.gives)
+                record = ledger.get(handover(self._call.attempt, stage), stage.name, stage.gives)
                 if record is None:
                     raise TryAgain
-                met[name] = pod.parts_of(record)[name]
+                met[name] = parts_of(record)[name]
             return met
 
         try:
@@ -111,7 +111,7 @@ class PodPermissions:
             return None
 
 
-def _of(call: pod.Call, kind: type[R]) -> R:
+def _of(call: Call, kind: type[R]) -> R:
     argument = call.arguments.get(kind.parameter())
     if not isinstance(argument, kind):
         stages = "+".join(stage.name for stage in call.stages)

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.broker.permissions import Denied, StagePermissions
 from shiplift.pipelines.engines.argo.broker.pod_permissions import PodPermissions
+from shiplift.pipelines.engines.argo.pod.call import link_mounts, parse
 from shiplift.pipelines.engines.attempt import failure_of
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.site import Site
@@ -200,8 +200,8 @@ def main() -> int:
     """Serves the stages that the command line names, until they end."""
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # the stages have ended; a sidecar has nothing to finish
     try:
-        call = pod.parse(sys.argv[1:])
-        pod.link_mounts(call.arguments[Site.parameter()])
+        call = parse(sys.argv[1:])
+        link_mounts(call.arguments[Site.parameter()])
         with tempfile.TemporaryDirectory(prefix="broker-") as folder:
             server(PodPermissions(call, Path(folder))).serve_forever(poll_interval=0.05)
         os._exit(0)  # at once: while Python shuts down, Argo's SIGTERM would make the pod a failed one

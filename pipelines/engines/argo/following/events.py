@@ -117,7 +117,4 @@ def _changes(reached: list[Reached], reported: dict[tuple[str, str], str]) -> It
         elif _open(each):
             yield Event(stage=run.name, target=target, kind="started")
         else:
-            yield Event(
-                stage=run.name, target=target, kind="finished", message=run.message, seconds=run.seconds,
-                cached=run.cached, outcome=run.outcome,
-            )  # fmt: skip
+            yield Event.finished(run)

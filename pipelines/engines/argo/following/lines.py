@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import get_args
 
-from shiplift.runtime.records.release import StageOutcome, StageRun, StageRuns
+from shiplift.runtime.records.release import Event, StageOutcome, StageRun, StageRuns
 
 _STARTED = re.compile(r"started( for (?P<target>.+))?")
 _FINISHED = re.compile(
@@ -17,20 +17,16 @@ _FINISHED = re.compile(
 )
 
 
-def started(stage: str, target: str = "") -> str:
-    """The line of a stage that begins, for a target if it runs once per target."""
-    return f"{stage}: started for {target}" if target else f"{stage}: started"
-
-
-def progressed(stage: str, message: str, done: float | None) -> str:
-    """The line of a stage's progress; `done` is the finished share, from 0 to 1."""
-    return f"{stage}: {message}" + (f" ({done:.0%})" if done is not None else "")
-
-
-def finished(run: StageRun) -> str:
-    """The line of a stage that has ended."""
-    cached, message = " (cached)" if run.cached else "", f": {run.message}" if run.message else ""
-    return f"{run.name}: {run.outcome} after {run.seconds:.2f} s{cached}{message}"
+def line(event: Event) -> str:
+    """The line of an event."""
+    if event.kind == "started":
+        text = f"started for {event.target}" if event.target else "started"
+    elif event.kind == "progress":
+        text = event.message + (f" ({event.done:.0%})" if event.done is not None else "")
+    else:
+        cached, message = " (cached)" if event.cached else "", f": {event.message}" if event.message else ""
+        text = f"{event.outcome} after {event.seconds:.2f} s{cached}{message}"
+    return f"{event.stage}: {text}"
 
 
 def split(line: str, stages: Collection[str]) -> tuple[str, str]:
@@ -46,12 +42,13 @@ def started_for(text: str) -> str:
 
 
 def told(lines: Iterable[str], stages: Collection[str]) -> Iterator[StageRuns]:
-    """After each line that says more: how a pod's stages have gone so far."""
+    """After each line that says more: how a pod's stages have gone so far. A stage that starts again has not ended."""
     report = StageRuns()
-    for line in lines:
-        stage, text = split(line, stages)
+    for each in lines:
+        stage, text = split(each, stages)
         if stage and (begun := _STARTED.fullmatch(text)):
-            report = StageRuns(runs=report.runs, under_way=stage, target=begun["target"] or "")
+            ended = tuple(run for run in report.runs if run.name != stage)
+            report = StageRuns(runs=ended, under_way=stage, target=begun["target"] or "")
         elif stage == report.under_way and (match := _FINISHED.fullmatch(text)):
             run = StageRun(
                 name=stage, target=report.target, seconds=float(match["seconds"]), cached=bool(match["cached"]),

@@ -1,20 +1,14 @@
 import re
-import shutil
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 
-import shiplift
-from shiplift.pipelines.engines import cache_key, sources
-from shiplift.pipelines.engines.cache_key import code_digest, has_key, key
-from shiplift.pipelines.engines.references import references
+from shiplift.pipelines.engines import cache_key
+from shiplift.pipelines.engines.cache_key import has_key, key
 from shiplift.pipelines.graph import Stage
 from shiplift.pipelines.release import RELEASE
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.verdict import Verdict
-from shiplift.runtime.serving.triton import environment
 from shiplift.runtime.spec.measurement import SearchSpace, Slo
 from shiplift.runtime.spec.model import Quality
 from tests.unit.examples import artifact, deployment, exported, site
@@ -60,216 +54,9 @@ def test_a_record_from_the_ledger_gives_the_key_of_the_one_in_memory(record: Rec
     assert key(Stage(one), {"records": (again, again)}) == key(Stage(one), {"records": (record, record)})
 
 
-# --- which code each key depends on ----------------------------------------------------------------------------------
-
-# Rows: a file that is edited; a pattern stands for each file it matches. Columns: whether a stage's key then changes.
-# Written by hand: a new row or cell is a decision on what a change of code costs users. A file that moves takes its row
-# along.
-TABLE = """
-                                                   admit export quantize package tune deploy load_test gate
-__init__.py                                          x     x       x        x     x     x        x       x
-runtime/__init__.py                                  x     x       x        x     x     x        x       x
-runtime/base/errors.py                               x     x       x        x     x     x        x       x
-runtime/base/git.py                                  .     .       .        .     .     .        .       .
-runtime/records/base.py                              x     x       x        x     x     x        x       x
-runtime/records/measurement.py                       .     .       .        x     x     x        x       x
-runtime/records/release.py                           .     .       .        .     .     .        .       .
-runtime/records/failure.py                           x     .       x        .     x     .        .       .
-runtime/spec/document.py                             x     .       .        x     .     .        .       .
-runtime/spec/rules.py                                x     .       .        x     .     .        .       x
-runtime/spec/serving_settings.py                     x     .       .        x     x     x        x       x
-runtime/store/artifacts.py                           x     x       x        x     x     x        x       .
-runtime/store/mlflow_artifacts.py                    x     x       x        x     x     x        x       .
-runtime/store/registry/client.py                     x     .       .        .     .     x        .       .
-runtime/store/registry/lease.py                      .     .       .        .     .     .        .       .
-runtime/store/registry/proxied.py                    x     .       .        .     .     x        .       .
-runtime/store/ledger.py                              .     .       .        .     .     .        .       .
-runtime/store/broker.py                              x     .       x        .     x     .        .       .
-runtime/store/version_files.py                       x     .       .        .     .     .        .       .
-runtime/store/journal.py                             .     .       .        .     x     .        .       .
-runtime/host/folders.py                              x     x       x        x     x     x        x       .
-runtime/host/interpreter.py                          x     x       x        x     x     x        x       .
-runtime/host/outputs.py                              .     x       x        x     x     .        x       .
-runtime/confinement/sandbox.py                       x     x       x        x     x     .        x       .
-runtime/confinement/policy.py                        x     x       x        x     x     x        x       .
-runtime/confinement/calls.py                         x     x       x        x     x     x        x       .
-runtime/confinement/launch.py                        .     x       x        x     x     x        x       .
-runtime/host/meter.py                                .     .       .        .     x     x        x       .
-runtime/admission/scan.py                            x     .       .        .     .     .        .       .
-runtime/admission/formats/pickles.py                 x     .       .        .     .     .        .       .
-runtime/admission/globals.txt                        x     x       .        .     .     .        .       .
-runtime/admission/operators.txt                      x     x       .        .     .     .        .       .
-runtime/admission/formats/onnx_files.py              x     x       .        .     .     .        .       .
-runtime/admission/formats/torchscript.py             x     x       .        .     .     .        .       .
-runtime/admission/policy.py                          x     .       .        .     .     .        .       .
-runtime/store/downloads.py                           x     .       .        .     .     x        .       .
-runtime/host/processor.py                            .     .       x        .     x     .        .       .
-runtime/admission/examples.py                        x     .       .        .     .     .        .       .
-runtime/model/contracts.py                           x     .       .        .     .     .        .       .
-runtime/model/graph_contract.py                      x     .       .        .     .     .        .       .
-runtime/model/onnx_models.py                         .     x       x        x     .     .        .       .
-runtime/model/conversion/*.py                        .     x       .        .     .     .        .       .
-runtime/model/text/tasks.py                          x     x       .        x     .     .        .       .
-runtime/model/text/*front*.py                        .     x       x        x     .     .        .       .
-runtime/model/text/samples.py                        .     .       x        .     .     .        .       .
-runtime/model/text/comparing.py                      .     x       x        x     x     x        x       .
-runtime/admission/formats/huggingface_files.py       x     .       .        .     .     .        .       .
-runtime/serving/packaging/text_backend.py            .     .       .        x     .     .        .       .
-runtime/serving/packaging/earlier_versions.py        .     .       .        x     .     .        .       .
-runtime/admission/exports/python.py                  .     x       .        .     .     .        .       .
-runtime/admission/exports/python_answers.py          .     x       .        .     .     .        .       .
-runtime/admission/kinds.py                           x     .       .        .     .     .        .       .
-runtime/model/python/requirements.py                 x     .       .        .     .     .        .       .
-runtime/model/python/resolving.py                    .     x       .        .     .     .        .       .
-runtime/model/python/environments.py                 .     x       x        x     x     x        x       .
-runtime/model/python/pip.py                          .     x       x        x     x     x        x       .
-runtime/model/python/bundle.py                       .     x       x        x     .     .        .       .
-runtime/model/python/host.py                         .     x       x        x     .     .        .       .
-runtime/model/python/worker.py                       .     x       x        x     .     .        .       .
-runtime/targets/python_precision.py                  .     .       x        .     .     .        .       .
-runtime/serving/packaging/python_backend.py          .     .       .        x     .     .        .       .
-runtime/serving/triton/backends/python_model.py      .     .       .        x     .     .        .       .
-runtime/admission/verification.py                    .     x       .        .     .     .        .       .
-runtime/model/graph_digest.py                        .     x       x        .     .     .        .       .
-runtime/model/golden.py                              .     .       .        x     .     .        .       .
-runtime/precision/rungs.py                           .     .       x        .     .     .        .       .
-runtime/precision/footprint.py                       .     .       x        .     .     .        .       .
-runtime/precision/ladder.py                          .     .       x        .     .     .        .       .
-runtime/precision/limits.py                          .     .       x        x     .     .        .       .
-runtime/precision/selection.py                       .     .       x        .     .     .        .       .
-runtime/precision/scoring/bootstrap.py               .     .       x        x     .     .        .       x
-runtime/precision/scoring/estimates.py               .     .       x        x     .     .        .       x
-runtime/precision/scoring/metrics.py                 .     .       x        x     .     .        .       .
-runtime/precision/scoring/detection.py               .     .       x        x     .     .        .       .
-runtime/precision/timing.py                          .     .       x        .     .     .        .       .
-runtime/targets/precisions.py                        .     .       x        .     .     .        .       .
-runtime/targets/operators.py                         .     .       x        .     .     .        .       .
-runtime/targets/catalogue.py                         .     .       .        .     .     .        .       .
-runtime/measure/generator.py                         .     .       .        .     x     .        x       .
-runtime/measure/perf_analyzer.py                     .     .       .        .     x     .        x       .
-runtime/measure/comparing.py                         .     .       .        .     .     .        x       .
-runtime/search/planner.py                            .     .       .        .     x     .        .       .
-runtime/search/space.py                              .     .       .        x     x     .        .       .
-runtime/search/private_server.py                     .     .       .        .     x     .        .       .
-runtime/search/pod_server.py                         .     .       .        .     x     .        .       .
-runtime/gates/policy.py                              .     .       .        .     .     .        .       x
-runtime/gates/quality.py                             .     .       .        x     .     .        .       x
-runtime/gates/comparison.py                          .     .       .        .     .     .        x       x
-runtime/gates/statistics.py                          .     .       .        .     .     .        x       x
-runtime/gates/report.py                              .     .       .        .     .     .        .       .
-runtime/serving/triton/requirements.txt              .     .       x        x     x     x        x       .
-runtime/serving/triton/environment.py                .     .       .        x     x     x        x       .
-runtime/serving/triton/building/*                    .     .       .        x     x     x        x       .
-runtime/serving/triton/backends/common/*             .     .       .        x     x     x        x       .
-runtime/serving/triton/backends/onnxruntime/*        .     .       .        x     x     x        x       .
-runtime/serving/triton/backends/openvino/*           .     .       .        x     x     x        x       .
-runtime/serving/triton/backends/[!gtps]*.py          .     .       .        x     x     x        x       .
-runtime/serving/triton/backends/sequence_model.py    .     .       .        x     x     x        x       .
-runtime/serving/triton/backends/service_model.py     .     .       .        .     .     .        .       .
-runtime/serving/triton/backends/text_model.py        .     .       .        x     .     .        .       .
-runtime/serving/triton/backends/generation_model.py  .     .       .        x     .     .        .       .
-runtime/serving/triton/backends/pipelines/*.py       .     .       .        x     .     .        .       .
-runtime/serving/bundles/[!d]*.py                     .     .       .        x     .     .        .       .
-runtime/serving/bundles/decoders.py                  .     .       .        .     .     .        .       .
-runtime/composition/incumbents.py                    .     .       .        x     .     .        .       .
-runtime/composition/[!di]*.py                        x     .       .        x     .     .        .       .
-runtime/composition/drawing.py                       .     .       .        .     .     .        .       .
-runtime/composition/inference.py                     x     .       .        x     .     .        .       .
-runtime/store/pipelines.py                           x     .       .        x     .     .        .       .
-runtime/planning/*.py                                .     .       .        .     .     .        .       .
-runtime/spec/pipeline.py                             x     .       .        x     .     .        .       .
-runtime/serving/triton/config.py                     .     .       .        x     x     x        x       .
-runtime/serving/machine/server.py                    .     .       .        x     x     x        x       .
-runtime/serving/machine/staging.py                   .     .       .        .     .     x        x       .
-runtime/serving/member_models.py                     .     .       .        .     x     x        x       .
-runtime/serving/machine/production.py                .     .       .        .     .     .        .       .
-runtime/serving/kubernetes/staging.py                .     .       .        .     .     x        x       .
-runtime/serving/kubernetes/objects/front.py          .     .       .        .     .     x        x       .
-runtime/serving/kubernetes/objects/deployment.py     .     .       .        .     .     x        x       .
-runtime/serving/kubernetes/objects/pods.py           .     .       .        .     x     x        x       .
-runtime/serving/kubernetes/objects/bench.py          .     .       .        .     x     .        .       .
-runtime/serving/kubernetes/bench_pod.py              .     .       .        .     x     .        .       .
-runtime/serving/kubernetes/client.py                 .     .       .        .     x     x        x       .
-runtime/serving/kubernetes/diagnosis.py              .     .       .        .     x     x        x       .
-runtime/serving/kubernetes/fetch.py                  .     .       .        .     x     x        x       .
-runtime/serving/kubernetes/serve.py                  .     .       .        .     x     x        x       .
-runtime/serving/kubernetes/production.py             .     .       .        .     .     .        .       .
-steps/tune.py                                        .     .       .        .     x     .        .       .
-steps/gate.py                                        .     .       .        .     .     .        .       x
-steps/conclude.py                                    .     .       .        .     .     .        .       .
-templates/report.html.j2                             .     .       .        .     .     .        .       .
-pipelines/release.py                                 .     .       .        .     .     .        .       .
-pipelines/engines/attempt.py                         .     .       .        .     .     .        .       .
-pipelines/commands/start/demo_story.py               .     .       .        .     .     .        .       .
-"""
-HEAD, *ROWS = [line.split() for line in TABLE.strip().splitlines()]
-PACKAGE = Path(shiplift.__file__).parent
-
-
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project with folders in the place of links, as a wheel installs it."""
-    root = tmp_path_factory.mktemp("site-packages") / "shiplift"
-    shutil.copytree(PACKAGE, root, ignore=shutil.ignore_patterns("__pycache__"))
-    return root
-
-
-@pytest.fixture
-def digests(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], dict[str, str]]:
-    """The digest of each stage's code in a project. Syntax is parsed once, however often it is asked."""
-    monkeypatch.setattr(sources, "references", cache(references))
+def test_another_package_makes_other_keys_of_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
     stages = [stage for stage in RELEASE.flat() if has_key(stage)]
-
-    def of(root: Path) -> dict[str, str]:
-        project = sources.Sources(root)
-        return {stage.name: code_digest(stage.step, project) for stage in stages}
-
-    return of
-
-
-def test_a_change_of_code_changes_the_keys_in_the_table_and_no_others(
-    elsewhere: Path, digests: Callable[[Path], dict[str, str]]
-) -> None:
-    before, wrong = digests(elsewhere), []
-    assert list(before) == HEAD
-    for pattern, *cells in ROWS:
-        files = [file for file in sorted(elsewhere.glob(pattern)) if file.is_file()]
-        assert files, f"{pattern} is not there: where it went, its row goes"
-        for file in files:
-            original = file.read_bytes()
-            file.write_bytes(original + b"\n# edited\n")
-            changed = ["x" if digest != before[stage] else "." for stage, digest in digests(elsewhere).items()]
-            file.write_bytes(original)
-            if changed != cells:
-                wrong.append(f"{file.relative_to(elsewhere)}: {' '.join(changed)}, the table has {' '.join(cells)}")
-    assert not wrong, "\n".join(wrong)
-
-
-def test_the_table_has_a_file_of_each_room() -> None:
-    rooms = {file.parent.relative_to(PACKAGE).parts[:2] for file in (PACKAGE / "runtime").rglob("*.py")}
-    assert rooms | {("steps",), ("templates",)} <= {Path(row[0]).parent.parts[:2] for row in ROWS}
-
-
-def test_the_same_code_has_the_same_digests_wherever_it_is_installed(
-    elsewhere: Path, digests: Callable[[Path], dict[str, str]]
-) -> None:
-    assert digests(elsewhere) == digests(PACKAGE)
-    assert len(set(digests(PACKAGE).values())) == len(HEAD)
-
-
-def test_the_python_of_the_server_counts_for_what_runs_on_it(
-    elsewhere: Path, digests: Callable[[Path], dict[str, str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = digests(elsewhere)
-    monkeypatch.setattr(environment, "PYTHON", "3.99")
-    assert {stage for stage, digest in digests(elsewhere).items() if digest != before[stage]} == {
-        "package", "tune", "deploy", "load_test",
-    }  # fmt: skip
-
-
-def test_a_daemon_keeps_the_digests_of_the_code_it_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache_key.take_digests(RELEASE.flat())
-    monkeypatch.setattr(Path, "read_bytes", lambda file: pytest.fail(f"{file} was read later"))
-    for stage in RELEASE.flat():
-        if has_key(stage):
-            key(stage, {})
+    before = [key(stage, {}) for stage in stages]
+    monkeypatch.setattr(cache_key, "package_digest", lambda: "of the next version")
+    assert not {*before} & {key(stage, {}) for stage in stages}
+    assert len({*before}) == len(stages) == 8

@@ -5,11 +5,13 @@ parameters. Both are concluded by the real last stage. Clocks stand still.
 """
 
 import itertools
+import json
 import os
 import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any, Self, cast
@@ -17,14 +19,17 @@ from typing import Any, Self, cast
 import pytest
 import tenacity
 
+from shiplift.pipelines import pods
 from shiplift.pipelines.engines import attempt
-from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.ending import ending_of
+from shiplift.pipelines.engines.argo.pod import walk
+from shiplift.pipelines.engines.argo.pod.call import Call, parse
 from shiplift.pipelines.engines.argo.workflows import CONCLUDED, FAILED, SUCCEEDED, as_parameter
 from shiplift.pipelines.engines.local import runner
-from shiplift.pipelines.graph import Pipeline, Placement, Stage
+from shiplift.pipelines.graph import FanOut, Pipeline, Placement, Stage
+from shiplift.pipelines.pods import Pod
 from shiplift.runtime.base import progress
-from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, StorageFull, Temporary, every_error
+from shiplift.runtime.base.errors import Cancelled, DeadlineExceeded, NotAdmitted, StorageFull, Temporary, every_error
 from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.gates import report
 from shiplift.runtime.records.failure import Failure
@@ -32,8 +37,9 @@ from shiplift.runtime.records.release import Ending, StageRuns
 from shiplift.runtime.records.request import Request, Trigger
 from shiplift.runtime.records.serving import Endpoint, Promotion
 from shiplift.runtime.records.site import Site
-from shiplift.runtime.records.verdict import Outcome, Scored, Verdict
+from shiplift.runtime.records.verdict import Outcome, Packages, Scored, Verdict
 from shiplift.runtime.serving.kubernetes.kinds import Kind
+from shiplift.runtime.spec.target import Fleet, Target
 from shiplift.runtime.store.ledger import Ledger
 from shiplift.runtime.store.registry.client import Registry
 from shiplift.steps.conclude import conclude
@@ -145,7 +151,7 @@ class Engines:
         registry = cast("Registry", self.registries[engine])
         for folder in ("records", "releases", "out"):
             shutil.rmtree(self._home / folder, ignore_errors=True)
-        for module in ("shiplift.steps.conclude", "shiplift.pipelines.engines.argo.pod"):
+        for module in ("shiplift.steps.conclude", "shiplift.pipelines.engines.argo.pod.call"):
             self._monkeypatch.setattr(f"{module}.Ledger", lambda *arguments, **_: Ledger(*arguments, registry=registry))
         return Ledger(self.site, REQUEST, registry=registry)
 
@@ -157,44 +163,55 @@ class Engines:
     def argo(self, pipeline: Pipeline) -> Ending:
         """A Workflow: a pod for each attempt at each stage, and at last the one that concludes."""
         self._begin("argo")
-        self._monkeypatch.setattr(pod, "RELEASE", pipeline)
+        self._pipeline = pipeline
         self._nodes: list[dict[str, Any]] = []
         parameters = {record.parameter(): as_parameter(record) for record in (self.site, REQUEST, TRIGGER)}
-        for stage in pipeline.flat():
-            if not self._succeeded(stage, parameters):
-                break
+        all(self._walked(node, parameters) for node in pods.of(pipeline))
         labels: list[Any] = []
         workflows = Workflows(self._workflow(), labels.append)
-        self._monkeypatch.setattr(pod, "_api", lambda _: workflows)
+        self._monkeypatch.setattr(Call, "api", property(lambda _: workflows))
         assert pipeline.on_exit is not None
-        assert self._succeeded(pipeline.on_exit, parameters)
+        assert self._succeeded(Pod(pipeline.on_exit.name, (pipeline.on_exit,)), parameters)
         (patch,) = labels
         assert patch["metadata"] == {"labels": {CONCLUDED: "true"}}
         self.message = patch.get("status", {}).get("nodes", {}).get(NAME, {}).get("message", "")
         return ending_of(workflows.body, pipeline)
 
-    def _succeeded(self, stage: Stage, parameters: dict[str, str]) -> bool:
-        for _ in range(1 + stage.at.retries):
-            code, outputs = self._pod(stage, parameters)
+    def _walked(self, node: Pod | FanOut, parameters: dict[str, str]) -> bool:
+        if isinstance(node, Pod):
+            return self._succeeded(node, parameters)
+        results = []
+        for item in json.loads(parameters[node.source])[node.attribute]:
+            inside = parameters | {node.item.parameter(): json.dumps(item)}
+            if not all(self._succeeded(pod, inside) for pod in pods.inside(node)):
+                return False
+            results.append(inside[node.gives.parameter()])
+        parameters[node.gives.parameter()] = json.dumps(results)  # as Argo joins them
+        return True
+
+    def _succeeded(self, pod: Pod, parameters: dict[str, str]) -> bool:
+        for _ in range(1 + max(stage.at.retries for stage in pod.stages)):
+            code, outputs = self._pod(pod, parameters)
             if code not in RETRIED:
                 break
         parameters |= outputs
         return code == 0
 
-    def _pod(self, stage: Stage, parameters: dict[str, str]) -> tuple[int, dict[str, str]]:
+    def _pod(self, group: Pod, parameters: dict[str, str]) -> tuple[int, dict[str, str]]:
         shutil.rmtree(self._home / "records", ignore_errors=True)  # a pod's home is its own, and empty
         out = self._home / "out" / str(len(self._nodes))
-        names = {"site", "request", *stage.takes} - {Ending.parameter()}
+        names = {"site", "request", *group.takes} - {Ending.parameter()}
         words = itertools.chain(*((f"--{name}", parameters[name]) for name in names))
-        of = ["--workflow", NAME] if Ending.parameter() in stage.takes else []
-        code = pod.run(pod.parse([stage.name, "--out", str(out), *of, *words]))
-        names_out = [stage.gives.parameter(), StageRuns.parameter(), Failure.parameter()]
+        of = ["--workflow", NAME] if Ending.parameter() in group.takes else []
+        code = walk.run(parse([group.words, "--out", str(out), *of, *words], self._pipeline))
+        names_out = [*group.leaves, StageRuns.parameter(), Failure.parameter()]
         outputs = {name: file.read_text() for name in names_out if (file := out / f"{name}.json").is_file()}
         self._nodes.append(
             {
-                "id": str(len(self._nodes)), "type": "Pod", "templateName": stage.name.replace("_", "-"),
+                "id": str(len(self._nodes)), "type": "Pod", "templateName": group.name.replace("_", "-"),
                 "phase": FAILED if code else SUCCEEDED, "message": f"Error (exit code {code})" if code else "",
                 "startedAt": f"2026-01-01T00:00:{len(self._nodes):02}Z",
+                "inputs": {"parameters": [{"name": name, "value": parameters[name]} for name in names]},
                 "outputs": {
                     "exitCode": str(code),
                     "parameters": [{"name": name, "value": outputs.get(name, "")} for name in names_out],
@@ -360,3 +377,97 @@ def test_a_signal_differs_in_its_words_alone(engines: Engines) -> None:
     runs = [[run.model_copy(update={"message": ""}) for run in ending.stages] for ending in endings]
     assert runs[0] == runs[1]
     assert runs[0][-1].outcome == "cancelled"
+
+
+# --- several stages in a pod, and fan-outs ---
+
+
+def deploying(spec: list[str]) -> Pipeline:
+    """An effect, a stage that uses it, and one that judges, in a pod of their own; `spec` notes what is called."""
+
+    def serve(request: Request) -> Endpoint:
+        spec.append("serve")
+        return Endpoint(http="http://127.0.0.1:1", grpc="127.0.0.1:2")
+
+    def measure(endpoint: Endpoint) -> Scored:
+        spec.append("measure")
+        return Scored(version=3, target="cpu")
+
+    def judge(scored: Scored) -> Verdict:
+        spec.append("judge")
+        return Verdict.of((check(),))
+
+    together = Placement(pod="deliver")
+    stages = (
+        Stage(serve, replace(together, keep="effect")),
+        Stage(measure, replace(together, uses=serve)),
+        Stage(judge, together),
+    )
+    conclusion = Stage(conclude, Placement(keep="never"))
+    return Pipeline("small", inputs=(Site, Request, Trigger), stages=stages, on_exit=conclusion)
+
+
+@pytest.mark.parametrize(
+    ("lost", "again"),
+    [("", []), ("judge", ["judge"]), ("measure", ["serve", "measure"]), ("serve", ["serve"])],
+)
+def test_an_effect_is_set_up_again_for_the_same_stages(engines: Engines, lost: str, again: list[str]) -> None:
+    called: list[str] = []
+    pipeline = deploying(called)
+    first = same(engines, pipeline)
+    assert called == ["serve", "measure", "judge"] * 2
+    called.clear()
+    for registry in engines.registries.values():
+        registry.texts = {at: text for at, text in registry.texts.items() if not lost or f"/{lost}-" not in at[1]}
+    second = same(engines, pipeline)
+    assert called == again * 2
+    assert [run.name for run in second.stages if not run.cached] == again
+    assert [run.name for run in second.stages] == [run.name for run in first.stages] == ["serve", "measure", "judge"]
+
+
+def touring(act: Act) -> Pipeline:
+    """A fan-out over targets, each in a pod of its own, and a stage that takes what they gave."""
+
+    def find(request: Request) -> Fleet:
+        return Fleet(targets=(Target(name="a"), Target(name="b")))
+
+    def build(target: Target) -> Packages:
+        return Packages(target=target.name, packages=(), checks=())
+
+    def score(target: Target, packages: Packages) -> Scored:
+        if target.name == "b":
+            act()
+        return Scored(version=3, target=packages.target)
+
+    def judge(scored: tuple[Scored, ...]) -> Verdict:
+        return Verdict.of((check(reason=" and ".join(each.target for each in scored)),))
+
+    inside = Placement(pod="optimize", on_target=True)
+    each = FanOut(Target, "fleet", "targets", (Stage(build, inside), Stage(score, inside)))
+    conclusion = Stage(conclude, Placement(keep="never"))
+    return Pipeline(
+        "small", inputs=(Site, Request, Trigger), stages=(Stage(find), each, Stage(judge)), on_exit=conclusion
+    )
+
+
+def test_a_fan_out_leaves_the_same_records(engines: Engines) -> None:
+    pipeline = touring(lambda: Outcome.PASS)
+    for cached in (False, True):
+        ending = same(engines, pipeline)
+        assert [(run.name, run.target) for run in ending.stages] == [
+            ("find", ""),
+            ("build", "a"),
+            ("build", "b"),
+            ("score", "a"),
+            ("score", "b"),
+            ("judge", ""),
+        ]
+        assert {run.cached for run in ending.stages} == {cached}
+        assert ending.verdict == Verdict.of((check(reason="a and b"),))
+
+
+def test_a_fan_out_ends_with_the_first_item_that_fails(engines: Engines) -> None:
+    ending = same(engines, touring(raising(NotAdmitted("unsafe", do="Fix it."))))
+    assert ending.failure == Failure.of(NotAdmitted("unsafe", do="Fix it."))
+    of_b = [(run.name, run.outcome) for run in ending.stages if run.target == "b"]
+    assert of_b == [("build", "ok"), ("score", "failed")]

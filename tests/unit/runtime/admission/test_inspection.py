@@ -12,7 +12,6 @@ from shiplift.runtime.admission import inspection
 from shiplift.runtime.admission.inspection import INSPECT, Inspected, inspect
 from shiplift.runtime.base.errors import NotAdmitted
 from shiplift.runtime.confinement.workplace import Workplace, workplace
-from shiplift.runtime.host.interpreter import own_room
 from shiplift.runtime.spec.document import ReleaseSpec, parse
 from shiplift.runtime.store.artifacts import ArtifactStore
 from tests.unit.examples import save
@@ -121,7 +120,7 @@ def test_other_rules_have_the_same_files_scanned(register: Register, spec: str, 
     assert len(kept(tmp_path)) == 2
 
 
-@pytest.mark.parametrize("part", ["_code", "_version"])
+@pytest.mark.parametrize("part", ["package_digest", "_version"])
 def test_another_scanner_scans_again(
     register: Register, part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,18 +162,3 @@ def test_a_refusal_is_not_kept(register: Register, tmp_path: Path) -> None:
         with pytest.raises(NotAdmitted, match=r"evil\.py"):
             register(change=lambda model: (model / "evil.py").write_text("import os"))
     assert kept(tmp_path) == []
-
-
-def test_the_code_and_the_lists_that_judge_decide_what_an_answer_is_about(tmp_path: Path) -> None:
-    names = ("admission/scan.py", "admission/globals.txt")
-    for name in names:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("old")
-    digests = [inspection._digest_of(tmp_path)]
-    for name in names:
-        (tmp_path / name).write_text("new")
-        digests.append(inspection._digest_of(tmp_path))
-    (tmp_path / names[0]).rename(tmp_path / "admission" / "other.py")
-    digests.append(inspection._digest_of(tmp_path))
-    assert len(set(digests)) == 4
-    assert all((own_room("runtime") / name).is_file() for name in names)

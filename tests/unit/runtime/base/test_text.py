@@ -17,8 +17,7 @@ from shiplift.pipelines.commands import app, console, edge
 from shiplift.pipelines.commands.stack import status_tables
 from shiplift.pipelines.daemons import dispatcher
 from shiplift.pipelines.engines.answers import ModelStatus, StackStatus, UnderWay
-from shiplift.pipelines.engines.argo import pod
-from shiplift.pipelines.release import RELEASE
+from shiplift.pipelines.engines.argo.pod import messages
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.text import printable
 from shiplift.runtime.gates.report import _shown
@@ -80,8 +79,8 @@ OUTPUTS: dict[str, Callable[[str], object]] = {
     "an event": lambda text: console._line(Event(stage="export", target=text, kind="progress", message=text)),
     "a table": _from_table,
     "the dispatcher's log": dispatcher.tell,
-    "a pod's log": lambda text: pod._on_progress(lambda: None, next(RELEASE.flat()), text, 0.5),
-    "a pod's message": pod._explain,
+    "a pod's log": lambda text: messages.tell(Event(stage="export", kind="progress", message=text, done=0.5)),
+    "a pod's message": messages.explain,
 }
 
 
@@ -91,7 +90,7 @@ def test_every_output_shows_it(
     output: Callable[[str], object], text: str, shown: str, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(pod, "_MESSAGE", tmp_path / "message")
+    monkeypatch.setattr(messages, "_MESSAGE", tmp_path / "message")
     for name in ("stderr", "stdout"):
         file = io.TextIOWrapper(io.BytesIO(), "utf-8")
         monkeypatch.setattr(console, name, console.SafeConsole(file=file, width=1000, highlight=False))

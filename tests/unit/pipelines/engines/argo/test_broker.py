@@ -10,10 +10,11 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.broker import server
 from shiplift.pipelines.engines.argo.broker.pod_permissions import PodPermissions
-from shiplift.pipelines.graph import Each, Placement, Stage
+from shiplift.pipelines.engines.argo.pod import walk
+from shiplift.pipelines.engines.argo.pod.call import Call, handover
+from shiplift.pipelines.graph import FanOut, Placement, Stage
 from shiplift.runtime.base.errors import ArtifactCorrupt, NotFound, Temporary
 from shiplift.runtime.base.secrets import load_secrets
 from shiplift.runtime.composition.incumbents import Incumbents, Members
@@ -111,7 +112,7 @@ class Room:
     thread: threading.Thread
 
     def __init__(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[..., Record], then: Each | None = None
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *steps: Callable[..., Record], then: FanOut | None = None
     ) -> None:
         self.stages = tuple(
             Stage(
@@ -129,9 +130,7 @@ class Room:
         self.taken = Taken(file=self.store.put_bytes(b"named"), tree=self.store.put_tree(tmp_path / "tree"))
         self.runs = Models(tmp_path / "files")
         arguments: dict[str, Any] = {"site": self.cluster, "request": REQUEST, "taken": self.taken}
-        self.call = pod.Call(
-            stages=self.stages, out=tmp_path / "out", arguments=arguments, attempt="workflow-1", then=then
-        )
+        self.call = Call(stages=self.stages, out=tmp_path / "out", arguments=arguments, attempt="workflow-1", then=then)
         self.permissions = PodPermissions(self.call, tmp_path / "files", registry=cast("Registry", self.runs))
         self.server = server.server(self.permissions, 0)
         self.port = self.server.server_address[1]
@@ -143,12 +142,12 @@ class Room:
     def ledger(self) -> Ledger:
         return Ledger(self.cluster, REQUEST, registry=cast("Registry", self.runs))
 
-    def inside_call(self, stages: tuple[Stage, ...]) -> pod.Call:
+    def inside_call(self, stages: tuple[Stage, ...]) -> Call:
         arguments = {**self.call.arguments, "site": self.inside}
         return replace(self.call, stages=stages, arguments=arguments, broker=self.client)
 
     def run(self) -> int:
-        return pod.run(self.inside_call(self.stages))
+        return walk.run(self.inside_call(self.stages))
 
     def restart(self, folder: Path) -> None:
         """As in the next pod: its broker begins with the first stage."""
@@ -213,7 +212,7 @@ def test_the_stages_of_a_pod_leave_their_records_one_after_another(shared: Room)
 
 
 def test_a_pod_that_was_lost_goes_on_from_the_ledger(shared: Room, tmp_path: Path) -> None:
-    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    assert walk.run(shared.inside_call(shared.stages[:1])) == 0
     shared.restart(tmp_path)
     assert shared.run() == 0
     assert [(run["name"], run["cached"]) for run in runs_of(shared)] == [("work", True), ("work_on", False)]
@@ -221,7 +220,7 @@ def test_a_pod_that_was_lost_goes_on_from_the_ledger(shared: Room, tmp_path: Pat
 
 def test_a_stage_can_not_touch_the_record_of_one_before_it_in_its_pod(shared: Room) -> None:
     key = shared.permissions.now.key
-    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    assert walk.run(shared.inside_call(shared.stages[:1])) == 0
     before = dict(shared.runs.texts)
     forged = Given(file=shared.store.put_bytes(b"forged")).model_dump_json()
     assert shared.status("PUT", f"/records/work/{key}", content=forged) == 403
@@ -230,7 +229,7 @@ def test_a_stage_can_not_touch_the_record_of_one_before_it_in_its_pod(shared: Ro
 
 
 def test_a_stage_can_not_do_what_a_later_one_in_its_pod_may(shared: Room) -> None:
-    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    assert walk.run(shared.inside_call(shared.stages[:1])) == 0
     later = shared.permissions.now.key
     given = json.loads((shared.call.out / "given.json").read_text())["file"]["sha256"]
     body = Ended(file=shared.taken.file).model_dump_json()
@@ -241,7 +240,7 @@ def test_a_stage_can_not_do_what_a_later_one_in_its_pod_may(shared: Room) -> Non
 
 
 def test_a_stage_reads_only_what_its_own_records_name(shared: Room) -> None:
-    assert pod.run(shared.inside_call(shared.stages[:1])) == 0
+    assert walk.run(shared.inside_call(shared.stages[:1])) == 0
     named = shared.taken.tree.sha256  # by the record of the stage before
     assert shared.status("GET", f"{ARTIFACTS}/{named[:2]}/{named}") == 403
 
@@ -253,11 +252,11 @@ def incumbents(version: int) -> Incumbents:
     return Incumbents(champion=Champion(version=version), members=Members())
 
 
-CHAMPION = pod.handover("workflow-1", Stage(find_champion))
+CHAMPION = handover("workflow-1", Stage(find_champion))
 
 
-def each(*, at_home: bool = True) -> Each:
-    return Each(Target, "fleet", "targets", (ON_TARGET,), within="group", at_home=lambda _: at_home)
+def each(*, at_home: bool = True) -> FanOut:
+    return FanOut(Target, "fleet", "targets", (ON_TARGET,), within="group", at_home=lambda _: at_home)
 
 
 def going_on(
@@ -327,7 +326,7 @@ def test_a_pod_goes_on_only_once(single: Room) -> None:
 def test_a_champion_that_was_signed_for_another_workflow_is_not_taken(single: Room) -> None:
     single.ledger.put(CHAMPION, "find_champion", incumbents(2))
     single.ledger.put(
-        pod.handover("workflow-0", Stage(find_champion)),
+        handover("workflow-0", Stage(find_champion)),
         "find_champion",
         incumbents(1),
     )

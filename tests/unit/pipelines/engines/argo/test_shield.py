@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from shiplift.pipelines.engines.argo import pod, shield
+from shiplift.pipelines.engines.argo import shield
 from shiplift.pipelines.engines.argo.ending import ending_of
+from shiplift.pipelines.engines.argo.pod import walk
+from shiplift.pipelines.engines.argo.pod.call import Call
 from shiplift.pipelines.engines.argo.workflows import SHIELDED
 from shiplift.pipelines.graph import Pipeline, Placement, Stage
 from shiplift.pipelines.release import RELEASE
@@ -56,14 +58,14 @@ def said(server: ApiServer) -> StageRuns:
     return StageRuns.model_validate_json(server.workflows[NAME]["metadata"]["annotations"][SHIELDED])
 
 
-def moving(server: ApiServer, home: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> pod.Call:
+def moving(server: ApiServer, home: Path, monkeypatch: pytest.MonkeyPatch, step: Any) -> Call:
     """The call of a pod whose only stage is shielded."""
     there = site(home).model_copy(
         update={"place": Cluster(namespace="shiplift", serving_namespace="shiplift-serving", server_image="x")}
     )
-    monkeypatch.setattr(pod, "_api", lambda _call: server.api())
+    monkeypatch.setattr(Call, "api", property(lambda _: server.api()))
     stages = (Stage(step, Placement(shielded=True, keep="never")),)
-    return pod.Call(stages=stages, out=home / "out", arguments={"site": there}, workflow=NAME)
+    return Call(stages=stages, out=home / "out", arguments={"site": there}, workflow=NAME)
 
 
 def test_a_shielded_stage_says_that_it_begins_and_how_it_went(
@@ -75,7 +77,7 @@ def test_a_shielded_stage_says_that_it_begins_and_how_it_went(
         seen.append(said(server))
         return Moved(text="there")
 
-    assert pod.run(moving(server, tmp_path, monkeypatch, move)) == 0
+    assert walk.run(moving(server, tmp_path, monkeypatch, move)) == 0
     assert [report.under_way for report in seen] == ["move"]
     assert [(run.name, run.outcome) for run in said(server).runs] == [("move", "ok")]
     assert said(server).under_way == ""
@@ -89,10 +91,10 @@ def test_it_does_not_begin_once_its_workflow_is_stopped(
 
     server.workflows[NAME]["spec"]["shutdown"] = "Stop"
     call = moving(server, tmp_path, monkeypatch, move)
-    assert pod.run(call) == Cancelled.exit_code
+    assert walk.run(call) == Cancelled.exit_code
     assert [(run.name, run.outcome) for run in said(server).runs] == [("move", "cancelled")]
     assert said(server).under_way == ""
-    assert pod.run(replace(call, workflow="gone")) == Temporary.exit_code
+    assert walk.run(replace(call, workflow="gone")) == Temporary.exit_code
 
 
 def test_what_an_earlier_attempt_said_is_forgotten(
@@ -106,7 +108,7 @@ def test_what_an_earlier_attempt_said_is_forgotten(
 
     server.workflows[NAME]["metadata"]["annotations"][SHIELDED] = AFTER.model_dump_json()
     call = moving(server, tmp_path, monkeypatch, look)
-    pod.run(replace(call, stages=(Stage(look, Placement(keep="never")), *call.stages)))
+    walk.run(replace(call, stages=(Stage(look, Placement(keep="never")), *call.stages)))
     assert seen[0] == StageRuns()
 
 
@@ -154,13 +156,14 @@ def exit_handler(
     """Runs the exit handler of a pipeline with one shielded stage; its exit code and its record."""
     last, shielded = Stage(wind_up, Placement(keep="never")), Stage(move, Placement(shielded=True, keep="never"))
     release = Pipeline("release", inputs=(Asked, Verdict), stages=(shielded,), on_exit=last)
-    monkeypatch.setattr(pod, "RELEASE", release)
-    monkeypatch.setattr(pod, "_api", lambda _call: server.api())
+    monkeypatch.setattr(Call, "api", property(lambda _: server.api()))
     ledger: Any = Kept()
     if taken:
         ledger.put(shield.key(NAME, shielded), shielded.name, Taken(texts=taken))
-    call = pod.Call(stages=(last,), out=home / "out", arguments={"site": site(home)}, workflow=NAME, broker=ledger)
-    code, file = pod.run(call), home / "out" / "concluded.json"
+    call = Call(
+        stages=(last,), out=home / "out", arguments={"site": site(home)}, workflow=NAME, broker=ledger, pipeline=release
+    )
+    code, file = walk.run(call), home / "out" / "concluded.json"
     return code, json.loads(file.read_text()) if file.exists() else {}
 
 
@@ -225,13 +228,13 @@ def test_what_a_stage_takes_is_in_the_ledger_before_it_begins(
 
     call = replace(moving(server, tmp_path, monkeypatch, move), broker=ledger)
     call.arguments["asked"] = Asked(text="here")
-    assert pod.run(call) == 0
+    assert walk.run(call) == 0
     assert [json.loads(record.texts["asked"]) for record in seen] == [{"text": "here"}]
     assert list(ledger.records) == [(shield.key(NAME, call.stages[0]), "move")]
     assert shield.key("release-2", call.stages[0]) != shield.key(NAME, call.stages[0])
 
 
-@pytest.mark.parametrize("missing", ["shutdown", "record", "begun"])
+@pytest.mark.parametrize("missing", ["shutdown", "record", "begun", "field", "name"])
 def test_nothing_else_is_finished(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
@@ -244,7 +247,9 @@ def test_nothing_else_is_finished(
         body["spec"] = {}
     if missing == "begun":
         body["metadata"]["annotations"] = {}
-    code, record = exit_handler(server, tmp_path, monkeypatch, move, **({} if missing == "record" else {"asked": HERE}))
+    written_before_an_upgrade = {"field": {"asked": '{"of": "old"}'}, "name": {"told": HERE}}
+    taken = {"record": {}, **written_before_an_upgrade}.get(missing, {"asked": HERE})
+    code, record = exit_handler(server, tmp_path, monkeypatch, move, **taken)
     assert (code, record["cancelled"]) == (0, True)
 
 

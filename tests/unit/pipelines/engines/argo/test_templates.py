@@ -14,8 +14,13 @@ import pytest
 import yaml
 
 from shiplift.pipelines import pods
-from shiplift.pipelines.engines.argo import pod
 from shiplift.pipelines.engines.argo.ending import ending_of
+from shiplift.pipelines.engines.argo.pod import __main__ as pod_main
+from shiplift.pipelines.engines.argo.pod import call as pod_call
+from shiplift.pipelines.engines.argo.pod import messages
+from shiplift.pipelines.engines.argo.pod.call import Call, parse
+from shiplift.pipelines.engines.argo.pod.parameters import MAX_RECORD_BYTES, write
+from shiplift.pipelines.engines.argo.pod.walk import run
 from shiplift.pipelines.engines.argo.templates import Size, TemplateSettings, templates
 from shiplift.pipelines.graph import Placement, Stage
 from shiplift.pipelines.release import PODS, RELEASE
@@ -249,13 +254,15 @@ def judge(asked: Asked) -> Verdict:
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     runs = Runs()
-    monkeypatch.setattr(pod, "Ledger", lambda where, request: Ledger(where, request, registry=cast("Registry", runs)))
+    monkeypatch.setattr(
+        pod_call, "Ledger", lambda where, request: Ledger(where, request, registry=cast("Registry", runs))
+    )
     return runs
 
 
-def call(home: Path, step: Any, text: str = "abc", **at: Any) -> pod.Call:
+def call(home: Path, step: Any, text: str = "abc", **at: Any) -> Call:
     arguments = {"asked": Asked(text=text), "site": site(home), "request": REQUEST}
-    return pod.Call(stages=(Stage(step, Placement(**at)),), out=home / "out", arguments=arguments)
+    return Call(stages=(Stage(step, Placement(**at)),), out=home / "out", arguments=arguments)
 
 
 def stage_runs(home: Path) -> StageRuns:
@@ -268,29 +275,41 @@ def stage_run(home: Path) -> StageRun:
 
 
 def test_a_stage_writes_what_it_gives_and_how_it_went(tmp_path: Path, runs: Runs) -> None:
-    assert pod.run(call(tmp_path, answer)) == 0
+    assert run(call(tmp_path, answer)) == 0
     assert json.loads((tmp_path / "out" / "answered.json").read_text()) == {"text": "abcabc"}
     assert (stage_run(tmp_path).outcome, stage_run(tmp_path).cached, len(stage_run(tmp_path).key)) == ("ok", False, 64)
 
 
 def test_a_finished_stage_is_a_hit_in_the_next_pod(tmp_path: Path, runs: Runs) -> None:
-    pod.run(call(tmp_path, answer))
-    assert pod.run(call(tmp_path, answer)) == 0
+    run(call(tmp_path, answer))
+    assert run(call(tmp_path, answer)) == 0
     assert stage_run(tmp_path).cached
 
 
-@pytest.mark.parametrize("keep", ["effect", "never"])
-def test_a_stage_with_an_effect_always_runs(tmp_path: Path, runs: Runs, keep: str) -> None:
-    pod.run(call(tmp_path, answer, keep=keep))
-    pod.run(call(tmp_path, answer, keep=keep))
+def test_a_stage_that_changes_the_world_always_runs(tmp_path: Path, runs: Runs) -> None:
+    run(call(tmp_path, answer, keep="never"))
+    run(call(tmp_path, answer, keep="never"))
     assert not stage_run(tmp_path).cached
+
+
+def test_an_effect_is_set_up_again_in_a_pod_only_for_a_stage_that_uses_it(tmp_path: Path, runs: Runs) -> None:
+    stages = (Stage(answer, Placement(keep="effect")), Stage(tell, Placement(uses=answer)))
+    deploying = replace(call(tmp_path, answer), stages=stages)
+    for cached in (False, True):
+        assert run(deploying) == 0
+        assert [run.cached for run in stage_runs(tmp_path).runs] == [cached, cached]
+    runs.texts = {at: text for at, text in runs.texts.items() if "tell" not in at[1]}
+    for record in (tmp_path / "records").iterdir():
+        record.unlink()
+    assert run(deploying) == 0
+    assert [(run.name, run.cached) for run in stage_runs(tmp_path).runs] == [("answer", False), ("tell", False)]
 
 
 @pytest.mark.parametrize(("text", "code", "word"), [("bad", 20, "refused"), ("odd", 21, "inconclusive")])
 def test_an_objection_is_an_exit_code_with_its_reason_and_its_record(
     tmp_path: Path, runs: Runs, text: str, code: int, word: str
 ) -> None:
-    assert pod.run(call(tmp_path, judge, text)) == code
+    assert run(call(tmp_path, judge, text)) == code
     assert (stage_run(tmp_path).outcome, stage_run(tmp_path).message) == (word, "p99: slow")
     assert (tmp_path / "out" / "verdict.json").is_file()
     assert not (tmp_path / "out" / "failure.json").exists()
@@ -298,25 +317,25 @@ def test_an_objection_is_an_exit_code_with_its_reason_and_its_record(
 
 @pytest.mark.parametrize(("text", "code", "word"), [("away", 75, "failed"), ("stop", 130, "cancelled")])
 def test_an_error_is_its_exit_code_and_told(tmp_path: Path, runs: Runs, text: str, code: int, word: str) -> None:
-    assert pod.run(call(tmp_path, answer, text)) == code
+    assert run(call(tmp_path, answer, text)) == code
     assert stage_run(tmp_path).outcome == word
     assert json.loads((tmp_path / "out" / "failure.json").read_text())["exit_code"] == code
 
 
 def test_a_pod_that_is_told_to_end_ends_whatever_its_step_catches(tmp_path: Path, runs: Runs) -> None:
-    assert pod.run(call(tmp_path, deaf)) == 130
+    assert run(call(tmp_path, deaf)) == 130
     assert (stage_run(tmp_path).outcome, runs.texts) == ("cancelled", {})
 
 
 def test_a_shielded_stage_is_finished_instead(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
-    assert pod.run(call(tmp_path, deaf, shielded=True)) == 0
+    assert run(call(tmp_path, deaf, shielded=True)) == 0
     assert json.loads((tmp_path / "out" / "answered.json").read_text()) == {"text": "not told"}
 
 
 def test_a_record_over_the_limit_fails_before_argo_sees_it(tmp_path: Path, runs: Runs) -> None:
-    assert pod.run(call(tmp_path, answer, "long")) == 36
-    assert "96 KiB" in stage_run(tmp_path).message or str(pod.MAX_RECORD_BYTES) in stage_run(tmp_path).message
+    assert run(call(tmp_path, answer, "long")) == 36
+    assert "96 KiB" in stage_run(tmp_path).message or str(MAX_RECORD_BYTES) in stage_run(tmp_path).message
     assert not (tmp_path / "out" / "answered.json").exists()
 
 
@@ -330,13 +349,13 @@ def tell(answered: Answered) -> Told:
     return Told(text=answered.text.upper())
 
 
-def group(home: Path, *steps: Any, text: str = "abc", **at: Any) -> pod.Call:
+def group(home: Path, *steps: Any, text: str = "abc", **at: Any) -> Call:
     stages = tuple(Stage(step, Placement(pod="group", **at)) for step in steps)
     return replace(call(home, answer, text), stages=stages)
 
 
 def test_the_stages_of_a_pod_pass_their_records_on(tmp_path: Path, runs: Runs) -> None:
-    assert pod.run(group(tmp_path, answer, tell)) == 0
+    assert run(group(tmp_path, answer, tell)) == 0
     assert json.loads((tmp_path / "out" / "answered.json").read_text()) == {"text": "abcabc"}
     assert json.loads((tmp_path / "out" / "told.json").read_text()) == {"text": "ABCABC"}
     report = stage_runs(tmp_path)
@@ -347,19 +366,19 @@ def test_the_stages_of_a_pod_pass_their_records_on(tmp_path: Path, runs: Runs) -
 
 
 def test_a_stage_has_the_key_that_it_has_in_a_pod_of_its_own(tmp_path: Path, runs: Runs) -> None:
-    pod.run(group(tmp_path, answer, tell))
+    run(group(tmp_path, answer, tell))
     alone = replace(
         call(tmp_path, tell), arguments=call(tmp_path, tell).arguments | {"answered": Answered(text="abcabc")}
     )
-    assert pod.run(alone) == 0
+    assert run(alone) == 0
     assert stage_run(tmp_path).cached
 
 
 def test_a_pod_ends_with_the_first_stage_that_fails_and_says_which(
     tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(pod, "_MESSAGE", tmp_path / "message")
-    assert pod.run(group(tmp_path, judge, answer, text="bad")) == 20
+    monkeypatch.setattr(messages, "_MESSAGE", tmp_path / "message")
+    assert run(group(tmp_path, judge, answer, text="bad")) == 20
     assert [(run.name, run.outcome) for run in stage_runs(tmp_path).runs] == [("judge", "refused")]
     assert not (tmp_path / "out" / "answered.json").exists()
     assert (tmp_path / "message").read_text() == "judge: p99: slow"
@@ -376,9 +395,9 @@ def test_a_pod_that_is_tried_again_goes_on_where_it_was(
         return Told(text="never")
 
     monkeypatch.setattr(fail, "__name__", "tell")
-    assert pod.run(replace(failing, stages=(failing.stages[0], Stage(fail)))) == 130
+    assert run(replace(failing, stages=(failing.stages[0], Stage(fail)))) == 130
     assert [(run.name, run.outcome) for run in stage_runs(tmp_path).runs] == [("answer", "ok"), ("tell", "cancelled")]
-    assert pod.run(failing) == 0
+    assert run(failing) == 0
     assert [(run.name, run.cached) for run in stage_runs(tmp_path).runs] == [("answer", True), ("tell", False)]
 
 
@@ -389,7 +408,7 @@ def test_a_pod_that_is_lost_has_left_which_stage_was_under_way(tmp_path: Path, r
         seen.append(stage_runs(tmp_path))
         return Told(text="")
 
-    pod.run(group(tmp_path, answer, look))
+    run(group(tmp_path, answer, look))
     (report,) = seen
     assert ([run.name for run in report.runs], report.under_way) == (["answer"], "look")
 
@@ -401,15 +420,15 @@ def test_each_stage_of_a_pod_has_its_own_deadline(tmp_path: Path, runs: Runs) ->
 
     late = group(tmp_path, answer, sleep)
     late = replace(late, stages=(late.stages[0], Stage(sleep, Placement(deadline_s=1))))
-    assert pod.run(late) == 46
+    assert run(late) == 46
     assert stage_runs(tmp_path).runs[-1].message.startswith("stage sleep took over 1 s")
 
 
 def test_only_the_shielded_stage_of_a_pod_is(tmp_path: Path, runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "sleep", lambda _: None)
     shielded = Stage(deaf, Placement(shielded=True))
-    assert pod.run(replace(group(tmp_path, judge, text="odd"), stages=(shielded, Stage(tell)))) == 0
-    assert pod.run(replace(group(tmp_path, judge), stages=(Stage(deaf), Stage(tell)))) == 130
+    assert run(replace(group(tmp_path, judge, text="odd"), stages=(shielded, Stage(tell)))) == 0
+    assert run(replace(group(tmp_path, judge), stages=(Stage(deaf), Stage(tell)))) == 130
 
 
 def tuned(target: str) -> Tuned:
@@ -423,25 +442,25 @@ def tuned(target: str) -> Tuned:
 
 def test_what_a_hundred_targets_give_fits_into_one_argument_of_the_next_pod(tmp_path: Path, runs: Runs) -> None:
     records = [tuned(f"target-{at}") for at in range(100)]
-    assert sum(len(record.model_dump_json()) for record in records) > 20 * pod.MAX_RECORD_BYTES
+    assert sum(len(record.model_dump_json()) for record in records) > 20 * MAX_RECORD_BYTES
     texts = []
     for record in records:
-        pod._write_record(call(tmp_path, answer), record)
+        write(tmp_path / "out", record, site(tmp_path))
         texts.append((tmp_path / "out" / "tuned.json").read_text())
     argument = json.dumps(texts)  # as Argo joins them
     assert len(argument) < 128 * 1024
     words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--rollout", "{}", "--tuned", argument]
-    assert pod.parse(["deploy", "--out", str(tmp_path), *words]).arguments["tuned"] == tuple(records)
+    assert parse(["deploy", "--out", str(tmp_path), *words]).arguments["tuned"] == tuple(records)
 
 
 def test_a_record_in_full_is_taken_too_and_an_altered_one_is_not(tmp_path: Path, runs: Runs) -> None:
-    def deployed(text: str) -> pod.Call:
+    def deployed(text: str) -> Call:
         words = ["--site", site(tmp_path).model_dump_json(), "--serving", "{}", "--rollout", "{}", "--tuned", text]
-        return pod.parse(["deploy", "--out", str(tmp_path), *words])
+        return parse(["deploy", "--out", str(tmp_path), *words])
 
     by_hand = [json.loads(tuned("a").model_dump_json())]
     assert deployed(json.dumps(by_hand)).arguments["tuned"] == (tuned("a"),)
-    pod._write_record(call(tmp_path, answer), tuned("a"))
+    write(tmp_path / "out", tuned("a"), site(tmp_path))
     text = (tmp_path / "out" / "tuned.json").read_text()
     (blob,) = (file for file in (tmp_path / "artifacts").rglob("*") if file.is_file())
     blob.write_bytes(blob.read_bytes().replace(b"0.95", b"0.99"))
@@ -472,19 +491,19 @@ def test_a_stage_whose_record_is_stored_ends_without_an_objection() -> None:
 )
 def test_a_wrong_command_line_says_what_is_wrong(words: list[str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        pod.parse(words)
+        parse(words)
 
 
 @pytest.mark.parametrize(("error", "code"), [(UsageError("odd", do="Fix it."), 64), (ZeroDivisionError("odd"), 70)])
 def test_what_ends_a_pod_before_its_stage_is_told_at_its_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, code: int
 ) -> None:
-    def parse(_words: Any) -> pod.Call:
+    def wrong(_words: Any) -> Call:
         raise error
 
-    monkeypatch.setattr(pod, "parse", parse)
-    monkeypatch.setattr(pod, "_MESSAGE", tmp_path / "message")
-    assert pod.main() == code
+    monkeypatch.setattr(pod_main, "parse", wrong)
+    monkeypatch.setattr(messages, "_MESSAGE", tmp_path / "message")
+    assert pod_main.main() == code
     assert (tmp_path / "message").read_text() == Failure.of(error).message
 
 

@@ -1,9 +1,13 @@
+import os
 import platform
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import shiplift
 from shiplift.runtime.base.errors import MissingTool
 from shiplift.runtime.serving.triton import environment
 from shiplift.runtime.serving.triton.building import native, patches
@@ -81,3 +85,29 @@ def test_the_server_s_requirements_are_pinned() -> None:
     assert all("==" in line for line in lines)
     assert pinned("numpy").startswith("1.")
     assert pinned("onnx") == ""
+
+
+def test_the_image_of_the_server_copies_all_that_makes_its_environment(tmp_path: Path) -> None:
+    """Its stage of the Containerfile has only these files, so that a change of others builds nothing again."""
+    root = Path(shiplift.__file__).parents[1]
+    text = (root / "Containerfile").read_text().replace("\\\n", "")
+    stage = text.partition(" AS triton\n")[2].partition("\nFROM ")[0]
+    for line in stage.splitlines():
+        if line.startswith("COPY "):
+            _copy(root, [*line.split()[1:-1]], tmp_path / line.split()[-1])
+    code = f"from {environment.__name__} import default_root; print(default_root().name)"
+    here = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    told = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=here, capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == default_root().name
+
+
+def _copy(root: Path, names: list[str], to: Path) -> None:
+    """As COPY does, except that links stay links."""
+    for name in names:
+        if (root / name).is_dir():
+            shutil.copytree(root / name, to, symlinks=True)
+        else:
+            to.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / name, to / Path(name).name)

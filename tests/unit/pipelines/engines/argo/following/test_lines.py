@@ -2,10 +2,22 @@
 
 import pytest
 
-from shiplift.pipelines.engines.argo.following.lines import finished, progressed, split, started, started_for, told
-from shiplift.runtime.records.release import StageRun, StageRuns
+from shiplift.pipelines.engines.argo.following.lines import line, split, started_for, told
+from shiplift.runtime.records.release import Event, StageRun, StageRuns
 
 STAGES = ("admit", "export")
+
+
+def started(stage: str, target: str = "") -> str:
+    return line(Event(stage=stage, target=target, kind="started"))
+
+
+def progressed(stage: str, message: str, done: float | None) -> str:
+    return line(Event(stage=stage, kind="progress", message=message, done=done))
+
+
+def finished(run: StageRun) -> str:
+    return line(Event.finished(run))
 
 
 @pytest.mark.parametrize(
@@ -52,3 +64,10 @@ def test_a_line_begins_with_its_stage() -> None:
 def test_the_target_of_a_line_is_that_of_a_stage_that_begins() -> None:
     texts = [split(line, STAGES)[1] for line in (started("export", "a b"), started("export"), "export: halfway")]
     assert [started_for(text) for text in texts] == ["a b", "", ""]
+
+
+def test_a_stage_that_starts_again_has_not_ended() -> None:
+    """An effect that was a cache hit is set up after all."""
+    found = StageRun(name="admit", cached=True)
+    texts = [started("admit"), finished(found), started("export"), started("admit"), finished(StageRun(name="admit"))]
+    assert list(told(texts, STAGES))[-1] == StageRuns(runs=(StageRun(name="admit"),))

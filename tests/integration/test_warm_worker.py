@@ -11,7 +11,7 @@ from shiplift.pipelines.settings import Settings
 from shiplift.runtime.records.serving import Process
 from tests.integration.conftest import Lab, until
 
-NAME = "spare"
+NAME = "warm-worker"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A process for the next release, started while none runs, with the release's first sandboxes ready.
+"""A warm worker: the process for the next release, started while none runs, with the first sandboxes ready.
 
 A release would begin with seconds of imports: what scans models, then the framework that exports them. They can't be
 imported once for all releases, since a sandbox is confined before it imports anything and serves a single request. So
@@ -36,7 +36,7 @@ _INSTALLED = {"torch": "pytorch", "skl2onnx": "sklearn"}  # packages that a flav
 _MOST_BYTES = 4096  # of a release's name; a pipe takes so many at once
 
 
-class Spare:
+class WarmWorker:
     """At most one process that waits for the name of a release, then calls `work(name)` and exits with its result."""
 
     def __init__(self, home: Path, work: Callable[[str], int]) -> None:
