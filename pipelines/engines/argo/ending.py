@@ -36,7 +36,7 @@ from shiplift.runtime.base.errors import (
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, ReleaseReport, StageRun, StageRuns
-from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.records.verdict import Judged, Outcome, Verdict
 from shiplift.runtime.serving.kubernetes.connection import Object
 
 Node = Mapping[str, Any]
@@ -153,10 +153,10 @@ def _run_of(stage: Stage, node: Node, target: str) -> StageRun:
 
 def _verdict(reached: Reached) -> Verdict | None:
     stage = reached.stage
-    if not issubclass(stage.gives, Verdict) and stage.gives.objection is Record.objection:
-        return None  # such a record never objects
+    if not issubclass(stage.gives, Judged):
+        return None
     text = outputs(reached.node).get(stage.gives.parameter())
-    record: Record | None = stage.gives.model_validate_json(text) if text else None
+    record = stage.gives.model_validate_json(text) if text else None
     if isinstance(record, Verdict):
         return record
     return record.objection() if record else None

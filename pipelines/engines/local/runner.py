@@ -24,7 +24,7 @@ from shiplift.runtime.records.base import Record, Sections
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, Event, StageRun
 from shiplift.runtime.records.site import SandboxSettings, Site
-from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.records.verdict import Verdict, objection
 
 Tell = Callable[[Event], None]
 _WAIT_S = tenacity.wait_exponential(multiplier=1, max=20)
@@ -177,9 +177,9 @@ def _take(walk: _Run, done: Done, known: dict[str, Any]) -> None:
     known[record.parameter()] = record
     if isinstance(record, Sections):
         known.update({part: getattr(record, part) for part in record.parts()})
-    objection = record.objection()
-    walk.verdict = objection or (record if isinstance(record, Verdict) else walk.verdict)
-    if objection is not None:
+    objected = objection(record)
+    walk.verdict = objected or (record if isinstance(record, Verdict) else walk.verdict)
+    if objected is not None:
         raise _Ended
 
 
