@@ -21,7 +21,8 @@ from shiplift.runtime.base.progress import progress
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.measure import comparing, requests, sweep
 from shiplift.runtime.measure.cancellations import cancelled
-from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
+from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window
+from shiplift.runtime.measure.generators import load_generator
 from shiplift.runtime.measure.logged import write_recorded
 from shiplift.runtime.measure.members import member_loads, timings_of
 from shiplift.runtime.model.tensors import Arrays, load_npz

@@ -2,8 +2,7 @@
 
     python -m shiplift.pipelines.daemons.slim_imports shiplift.pipelines.daemons.operator --site site.json ...
 
-structlog and httpx load rich and pygments for a terminal, and kopf loads the official Kubernetes client for models that
-nobody passes to it. Together that is a third of the control plane's memory.
+structlog and httpx load rich and pygments for a terminal.
 """
 
 import contextlib
@@ -11,7 +10,7 @@ import ctypes
 import runpy
 import sys
 
-UNUSED = ("kubernetes", "pygments", "rich")  # their importers do without: each import is in a `try` for ImportError
+UNUSED = ("pygments", "rich")  # their importers do without: each import is in a `try` for ImportError
 _M_ARENA_MAX = -8  # in glibc's malloc.h
 _ARENAS = 2  # glibc would make eight per core, each with memory that it keeps
 

@@ -19,6 +19,7 @@ from shiplift.runtime.base.progress import Listener, listening
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import StageOutcome, StageRun
+from shiplift.runtime.records.verdict import objection
 
 T = TypeVar("T")
 
@@ -61,8 +62,8 @@ class Done:
         """The exit code of a process that makes this attempt and nothing else."""
         if self.failure:
             return self.failure.exit_code
-        objection = self.record.objection() if self.record else None
-        return objection.outcome.exit_code if objection else 0
+        objected = objection(self.record) if self.record else None
+        return objected.outcome.exit_code if objected else 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,5 +144,5 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _outcome(record: Record) -> tuple[StageOutcome, str]:
-    objection = record.objection()
-    return (objection.outcome.stage_outcome, "; ".join(objection.reasons)) if objection else ("ok", record.remark())
+    objected = objection(record)
+    return (objected.outcome.stage_outcome, "; ".join(objected.reasons)) if objected else ("ok", record.remark())

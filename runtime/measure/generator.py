@@ -1,16 +1,15 @@
 """The protocol of a load generator: it sends requests to a model, in closed or open loop, and measures the answers.
 
-How requests look on disk is private to each program. `load_generator` chooses the one for a wire protocol.
+How requests look on disk is private to each program. `generators.load_generator` chooses the one for a wire protocol.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.measurement import LoadPoint
-from shiplift.runtime.records.site import Site
 from shiplift.runtime.records.tensor import Signature
 
 WireProtocol = Literal["grpc", "http"]
@@ -84,15 +83,3 @@ class LoadGenerator(Protocol):
             MissingTool: the program is not installed.
             MeasurementFailed: it died or hung, or a request failed.
         """
-
-
-def load_generator(site: Site, protocol: WireProtocol, *, streamed: bool = False) -> LoadGenerator:
-    """Returns the load generator for a wire protocol, or for answers in pieces (over gRPC)."""
-    if streamed:
-        from shiplift.runtime.measure.streaming import StreamingClient  # noqa: PLC0415 - it imports this module
-
-        return StreamingClient()
-    from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer  # noqa: PLC0415 - it imports this module
-
-    factories: dict[WireProtocol, Callable[[Site], LoadGenerator]] = {"grpc": PerfAnalyzer.of, "http": PerfAnalyzer.of}
-    return factories[protocol](site)

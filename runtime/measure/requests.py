@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import DataInvalid
-from shiplift.runtime.measure.generator import LoadGenerator, WireProtocol, load_generator
+from shiplift.runtime.measure.generator import LoadGenerator, WireProtocol
+from shiplift.runtime.measure.generators import load_generator
 from shiplift.runtime.model.generation.signature import MAX_TOKENS, ROOM
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import (

@@ -7,13 +7,10 @@ another machine, port or trigger.
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_jsonable_python
-
-if TYPE_CHECKING:
-    from shiplift.runtime.records.verdict import Verdict
 
 
 def volatile(default: Any = ...) -> Any:
@@ -30,10 +27,6 @@ class Record(BaseModel):
     def parameter(cls) -> str:
         """The name of this record as a step's parameter, on every engine: `LoadReport` is `load_report`."""
         return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-
-    def objection(self) -> "Verdict | None":
-        """The verdict that ends the pipeline here, if this record carries one that is not a pass."""
-        return None
 
     def remark(self) -> str:
         """A note for people that does not end the pipeline; engines show it with the stage."""

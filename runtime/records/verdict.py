@@ -1,5 +1,6 @@
 """Verdicts: checks, the evidence they rest on, and the outcome they add up to."""
 
+from abc import abstractmethod
 from enum import StrEnum
 from typing import Literal, Self
 
@@ -13,7 +14,20 @@ from shiplift.runtime.records.precision import JpegScore, Slice, TaskMetricName
 from shiplift.runtime.records.serving import Package
 
 
-class Packages(Record):
+class Judged(Record):
+    """A record that carries a verdict, which ends the pipeline if it is not a pass."""
+
+    @abstractmethod
+    def objection(self) -> "Verdict | None":
+        """The verdict that ends the pipeline here; None if it is a pass."""
+
+
+def objection(record: Record) -> "Verdict | None":
+    """The verdict that ends the pipeline after a record; None if there is none that is not a pass."""
+    return record.objection() if isinstance(record, Judged) else None
+
+
+class Packages(Judged):
     """One package per precision that can pass; `checks` are the quality gates, judged early to stop hopeless models.
 
     `notes` say why kept precisions are not packaged, and what packages lack of what the spec asks for.
@@ -107,7 +121,7 @@ class Evidence(Record):
     left_out: dict[str, str] = Field(default_factory=dict)
 
 
-class Verdict(Record):
+class Verdict(Judged):
     """The verdict of all gates: the worst one decides. `evidence` is what they judged; only the last gate stores it.
 
     `left_out` are the targets that did not pass, where the spec says to serve the others.

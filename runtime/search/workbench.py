@@ -8,7 +8,8 @@ from pathlib import Path
 from shiplift.runtime.base.errors import MeasurementFailed, ServerFailed
 from shiplift.runtime.host.folders import scratch_folder
 from shiplift.runtime.measure import requests
-from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window, load_generator
+from shiplift.runtime.measure.generator import Demand, LoadGenerator, LoadTarget, Window
+from shiplift.runtime.measure.generators import load_generator
 from shiplift.runtime.measure.logged import write_recorded
 from shiplift.runtime.model.tensors import load_npz
 from shiplift.runtime.records.measurement import Trial

@@ -24,7 +24,7 @@ from shiplift.runtime.records.artifact import Artifact
 
 _CHUNK = 1 << 20
 for _protocol in ("mlflow-artifacts", "mlflow-artifacts+https"):  # imported when first used
-    fsspec.register_implementation(_protocol, "shiplift.runtime.store.mlflow_artifacts.MlflowArtifacts", clobber=True)
+    fsspec.register_implementation(_protocol, "shiplift.runtime.store.mlflow.filesystem.MlflowArtifacts", clobber=True)
 
 
 def json_lines(rows: Iterable[Mapping[str, Any]]) -> bytes:

@@ -3,8 +3,10 @@
 import hashlib
 import os
 import signal
+import ssl
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +18,10 @@ from shiplift.runtime.base.errors import ArtifactCorrupt, Temporary
 from shiplift.runtime.host.processes import free_port, inherited, start_daemon, stop
 from shiplift.runtime.records.serving import Process
 from shiplift.runtime.store.artifacts import ArtifactStore
+from shiplift.runtime.store.registry.client import Registry
+from shiplift.runtime.store.registry.rest import RestRegistry
 from tests.integration.conftest import until
+from tests.unit.certificates import certificate
 
 
 @dataclass
@@ -35,19 +40,22 @@ class Server:
         return self.folder / "artifacts" / "shiplift" / "sha256" / sha256[:2] / sha256
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder, port = tmp_path_factory.mktemp("mlflow"), free_port()
+@contextmanager
+def running(folder: Path, *options: str, authority: Path | None = None) -> Iterator[Server]:
+    """A server of its own; `authority` is the certificate that it shows, if it uses TLS."""
+    port, scheme = free_port(), "https" if authority else "http"
     command: list[str | Path] = [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
         "--backend-store-uri", f"sqlite:///{folder}/mlflow.db", "--artifacts-destination", str(folder / "artifacts"),
+        *options,
     ]  # fmt: skip
     variables = {**inherited(), "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
     process = start_daemon(command, environment=variables, log=folder / "mlflow.log", folder=folder)
+    verify = ssl.create_default_context(cafile=authority) if authority else True
 
     def healthy() -> bool:
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/health", trust_env=False).is_success
+            return httpx.get(f"{scheme}://127.0.0.1:{port}/health", trust_env=False, verify=verify).is_success
         except httpx.HTTPError:
             return False
 
@@ -56,6 +64,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server(folder, port, process)
     finally:
         stop(process)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with running(tmp_path_factory.mktemp("mlflow")) as server:
+        yield server
 
 
 @pytest.fixture
@@ -183,3 +197,23 @@ def test_a_server_that_dies_in_the_middle_of_a_download_is_temporary(
         os.truncate(server.blob(artifact.sha256), 1000)  # a crash of its disk looks like this from here
         with pytest.raises(Temporary):
             source.read()
+
+
+def test_a_server_behind_tls_serves_versions_and_artifacts_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, key = certificate(tmp_path / "authority")
+    options = f"--ssl-certfile {authority} --ssl-keyfile {key}"
+    with running(tmp_path, "--uvicorn-opts", options, authority=authority) as server:
+        uri, store = f"https://127.0.0.1:{server.port}", server.uri.replace("artifacts:", "artifacts+https:")
+        for use in (lambda: Registry(uri).versions("digits"), lambda: ArtifactStore(store).put_bytes(b"x")):
+            with pytest.raises(Temporary, match="Set MLFLOW_TRACKING_SERVER_CERT_PATH"):
+                use()
+        fsspec.get_filesystem_class("mlflow-artifacts").clear_instance_cache()
+        monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(authority))
+        info = RestRegistry(uri).register("digits", {"MLmodel": b"{}", "data/model.onnx": b"onnx"}, {"a": "b"})
+        assert Registry(uri).version("digits", 1) == info
+        files = Registry(uri).download_model(info, tmp_path / "files", limit_mb=1)
+        assert (files / "data" / "model.onnx").read_bytes() == b"onnx"
+        artifact = ArtifactStore(store).put_bytes(b"x" * 3_000_000)
+        assert ArtifactStore(store).read(artifact) == b"x" * 3_000_000

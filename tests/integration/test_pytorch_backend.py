@@ -13,7 +13,7 @@ import torch
 from tritonclient import grpc
 
 from shiplift.runtime.model.conversion import postprocess
-from shiplift.runtime.model.conversion.loaders import TorchModule
+from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec

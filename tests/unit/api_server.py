@@ -34,9 +34,9 @@ class ApiServer(ThreadingHTTPServer):
 
     `kinds` are what it knows, by the path of their group and version: what discovery tells. `logs` are lines by pod;
     one that is followed goes on with `more` until that says None. A watch of a plural tells what `happened` to it,
-    until that says None. `services` are the addresses of what is behind
-    `NAME:PORT`. What is `forbidden`, by name, answers 403. `created` does to a
-    new object what a controller would. `proofs` are the Authorization headers that arrived.
+    until that says None; `watched` are the plurals and the resource versions from which they were watched. `services`
+    are the addresses of what is behind `NAME:PORT`. What is `forbidden`, by name, answers 403. `created` does to a new
+    object what a controller would. `proofs` are the Authorization headers that arrived.
     """
 
     daemon_threads = True
@@ -51,6 +51,7 @@ class ApiServer(ThreadingHTTPServer):
         self.services: dict[str, str] = {}
         self.forbidden: set[str] = set()
         self.happened: dict[str, Queue[Object | None]] = defaultdict(Queue)
+        self.watched: list[tuple[str, str]] = []
         self.faults: list[int | None] = []
         self.created: Callable[[Object], None] = lambda _: None
         self.asked: list[tuple[str, str]] = []
@@ -114,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
             service, _, path = name.partition("/proxy")
             self._pass_on(service, f"{path}?{at.query}" if at.query else path, sent)
         elif "watch" in parse_qs(at.query):
-            self._watch(plural)
+            self._watch(plural, parse_qs(at.query))
         elif plural == "pods" and name.endswith("/log"):
             self._log(name.removesuffix("/log"), parse_qs(at.query))
         else:
@@ -155,7 +156,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._chunk(f"{more}\n")
         self._chunk("")
 
-    def _watch(self, plural: str) -> None:
+    def _watch(self, plural: str, query: dict[str, list[str]]) -> None:
+        self.server.watched.append((plural, query.get("resourceVersion", [""])[0]))
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")

@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import re
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,31 @@ def test_no_module_is_imported_by_its_bare_name() -> None:
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module and not node.level else []
             bare = [name for name in names if name.split(".")[0] in ROOMS]
             assert not bare, f"{path} imports {bare}"
+
+
+def _imports() -> dict[str, set[str]]:
+    """What each module imports from the rooms, also within functions and for types alone."""
+    named = {
+        ".".join(("shiplift", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in MODULES
+    }
+    imports: dict[str, set[str]] = {}
+    for module, path in named.items():
+        imports[module] = set()
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inside = [f"{node.module}.{alias.name}" for alias in node.names]
+                names = [name if name in named else node.module for name in inside]
+            imports[module] |= {name for name in names if name in named} - {module}
+    return imports
+
+
+def test_no_module_imports_itself_through_others() -> None:
+    try:
+        tuple(TopologicalSorter(_imports()).static_order())
+    except CycleError as error:
+        pytest.fail(f"modules import each other: {' <- '.join(error.args[1])}")
 
 
 def test_unit_tests_mirror_the_rooms() -> None:

@@ -6,15 +6,14 @@ watcher's own clock, so clocks that differ do no harm. A holder whose pod is kno
 """
 
 import time
-import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import UTC, datetime
 
 from shiplift.runtime.base.errors import ShipliftError
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
-from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
-from shiplift.runtime.serving.kubernetes.kinds import LEASE, POD
+from shiplift.runtime.serving.kubernetes.connection import Object
+from shiplift.runtime.serving.kubernetes.kinds import POD
+from shiplift.runtime.serving.kubernetes.lease import Lease
 
 LASTS_S, _ACTS_S, RENEW_S = 15.0, 10.0, 2.0
 
@@ -30,7 +29,7 @@ class Leadership:
 
         `is_gone` says whether a holder certainly runs no more.
         """
-        self._api, self._name, self._me = api, name, identity or uuid.uuid4().hex
+        self._lease = Lease(api, name, lasts_s=LASTS_S, displaces=self._displaces, identity=identity)
         self._is_gone, self._clock = is_gone, clock
         self._until = 0.0
         self._seen: tuple[object, object] = ("", "")  # holder and time of renewal
@@ -48,51 +47,22 @@ class Leadership:
             Temporary, ClusterRefused: the API server can't say.
         """
         asked = self._clock()
-        self._until = asked + _ACTS_S if self._take() else 0.0
+        self._until = asked + _ACTS_S if self._lease.take() else 0.0
 
     def release(self) -> None:
         """Lets another process take it at once."""
         self._until = 0.0
-        with suppress(Conflict, ShipliftError):  # otherwise it goes stale by itself
-            lease = self._api.get(LEASE, self._name)
-            if lease is not None and lease["spec"].get("holderIdentity") == self._me:
-                self._api.replace({**lease, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
+        with suppress(ShipliftError):  # otherwise it goes stale by itself
+            self._lease.release()
 
-    def _take(self) -> bool:
-        lease = self._api.get(LEASE, self._name)
-        try:
-            if lease is None:
-                body = {"apiVersion": LEASE.version, "kind": LEASE.name, "metadata": {"name": self._name}}
-                self._api.create({**body, "spec": self._spec({})})
-                return True
-            spec = lease.get("spec") or {}
-            if not self._may_take(spec):
-                return False
-            self._api.replace({**lease, "spec": self._spec(spec)})
-        except Conflict:
-            return False
-        return True
-
-    def _may_take(self, spec: Object) -> bool:
-        holder = str(spec.get("holderIdentity") or "")
-        return holder in ("", self._me) or self._is_stale(spec) or self._is_gone(holder)
+    def _displaces(self, spec: Object) -> bool:
+        return self._is_stale(spec) or self._is_gone(str(spec.get("holderIdentity")))
 
     def _is_stale(self, spec: Object) -> bool:
         seen = spec.get("holderIdentity"), spec.get("renewTime")
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._clock()
         return self._clock() - self._seen_at > float(spec.get("leaseDurationSeconds") or LASTS_S)
-
-    def _spec(self, before: Object) -> Object:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-        mine = before.get("holderIdentity") == self._me
-        return {
-            "holderIdentity": self._me,
-            "leaseDurationSeconds": int(LASTS_S),
-            "acquireTime": (before.get("acquireTime") if mine else None) or now,
-            "renewTime": now,
-            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if mine else 1),
-        }
 
 
 def identity_of(pod: str, uid: str) -> str:

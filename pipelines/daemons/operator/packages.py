@@ -21,10 +21,10 @@ from shiplift.runtime.model.tensors import Arrays
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.kubernetes.workloads import golden_of
 from shiplift.runtime.serving.operator.cluster.observing import Snapshot
-from shiplift.runtime.store.mlflow_artifacts import identity
+from shiplift.runtime.store.mlflow.artifact_proxy import API
+from shiplift.runtime.store.mlflow.settings import identity
 from shiplift.runtime.store.package_cache import PackageCache
 
-_PATH = "/api/2.0/mlflow-artifacts/artifacts"
 _FOLDER, _BLOB = re.compile(r"sha256/[0-9a-f]{2}"), re.compile(r"/sha256/([0-9a-f]{2})/(\1[0-9a-f]{62})")
 _CHUNK = 1 << 20
 _EVERY_S = 30.0
@@ -91,11 +91,11 @@ def serve_packages(folder: Path) -> Callable[..., Iterable[bytes]]:
 
     def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = str(environ.get("PATH_INFO", ""))
-        if environ.get("REQUEST_METHOD") != "GET" or not path.startswith(_PATH):
+        if environ.get("REQUEST_METHOD") != "GET" or not path.startswith(API):
             return _refuse(start, "404 Not Found")
         if not _is_known(str(environ.get("HTTP_AUTHORIZATION", ""))):
             return _refuse(start, "401 Unauthorized")
-        inside = path.removeprefix(_PATH)
+        inside = path.removeprefix(API)
         if not inside:
             return _list(folder, parse_qs(str(environ.get("QUERY_STRING", ""))).get("path", [""])[0], start)
         return _send(folder, inside, start)

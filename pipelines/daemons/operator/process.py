@@ -2,7 +2,7 @@
 
     python -m shiplift.pipelines.daemons.operator --site site.json --packages DIR
 
-kopf watches, and only names the service to look at. What to do is decided in `runtime.serving.operator.deciding`, from
+Watches only name the service to look at. What to do is decided in `runtime.serving.operator.deciding`, from
 what is there at that moment. So nothing is lost with a missed event: every service is looked at from time to time.
 """
 
@@ -20,7 +20,7 @@ from shiplift.pipelines.daemons.operator.leadership import RENEW_S, Leadership, 
 from shiplift.pipelines.daemons.operator.loop import Loop
 from shiplift.pipelines.daemons.operator.metrics import OperatorMetrics
 from shiplift.pipelines.daemons.operator.packages import PackageKeeper, serve_packages
-from shiplift.pipelines.daemons.operator.watches import Watches, watched
+from shiplift.pipelines.daemons.operator.watches import Watches
 from shiplift.pipelines.daemons.prometheus import listen, web
 from shiplift.runtime.base.daemon import log_as_json, stop_on_signals
 from shiplift.runtime.base.errors import UsageError
@@ -89,7 +89,7 @@ def serve(site: Site, stop: threading.Event, cache: PackageCache, *, identity: s
         observer, actor, metrics, leads=lambda: leadership.holds, publish=listed_as_leader, listed=keeper.listed
     )
     kinds = [TRITON_SERVICE, TRITON_REVISION, POD, *observer.written]
-    watches = Watches(watched(kinds, loop.wake), cluster.serving_namespace)
+    watches = Watches(api, kinds, loop.wake)
     server = listen(web(metrics.registry, {"/healthz": lambda: loop.healthy() and watches.alive()}), PORT)
     packages = listen(serve_packages(cache.folder), PACKAGES_PORT)
     leading, keeping = partial(_lead, leadership, metrics, stop), partial(keeper.run, stop)

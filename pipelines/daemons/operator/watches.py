@@ -1,23 +1,21 @@
-"""What the operator watches: each event of a service, or of an object of it, wakes the service.
+"""What the operator watches: each event of a service, or of an object of it, wakes the service."""
 
-kopf watches, and nothing else of it is used: its handlers write nothing.
-"""
-
-import asyncio
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import kopf
 import structlog
 
 from shiplift.runtime.base.names import dns_name
+from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import TRITON_REVISION, Kind
 from shiplift.runtime.serving.kubernetes.objects.names import SERVICES
 from shiplift.runtime.serving.operator.resources import MODEL, SERVICE_KIND
 
-_REST_S = 5.0  # before watches that failed begin again
-_WATCH_S = 300  # after that a watch is begun again, so that one that hangs does not hang forever
+_REST_S = 5.0  # before a watch that failed begins again
+_WATCH_S = 300  # after that a watch goes on with a new request, so that one that hangs does not hang forever
+_UNHEALTHY_S = 90.0
 
 
 def services_of(body: Any) -> tuple[str, ...]:
@@ -35,64 +33,53 @@ def _service_of(body: Any) -> str:
     return dns_name(model) if model else str((body["metadata"].get("labels") or {}).get(MODEL, ""))
 
 
-def watched(kinds: list[Kind], wake: Callable[[str], None]) -> kopf.OperatorRegistry:
-    """kopf's handlers: each event of these kinds wakes a service. They write nothing: no finalizer, no annotation."""
-    registry = kopf.OperatorRegistry()
-
-    async def happened(body: kopf.Body, **_: Any) -> None:
-        for name in services_of(body):
-            wake(name)
-
-    for kind in kinds:
-        group, _, version = kind.version.rpartition("/")
-        kopf.on.event(group, version, kind.plural, id=kind.plural, registry=registry)(happened)
-    kopf.on.login(registry=registry)(_login)
-    return registry
-
-
-def _login(**arguments: Any) -> kopf.ConnectionInfo | None:
-    return kopf.login_with_service_account(**arguments) or kopf.login_with_kubeconfig(**arguments)
-
-
 class Watches:
-    """kopf's watches, in a thread; they begin again if they fail."""
+    """Watches of several kinds, each in a thread of its own; one that fails begins again with all objects."""
 
-    def __init__(self, registry: kopf.OperatorRegistry, namespace: str) -> None:
-        self._registry, self._namespace = registry, namespace
-        self._stop, self._watching = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, name="watches", daemon=True)
+    def __init__(self, api: KubernetesClient, kinds: Sequence[Kind], wake: Callable[[str], None]) -> None:
+        """Each event of these kinds in the client's namespace wakes a service. Nothing is written."""
+        self._api, self._wake = api, wake
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(kind,), name=f"watch {kind.plural}", daemon=True) for kind in kinds
+        ]
+        self._failing: dict[str, float] = {}  # kinds whose watch fails, and since when
 
     def start(self) -> None:
         """Begins to watch."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
-        """Ends the watches."""
+        """Ends the watches, each at its next event: their threads don't keep the process alive."""
         self._stop.set()
-        self._thread.join(timeout=5)
 
     def alive(self) -> bool:
         """Whether events still arrive, as far as one can know."""
-        return self._thread.is_alive() and self._watching
+        oldest = min(self._failing.copy().values(), default=time.monotonic())
+        return all(thread.is_alive() for thread in self._threads) and time.monotonic() - oldest < _UNHEALTHY_S
 
-    def _run(self) -> None:
+    def _run(self, kind: Kind) -> None:
+        since = ""
         while not self._stop.is_set():
-            self._watching = True
             try:
-                asyncio.run(self._watch())
-            except Exception as error:  # the services are listed meanwhile, and the watches begin again
-                structlog.get_logger().warning("failed", part="watches", error=str(error) or type(error).__name__)
-            self._watching = False
-            self._stop.wait(_REST_S)
+                since = self._watch(kind, since)
+            except Exception as error:  # the services are listed meanwhile, and the watch begins again
+                since = ""
+                self._failing.setdefault(kind.plural, time.monotonic())
+                message = str(error) or type(error).__name__
+                structlog.get_logger().warning("failed", part="watches", kind=kind.name, error=message)
+                self._stop.wait(_REST_S)
 
-    async def _watch(self) -> None:
-        settings = kopf.OperatorSettings()
-        settings.posting.enabled = False
-        settings.scanning.disabled = True  # else it wants to watch namespaces and definitions of the whole cluster
-        settings.watching.server_timeout = _WATCH_S
-        settings.watching.client_timeout = _WATCH_S + 30
-        settings.watching.connect_timeout = 10
-        await kopf.operator(
-            registry=self._registry, settings=settings, namespaces=[self._namespace], standalone=True,
-            stop_flag=self._stop,
-        )  # fmt: skip
+    def _watch(self, kind: Kind, since: str) -> str:
+        """Watches once; returns the resource version up to which all events were seen."""
+        events = self._api.watch(kind, since=since, seconds=_WATCH_S)
+        self._failing.pop(kind.plural, None)
+        for event in events:
+            body = event["object"]
+            since = str(body["metadata"].get("resourceVersion", ""))
+            for name in services_of(body) if event["type"] != "BOOKMARK" else ():
+                self._wake(name)
+            if self._stop.is_set():
+                break
+        return since

@@ -38,7 +38,7 @@ from shiplift.runtime.base.errors import (
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, ReleaseReport, StageRun, StageRuns
-from shiplift.runtime.records.verdict import Outcome, Verdict
+from shiplift.runtime.records.verdict import Judged, Outcome, Verdict
 from shiplift.runtime.serving.kubernetes.connection import Object
 
 Node = Mapping[str, Any]
@@ -154,10 +154,10 @@ def _run_of(stage: Stage, node: Node, target: str) -> StageRun:
 
 def _verdict(reached: Reached) -> Verdict | None:
     stage = reached.stage
-    if not issubclass(stage.gives, Verdict) and stage.gives.objection is Record.objection:
-        return None  # such a record never objects
+    if not issubclass(stage.gives, Judged):
+        return None
     try:
-        record: Record = stage.gives.model_validate_json(outputs(reached.node).get(stage.gives.parameter()) or "")
+        record = stage.gives.model_validate_json(outputs(reached.node).get(stage.gives.parameter()) or "")
     except ValidationError:  # there is none, or another version of Shiplift wrote it, before an upgrade
         return None
     if isinstance(record, Verdict):

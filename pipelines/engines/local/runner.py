@@ -21,7 +21,7 @@ from shiplift.runtime.confinement import workplace
 from shiplift.runtime.records.base import Record
 from shiplift.runtime.records.failure import Failure
 from shiplift.runtime.records.release import Ending, Event, StageRun
-from shiplift.runtime.records.verdict import Verdict
+from shiplift.runtime.records.verdict import Verdict, objection
 
 Tell = Callable[[Event], None]
 Enter = Callable[[Stage], None]
@@ -147,8 +147,8 @@ def _cancelled(number: Signals) -> Cancelled:
 
 def _verdict(walk: Walk) -> Verdict | None:
     """The verdict that ended the walk, or the one that was reached before."""
-    objection = walk.last.record.objection() if walk.last and walk.last.record else None
-    return objection or walk.known.get(Verdict.parameter())
+    objected = objection(walk.last.record) if walk.last and walk.last.record else None
+    return objected or walk.known.get(Verdict.parameter())
 
 
 def _exit(walk: Walk, stage: Stage, ending: Ending) -> None:

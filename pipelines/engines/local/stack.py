@@ -325,7 +325,7 @@ def _start_dispatcher(home: Path, _stack: Stack) -> Process:
 
 def _variables() -> dict[str, str]:
     """The environment of the stack's processes: paths, pip's settings, and the credentials that a registry requires."""
-    prefixes = ("MLFLOW_TRACKING_", "AWS_", "GOOGLE_", "PIP_")
+    prefixes = ("MLFLOW_TRACKING_", "MLFLOW_HTTP_REQUEST_", "AWS_", "GOOGLE_", "PIP_")
     credentials = {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
     quiet = {"PYTHONUNBUFFERED": "1", "NO_PROXY": "*", "no_proxy": "*", "DO_NOT_TRACK": "1"}
     paths = inherited(("PATH", "HOME", "LANG", "TMPDIR", "TZ", "PYTHONPATH", "VIRTUAL_ENV"))

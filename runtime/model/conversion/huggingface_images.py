@@ -19,8 +19,8 @@ import onnx
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.model.conversion import text_graphs
 from shiplift.runtime.model.conversion.huggingface import loaded, stay_offline
-from shiplift.runtime.model.conversion.loaders import TorchModule
 from shiplift.runtime.model.conversion.original import Original
+from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz
 from shiplift.runtime.model.text.image_front import PIXELS, SETTINGS, ImageFront
 from shiplift.runtime.model.text.images_made import made_images

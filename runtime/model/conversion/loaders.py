@@ -1,14 +1,10 @@
 """Logged models as functions of arrays, and as ONNX: one class per model format, chosen by the logged flavor."""
 
-import inspect
 import sys
-import warnings
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,17 +13,15 @@ import yaml
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
-from shiplift.runtime.model.conversion import boosting, graphs, postprocess
+from shiplift.runtime.model.conversion import boosting, graphs, torch_models
 from shiplift.runtime.model.conversion.columns import Columns
 from shiplift.runtime.model.conversion.original import Original, failed
-from shiplift.runtime.model.tensors import Arrays, as_input, batch_of
+from shiplift.runtime.model.tensors import Arrays, as_input
 from shiplift.runtime.model.text.tasks import EXTRA, IMAGE_TASKS, TEXT_FLAVORS, task_of
 from shiplift.runtime.records.tensor import TensorSpec
-from shiplift.runtime.spec.model import Conversion
 
 _SHIMS = "sklearn.externals.array_api_compat"
 _SHIMMED = ("torch", "cupy", "dask")
-_SAMPLE = 2  # torch.export specializes on a batch of 0 or 1, so trace with 2
 
 
 def load(
@@ -41,7 +35,7 @@ def load(
     """
     try:
         if flavor == "pytorch":
-            return _torch(folder, inputs, tuple(spec.name for spec in outputs))
+            return torch_models.load(folder, inputs, tuple(spec.name for spec in outputs))
         if flavor == "sklearn":
             return Sklearn(folder, inputs, tabular=tabular)
         if flavor in boosting.BOOSTERS:
@@ -67,205 +61,12 @@ def _huggingface(folder: Path, flavor: Any, inputs: tuple[TensorSpec, ...], max_
         raise ExportFailed(
             f"Hugging Face models need packages that are not installed here: {error}", do=EXTRA
         ) from error
-    from shiplift.runtime.model.conversion import huggingface, huggingface_images  # noqa: PLC0415 - stand on this module
+    from shiplift.runtime.model.conversion import huggingface, huggingface_images  # noqa: PLC0415 - only for such models
 
     meta = yaml.safe_load((folder / "MLmodel").read_text())
     if (task := task_of(meta, flavor)) in IMAGE_TASKS:
         return huggingface_images.HuggingFaceImages(folder, task, inputs, max_megapixels)
     return huggingface.HuggingFace(folder, meta, flavor, inputs)
-
-
-# --- torch ----------------------------------------------------------------------------------------------------------
-
-
-def _torch(folder: Path, inputs: tuple[TensorSpec, ...], names: tuple[str, ...]) -> Original:
-    import torch  # noqa: PLC0415 - only for torch models
-
-    meta = yaml.safe_load((folder / "MLmodel").read_text())
-    data = folder / str(meta["flavors"]["pytorch"].get("model_data", "data"))
-    programs, files = sorted(data.glob("*.pt2")), sorted(data.glob("*.pth")) + sorted(data.glob("*.pt"))
-    if programs:
-        return TorchProgram(torch.export.load(programs[0]), inputs, names)
-    if files and _is_torchscript(files[0]):
-        return TorchScript(torch.jit.load(files[0], map_location="cpu").eval(), inputs, names)
-    import mlflow.pytorch  # noqa: PLC0415 - takes 2.6 s, only for pickled modules
-
-    return TorchModule(mlflow.pytorch.load_model(str(folder), map_location="cpu").eval(), inputs, names)
-
-
-def _is_torchscript(file: Path) -> bool:
-    if not zipfile.is_zipfile(file):
-        return False
-    with zipfile.ZipFile(file) as archive:
-        return any(name.endswith("constants.pkl") for name in archive.namelist())
-
-
-class TorchModule(Original):
-    """An eager `torch.nn.Module`, exported through torch.export."""
-
-    def __init__(self, module: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[str, ...]) -> None:
-        self.module = module
-        self.specs = inputs
-        self.outputs = outputs
-
-    def answer(self, inputs: Arrays) -> Arrays:
-        """Without gradients; outputs are named after the signature."""
-        import torch  # noqa: PLC0415
-
-        with torch.inference_mode():
-            outputs = self.callable()(*self.arguments(inputs))
-        tensors = torch.utils._pytree.tree_leaves(outputs)
-        names = self.names(len(tensors))
-        return {name: tensor.detach().cpu().numpy() for name, tensor in zip(names, tensors, strict=True)}
-
-    def callable(self) -> Any:
-        """The object to call with the arguments."""
-        return self.module
-
-    def arguments(self, inputs: Arrays) -> tuple[Any, ...]:
-        """Tensors in the order of the signature, or of `forward` if its parameter names match."""
-        import torch  # noqa: PLC0415
-
-        order = [spec.name for spec in self.specs]
-        forward = [p for p in inspect.signature(self.callable().forward).parameters if p in inputs]
-        return tuple(torch.from_numpy(inputs[name]) for name in (forward if len(forward) == len(order) else order))
-
-    def names(self, count: int) -> list[str]:
-        """One name per output: the signature's if the counts agree."""
-        if len(self.outputs) == count:
-            return list(self.outputs)
-        return ["output"] if count == 1 else [f"output_{at}" for at in range(count)]
-
-    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through `torch.onnx.export(dynamo=True)`; every -1 in the signature is dynamic."""
-        import torch  # noqa: PLC0415
-
-        sample = self.arguments(batch_of(example, _SAMPLE))
-        batch = torch.export.Dim("batch")
-        shapes = tuple(
-            {at: batch if at == 0 else torch.export.Dim.DYNAMIC for at, size in enumerate(spec.shape) if size == -1}
-            for spec in self.specs
-        )
-        return self._export(self.module, sample, path, opset, dynamic_shapes=shapes)
-
-    def _export(self, model: Any, sample: tuple[Any, ...], path: Path, opset: int, **options: Any) -> onnx.ModelProto:
-        import torch  # noqa: PLC0415
-
-        names = [spec.name for spec in self.specs]
-        outputs = list(self.answer_names(sample))
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                program = torch.onnx.export(
-                    model, sample, dynamo=True, opset_version=opset, verbose=False,
-                    input_names=names, output_names=outputs, **options,
-                )  # fmt: skip
-        except Exception as error:
-            raise failed("torch can't export the model to ONNX", error) from error
-        with TemporaryDirectory(dir=path.parent) as folder:
-            program.save(f"{folder}/torch.onnx", external_data=True)
-            del program
-            return graphs.load(Path(folder) / "torch.onnx", path, move=True)
-
-    def to_torchscript(
-        self, sets: dict[str, Arrays], answers: dict[str, Arrays], file: Path, conversion: Conversion
-    ) -> None:
-        """Saves a script as it is, and traces modules and programs, and whatever has post-processing around it.
-
-        A trace may be fixed to one batch size, so the written file must answer every set.
-        """
-        import torch  # noqa: PLC0415
-
-        try:
-            with warnings.catch_warnings(), torch.inference_mode():
-                warnings.simplefilter("ignore")
-                sample = self.arguments(batch_of(sets["example"], _SAMPLE))
-                torch.jit.save(self._scripted(sample, conversion), str(file))
-                written = torch.jit.load(str(file), map_location="cpu")
-                for name, inputs in sets.items():
-                    flat = torch.utils._pytree.tree_leaves(written(*self.arguments(inputs)))
-                    for actual, expected in zip(flat, answers[name].values(), strict=True):
-                        np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-3, atol=1e-4)
-        except Exception as error:
-            raise failed("torch can't write the model as TorchScript for any batch size", error) from error
-
-    def _scripted(self, sample: tuple[Any, ...], conversion: Conversion) -> Any:
-        import torch  # noqa: PLC0415
-
-        model = postprocess.in_torch(self.callable(), conversion.postprocess, conversion.top_k)
-        return torch.jit.trace(model, sample, check_trace=False)
-
-    def answer_names(self, sample: tuple[Any, ...]) -> list[str]:
-        """Output names; runs the model once to count its outputs."""
-        import torch  # noqa: PLC0415
-
-        with torch.inference_mode():
-            return self.names(len(torch.utils._pytree.tree_leaves(self.callable()(*sample))))
-
-
-class TorchProgram(TorchModule):
-    """A `torch.export` program: already a graph, with its own dynamic dimensions."""
-
-    def __init__(self, program: Any, inputs: tuple[TensorSpec, ...], outputs: tuple[str, ...]) -> None:
-        super().__init__(program, inputs, outputs)
-        self._callable = program.module()
-        self.batch = _program_batch(program)
-
-    def callable(self) -> Any:
-        """The program as a module."""
-        return self._callable
-
-    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through `torch.onnx.export` of the program itself, without tracing again."""
-        size = _SAMPLE if self.batch == -1 else self.batch
-        return self._export(self.module, self.arguments(batch_of(example, size)), path, opset)
-
-
-def _program_batch(program: Any) -> int:
-    """The batch size that a program was specialized to, as it is by an example of one sample; -1: it takes any."""
-    names = set(program.graph_signature.user_inputs)
-    shapes = [node.meta["val"].shape for node in program.graph.nodes if node.op == "placeholder" and node.name in names]
-    sizes = {shape[0] if shape and isinstance(shape[0], int) else -1 for shape in shapes}
-    return sizes.pop() if len(sizes) == 1 else -1
-
-
-class TorchScript(TorchModule):
-    """A TorchScript file, which only torch's older exporter can read (opset 20 at most)."""
-
-    notes = ("TorchScript is exported by torch's older exporter; log the module as pt2 for the newer one.",)
-
-    def arguments(self, inputs: Arrays) -> tuple[Any, ...]:
-        """Tensors in the order of the signature: a script module does not keep the names of `forward`'s parameters."""
-        import torch  # noqa: PLC0415
-
-        return tuple(torch.from_numpy(inputs[spec.name]) for spec in self.specs)
-
-    def _scripted(self, sample: tuple[Any, ...], conversion: Conversion) -> Any:
-        return super()._scripted(sample, conversion) if conversion.postprocess else self.module
-
-    def to_onnx(self, example: Arrays, opset: int, path: Path) -> onnx.ModelProto:
-        """Through `torch.onnx.export(dynamo=False)`."""
-        import torch  # noqa: PLC0415
-
-        sample = self.arguments(batch_of(example, _SAMPLE))
-        outputs = self.answer_names(sample)
-        names = [spec.name for spec in self.specs]
-        dynamic = {s.name: {at: _axis(s.name, at) for at, n in enumerate(s.shape) if n == -1} for s in self.specs}
-        file = path.parent / "torch.onnx"
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                torch.onnx.export(
-                    self.module, sample, str(file), dynamo=False, opset_version=min(opset, 20), input_names=names,
-                    output_names=outputs, dynamic_axes={**dynamic, **{name: {0: "batch"} for name in outputs}},
-                )  # fmt: skip
-        except Exception as error:
-            raise failed("torch can't export the TorchScript model to ONNX", error) from error
-        return graphs.load(file, path)
-
-
-def _axis(name: str, at: int) -> str:
-    return "batch" if at == 0 else f"{name}_{at}"
 
 
 # --- scikit-learn ---------------------------------------------------------------------------------------------------

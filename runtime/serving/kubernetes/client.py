@@ -1,6 +1,20 @@
 """The only client of the Kubernetes API: objects are dictionaries with the structure of their YAML; errors are ours.
 
-Objects are applied server-side under one field manager, so applying is idempotent and leaves others' fields alone.
+Commands, stages, daemons and the operator's watches all use it. Objects are applied server-side under one field
+manager, so applying is idempotent and leaves others' fields alone.
+
+It is a thin layer over urllib3, because every library that was measured does less of what is needed, for more memory:
+
+| | import | 1,000 pods | watches | typing |
+|---|---|---|---|---|
+| urllib3 2.8 and this layer | 0.2 s, 15 MB | 0.1 s, 27 MB | go on by version and bookmark | objects are JSON |
+| lightkube 1.0 | 0.4 s, 24 MB | 0.2 s, 39 MB | go on by version, no bookmarks | built-in kinds typed |
+| kr8s 0.20 | 0.6 s, 35 MB | 2.7 s, 181 MB | no bookmarks, asks for expired versions again | objects untyped |
+| kubernetes 37 (official) | 0.6 s, 36 MB | 1.4 s, 125 MB | go on by version | built-in kinds typed |
+| kopf 1.45 | 0.8 s, 34 MB | | complete, but it does nothing else | objects untyped |
+
+None repeats requests as the API server asks, translates errors, or passes plain requests to Services; lightkube deletes
+without preconditions. kopf watched for the operator until this client did: that took 47 of its 131 MB.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,15 +26,16 @@ from shiplift.runtime.serving.kubernetes.connection import (
     Answer,
     Method,
     Object,
-    read_lines,
     send,
     send_bytes,
     unknown,
 )
 from shiplift.runtime.serving.kubernetes.kinds import KNOWN, POD, Kind, group_path
-from shiplift.runtime.serving.kubernetes.transport import Transport, connect
+from shiplift.runtime.serving.kubernetes.streams import event_of, read_lines
+from shiplift.runtime.serving.kubernetes.transport import SILENT_S, Transport, connect
 
 MANAGER = "shiplift"
+_GRACE_S = 30.0  # for a watch to end by itself
 
 
 @dataclass(frozen=True)
@@ -62,6 +77,23 @@ class KubernetesClient:
             if not answer.get("metadata", {}).get("continue"):
                 return
             query["continue"] = answer["metadata"]["continue"]
+
+    def watch(self, kind: Kind, namespace: str = "", *, since: str = "", seconds: int) -> Iterator[Object]:
+        """What happens to objects of a kind for so many seconds, as the API server's events.
+
+        It begins after the resource version `since`; without one, with an `ADDED` for each object that exists. A
+        `BOOKMARK` has a new resource version alone. The watch has begun when this returns.
+
+        Raises:
+            Temporary: among other reasons, events after `since` are no longer known, or it was silent for too long.
+        """
+        namespace = namespace or self.namespace
+        query = [("watch", "true"), ("allowWatchBookmarks", "true"), ("timeoutSeconds", str(seconds))]
+        query += [("resourceVersion", since)] if since else []
+        what, silent_s = f"{kind.plural} in {namespace}", seconds + _GRACE_S
+        path = kind.path(namespace if kind.namespaced else "")
+        lines = read_lines(self._transport, path, what=what, query=query, silent_s=silent_s, kind=kind)
+        return (event_of(line, what, kind) for line in lines)
 
     # --- writing ---
 
@@ -140,7 +172,8 @@ class KubernetesClient:
         """
         path = f"{POD.path(self.namespace, pod)}/log"
         query = [("container", container), ("tailLines", str(lines)), *([("follow", "true")] if follow else [])]
-        return read_lines(self._transport, path, what=f"the log of {pod}", query=query, endless=follow)
+        what, silent_s = f"the log of {pod}", None if follow else SILENT_S
+        return read_lines(self._transport, path, what=what, query=query, silent_s=silent_s, absent=(400, 404))
 
     def forward(
         self, method: str, path: str, *, query: list[tuple[str, str]], headers: dict[str, str], body: bytes | None

@@ -93,13 +93,13 @@ def send(
         Temporary: the connection broke; in a pod, also if there is none, because the cluster must exist.
         ClusterUnreachable: a kubeconfig leads to no API server.
     """
-    with _translated_errors():
+    with translated_errors():
         response = transport.open(
             method, path, query=list((query or {}).items()), body=None if body is None else encoded(body),
             headers={"Accept": "application/json", "Content-Type": content},
         )  # fmt: skip
         text = response.data
-    return Answer(status=response.status, body=_json(text), doing=f"{_DOING[method]} {what}", kind=kind)
+    return Answer(status=response.status, body=json_object(text), doing=f"{_DOING[method]} {what}", kind=kind)
 
 
 def send_bytes(
@@ -116,33 +116,13 @@ def send_bytes(
     Raises:
         Temporary, ClusterUnreachable: as `send`.
     """
-    with _translated_errors():
+    with translated_errors():
         response = transport.open(method, path, query=query, headers=headers, body=body)
         return int(response.status), list(response.headers.items()), bytes(response.read())
 
 
-def read_lines(
-    transport: Transport, path: str, *, what: str, query: list[tuple[str, str]], endless: bool
-) -> Iterator[str]:
-    """The lines of an answer as they arrive; none if there is nothing to read.
-
-    With `endless`, any time may pass between two lines.
-
-    Raises:
-        ClusterRefused: the cluster forbids it.
-        Temporary, ClusterUnreachable: as `send`.
-    """
-    with _translated_errors():
-        response = transport.open("GET", path, query=query, endless=endless)
-        if response.status in (400, 404):
-            return
-        if response.status >= 400:
-            raise Answer(status=response.status, body=_json(response.read()), doing=f"reading {what}")._error()
-        yield from (line.decode(errors="replace").rstrip("\n") for line in response)
-
-
 @contextmanager
-def _translated_errors() -> Iterator[None]:
+def translated_errors() -> Iterator[None]:
     """Translates the errors of a connection into ours."""
     from urllib3.exceptions import HTTPError  # noqa: PLC0415 - comes with kubernetes
 
@@ -169,7 +149,7 @@ def _no_answer(error: Exception) -> ShipliftError:
     return ClusterUnreachable(what, do="Check KUBECONFIG and the cluster, then run the same command again.")
 
 
-def _json(text: bytes | None) -> Object:
+def json_object(text: bytes | None) -> Object:
     """An answer's JSON object; anything else, such as a plain 404 or a proxy's page, becomes its `message`."""
     try:
         body = json.loads(text or b"{}")

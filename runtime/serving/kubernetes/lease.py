@@ -1,12 +1,13 @@
-"""A lock that any pod can hold and none can hold forever: a Lease per model (coordination.k8s.io/v1).
+"""Locks that any pod can hold and none can hold forever: Leases (coordination.k8s.io/v1).
 
-Its holder renews it from a thread. A holder that dies stops renewing, and the next one takes it over once it is stale.
+A holder that dies stops renewing its Lease, and the next one takes it over once it is stale. A promotion holds that of
+its model (`held`); the operator's leader holds one for as long as it acts (`pipelines.daemons.operator.leadership`).
 """
 
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
@@ -16,20 +17,85 @@ from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.connection import Conflict, Object
 from shiplift.runtime.serving.kubernetes.kinds import LEASE
 
-_DURATION_S = 30
+_LASTS_S = 30.0
 _POLL_S = 1.0
+
+
+class Lease:
+    """A Lease that this process may hold.
+
+    Every method raises `Temporary` or `ClusterRefused` if the API server can't say.
+    """
+
+    def __init__(
+        self,
+        api: KubernetesClient,
+        name: str,
+        *,
+        lasts_s: float,
+        displaces: Callable[[Object], bool],
+        identity: str = "",
+    ) -> None:
+        """`displaces` says from the Lease's spec whether its holder, another one, no longer counts.
+
+        `identity` outlives a restart of the process, but no two processes have it at once; empty: a random one.
+        """
+        self._api, self._name, self._lasts_s, self._displaces = api, name, lasts_s, displaces
+        self._me = identity or uuid.uuid4().hex
+
+    def take(self) -> bool:
+        """Takes it if it is free, or renews it; returns whether this process holds it now."""
+        lease = self._api.get(LEASE, self._name)
+        spec = (lease or {}).get("spec") or {}
+        holder = str(spec.get("holderIdentity") or "")
+        if holder not in ("", self._me) and not self._displaces(spec):
+            return False
+        try:
+            if lease is None:
+                body = {"apiVersion": LEASE.version, "kind": LEASE.name, "metadata": {"name": self._name}}
+                self._api.create({**body, "spec": self._spec(spec)})
+            else:
+                self._api.replace({**lease, "spec": self._spec(spec)})
+        except Conflict:
+            return False
+        return True
+
+    def renew(self) -> None:
+        """Renews it, if this process still holds it."""
+        self._replace(self._spec)
+
+    def release(self) -> None:
+        """Lets another process take it at once, if this one still holds it."""
+        self._replace(lambda _: {"holderIdentity": "", "leaseDurationSeconds": 1})
+
+    def _replace(self, changed: Callable[[Object], Object]) -> None:
+        lease = self._api.get(LEASE, self._name)
+        if lease is not None and lease["spec"].get("holderIdentity") == self._me:
+            with suppress(Conflict):  # somebody else has taken it since
+                self._api.replace({**lease, "spec": changed(lease["spec"])})
+
+    def _spec(self, before: Object) -> Object:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        mine = before.get("holderIdentity") == self._me
+        return {
+            "holderIdentity": self._me,
+            "leaseDurationSeconds": int(self._lasts_s),
+            "acquireTime": (before.get("acquireTime") if mine else None) or now,
+            "renewTime": now,
+            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (0 if mine else 1),
+        }
 
 
 @contextmanager
 def held(api: KubernetesClient, name: str, *, wait_s: float = 600) -> Iterator[None]:
-    """Holds the Lease `name` for as long as the context lasts.
+    """Holds the Lease `name` for as long as the context lasts; a thread renews it.
 
     Raises:
         Temporary: another holder kept it for more than `wait_s` seconds.
     """
-    me = uuid.uuid4().hex
+    lease = Lease(api, name, lasts_s=_LASTS_S, displaces=_stale)
     deadline = time.monotonic() + wait_s
-    while not _take(api, name, me):
+    while not lease.take():
         if time.monotonic() > deadline:
             raise Temporary(
                 f"another promotion has held {name} for {wait_s:.0f} s", do="Wait until it is done, then try again."
@@ -37,50 +103,21 @@ def held(api: KubernetesClient, name: str, *, wait_s: float = 600) -> Iterator[N
         progress("waiting for another promotion of this model")
         time.sleep(_POLL_S)
     done = threading.Event()
-    renewing = threading.Thread(target=_renew, args=(api, name, me, done), daemon=True)
+    renewing = threading.Thread(target=_renew, args=(lease, done), daemon=True)
     renewing.start()
     try:
         yield
     finally:
         done.set()
         renewing.join()
-        with suppress(Conflict, ShipliftError):  # otherwise it goes stale by itself
-            _release(api, name, me)
+        with suppress(ShipliftError):  # otherwise it goes stale by itself
+            lease.release()
 
 
-def _take(api: KubernetesClient, name: str, me: str) -> bool:
-    lease = api.get(LEASE, name)
-    try:
-        if lease is None:
-            api.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", **_body(name, me)})
-            return True
-        spec = lease.get("spec", {})
-        if spec.get("holderIdentity") not in ("", None, me) and not _stale(spec):
-            return False
-        api.replace({**lease, "spec": _body(name, me)["spec"]})
-    except Conflict:
-        return False
-    return True
-
-
-def _renew(api: KubernetesClient, name: str, me: str, done: threading.Event) -> None:
-    while not done.wait(_DURATION_S / 4):
-        with suppress(ShipliftError, Conflict):  # the next iteration tries again
-            lease = api.get(LEASE, name)
-            if lease is not None and lease["spec"].get("holderIdentity") == me:
-                api.replace({**lease, "spec": _body(name, me)["spec"]})
-
-
-def _release(api: KubernetesClient, name: str, me: str) -> None:
-    lease = api.get(LEASE, name)
-    if lease is not None and lease["spec"].get("holderIdentity") == me:
-        api.replace({**lease, "spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
-
-
-def _body(name: str, me: str) -> Object:
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    spec = {"holderIdentity": me, "leaseDurationSeconds": _DURATION_S, "renewTime": now}
-    return {"metadata": {"name": name}, "spec": spec}
+def _renew(lease: Lease, done: threading.Event) -> None:
+    while not done.wait(_LASTS_S / 4):
+        with suppress(ShipliftError):  # the next iteration tries again
+            lease.renew()
 
 
 def _stale(spec: Object) -> bool:

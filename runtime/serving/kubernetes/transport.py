@@ -1,7 +1,7 @@
 """How requests reach the Kubernetes API: in a pod with its service account, elsewhere with the user's kubeconfig.
 
 A pod connects by itself. All that the official client would do there is read a token and a certificate, and it takes
-17 MB and 0.4 s in each process of the control plane and in every stage's pod. Kubeconfigs, with their many ways of
+21 MB and 0.4 s in each process of the control plane and in every stage's pod. Kubeconfigs, with their many ways of
 logging in, are left to it.
 """
 
@@ -19,7 +19,8 @@ from urllib.parse import urlencode
 from shiplift.runtime.base.errors import ClusterUnreachable
 
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_TIMEOUT_S = (5, 60)  # to connect, and between two bytes of the answer
+_CONNECT_S = 5.0
+SILENT_S = 60.0  # between two bytes of an answer
 _PAUSE_S = 0.25  # before the second retry of a request; doubled for each one after it
 _CONNECTIONS = 16  # kept open: the operator asks from several threads
 _REREAD_S = 60.0  # a token is replaced long before it ends; this is also the official clients' period
@@ -40,22 +41,30 @@ class Transport:
     proof: Callable[[], Headers] = dict
 
     def open(
-        self, method: str, path: str, *, query: Sequence[tuple[str, str]] = (), headers: Headers | None = None,
-        body: bytes | None = None, endless: bool = False,
-    ) -> Any:  # fmt: skip
-        """urllib3's response, its body unread. With `endless`, any time may pass between two bytes of it.
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Sequence[tuple[str, str]] = (),
+        headers: Headers | None = None,
+        body: bytes | None = None,
+        silent_s: float | None = SILENT_S,
+    ) -> Any:
+        """urllib3's response, its body unread. `silent_s` may pass between two bytes of it, or any time if None.
 
         Raises:
             urllib3.exceptions.HTTPError: the connection can't be made, or broke.
         """
         import urllib3  # noqa: PLC0415 - only on use: the command line starts without it
 
-        connect, read = _TIMEOUT_S
         return self.pool.request(
-            method, f"{self.host}{path}" + (f"?{urlencode(query)}" if query else ""), body=body,
-            headers={**(headers or {}), **self.proof()}, preload_content=False,
-            timeout=urllib3.Timeout(connect=connect, read=None if endless else read),
-        )  # fmt: skip
+            method,
+            f"{self.host}{path}" + (f"?{urlencode(query)}" if query else ""),
+            body=body,
+            headers={**(headers or {}), **self.proof()},
+            preload_content=False,
+            timeout=urllib3.Timeout(connect=_CONNECT_S, read=silent_s),
+        )
 
 
 def connect() -> Transport:
@@ -127,7 +136,7 @@ def _of_this_pod() -> Transport:
 
 
 def _of_kubeconfig() -> Transport:
-    from kubernetes import client, config  # noqa: PLC0415 - takes 0.4 s and 17 MB, so only on use
+    from kubernetes import client, config  # noqa: PLC0415 - takes 0.4 s and 21 MB, so only on use
     from yaml import YAMLError  # noqa: PLC0415
 
     settings = client.Configuration()

@@ -15,14 +15,17 @@ from urllib.parse import quote
 
 from shiplift.runtime.base.errors import NotFound, PromotionConflict
 from shiplift.runtime.store import downloads
+from shiplift.runtime.store.mlflow.artifact_proxy import ArtifactProxy
+from shiplift.runtime.store.mlflow.connection import Connection
+from shiplift.runtime.store.mlflow.failures import refused
+from shiplift.runtime.store.mlflow.settings import mlflow_defaults
 from shiplift.runtime.store.registry.proxied import ProxiedArtifacts, root_of
-from shiplift.runtime.store.registry.rest import PATIENT_S, RestRegistry
+from shiplift.runtime.store.registry.rest import RestRegistry
 from shiplift.runtime.store.registry.runs import absent, create_run, info_of, now_ms, run_info
 from shiplift.runtime.store.registry.session import Session
-from shiplift.runtime.store.registry.terms import FOLDER, MEMBER_TAG, PIPELINE_TAG, TAG, VersionInfo, refused
+from shiplift.runtime.store.registry.terms import FOLDER, MEMBER_TAG, PIPELINE_TAG, TAG, VersionInfo
 
 MAX_RUN_FILE_MB = 1024.0
-_REPEATS = 2
 
 
 def prepare_environment() -> None:
@@ -30,9 +33,8 @@ def prepare_environment() -> None:
 
     Called at the edge of every process that imports MLflow.
     """
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
+    for variable, value in mlflow_defaults().items():
+        os.environ.setdefault(variable, value)
     os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
@@ -48,7 +50,7 @@ class Registry:
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
-        self._session = Session(uri, timeout_s=PATIENT_S, repeats=_REPEATS)
+        self._session = Session(Connection(uri))
         self._rest = RestRegistry(uri, session=self._session)
 
     # --- versions ---
@@ -166,7 +168,7 @@ class Registry:
         kept_at = str(self._run(run_id)["artifact_uri"])
         root = root_of(kept_at)
         if root is not None:
-            ProxiedArtifacts(self._session, root).write(path, body.encode())
+            ProxiedArtifacts(ArtifactProxy(self._session.connection), root).write(path, body.encode())
             return
         with _translated(f"run {run_id}"):
             _mlflow().MlflowClient(tracking_uri=self.uri, registry_uri=self.uri).log_text(run_id, body, path)
@@ -218,7 +220,7 @@ class Registry:
         """The artifacts at a URI; MLflow's own client for `otherwise`, if its server does not keep them."""
         root = root_of(kept_at)
         if root is not None:
-            yield ProxiedArtifacts(self._session, root)
+            yield ProxiedArtifacts(ArtifactProxy(self._session.connection), root)
             return
         mlflow = _mlflow()
         from mlflow.store.artifact import artifact_repository_registry  # noqa: PLC0415

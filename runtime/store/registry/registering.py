@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from shiplift.runtime.base.errors import NotAdmitted, Temporary, UsageError
+from shiplift.runtime.store.mlflow.artifact_proxy import ArtifactProxy
 from shiplift.runtime.store.registry.proxied import ProxiedArtifacts, root_of
 from shiplift.runtime.store.registry.runs import create_run, run_info
 from shiplift.runtime.store.registry.session import Session
@@ -30,7 +31,7 @@ def register(session: Session, name: str, files: Mapping[str, bytes], tags: Mapp
             f"the registry keeps artifacts at {kept_at.partition(':')[0]}:, where this command can't write",
             do="Start MLflow with `--serve-artifacts`, as `shiplift up` does.",
         )
-    artifacts = ProxiedArtifacts(session, root)
+    artifacts = ProxiedArtifacts(ArtifactProxy(session.connection), root)
     for path, body in files.items():
         artifacts.write(posixpath.join(_FOLDER, path), body)
     with suppress(UsageError):  # there is one

@@ -5,6 +5,7 @@ only read versions and their tags, set tags, and register the webhook. The comma
 through `transport`. A registry that does not respond raises `Temporary`, here too.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,11 +13,14 @@ import httpx
 
 from shiplift.runtime.base.errors import NotFound, Temporary
 from shiplift.runtime.base.text import printable
+from shiplift.runtime.store.mlflow.connection import Connection
+from shiplift.runtime.store.mlflow.failures import refused
+from shiplift.runtime.store.mlflow.settings import read_settings
 from shiplift.runtime.store.registry.registering import register
 from shiplift.runtime.store.registry.session import Session
-from shiplift.runtime.store.registry.terms import TAG, VersionInfo, refused, version_info
+from shiplift.runtime.store.registry.terms import TAG, VersionInfo, version_info
 
-PATIENT_S = 30.0  # for background work, and for pages over a thousand models
+PATIENT_S = math.inf  # as long as the settings allow: for background work, and for pages over a thousand models
 _PAGE = 200
 _VERSION_CREATED = {"entity": "MODEL_VERSION", "action": "CREATED"}
 
@@ -29,10 +33,20 @@ class RestRegistry:
     """
 
     def __init__(
-        self, uri: str, *, timeout_s: float = 5, transport: httpx.BaseTransport | None = None,
+        self,
+        uri: str,
+        *,
+        timeout_s: float = 5,
+        transport: httpx.BaseTransport | None = None,
         session: Session | None = None,
-    ) -> None:  # fmt: skip
-        self._session = session or Session(uri, timeout_s=timeout_s, transport=transport)
+    ) -> None:
+        """`timeout_s` is the most that the caller waits, `session` one that is shared and has its own settings.
+
+        Without a session a request is sent once: its callers ask again by themselves.
+        """
+        self._session = session or Session(
+            Connection(uri, settings=read_settings().within(timeout_s), transport=transport)
+        )
 
     # --- versions ---
 
@@ -135,7 +149,7 @@ class RestRegistry:
 
     def read_text(self, run_id: str, path: str) -> str | None:
         """A small text artifact of a run; None where there is none."""
-        answer = self._session.send("GET", "/get-artifact", params={"run_uuid": run_id, "path": path})
+        answer = self._session.connection.send("GET", "/get-artifact", params={"run_uuid": run_id, "path": path})
         if answer.status_code == 404:
             return None
         if answer.is_error:

@@ -4,7 +4,8 @@ import time
 from typing import Any
 
 from shiplift.runtime.base.errors import NotFound, Temporary, UsageError
-from shiplift.runtime.store.registry.session import Session, account
+from shiplift.runtime.store.mlflow.settings import account
+from shiplift.runtime.store.registry.session import Session
 from shiplift.runtime.store.registry.terms import FOLDER
 
 

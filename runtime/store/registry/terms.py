@@ -1,9 +1,9 @@
-"""What every client of the registry has in common: its names, its model versions, and what its refusals mean."""
+"""What every client of the registry has in common: its names and its model versions."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-from shiplift.runtime.base.errors import NotAdmitted, RegistryDenied, ShipliftError, Temporary, UsageError
+from shiplift.runtime.base.errors import NotAdmitted, Temporary, UsageError
 
 CHAMPION, CHALLENGER, PREVIOUS = "champion", "challenger", "previous"
 TAG = "shiplift."
@@ -73,26 +73,3 @@ def version_info(body: Any) -> VersionInfo:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise Temporary(f"the registry sent a malformed version: {error!r}", do="Check MLFLOW_TRACKING_URI.") from error
-
-
-def refused(subject: str, status: int, cause: object) -> ShipliftError:
-    """The error for an HTTP status that is no success: 401 and 403 are for good, and any other may pass."""
-    if status == 401:
-        return RegistryDenied(
-            f"the registry wants the user name and password of an account for {subject}: it answered 401",
-            do="Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD to those of your account.",
-        )
-    if status == 403:
-        return RegistryDenied(
-            f"the registry does not let this account do that: it answered 403 for {subject}",
-            do="Use an account with more rights (MLFLOW_TRACKING_USERNAME), or ask its administrator.",
-        )
-    return unreachable(subject, cause)
-
-
-def unreachable(subject: str, cause: object) -> Temporary:
-    """The error for a registry that does not respond, or makes no sense; `subject` is what was asked for."""
-    return Temporary(
-        f"the registry does not answer for {subject}: {' '.join(str(cause).split())[:300]}",
-        do="Check that MLflow is up (`shiplift status`), then run the same command again.",
-    )

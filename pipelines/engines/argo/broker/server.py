@@ -4,7 +4,7 @@
 
 It runs in a container of its own in the stages' pod, with the registry's credentials and the ledger's key, and with the
 stages' own arguments. What the stage under way may ask for is in `permissions`. The client is `runtime.store.broker`;
-artifacts are served in the protocol of `runtime.store.mlflow_artifacts`.
+artifacts are served in the protocol of `runtime.store.mlflow.artifact_proxy`.
 """
 
 import json
@@ -28,8 +28,8 @@ from shiplift.pipelines.engines.attempt import failure_of
 from shiplift.runtime.base.errors import NotFound
 from shiplift.runtime.records.site import Site
 from shiplift.runtime.store.broker import END, FAILED, GO_ON, HOST, PORT
+from shiplift.runtime.store.mlflow.artifact_proxy import API
 
-_ARTIFACTS = "/api/2.0/mlflow-artifacts/artifacts"
 _CHUNK = 1 << 20
 _MAX_RECORD_BYTES = 16 * 2**20
 
@@ -54,7 +54,7 @@ class Asked:
 
 
 _DIGEST = "([0-9a-f]{64})"
-_BLOB = f"{_ARTIFACTS}/shiplift/sha256/[0-9a-f]{{2}}/{_DIGEST}"
+_BLOB = f"{API}/shiplift/sha256/[0-9a-f]{{2}}/{_DIGEST}"
 
 
 def _json(value: Any) -> Reply:
@@ -108,7 +108,7 @@ _ROUTES: tuple[tuple[str, str, Callable[[Asked], Reply]], ...] = (
     ("GET", "/explanation", lambda asked: _json(asked.permissions.explanation(asked.query["what"], asked.query["do"]))),
     ("GET", "/tuning-cache", lambda asked: Reply(asked.permissions.tuned(asked.query["name"]))),
     ("PUT", "/tuning-cache", _put_tuned),
-    ("GET", _ARTIFACTS, _list),
+    ("GET", API, _list),
     ("GET", _BLOB, lambda asked: Reply(file=asked.permissions.artifact(*asked.at), fetched=True)),
     ("PUT", _BLOB, _put_blob),
 )

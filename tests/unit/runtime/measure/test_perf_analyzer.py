@@ -8,7 +8,8 @@ import pytest
 
 from shiplift.runtime.base.errors import MeasurementFailed, MissingTool
 from shiplift.runtime.measure import perf_analyzer
-from shiplift.runtime.measure.generator import Demand, LoadTarget, Window, load_generator
+from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
+from shiplift.runtime.measure.generators import load_generator
 from shiplift.runtime.measure.perf_analyzer import LoadRun, PerfAnalyzer, options
 from shiplift.runtime.measure.perf_analyzer_input import write_requests
 from shiplift.runtime.measure.requests import split

@@ -14,7 +14,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 from shiplift.runtime.base.errors import MeasurementFailed
-from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window, load_generator
+from shiplift.runtime.measure.generator import Demand, LoadTarget, Measurement, Window
+from shiplift.runtime.measure.generators import load_generator
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
 from shiplift.runtime.measure.streaming import Answered, StreamingClient, _requests, streaming_of
 from shiplift.runtime.model.generation.signature import SIGNATURE

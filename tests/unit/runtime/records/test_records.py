@@ -16,7 +16,7 @@ from shiplift.runtime.records.model import ModelVersion
 from shiplift.runtime.records.request import Trigger
 from shiplift.runtime.records.serving import Beside, ServerPods
 from shiplift.runtime.records.site import Cluster, Machine, Site
-from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict
+from shiplift.runtime.records.verdict import Check, Outcome, Packages, Verdict, objection
 from shiplift.runtime.spec.document import ReleaseSpec
 from shiplift.runtime.spec.measurement import Regression, SearchSpace, Slo
 from shiplift.runtime.spec.model import Quality
@@ -181,12 +181,12 @@ def test_only_a_pass_is_let_through_before_traffic_moves() -> None:
 
 
 def test_a_record_objects_only_where_its_checks_do_not_pass() -> None:
-    assert artifact().objection() is None
+    assert objection(artifact()) is None
     assert Verdict.of((check(),)).objection() is None
     assert Packages(target="t", packages=(package(),), checks=(check(),)).objection() is None
     for worse in (Outcome.FAIL, Outcome.INCONCLUSIVE):
         verdict = Verdict.of((check(worse),))
-        assert verdict.objection() == verdict
+        assert objection(verdict) == verdict
         assert Packages(target="t", packages=(), checks=(check(worse),)).objection() == verdict
 
 

@@ -10,16 +10,13 @@ import pytest
 from shiplift.pipelines.daemons.operator.loop import RELIST_S, Loop
 from shiplift.pipelines.daemons.operator.metrics import OperatorMetrics
 from shiplift.pipelines.daemons.operator.process import read_site
-from shiplift.pipelines.daemons.operator.watches import Watches, services_of, watched
 from shiplift.runtime.base.errors import Temporary, UsageError
-from shiplift.runtime.serving.kubernetes.kinds import DEPLOYMENT, NAMESPACE, POD, TRITON_SERVICE, group_path
 from shiplift.runtime.serving.operator.cluster.observing import Snapshot
 from shiplift.runtime.serving.operator.deciding import Decision
 from shiplift.runtime.serving.operator.evidence import Evidence
 from shiplift.runtime.serving.operator.observed import GatewaySeen
 from shiplift.runtime.serving.operator.repair import key_of
 from shiplift.runtime.serving.operator.resources import ConditionType, ServiceStatus
-from tests.unit.api_server import running
 from tests.unit.examples import site
 from tests.unit.runtime.serving.operator.world import ROUTES, World, cluster
 
@@ -184,26 +181,6 @@ def test_a_list_that_fails_ends_nothing() -> None:
     assert loop.healthy()
 
 
-@pytest.mark.parametrize(
-    ("body", "name"),
-    [
-        ({"kind": "TritonService", "metadata": {"name": "digits"}}, "digits"),
-        ({"kind": "TritonRevision", "metadata": {"name": "x"}, "spec": {"package": {"model": "digits"}}}, "digits"),
-        ({"kind": "Pod", "metadata": {"name": "x", "labels": {"shiplift.dev/model": "digits"}}}, "digits"),
-        ({"kind": "Pod", "metadata": {"name": "x"}}, ""),
-    ],
-)
-def test_which_service_an_event_is_about(body: Any, name: str) -> None:
-    assert services_of(body) == ((name,) if name else ())
-
-
-def test_watching_writes_nothing_to_objects() -> None:
-    registry = watched([TRITON_SERVICE, DEPLOYMENT, POD], lambda _: None)
-    assert len(list(registry._watching.get_all_handlers())) == 3
-    assert not list(registry._changing.get_all_handlers())
-    assert not list(registry._spawning.get_all_handlers())
-
-
 def test_a_site_without_a_cluster_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "site.json"
     file.write_text(site(tmp_path).model_dump_json())
@@ -213,31 +190,6 @@ def test_a_site_without_a_cluster_is_refused(tmp_path: Path) -> None:
     assert read_site(file).place == cluster()
     with pytest.raises(UsageError, match="is no site"):
         read_site(tmp_path / "missing.json")
-
-
-def test_an_event_wakes_its_service_and_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    woken: list[str] = []
-    with running() as server:
-        for kind in (POD, NAMESPACE, TRITON_SERVICE):
-            known = {"name": kind.plural, "singularName": "", "kind": kind.name, "namespaced": kind.namespaced}
-            server.kinds.setdefault(group_path(kind.version), []).append({**known, "verbs": ["list", "watch"]})
-        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig(tmp_path)))
-        pod = {"name": "p", "namespace": "models", "uid": "1", "labels": {"shiplift.dev/model": "digits"}}
-        event = {"type": "ADDED", "object": {"apiVersion": "v1", "kind": "Pod", "metadata": pod}}
-        server.happened["pods"].put(event)
-        watches = Watches(watched([TRITON_SERVICE, POD], woken.append), "models")
-        watches.start()
-        deadline = time.monotonic() + 20
-        while not woken and time.monotonic() < deadline:
-            time.sleep(0.05)
-        alive = watches.alive()
-        for plural in ("pods", "tritonservices"):
-            server.happened[plural].put(None)
-        watches.stop()
-        asked = {method for method, _ in server.asked}
-    assert woken == ["digits"]
-    assert alive
-    assert asked == {"GET"}
 
 
 class OfWorld:

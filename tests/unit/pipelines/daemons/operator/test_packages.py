@@ -47,6 +47,7 @@ def served(cache: PackageCache, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
     """The address of the copy; this process has its account."""
     monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "reader")
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "secret")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     server = listen(serve_packages(cache.folder), 0)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     yield f"127.0.0.1:{server.server_port}"

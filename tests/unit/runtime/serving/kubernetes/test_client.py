@@ -9,6 +9,7 @@ import yaml
 
 from shiplift.runtime.base.errors import ClusterRefused, ClusterUnreachable, Temporary
 from shiplift.runtime.host.processes import free_port
+from shiplift.runtime.serving.kubernetes import client as client_module
 from shiplift.runtime.serving.kubernetes import connection, transport
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient, name_of
 from shiplift.runtime.serving.kubernetes.connection import Conflict
@@ -112,6 +113,59 @@ def test_a_kind_in_namespaces_is_never_read_over_all_of_them() -> None:
         POD.path()
     assert NODE.path() == "/api/v1/nodes"
     assert DEPLOYMENT.path("a", "b") == "/apis/apps/v1/namespaces/a/deployments/b"
+
+
+# --- watches ---
+
+
+def test_a_watch_tells_what_happens_until_it_ends(client: KubernetesClient, server: ApiServer) -> None:
+    events = [{"type": kind, "object": {"metadata": {"name": "x"}}} for kind in ("ADDED", "MODIFIED", "DELETED")]
+    for event in (*events, None):
+        server.happened["pods"].put(event)
+    assert list(client.watch(POD, since="5", seconds=10)) == events
+    assert server.watched == [("pods", "5")]
+    assert server.asked == [("GET", "/api/v1/namespaces/shiplift/pods")]
+
+
+def test_a_watch_that_can_t_begin_says_why_at_once(client: KubernetesClient, server: ApiServer) -> None:
+    for fault, error, message in (
+        (403, ClusterRefused, "forbids reading pods in shiplift"),
+        (404, ClusterRefused, r"does not know the kind Pod"),
+        (410, Temporary, "failed with status 410"),
+        (0, Temporary, "does not answer"),
+    ):
+        server.faults = [fault]
+        with pytest.raises(error, match=message):
+            client.watch(POD, seconds=10)
+
+
+@pytest.mark.parametrize(
+    ("event", "error"),
+    [
+        ({"type": "ERROR", "object": {"code": 410, "message": "too old"}}, Temporary),
+        ({"type": "ERROR", "object": {"code": 403, "message": "no"}}, ClusterRefused),
+        ({"type": "ERROR", "object": {}}, Temporary),
+        ({"type": "ADDED", "object": 3}, Temporary),
+        ({"object": {"metadata": {}}}, Temporary),
+        ({}, Temporary),
+    ],
+)
+def test_an_error_within_a_watch_is_one_of_ours(
+    client: KubernetesClient, server: ApiServer, event: dict[str, Any], error: type[Exception]
+) -> None:
+    server.happened["pods"].put(event)
+    with pytest.raises(error):
+        list(client.watch(POD, seconds=10))
+    server.happened["pods"].put(None)
+
+
+def test_a_watch_that_is_silent_for_longer_than_it_lasts_has_failed(
+    client: KubernetesClient, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "_GRACE_S", 0.05)
+    with pytest.raises(Temporary, match="timed out"):
+        list(client.watch(POD, seconds=0))
+    server.happened["pods"].put(None)
 
 
 # --- kinds ---

@@ -1,44 +1,18 @@
 """How a pod reaches its API server: with the service account's token and certificate, over real TLS."""
 
-import ipaddress
-import ssl
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from shiplift.runtime.base.errors import ClusterUnreachable, Temporary
 from shiplift.runtime.serving.kubernetes import transport
 from shiplift.runtime.serving.kubernetes.client import KubernetesClient
 from shiplift.runtime.serving.kubernetes.kinds import POD
 from tests.unit.api_server import ApiServer, running
+from tests.unit.certificates import certificate, server_context
 
 SAMPLE = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"a": 1}}
-
-
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    folder.mkdir(exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, folder.name)])
-    now = datetime.now(UTC)
-    signed = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(x509.random_serial_number()).not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )  # fmt: skip
-    (folder / "ca.crt").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    (folder / "key").write_bytes(
-        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return folder / "ca.crt", folder / "key"
 
 
 @pytest.fixture
@@ -53,9 +27,7 @@ def account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def served(server: ApiServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "ca.crt", folder / "key")
-    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.socket = server_context(folder).wrap_socket(server.socket, server_side=True)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(server.server_port))
 
 

@@ -1,20 +1,13 @@
 """What can be said of the registry without one: names, and what happens when nobody answers."""
 
-import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -114,52 +107,6 @@ def test_a_registry_that_wants_to_know_who_asks_is_told(uri: str, monkeypatch: p
 def test_a_registry_that_is_down_is_temporary() -> None:
     with pytest.raises(Temporary, match="the registry does not answer"):
         version_exists(f"http://127.0.0.1:{free_port()}", "digits", 3, timeout_s=2)
-
-
-@pytest.fixture
-def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Path]]:
-    """A registry over HTTPS with a certificate that nobody but its own file vouches for."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
-    now = datetime.now(UTC)
-    builder = x509.CertificateBuilder(
-        name, name, key.public_key(), 1, now - timedelta(hours=1), now + timedelta(hours=1)
-    )
-    names = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
-    certificate = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
-    file, secret = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    pem = serialization.Encoding.PEM
-    file.write_bytes(certificate.public_bytes(pem))
-    secret.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
-    for variable in ("INSECURE_TLS", "SERVER_CERT_PATH"):
-        monkeypatch.delenv(f"MLFLOW_TRACKING_{variable}", raising=False)
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(file, secret)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield f"https://127.0.0.1:{server.server_port}", file
-    server.shutdown()
-    thread.join(timeout=10)
-    server.server_close()
-
-
-def test_a_certificate_counts_if_mlflow_s_variables_say_so(
-    tls: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uri, file = tls
-    monkeypatch.setattr(Answers, "status", 404)
-    with pytest.raises(Temporary, match="certificate"):
-        version_exists(uri, "digits", 3)
-    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "true")
-    assert version_exists(uri, "digits", 3) is False
-    monkeypatch.setenv("MLFLOW_TRACKING_INSECURE_TLS", "false")
-    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(file))
-    assert version_exists(uri, "digits", 3) is False
-    monkeypatch.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(file.parent / "none.pem"))
-    with pytest.raises(UsageError, match="can't be read"):
-        RestRegistry(uri)
 
 
 class Files(Registry):

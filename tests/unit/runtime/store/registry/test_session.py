@@ -1,4 +1,4 @@
-"""What is asked again, and what an odd server does to it."""
+"""What the registry is asked again, and what an odd server does to it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,12 +7,14 @@ import httpx
 import pytest
 
 from shiplift.runtime.base.errors import NotFound, RegistryDenied, Temporary
-from shiplift.runtime.store.registry import session as sessions
+from shiplift.runtime.store.mlflow.artifact_proxy import ArtifactProxy
+from shiplift.runtime.store.mlflow.connection import Connection
+from shiplift.runtime.store.mlflow.settings import Settings
 from shiplift.runtime.store.registry.proxied import ProxiedArtifacts, root_of
 from shiplift.runtime.store.registry.session import Session
 
 
-def served(answer: Callable[[int], httpx.Response], monkeypatch: pytest.MonkeyPatch) -> tuple[Session, list[str]]:
+def served(answer: Callable[[int], httpx.Response]) -> tuple[Session, list[str]]:
     """A session whose server answers the n-th request, from 1, as told; and the paths that were asked for."""
     asked: list[str] = []
 
@@ -20,8 +22,12 @@ def served(answer: Callable[[int], httpx.Response], monkeypatch: pytest.MonkeyPa
         asked.append(request.url.raw_path.decode())
         return answer(len(asked))
 
-    monkeypatch.setattr(sessions, "_AGAIN_S", 0.001)
-    return Session("http://registry", timeout_s=1, repeats=2, transport=httpx.MockTransport(handle)), asked
+    settings = Settings(timeout_s=1, repeats=2, pause_s=0.001)
+    return Session(Connection("http://registry", settings=settings, transport=httpx.MockTransport(handle))), asked
+
+
+def artifacts_of(session: Session, root: str) -> ProxiedArtifacts:
+    return ProxiedArtifacts(ArtifactProxy(session.connection), root)
 
 
 def refusing(_: int) -> httpx.Response:
@@ -29,29 +35,25 @@ def refusing(_: int) -> httpx.Response:
 
 
 @pytest.mark.parametrize("status", [429, 502, 503, 504])
-def test_a_busy_server_is_asked_again(monkeypatch: pytest.MonkeyPatch, status: int, tmp_path: Path) -> None:
-    session, asked = served(lambda n: httpx.Response(200 if n % 3 == 0 else status, json={"n": n}), monkeypatch)
+def test_a_busy_server_is_asked_again(status: int, tmp_path: Path) -> None:
+    session, asked = served(lambda n: httpx.Response(200 if n % 3 == 0 else status, json={"n": n}))
     assert session.ask("GET", "/x") == {"n": 3}
-    assert session.download("/file", tmp_path / "file") == 200
+    assert session.connection.download("/file", tmp_path / "file").status_code == 200
     assert ((tmp_path / "file").read_text().replace(" ", ""), len(asked)) == ('{"n":6}', 6)
 
 
 @pytest.mark.parametrize(("once", "times"), [(False, 3), (True, 1)])
-def test_a_server_that_is_away_is_temporary_and_what_must_not_happen_twice_is_sent_once(
-    monkeypatch: pytest.MonkeyPatch, once: bool, times: int
-) -> None:
-    session, asked = served(refusing, monkeypatch)
+def test_a_server_that_is_away_is_temporary_and_what_must_not_happen_twice_is_sent_once(once: bool, times: int) -> None:
+    session, asked = served(refusing)
     with pytest.raises(Temporary, match="the registry does not answer"):
         session.ask("POST", "/x", once=once, json={})
     assert len(asked) == times
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, RegistryDenied), (403, RegistryDenied), (500, Temporary)])
-def test_a_refusal_is_not_asked_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, status: int, error: type[Exception]
-) -> None:
-    session, asked = served(lambda _: httpx.Response(status), monkeypatch)
-    artifacts = ProxiedArtifacts(session, "1/abc/artifacts")
+def test_a_refusal_is_not_asked_again(tmp_path: Path, status: int, error: type[Exception]) -> None:
+    session, asked = served(lambda _: httpx.Response(status))
+    artifacts = artifacts_of(session, "1/abc/artifacts")
     calls: list[Callable[[], object]] = [
         lambda: artifacts.list_artifacts(None),
         lambda: artifacts._download_file("a", str(tmp_path / "a")),
@@ -64,11 +66,9 @@ def test_a_refusal_is_not_asked_again(
     assert not (tmp_path / "a").exists()
 
 
-def test_a_path_is_quoted_and_one_that_is_not_there_is_not_found(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    session, asked = served(lambda _: httpx.Response(404), monkeypatch)
-    artifacts = ProxiedArtifacts(session, "1/a")
+def test_a_path_is_quoted_and_one_that_is_not_there_is_not_found(tmp_path: Path) -> None:
+    session, asked = served(lambda _: httpx.Response(404))
+    artifacts = artifacts_of(session, "1/a")
     assert artifacts.list_artifacts("my folder") == []
     with pytest.raises(NotFound, match=r"no artifact 'x\?y#z'"):
         artifacts._download_file("x?y#z", str(tmp_path / "x"))
@@ -79,10 +79,10 @@ def test_a_path_is_quoted_and_one_that_is_not_there_is_not_found(
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"files": [{}]}', b'{"files": [3]}', b'{"files": 3}'])
-def test_a_malformed_list_is_temporary(monkeypatch: pytest.MonkeyPatch, body: bytes) -> None:
-    session, _ = served(lambda _: httpx.Response(200, content=body), monkeypatch)
+def test_a_malformed_list_is_temporary(body: bytes) -> None:
+    session, _ = served(lambda _: httpx.Response(200, content=body))
     with pytest.raises(Temporary, match="malformed list"):
-        ProxiedArtifacts(session, "x").list_artifacts(None)
+        artifacts_of(session, "x").list_artifacts(None)
 
 
 @pytest.mark.parametrize(
