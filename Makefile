@@ -33,8 +33,10 @@ $(TESTS_READY): $(READY)
 demo: $(READY)  ## the whole workflow: three versions, one refused, one promoted under load, one rolled back
 	@$(BIN)/shiplift demo
 
-test: check unit integration  ## what needs no cluster, in half an hour
-test-all: check unit integration  ## the same, and the tests that take longest
+test: check unit integration  ## what needs no cluster, in ten minutes
+test-all: export HYPOTHESIS_PROFILE = long
+test-all: check integration  ## the same, the tests that take longest, and property tests with many examples
+	$(BIN)/pytest tests/unit -n 2 -q
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q -m 'slow and not large and not alone'
 	$(BIN)/pytest tests/integration -q -m 'slow and alone'
 
@@ -53,7 +55,7 @@ check-github: setup  ## workflows, including those that users copy, and issue fo
 		$(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 
 unit: setup
-	$(BIN)/pytest tests/unit -n 2 -q --durations=15
+	$(BIN)/pytest tests/unit -n 2 -q --durations=15 -m 'not slow'
 
 integration: setup  ## against the real MLflow, Triton and perf_analyzer on loopback
 	$(BIN)/pytest tests/integration -n 2 --dist loadfile -q --durations=20 -m 'not large and not slow' \
