@@ -23,10 +23,10 @@ from shiplift.pipelines.daemons.prober import Prober
 from shiplift.pipelines.daemons.restarts import HEALTHY_S, Restarts
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.guest.pod.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
 from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.triton.config import parse
-from shiplift.runtime.serving.triton.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
 from shiplift.runtime.serving.triton.production import reinstall, reload_stuck, unload_stuck
 
 _LOOK_S = 1.0

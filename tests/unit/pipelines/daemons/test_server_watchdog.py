@@ -22,9 +22,9 @@ from shiplift.pipelines.engines.local import incidents, stack
 from shiplift.pipelines.settings import Settings
 from shiplift.runtime.base.errors import ServerFailed
 from shiplift.runtime.base.storage import write_atomically
+from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
 from shiplift.runtime.host.processes import identify
 from shiplift.runtime.records.serving import Package
-from shiplift.runtime.serving.triton.heartbeat import MARGIN_S
 from tests.unit.examples import package
 
 

@@ -26,7 +26,7 @@ pytest.importorskip("tokenizers")
 
 
 def front(folder: Path, task: str = "text-classification", **settings: Any) -> Any:
-    from shiplift.runtime.model.text.text_front import TextFront
+    from shiplift.runtime.guest.fronts.text_front import TextFront
 
     tokenizer().backend_tokenizer.save(str(folder / "tokenizer.json"))
     defaults = {
@@ -94,7 +94,7 @@ def test_a_special_token_may_be_the_best_for_a_mask(tmp_path: Path) -> None:
 def test_a_text_that_the_model_cannot_take_is_refused_with_the_reason(
     tmp_path: Path, item: Any, settings: dict[str, Any], reason: str
 ) -> None:
-    from shiplift.runtime.model.text.text_front import BadText
+    from shiplift.runtime.guest.fronts.text_front import BadText
 
     with pytest.raises(BadText, match=reason):
         front(tmp_path, **settings).run([item], lambda feeds: {})
@@ -117,7 +117,7 @@ def test_a_pair_becomes_one_sequence_whose_types_say_from_which_text_a_token_is(
 
 
 def test_the_limits_hold_for_both_texts_of_a_pair(tmp_path: Path) -> None:
-    from shiplift.runtime.model.text.text_front import BadText
+    from shiplift.runtime.guest.fronts.text_front import BadText
 
     around = front(tmp_path, "text-pair-classification", inputs=["text", "text_pair"], types=True)
     for pair, reason in (((b"a", b"\xff"), "not UTF-8"), ((b"a " * 9, b"a " * 9), "both texts have 21 tokens")):
