@@ -1,8 +1,11 @@
 """Images in, around a graph that takes pixels: decoding, resizing, cropping and normalising with Pillow.
 
-The same code checks a model and serves it, and decodes for pipelines. It is copied into packages next to their
-`model.py`, so it imports nothing of Shiplift. Only JPEG and PNG are decoded, and nothing is before its header says that
-it is small enough.
+The same code checks a model and serves it, and decodes for pipelines. Only JPEG and PNG are decoded, and nothing is
+before its header says that it is small enough.
+
+Process: Triton's Python backend, as `front.py`; Shiplift's sandbox, where a model is checked.
+Python: the server's
+Packages: numpy, PIL
 """
 
 import base64

@@ -1,7 +1,11 @@
 """Text in and answers out, around a graph that takes token ids: tokenization, padding, and labels, entities and tokens.
 
-The same code checks a model and serves it. It is copied into packages next to their `model.py`, so it imports nothing
-of Shiplift. Tokenizers run in their Rust library from `tokenizer.json`, never through Python classes of an author.
+The same code checks a model and serves it. Tokenizers run in their Rust library from `tokenizer.json`, never through
+Python classes of an author.
+
+Process: Triton's Python backend, as `front.py`; Shiplift's sandbox, where a model is checked.
+Python: the server's
+Packages: numpy, tokenizers (in the package)
 """
 
 import json

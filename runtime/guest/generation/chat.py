@@ -1,8 +1,11 @@
 """Conversations as the prompt that continues them: a model's chat template, rendered as `transformers` does.
 
 A template is a program of the model's author. Jinja's sandbox keeps it from Python, but not from loops without end nor
-from all memory, so in production it is rendered in a process that can be ended: this file is copied into packages, next
-to the process that hosts Python models, as what that process answers with. It imports nothing of Shiplift.
+from all memory, so in production it is rendered in a process that can be ended (`python/worker.py`).
+
+Process: one of its own beside Triton, as `python_host/served.py`; Shiplift's sandbox.
+Python: the server's
+Packages: jinja2 (in the package), markupsafe (in the package), numpy
 """
 
 import json

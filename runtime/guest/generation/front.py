@@ -1,7 +1,11 @@
 """Requests in and pieces of text out, around a model that continues tokens: limits, tokenization, stop texts.
 
-The same code checks a model and serves it. It is copied into packages next to their `model.py`, so it imports nothing
-of Shiplift. Tokenizers run in their Rust library from `tokenizer.json`, never through Python classes of an author.
+The same code checks a model and serves it. Tokenizers run in their Rust library from `tokenizer.json`, never through
+Python classes of an author.
+
+Process: Triton's Python backend, as `front.py`; Shiplift's sandbox, where a model is checked.
+Python: the server's
+Packages: tokenizers (in the package)
 """
 
 import json

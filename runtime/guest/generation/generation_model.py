@@ -1,10 +1,15 @@
 """Generates text inside Triton's Python backend, in pieces: all requests share one engine, such as OpenVINO GenAI.
 
-It is copied into packages as `model.py`, next to `front.py`, `engine.py` and the libraries that they use. Triton hands
-over a request and gets it back at once; a thread continues all of them together, a token each per step. A request that
-the model can't take, that takes too long, or that its client gave up, ends alone. Conversations are rendered by a
-process of their own (`python_host`, with `chat.py`): a chat template is a program of the model's author.
+Triton hands over a request and gets it back at once; a thread continues all of them together, a token each per step. A
+request that the model can't take, that takes too long, or that its client gave up, ends alone. Conversations are
+rendered by a process of their own (`python_host`, with `chat.py`): a chat template is a program of the model's author.
+
+Process: Triton's Python backend, as `model.py` beside `front.py`, `engine.py` and `python_host`.
+Python: the server's
+Packages: numpy
 """
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
 
 import contextlib
 import json

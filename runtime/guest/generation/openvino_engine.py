@@ -1,7 +1,11 @@
 """Continues the tokens of many requests at once, in one pipeline of OpenVINO GenAI (continuous batching).
 
-The same code checks a model and serves it. It is copied into packages next to their `model.py`, so it imports nothing
-of Shiplift. A request joins the batch at the next step and leaves it when it ends, whatever the others do.
+The same code checks a model and serves it. A request joins the batch at the next step and leaves it when it ends,
+whatever the others do.
+
+Process: Triton's Python backend, as `engine.py`; Shiplift's sandbox, where a model is checked.
+Python: the server's
+Packages: numpy, openvino, openvino_genai (in the package)
 """
 
 import math

@@ -1,8 +1,11 @@
 """Continues the tokens of many requests at once with TensorRT-LLM, in NVIDIA's Triton image that has it.
 
-It is copied into packages as `engine.py`, in the place of OpenVINO's, next to their `model.py`, so it imports nothing
-of Shiplift. TensorRT-LLM reads the model's own weights (its PyTorch backend), so that no engine has to be built for the
-GPU first. It batches by itself, and answers each request in a stream of its own; a thread for each follows it.
+TensorRT-LLM reads the model's own weights (its PyTorch backend), so that no engine has to be built for the GPU first.
+It batches by itself, and answers each request in a stream of its own; a thread for each follows it.
+
+Process: Triton's Python backend, as `engine.py` in the place of OpenVINO's.
+Python: that of NVIDIA's image
+Packages: tensorrt_llm
 """
 
 import queue

@@ -1,8 +1,11 @@
 """Continues the tokens of many requests at once with vLLM, in NVIDIA's Triton image that has it.
 
-It is copied into packages as `engine.py`, in the place of OpenVINO's, next to their `model.py`, so it imports nothing
-of Shiplift. vLLM gets tokens and gives tokens: texts are the front's, as with every engine. It runs in this process, so
-that a step is a step of the model.
+vLLM gets tokens and gives tokens: texts are the front's, as with every engine. It runs in this process, so that a step
+is a step of the model.
+
+Process: Triton's Python backend, as `engine.py` in the place of OpenVINO's.
+Python: that of NVIDIA's image
+Packages: vllm
 """
 
 import os

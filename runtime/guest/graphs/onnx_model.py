@@ -1,9 +1,14 @@
 """Runs an ONNX model inside Triton's Python backend: one process per instance, one ONNX Runtime session per process.
 
-It serves what the C backend does not support: text tensors, and states (`sequence_model`). It is copied into those
-packages as `model.py`, so it can't import anything from Shiplift. Inputs are views of Triton's shared memory and are
-not copied for a single request; a batch costs one concatenation per input.
+It serves what the C backend does not support: text tensors, and states (`sequence_model`). Inputs are views of Triton's
+shared memory and are not copied for a single request; a batch costs one concatenation per input.
+
+Process: Triton's Python backend, as `model.py`.
+Python: the server's
+Packages: numpy, onnxruntime
 """
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
 
 import contextlib
 import gc

@@ -1,9 +1,14 @@
 """Runs a stateful ONNX model inside Triton's Python backend: `onnx_model` plus the states of each sequence.
 
-It is copied into the bundled package as `model.py`, next to `onnx_model.py`. Triton's sequence batcher sends all
-requests of a sequence to one instance, in order and never two in one batch, so the instance can hold the states without
-a lock.
+Triton's sequence batcher sends all requests of a sequence to one instance, in order and never two in one batch, so the
+instance can hold the states without a lock.
+
+Process: Triton's Python backend, as `model.py` beside `onnx_model.py`.
+Python: the server's
+Packages: numpy, onnxruntime
 """
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
 
 import json
 from collections import OrderedDict

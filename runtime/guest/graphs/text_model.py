@@ -1,8 +1,13 @@
 """Runs a model of texts or images in Triton's Python backend: `onnx_model` behind what reads them, in one process.
 
-It is copied into the package as `model.py`, next to `onnx_model.py`, `front.py` (`text_front` or `image_front`) and
-the `tokenizers` library. A text or image that the model can't take fails its own request, not the batch's others.
+A text or image that the model can't take fails its own request, not the batch's others.
+
+Process: Triton's Python backend, as `model.py` beside `onnx_model.py` and `front.py`, which is one of `fronts/`.
+Python: the server's
+Packages: numpy, onnxruntime, openvino
 """
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
 
 import json
 import os
@@ -40,10 +45,10 @@ class Compiled:
         })  # fmt: skip
         self._request = self._model.create_infer_request()
 
-    def get_inputs(self) -> list["Node"]:
+    def get_inputs(self) -> list[Node]:
         return [Node(port) for port in self._model.inputs]
 
-    def get_outputs(self) -> list["Node"]:
+    def get_outputs(self) -> list[Node]:
         return [Node(port) for port in self._model.outputs]
 
     def run(self, outputs: Sequence[str], feed: Mapping[str, Array], options: Any) -> list[Array]:

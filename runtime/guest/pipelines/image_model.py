@@ -1,7 +1,11 @@
 """Decodes JPEG and PNG files to pixels of one size, as the parameter `image` of its configuration says.
 
-It is copied into bundles as `model.py`, next to `front.py` (`pixel_front`), so it can't import anything from Shiplift.
+Process: Triton's Python backend, as `model.py` beside `front.py`, which is `fronts/pixel_front.py`.
+Python: the server's
+Packages: numpy, PIL
 """
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
 
 import json
 import os

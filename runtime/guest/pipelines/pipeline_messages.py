@@ -1,8 +1,11 @@
 """How tensors travel between a pipeline and the processes that run its author's Python.
 
 A message is a JSON header with its length before it, then the bytes of the tensors. A small one travels through Triton
-and a pipe. A large one lies in a file in shared memory, and only its path travels. It is copied into bundles, so it
-can't import anything from Shiplift.
+and a pipe. A large one lies in a file in shared memory, and only its path travels.
+
+Process: Triton's Python backend, as `pipeline_messages.py`; the worker's own process.
+Python: the server's
+Packages: numpy
 """
 
 import contextlib

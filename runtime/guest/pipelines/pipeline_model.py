@@ -2,9 +2,14 @@
 
 Steps start as soon as their tensors are there. Members are called from threads, and answer from wherever they run; so
 do the workers that run the author's Python (`pipeline_pool.py`). Every wait has a deadline: a member that does not
-answer in time is left alone, until the limit of its own execution ends it, and a worker is killed. It is copied into
-bundles as `model.py`, so it can't import anything from Shiplift.
+answer in time is left alone, until the limit of its own execution ends it, and a worker is killed.
+
+Process: Triton's Python backend, as `model.py` beside `pipeline_messages.py`.
+Python: the server's
+Packages: numpy
 """
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
 
 import contextlib
 import functools

@@ -1,9 +1,14 @@
 """Runs the Python steps of a pipeline, apart from the pipeline: each instance of this model has one worker process.
 
 Triton hands the calls of all the pipeline's instances to whichever worker is free, and counts how long they wait and
-take. A worker is killed when a call has not ended in time, and replaced; the call fails, no other one does. It is
-copied into bundles as `model.py`, so it can't import anything from Shiplift.
+take. A worker is killed when a call has not ended in time, and replaced; the call fails, no other one does.
+
+Process: Triton's Python backend, as `model.py` beside `pipeline_messages.py` and `pipeline_worker.py`.
+Python: the server's
+Packages: numpy
 """
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
 
 import json
 import os

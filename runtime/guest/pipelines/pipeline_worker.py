@@ -1,8 +1,11 @@
 """Runs the Python functions of a pipeline's author: a process of its own, which can be killed when one does not end.
 
 `pipeline_pool.py` starts it with the folder of the author's files, the MiB that it may allocate, and the files and
-functions to load as JSON. They talk over its standard input and output. It is copied into bundles, so it can't import
-anything from Shiplift.
+functions to load as JSON. They talk over its standard input and output.
+
+Process: one of its own below Triton, as `pipeline_worker.py` beside `pipeline_messages.py`.
+Python: the server's
+Packages: numpy
 """
 
 import ctypes

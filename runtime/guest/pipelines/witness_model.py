@@ -1,7 +1,11 @@
 """Passes on what an ensemble's steps gave, and says which bundle answers: an ensemble has no constants.
 
-It is copied into bundles as `model.py`, so it can't import anything from Shiplift.
+Process: Triton's Python backend, as `model.py`.
+Python: the server's
+Packages: numpy
 """
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
 
 import json
 import os

@@ -3,9 +3,13 @@
     python3 guard.py --model /models/digits -- tritonserver --load-model=digits ...
 
 Only here is it certain which GPU the pod got and which TensorRT the image contains. The init container copies this file
-into the server's container, whose Python has none of our packages, so it uses the standard library alone. After the
-check, this process becomes the server (execve(2)). The APIs that load models and share memory are closed with a key
-that nobody keeps; in the pod of a bench it is SHIPLIFT_REPOSITORY_KEY, which only the search knows.
+into the server's container. After the check, this process becomes the server (execve(2)). The APIs that load models and
+share memory are closed with a key that nobody keeps; in the pod of a bench it is SHIPLIFT_REPOSITORY_KEY, which only
+the search knows.
+
+Process: the server's container, as `guard.py`, until it becomes the server.
+Python: the image's
+Packages: none
 """
 
 import argparse

@@ -5,8 +5,11 @@
 A server whose instances are all busy for ever stays live and ready. This reads its metrics: a model is stuck if one of
 its executions did not stop at its time limit (the bundled server's backends count those), or if requests wait and none
 was answered for `patience` seconds. On a machine the watchdog asks this module. In a pod it is a process next to the
-server, and the kubelet's liveness probe asks it over HTTP. It is copied into images without our packages, so it uses
-only the standard library.
+server, and the kubelet's liveness probe asks it over HTTP.
+
+Process: one of its own in the server's container, as `heartbeat.py`; Shiplift's watchdog.
+Python: the image's
+Packages: none
 """
 
 import argparse

@@ -3,8 +3,11 @@
     python3 meter.py ADDRESS:PORT
 
 A search measures memory after every trial, and a cluster's metrics are up to a minute old. So the pod of a bench runs
-this process as a child of its server. It is copied into images without our packages, so it uses only the standard
-library.
+this process as a child of its server.
+
+Process: one of its own in the server's container, as `meter.py`.
+Python: the image's
+Packages: none
 """
 
 import contextlib

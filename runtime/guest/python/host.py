@@ -1,7 +1,10 @@
 """Asks a Python model, which runs in a process of its own that may raise, sleep, die, or say anything.
 
-The same code asks it in the sandbox, when its answers are recorded, and in Triton. It is copied into packages next to
-their `model.py`, so it imports nothing of Shiplift but its neighbour.
+The same code asks it in the sandbox, when its answers are recorded, and in Triton.
+
+Process: Triton's Python backend, as `python_host/host.py` beside `wire.py`; Shiplift's sandbox.
+Python: the server's
+Packages: numpy
 """
 
 import contextlib

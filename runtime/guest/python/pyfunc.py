@@ -1,4 +1,9 @@
-"""What answers for a Python model in its process: `mlflow.pyfunc`. It is copied next to `worker.py`, as `served.py`."""
+"""What answers for a Python model in its process: `mlflow.pyfunc`.
+
+Process: the model's own process, as `python_host/served.py`.
+Python: the model's
+Packages: mlflow, numpy, pandas
+"""
 
 from typing import Any
 

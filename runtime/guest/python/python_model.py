@@ -1,9 +1,14 @@
 """Runs a Python model inside Triton's Python backend: each instance hosts a process that runs the model's code.
 
 That process has the model's own environment and a confinement of its own (`python_host/worker.py`), so it can do
-nothing to this one, nor to other models. A request that it does not answer fails alone. It is copied into packages as
-`model.py`, next to `python_host`.
+nothing to this one, nor to other models. A request that it does not answer fails alone.
+
+Process: Triton's Python backend, as `model.py` beside `python_host`.
+Python: the server's
+Packages: numpy
 """
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
 
 import contextlib
 import json

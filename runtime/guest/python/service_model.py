@@ -3,6 +3,10 @@
 `shiplift push` registers a service with this file as its model. `triton_python_backend_utils` exists only inside
 Triton; here is what a model by itself needs of it. What it can't have (calls of other models, decoupled answers)
 raises.
+
+Process: the model's own process, as `service_model.py` in the folder that MLflow logs.
+Python: the model's
+Packages: mlflow, numpy
 """
 
 import importlib.util

@@ -1,7 +1,11 @@
 """How a Python model's process and its host exchange arrays, each with a NumPy of its own.
 
-It is copied next to the code of both, so it imports nothing of Shiplift. A message is the size of its header (8 bytes,
-little-endian), the header as JSON, and the raw bytes of its arrays. The host believes nothing that it is told.
+A message is the size of its header (8 bytes, little-endian), the header as JSON, and the raw bytes of its arrays. The
+host believes nothing that it is told.
+
+Process: the model's own process, as `python_host/wire.py`; where its host runs.
+Python: the model's
+Packages: numpy
 """
 
 import json

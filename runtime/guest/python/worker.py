@@ -2,11 +2,14 @@
 
     ENVIRONMENT/bin/python -I -B python_host/worker.py SETTINGS-JSON
 
-It runs in the model's environment, so it imports nothing of Shiplift but what `guard` brings along: the confinement.
-What answers is `served.py` beside it: its `load(settings)` gives an object with `answer(arrays) -> arrays`. The
-settings are `model` (its folder), `read` (what the process may read), `memory_mb`, `allow_without` (mechanisms whose
-absence the site accepts), and what `served.py` needs besides. What it prints goes to standard error; the host has the
-pipes.
+The confinement is Shiplift's, which `guard` brings along: the one part of Shiplift that guest code imports. What
+answers is `served.py` beside it: its `load(settings)` gives an object with `answer(arrays) -> arrays`. The settings are
+`model` (its folder), `read` (what the process may read), `memory_mb`, `allow_without` (mechanisms whose absence the
+site accepts), and what `served.py` needs besides. What it prints goes to standard error; the host has the pipes.
+
+Process: the model's own process, as `python_host/worker.py` beside `wire.py`.
+Python: the model's
+Packages: shiplift (its confinement, in `guard`), landlockpy (in `guard`), seccompy (in `guard`), numpy
 """
 
 import json
