@@ -14,12 +14,12 @@ from shiplift.pipelines.engines.local import pulses, stack
 from shiplift.pipelines.engines.local.pulses import Pulse
 from shiplift.runtime.base.errors import GoldenMismatch, ServerFailed, ShipliftError
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.guest.pod.heartbeat import MARGIN_S
 from shiplift.runtime.model.tensors import Arrays, first_requests, load_npz
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.serving.machine.recovery import moves
 from shiplift.runtime.serving.machine.served import every_served, served
 from shiplift.runtime.serving.triton.client import TritonClient, check_package
-from shiplift.runtime.serving.triton.heartbeat import MARGIN_S
 from shiplift.runtime.serving.triton.repository import GOLDEN
 from shiplift.runtime.store.artifacts import ArtifactStore
 

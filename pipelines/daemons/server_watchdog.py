@@ -21,13 +21,13 @@ from google.protobuf.text_format import ParseError
 from shiplift.pipelines.daemons.prober import Prober
 from shiplift.pipelines.engines.local import incidents, site_file, stack
 from shiplift.runtime.base.errors import ShipliftError
+from shiplift.runtime.guest.pod.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
 from shiplift.runtime.host.processes import stop
 from shiplift.runtime.records.site import Machine, Site
 from shiplift.runtime.serving.machine import server_memory
 from shiplift.runtime.serving.machine.recovery import reinstall, reload_stuck, unload_stuck
 from shiplift.runtime.serving.machine.restarts import HEALTHY_S, Restarts
 from shiplift.runtime.serving.triton.config import parse
-from shiplift.runtime.serving.triton.heartbeat import MARGIN_S, Counters, Heartbeat, answer, counters
 
 _LOOK_S = 1.0
 _RELOAD_S = 60.0

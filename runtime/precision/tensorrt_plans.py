@@ -1,7 +1,7 @@
 """TensorRT plans from ONNX graphs: strongly typed, for fixed shape profiles, stamped with what they can run on.
 
 A plan works with one TensorRT version on one kind of GPU. Both are written next to it. They are compared with the
-target before anything is scheduled, and by `serving.kubernetes.guard` with the node's GPU and library before the plan
+target before anything is scheduled, and by `guest.pod.guard` with the node's GPU and library before the plan
 is loaded. Precisions are those of the graph (FP16 and BF16 by conversion, INT8 and FP8 by Q/DQ). TensorRT's kernel
 timings are stored and reused for the next version.
 """

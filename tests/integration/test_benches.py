@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from shiplift.runtime.base.errors import MeasurementFailed, ServerFailed, Temporary
-from shiplift.runtime.host import meter
+from shiplift.runtime.guest.pod import guard, meter
 from shiplift.runtime.host.processes import identify, kill, listening, start_child
 from shiplift.runtime.records.model import RecordedRequests
 from shiplift.runtime.records.precision import Precision
@@ -28,7 +28,6 @@ from shiplift.runtime.search import pod_server
 from shiplift.runtime.search.pod_server import PodServer
 from shiplift.runtime.search.private_server import private_bench
 from shiplift.runtime.search.space import Point
-from shiplift.runtime.serving.kubernetes import guard
 from shiplift.runtime.serving.kubernetes.bench_pod import Running
 from shiplift.runtime.serving.kubernetes.fetch import fetch
 from shiplift.runtime.serving.kubernetes.objects.bench import METER, served_as

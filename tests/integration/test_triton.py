@@ -19,13 +19,13 @@ from tritonclient import grpc, http
 from tritonclient.utils import InferenceServerException
 
 from shiplift.runtime.base.errors import ServerFailed, ShipliftError, Temporary
+from shiplift.runtime.guest.pod import guard
 from shiplift.runtime.host.processes import free_port, listening, start_child
 from shiplift.runtime.measure.generator import Demand, LoadTarget, Window
 from shiplift.runtime.measure.perf_analyzer import PerfAnalyzer
 from shiplift.runtime.measure.requests import split
 from shiplift.runtime.records.serving import ServingConfig
 from shiplift.runtime.records.tensor import Signature, TensorSpec
-from shiplift.runtime.serving.kubernetes import guard
 from shiplift.runtime.serving.machine.server import Server, private_server
 from shiplift.runtime.serving.triton.client import TritonClient, check_golden
 from shiplift.runtime.serving.triton.command_line import Features, Ports, nvidia_command, variables

@@ -11,8 +11,8 @@ from pathlib import Path
 from shiplift.runtime.base.progress import measuring
 from shiplift.runtime.confinement.policy import EVALUATE, Entry, SandboxLimits
 from shiplift.runtime.confinement.workplace import workplace
+from shiplift.runtime.guest.generation.chat import CHAT
 from shiplift.runtime.host.outputs import require_regular
-from shiplift.runtime.model.generation.chat import CHAT
 from shiplift.runtime.model.generation.signature import CHAT_SIGNATURE, SIGNATURE
 from shiplift.runtime.records.model import Contract, Exported, ModelVersion, ParityCase
 from shiplift.runtime.records.site import Site

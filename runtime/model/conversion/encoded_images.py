@@ -12,10 +12,10 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.fronts.pixel_front import SETTINGS, PixelFront
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.tensors import Arrays, dump_npz
 from shiplift.runtime.model.text.images_made import made_images
-from shiplift.runtime.model.text.pixel_front import SETTINGS, PixelFront
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 from shiplift.runtime.spec.images import Pixels
 

@@ -18,12 +18,12 @@ import onnx
 from numpy.typing import NDArray
 
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.fronts.text_front import IDS, MASK, SETTINGS, TOKENIZER, TYPES, Text, TextFront
 from shiplift.runtime.model.conversion import graphs, text_graphs
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz
 from shiplift.runtime.model.text.tasks import PAIR, task_of, texts_of, truncation_of
-from shiplift.runtime.model.text.text_front import IDS, MASK, SETTINGS, TOKENIZER, TYPES, Text, TextFront
 from shiplift.runtime.records.model import Flavor
 from shiplift.runtime.records.tensor import Signature, TensorSpec
 

@@ -17,12 +17,12 @@ import numpy as np
 import onnx
 
 from shiplift.runtime.base.errors import ExportFailed
+from shiplift.runtime.guest.fronts.image_front import PIXELS, SETTINGS, ImageFront
 from shiplift.runtime.model.conversion import text_graphs
 from shiplift.runtime.model.conversion.huggingface import loaded, stay_offline
 from shiplift.runtime.model.conversion.original import Original
 from shiplift.runtime.model.conversion.torch_models import TorchModule
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz
-from shiplift.runtime.model.text.image_front import PIXELS, SETTINGS, ImageFront
 from shiplift.runtime.model.text.images_made import made_images
 from shiplift.runtime.model.text.tasks import DETECTION
 from shiplift.runtime.records.tensor import Signature, TensorSpec

@@ -3,7 +3,7 @@
 import sys
 from typing import Any
 
-from shiplift.runtime.model.text.text_front import IDS, MASK, TYPES
+from shiplift.runtime.guest.fronts.text_front import IDS, MASK, TYPES
 
 OUTPUTS = {
     "text-classification": ("probabilities",),

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shiplift.runtime.model.generation.chat import Renderer
-from shiplift.runtime.model.generation.front import BadRequest, GenerationFront
+from shiplift.runtime.guest.generation.chat import Renderer
+from shiplift.runtime.guest.generation.front import BadRequest, GenerationFront
 
 CHATS = "chats.json"
 Messages = list[dict[str, str]]

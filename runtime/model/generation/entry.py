@@ -14,10 +14,10 @@ import numpy as np
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
+from shiplift.runtime.guest.generation.chat import CHAT as CHAT_FILE
+from shiplift.runtime.guest.generation.front import SETTINGS, TOKENIZER, Ask, BadRequest, GenerationFront, Pieces
 from shiplift.runtime.model.conversion.huggingface import loaded
 from shiplift.runtime.model.generation import causal, chatting
-from shiplift.runtime.model.generation.chat import CHAT as CHAT_FILE
-from shiplift.runtime.model.generation.front import SETTINGS, TOKENIZER, Ask, BadRequest, GenerationFront, Pieces
 from shiplift.runtime.model.generation.signature import (
     CHAT,
     FINISH_REASON,
@@ -98,7 +98,7 @@ def verify(*, model: str, answers: str, chats: str, threads: int, out: str) -> d
 
 
 def _generator(folder: Path, front: GenerationFront, asks: Sequence[Ask], threads: int) -> Any:
-    from shiplift.runtime.model.generation.engine import Generator  # noqa: PLC0415 - needs an extra
+    from shiplift.runtime.guest.generation.openvino_engine import Generator  # noqa: PLC0415 - needs an extra
 
     longest = max(len(ask.ids) + ask.max_tokens for ask in asks)
     try:

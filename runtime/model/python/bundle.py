@@ -10,12 +10,13 @@ from pathlib import Path
 
 import shiplift
 from shiplift.runtime.base.errors import MissingTool
+from shiplift.runtime.guest import python
 
 NAME = "python_host"  # the package that the code is, wherever it is copied to
-HOST = Path(__file__).with_name("host.py")
-WIRE = Path(__file__).with_name("wire.py")
-WORKER = Path(__file__).with_name("worker.py")
-PYFUNC = Path(__file__).with_name("pyfunc.py")
+HOST = Path(python.__file__).with_name("host.py")
+WIRE = Path(python.__file__).with_name("wire.py")
+WORKER = Path(python.__file__).with_name("worker.py")
+PYFUNC = Path(python.__file__).with_name("pyfunc.py")
 _SERVED = "served.py"  # what answers in the process, as `worker.py` imports it
 GUARD = (
     Path(__file__).parent.parent.parent / "base" / "errors.py",

@@ -11,7 +11,7 @@ from typing import Any
 
 from shiplift.runtime.base.errors import ExportFailed
 from shiplift.runtime.base.progress import progress
-from shiplift.runtime.model.python.host import Failed, Host, rows
+from shiplift.runtime.guest.python.host import Failed, Host, rows
 from shiplift.runtime.model.tensors import Arrays, batch_of, concatenate, dump_npz, load_npz
 from shiplift.runtime.records.tensor import TensorSpec
 

@@ -26,13 +26,13 @@ def front_file(folder: Path) -> str:
 def load_front(folder: Path) -> tuple[Any, type[ValueError]]:
     """The front in a folder, and the error for what its model can't take."""
     if takes_pixels(folder):
-        from shiplift.runtime.model.text import pixel_front  # noqa: PLC0415 - needs an extra
+        from shiplift.runtime.guest.fronts import pixel_front  # noqa: PLC0415 - needs an extra
 
         return pixel_front.PixelFront(folder), pixel_front.BadImage
     if takes_images(folder):
-        from shiplift.runtime.model.text import image_front  # noqa: PLC0415 - needs an extra
+        from shiplift.runtime.guest.fronts import image_front  # noqa: PLC0415 - needs an extra
 
         return image_front.ImageFront(folder), image_front.BadImage
-    from shiplift.runtime.model.text import text_front  # noqa: PLC0415 - needs an extra
+    from shiplift.runtime.guest.fronts import text_front  # noqa: PLC0415 - needs an extra
 
     return text_front.TextFront(folder), text_front.BadText

@@ -19,7 +19,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import Unusable
-from shiplift.runtime.model import text
+from shiplift.runtime.guest import fronts, pipelines
 from shiplift.runtime.model.tensors import dump_npz
 from shiplift.runtime.records.base import identity
 from shiplift.runtime.records.serving import Nodes, Package, ServingConfig
@@ -31,8 +31,8 @@ from shiplift.runtime.spec.pipeline import PipelineMember, PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
 
 IMAGE, PIXELS = "image", "pixels"
-_MODEL = Path(__file__).parent.parent / "triton" / "backends" / "pipelines" / "image_model.py"
-_FRONT = Path(text.__file__).with_name("pixel_front.py")
+_MODEL = Path(pipelines.__file__).with_name("image_model.py")
+_FRONT = Path(fronts.__file__).with_name("pixel_front.py")
 _GRAY = 128  # the value of each pixel of the golden request, which every decoder agrees on
 _JPEG = (
     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAgGBgcGBQgHBwcJCQgKDBQNDAsLDBkSEw8UHRofHh0aHBwgJC4nICIsIxwcKDcpLDAxNDQ0Hyc5PTgy"
@@ -124,7 +124,7 @@ def normalized(pixels: Any, decoder: ImageDecoder) -> Any:
 
 
 def bundled_config(name: str, decoder: ImageDecoder) -> pb.ModelConfig:
-    """The configuration for the bundled server: `backends/pipelines/image_model.py` decodes, a file at a time."""
+    """The configuration for the bundled server: `guest/pipelines/image_model.py` decodes, a file at a time."""
     config = pb.ModelConfig(name=name, backend="python")
     _tensor(config.input.add(), IMAGE, "UINT8", (1, -1))
     _tensor(config.output.add(), PIXELS, decoder.datatype, decoder.shape)

@@ -90,12 +90,12 @@ def pool(spec: PipelineSpec, checked: CheckedPipeline) -> pb.ModelConfig:
 
 
 def pooled(spec: PipelineSpec) -> dict[str, Any]:
-    """What `backends/pipelines/pipeline_pool.py` runs, as JSON: files and functions, and the MiB of each worker."""
+    """What `guest/pipelines/pipeline_pool.py` runs, as JSON: files and functions, and the MiB of each worker."""
     return {"functions": spec.functions, "memory_mb": spec.admission.memory_mb}
 
 
 def plan(spec: PipelineSpec, checked: CheckedPipeline) -> dict[str, Any]:
-    """What `backends/pipelines/pipeline_model.py` does for a request, as JSON."""
+    """What `guest/pipelines/pipeline_model.py` does for a request, as JSON."""
     packages = {member.name: member.package for member in checked.members}
     return {
         "pipeline": spec.name,

@@ -11,6 +11,7 @@ from tritonclient.grpc import model_config_pb2 as pb
 from shiplift.runtime.base.errors import UsageError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.checked import CheckedPipeline
+from shiplift.runtime.guest import pipelines
 from shiplift.runtime.model.python import layers
 from shiplift.runtime.serving.bundles import graph
 from shiplift.runtime.serving.bundles.names import members_by_name
@@ -19,12 +20,11 @@ from shiplift.runtime.serving.triton.repository import install, serve_only
 from shiplift.runtime.spec.pipeline import PipelineSpec
 from shiplift.runtime.store.artifacts import ArtifactStore
 
-_BACKENDS = Path(__file__).parent.parent / "triton" / "backends" / "pipelines"
-PIPELINE_MODEL = _BACKENDS / "pipeline_model.py"
-PIPELINE_POOL = _BACKENDS / "pipeline_pool.py"
-PIPELINE_WORKER = _BACKENDS / "pipeline_worker.py"
-PIPELINE_MESSAGES = _BACKENDS / "pipeline_messages.py"
-WITNESS_MODEL = _BACKENDS / "witness_model.py"
+PIPELINE_MODEL = Path(pipelines.__file__).with_name("pipeline_model.py")
+PIPELINE_POOL = Path(pipelines.__file__).with_name("pipeline_pool.py")
+PIPELINE_WORKER = Path(pipelines.__file__).with_name("pipeline_worker.py")
+PIPELINE_MESSAGES = Path(pipelines.__file__).with_name("pipeline_messages.py")
+WITNESS_MODEL = Path(pipelines.__file__).with_name("witness_model.py")
 PLAN = "pipeline.json"
 _POOL = "pool.json"
 _PYTHON = "python"  # the folder of the author's files, beside the plan

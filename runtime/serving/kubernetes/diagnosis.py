@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from shiplift.runtime.base.names import bracketed
-from shiplift.runtime.serving.kubernetes import guard
+from shiplift.runtime.guest.pod import guard
 from shiplift.runtime.serving.kubernetes.objects.names import STAGES
 
 Object = Mapping[str, Any]

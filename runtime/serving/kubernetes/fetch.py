@@ -21,11 +21,9 @@ from pathlib import Path
 import tenacity
 
 from shiplift.runtime.base.errors import ArtifactCorrupt, ShipliftError, Temporary
-from shiplift.runtime.host import meter
+from shiplift.runtime.guest.pod import guard, heartbeat, meter
 from shiplift.runtime.model.python.layers import unpack_all
 from shiplift.runtime.records.artifact import Artifact
-from shiplift.runtime.serving.kubernetes import guard
-from shiplift.runtime.serving.triton import heartbeat
 from shiplift.runtime.serving.triton.repository import install, install_all, install_member_models
 from shiplift.runtime.store.artifacts import ArtifactStore
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from shiplift.runtime.base.errors import NotFound, ShipliftError
-from shiplift.runtime.serving.kubernetes.guard import KEY
-from shiplift.runtime.serving.triton import heartbeat
+from shiplift.runtime.guest.pod import heartbeat
+from shiplift.runtime.guest.pod.guard import KEY
 from shiplift.runtime.serving.triton.command_line import Features, Ports, command, variables
 from shiplift.runtime.serving.triton.confined import confine_in_pod
 from shiplift.runtime.serving.triton.environment import ServerEnvironment
@@ -73,7 +73,7 @@ def main() -> None:
         print(f"{error.title}: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     if options.meter:
-        subprocess.Popen([sys.executable, "-m", "shiplift.runtime.host.meter", options.meter])
+        subprocess.Popen([sys.executable, "-m", "shiplift.runtime.guest.pod.meter", options.meter])
     if options.heartbeat:
         patience = ["--patience", options.patience] if options.patience else []
         subprocess.Popen([sys.executable, "-m", heartbeat.__name__, options.heartbeat, *patience])

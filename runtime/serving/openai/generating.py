@@ -27,7 +27,7 @@ from shiplift.runtime.serving.discovery import ServedModel
 from shiplift.runtime.serving.openai.messages import AnswerOptions, Piece, RequestProblem
 
 _LONGEST_S = 3600.0  # a model has its own limit, `serving.request_timeout_s`
-# How the errors begin that are not the client's (`backends/generation_model.py`), and OpenAI's status for each.
+# How the errors begin that are not the client's (`guest/generation/generation_model.py`), and OpenAI's status for each.
 _BUSY, _UNLOADED, _LATE, _BROKEN = (
     "the server has", "the model is being unloaded", "the request was stopped after", "the server could not generate",
 )  # fmt: skip

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from shiplift.runtime.model.generation.front import MAX_MESSAGES, MAX_STOPS
+from shiplift.runtime.guest.generation.front import MAX_MESSAGES, MAX_STOPS
 
 MOST_PROMPTS, MOST_CHOICES = 64, 128
 # Options that change nothing at these values, and that the models behind this can't honour at any other.

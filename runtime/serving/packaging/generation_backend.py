@@ -11,15 +11,15 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shiplift.runtime.base.errors import ExportFailed, MissingTool
-from shiplift.runtime.model import generation
-from shiplift.runtime.model.generation.chat import CHAT
+from shiplift.runtime.guest import generation
+from shiplift.runtime.guest.generation.chat import CHAT
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.records.precision import TEXT_ENGINES, Engine
 
-_MODEL = Path(__file__).parent.parent / "triton" / "backends" / "generation_model.py"
+_MODEL = Path(generation.__file__).with_name("generation_model.py")
 _FRONT = Path(generation.__file__).with_name("front.py")
 _ENGINES: dict[Engine, Path] = {
-    "openvino": Path(generation.__file__).with_name("engine.py"),
+    "openvino": Path(generation.__file__).with_name("openvino_engine.py"),
     "vllm": Path(generation.__file__).with_name("vllm_engine.py"),
     "tensorrt-llm": Path(generation.__file__).with_name("tensorrt_llm_engine.py"),
 }

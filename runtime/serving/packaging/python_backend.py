@@ -8,12 +8,13 @@ import json
 import shutil
 from pathlib import Path
 
+from shiplift.runtime.guest import python
 from shiplift.runtime.model.python.bundle import write_bundle
 from shiplift.runtime.model.tensors import numpy_type
 from shiplift.runtime.records.model import PythonModel
 from shiplift.runtime.records.tensor import Datatype, Signature
 
-_MODEL = Path(__file__).parent.parent / "triton" / "backends" / "python_model.py"
+_MODEL = Path(python.__file__).with_name("python_model.py")
 _SETTINGS, _LOGGED = "python.json", "mlflow"
 
 

@@ -9,12 +9,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from shiplift.runtime.base.errors import MissingTool
-from shiplift.runtime.model import text
+from shiplift.runtime.guest import fronts, graphs
 from shiplift.runtime.model.text.fronts import front_file, takes_images
 from shiplift.runtime.model.text.tasks import EXTRA
 from shiplift.runtime.serving.triton.repository import ONNX_MODEL
 
-_MODEL = Path(__file__).parent.parent / "triton" / "backends" / "text_model.py"
+_MODEL = Path(graphs.__file__).with_name("text_model.py")
 
 
 def write_text_backend(to: Path, front: Path) -> Path:
@@ -29,7 +29,7 @@ def write_text_backend(to: Path, front: Path) -> Path:
     to.mkdir()
     for file in (*front.iterdir(), ONNX_MODEL):
         shutil.copyfile(file, to / file.name)
-    shutil.copyfile(Path(text.__file__).with_name(front_file(front)), to / "front.py")
+    shutil.copyfile(Path(fronts.__file__).with_name(front_file(front)), to / "front.py")
     shutil.copyfile(_MODEL, to / "model.py")
     if library is None:
         return to

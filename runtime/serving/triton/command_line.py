@@ -75,7 +75,7 @@ def command(
 def nvidia_command(repository: Path, ports: Ports, needs: ServerNeeds, *, load: Sequence[str]) -> list[str]:
     """The command line of the server in NVIDIA's image: it loads these models, and none that are added later.
 
-    `runtime.serving.kubernetes.guard` starts it, and closes the APIs with which others could load one.
+    `runtime.guest.pod.guard` starts it, and closes the APIs with which others could load one.
     """
     features = Features(rate_limiter=needs.rate_limiter)
     loaded = [f"--load-model={model}" for model in load]

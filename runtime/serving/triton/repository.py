@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shiplift.runtime.guest import graphs
 from shiplift.runtime.model.samples import random_like
 from shiplift.runtime.model.tensors import Arrays, batch_of, dump_npz
 from shiplift.runtime.records.serving import ServerKind, ServingConfig
@@ -31,8 +32,8 @@ from shiplift.runtime.serving.triton.config import (
 from shiplift.runtime.spec import serving_settings as spec
 from shiplift.runtime.store.artifacts import digest
 
-ONNX_MODEL = Path(__file__).parent / "backends" / "onnx_model.py"
-SEQUENCE_MODEL = Path(__file__).parent / "backends" / "sequence_model.py"
+ONNX_MODEL = Path(graphs.__file__).with_name("onnx_model.py")
+SEQUENCE_MODEL = Path(graphs.__file__).with_name("sequence_model.py")
 GOLDEN = "golden.npz"
 _WARMUPS = {"recorded": "example", "zeros": "zeros", "random": "random"}
 

@@ -18,13 +18,14 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2 as pb
 
 from shiplift.runtime.base.errors import NotAdmitted
+from shiplift.runtime.guest import python
 from shiplift.runtime.model.tensors import numpy_type
 from shiplift.runtime.serving.triton.config import parse
 from shiplift.runtime.store.registry.terms import FOLDER
 
 EXAMPLE, _LOGGED_EXAMPLE = "example.json", "input_example.json"  # here, and as MLflow calls it
 SERVICE, CONFIG, REQUIREMENTS, SPEC = "service.py", "config.pbtxt", "requirements.txt", "shiplift.yaml"
-_MODEL = Path(__file__).parent / "backends" / "service_model.py"
+_MODEL = Path(python.__file__).with_name("service_model.py")
 _LOADER = "mlflow.pyfunc.loaders.code_model"
 _OURS = ("MLmodel", _MODEL.name, "config.json", _LOGGED_EXAMPLE)
 _PLAIN = {"name", "backend", "max_batch_size", "input", "output", "parameters", "instance_group", "dynamic_batching"}

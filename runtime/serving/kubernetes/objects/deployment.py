@@ -8,6 +8,7 @@ that answers nobody although its own health endpoints do.
 from collections.abc import Sequence
 
 from shiplift.runtime.base.names import serving_name
+from shiplift.runtime.guest.pod import heartbeat
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes.objects.names import (
@@ -27,7 +28,6 @@ from shiplift.runtime.serving.kubernetes.objects.pods import (
     triton_container,
     volumes,
 )
-from shiplift.runtime.serving.triton import heartbeat
 
 DRAIN_S = 8  # from the announcement of a pod's end to SIGTERM for its server, so that proxies learn of it first
 _GRACE_S = 45

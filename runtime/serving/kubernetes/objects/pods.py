@@ -130,7 +130,7 @@ def _bundled_server(
 def _nvidia_server(
     cluster: Cluster, package: Package, models: Sequence[str], load: Sequence[str], beside: Sequence[str]
 ) -> Object:
-    """The Triton of the target's own image, started by `runtime.serving.kubernetes.guard`."""
+    """The Triton of the target's own image, started by `runtime.guest.pod.guard`."""
     from shiplift.runtime.serving.kubernetes.serve import PORTS  # noqa: PLC0415 - these import gRPC
     from shiplift.runtime.serving.triton.command_line import nvidia_command  # noqa: PLC0415
     from shiplift.runtime.serving.triton.config import TENSORRT_CACHE  # noqa: PLC0415

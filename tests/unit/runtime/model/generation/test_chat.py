@@ -11,11 +11,11 @@ import pytest
 
 pytest.importorskip("tokenizers", reason="the `transformers` extra is not installed")
 
+from shiplift.runtime.guest.generation.chat import CHAT, CONVERSATION, PROMPT, Renderer, load
+from shiplift.runtime.guest.generation.front import MAX_MESSAGES, BadRequest, conversation
 from shiplift.runtime.model.generation import chatting
-from shiplift.runtime.model.generation.chat import CHAT, CONVERSATION, PROMPT, Renderer, load
-from shiplift.runtime.model.generation.front import MAX_MESSAGES, BadRequest, conversation
 from tests.generating import CHAT_TEMPLATE, tokenizer
-from tests.unit.runtime.model.generation.test_front import front
+from tests.unit.runtime.guest.generation.test_front import front
 
 # Each has what others have not: marks for training, loops with `break`, filters, arguments of `tojson`, refusals.
 TEMPLATES = {

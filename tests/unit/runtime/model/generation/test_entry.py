@@ -12,7 +12,7 @@ from shiplift.runtime.base.errors import ExportFailed, SpecInvalid
 from shiplift.runtime.model.generation import entry
 from shiplift.runtime.model.generation.targets import check_generating
 from shiplift.runtime.spec.target import Target
-from tests.unit.runtime.model.generation.test_front import front, ids
+from tests.unit.runtime.guest.generation.test_front import front, ids
 
 CLOSE = entry.CLOSE_CALL / 2
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from shiplift.runtime.base.errors import ArtifactCorrupt
+from shiplift.runtime.guest.python.host import Host
 from shiplift.runtime.model.python import layers
-from shiplift.runtime.model.python.host import Host
 from shiplift.runtime.model.python.interpreter import PYTHON
 
 PROBE = """

@@ -14,8 +14,8 @@ from PIL import Image
 
 from shiplift.runtime.gates import policy
 from shiplift.runtime.gates.quality import jpeg_checks, jpeg_notes
+from shiplift.runtime.guest.fronts.pixel_front import normalized
 from shiplift.runtime.model.text import jpegs as images
-from shiplift.runtime.model.text.pixel_front import normalized
 from shiplift.runtime.precision.evaluation import Validation
 from shiplift.runtime.precision.scoring import jpegs
 from shiplift.runtime.records.precision import JpegScore

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from shiplift.runtime.base.names import serving_name
 from shiplift.runtime.composition.check import check
 from shiplift.runtime.composition.checked import Unusable
+from shiplift.runtime.guest.fronts.pixel_front import BadImage, decoded, normalized
 from shiplift.runtime.model.tensors import load_npz
-from shiplift.runtime.model.text.pixel_front import BadImage, decoded, normalized
 from shiplift.runtime.records.serving import Nodes, Package
 from shiplift.runtime.serving.bundles import decoders, graph
 from shiplift.runtime.serving.bundles.decoders import (

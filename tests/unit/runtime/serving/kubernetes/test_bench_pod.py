@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from shiplift.runtime.base.errors import ClusterRefused, ServerFailed, Temporary
+from shiplift.runtime.guest.pod.guard import KEY
 from shiplift.runtime.records.serving import Package
 from shiplift.runtime.records.site import Cluster
 from shiplift.runtime.serving.kubernetes import bench_pod as benches
 from shiplift.runtime.serving.kubernetes import workloads
 from shiplift.runtime.serving.kubernetes.bench_pod import BenchPod
-from shiplift.runtime.serving.kubernetes.guard import KEY
 from shiplift.runtime.serving.kubernetes.objects.bench import bench_name, bench_pod
 from shiplift.runtime.serving.kubernetes.objects.names import BENCH, LABEL, bench_label
 from shiplift.runtime.serving.kubernetes.staging import ClusterStaging

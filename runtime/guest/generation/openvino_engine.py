@@ -1,0 +1,118 @@
+"""Continues the tokens of many requests at once, in one pipeline of OpenVINO GenAI (continuous batching).
+
+The same code checks a model and serves it. A request joins the batch at the next step and leaves it when it ends,
+whatever the others do.
+
+Process: Triton's Python backend, as `engine.py`; Shiplift's sandbox, where a model is checked.
+Python: the server's
+Packages: numpy, openvino, openvino_genai (in the package)
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino
+import openvino_genai
+
+_BLOCK = 32  # tokens per block of the cache on a CPU
+_STEP_TOKENS = 512  # of prompts that are read per step, so that a long one does not hold up the others' next tokens
+
+
+@dataclass(kw_only=True)
+class _Run:
+    """A request under way: GenAI's handle, how many tokens it may still get, and its last one."""
+
+    handle: Any
+    left: int
+    last: int | None = None
+
+
+@dataclass(kw_only=True)
+class New:
+    """What a step added to a request: tokens, and why it ended (`stop`, `length`) or `failed`, if it did."""
+
+    ids: list[int] = field(default_factory=list)
+    ended: str = ""
+    failed: str = ""
+
+
+class Generator:
+    """The model in a folder, and the requests under way; for one thread."""
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], *, sequences: int, tokens: int, options: Mapping[str, str]
+    ) -> None:
+        """`settings` are those of `generation.json`. The cache has room for `sequences` of as many `tokens` each.
+
+        Of `options`, `intra_op_threads` is how many threads compute, and `precision_hint` what in.
+        """
+        precision = options.get("precision_hint", "f32")
+        scheduler = openvino_genai.SchedulerConfig()
+        scheduler.max_num_batched_tokens = max(_STEP_TOKENS, sequences)
+        scheduler.max_num_seqs = sequences
+        scheduler.num_kv_blocks = sequences * math.ceil(tokens / _BLOCK) + 1
+        self._settings = settings
+        self._runs: dict[int, _Run] = {}
+        self._next = 0
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            str(folder), scheduler, "CPU",
+            {
+                "INFERENCE_PRECISION_HINT": precision, "KV_CACHE_PRECISION": precision,
+                "INFERENCE_NUM_THREADS": int(options.get("intra_op_threads", "1")),
+                "ENABLE_CPU_PINNING": False,
+            },
+        )  # fmt: skip
+
+    def add(self, ask: Any) -> int:
+        """Takes a request (`front.Ask`), and returns its number."""
+        settings, config = self._settings, openvino_genai.GenerationConfig()
+        stop_ids = settings["stop_ids"] or [settings["vocabulary"]]  # a token that there is not: nothing ends it
+        config.max_new_tokens = ask.max_tokens
+        config.repetition_penalty = settings["repetition_penalty"]
+        config.set_eos_token_id(stop_ids[0])
+        config.stop_token_ids = set(stop_ids)
+        if ask.temperature > 0:
+            config.do_sample, config.rng_seed = True, ask.seed
+            config.temperature, config.top_p = ask.temperature, ask.top_p
+            config.top_k = settings["top_k"] or settings["vocabulary"]
+        number, self._next = self._next, self._next + 1
+        ids = openvino.Tensor(np.array([ask.ids], np.int64))
+        self._runs[number] = _Run(handle=self._pipeline.add_request(number, ids, config), left=ask.max_tokens)
+        return number
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self._pipeline.has_non_finished_requests())
+
+    def step(self) -> dict[int, New]:
+        """One step of all requests; what is new, by the request's number."""
+        self._pipeline.step()
+        news = {number: self._read(run) for number, run in self._runs.items()}
+        for number, new in news.items():
+            if new.ended or new.failed:
+                del self._runs[number]
+        return {number: new for number, new in news.items() if new.ids or new.ended or new.failed}
+
+    def drop(self, number: int) -> None:
+        """Gives up a request; the next step frees what it used."""
+        run = self._runs.pop(number, None)
+        if run is not None:
+            run.handle.cancel()
+
+    def _read(self, run: _Run) -> New:
+        new, status = New(), run.handle.get_status()
+        while run.handle.can_read():
+            for output in run.handle.read().values():
+                new.ids.extend(output.generated_ids)
+        run.left -= len(new.ids)
+        run.last = new.ids[-1] if new.ids else run.last
+        if status == openvino_genai.GenerationStatus.IGNORED:
+            new.failed = "its memory for keys and values is used up"
+        elif status != openvino_genai.GenerationStatus.RUNNING:
+            new.ended = "stop" if run.left > 0 or run.last in self._settings["stop_ids"] else "length"
+        return new

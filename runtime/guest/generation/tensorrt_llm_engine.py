@@ -1,0 +1,115 @@
+"""Continues the tokens of many requests at once with TensorRT-LLM, in NVIDIA's Triton image that has it.
+
+TensorRT-LLM reads the model's own weights (its PyTorch backend), so that no engine has to be built for the GPU first.
+It batches by itself, and answers each request in a stream of its own; a thread for each follows it.
+
+Process: Triton's Python backend, as `engine.py` in the place of OpenVINO's.
+Python: that of NVIDIA's image
+Packages: tensorrt_llm
+"""
+
+import queue
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tensorrt_llm import LLM, SamplingParams
+
+_WAIT_S = 0.05
+
+
+@dataclass(kw_only=True)
+class New:
+    """What a step added to a request: tokens, and why it ended (`stop`, `length`) or `failed`, if it did."""
+
+    ids: list[int] = field(default_factory=list)
+    ended: str = ""
+    failed: str = ""
+
+
+class Generator:
+    """The model in a folder, and the requests under way; for one thread."""
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], *, sequences: int, tokens: int, options: Mapping[str, str]
+    ) -> None:
+        """`settings` are those of `generation.json`. At most `sequences` of as many `tokens` are continued at once.
+
+        Of `options`, `dtype` is what the model computes in, and `gpus` on how many it is spread.
+        """
+        self._settings = settings
+        self._streams: dict[int, Any] = {}
+        self._news: queue.SimpleQueue[tuple[int, New]] = queue.SimpleQueue()
+        self._next = 0
+        self._model = LLM(
+            model=str(folder / "weights"), skip_tokenizer_init=True, trust_remote_code=False,
+            dtype=options.get("dtype", "auto"), tensor_parallel_size=int(options.get("gpus", "1")),
+            max_batch_size=sequences, max_seq_len=tokens,
+        )  # fmt: skip
+
+    def add(self, ask: Any) -> int:
+        """Takes a request (`front.Ask`), and returns its number."""
+        settings = self._settings
+        stop_ids = settings["stop_ids"] or [-1]  # nothing ends it
+        sampling = SamplingParams(
+            max_tokens=ask.max_tokens, temperature=ask.temperature or None, top_p=ask.top_p,
+            top_k=(settings["top_k"] or None) if ask.temperature else 1, seed=ask.seed,
+            repetition_penalty=settings["repetition_penalty"], end_id=stop_ids[0], pad_id=stop_ids[0],
+            stop_token_ids=list(stop_ids[1:]) or None, detokenize=False,
+        )  # fmt: skip
+        number, self._next = self._next, self._next + 1
+        stream = self._model.generate_async(list(ask.ids), sampling_params=sampling, streaming=True)
+        self._streams[number] = stream
+        threading.Thread(target=self._follow, args=(number, stream), daemon=True).start()
+        return number
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self._streams)
+
+    def step(self) -> dict[int, New]:
+        """What has come since the last step, by the request's number; waits a moment if nothing has."""
+        news: dict[int, New] = {}
+        wait = True
+        while True:
+            try:
+                number, new = self._news.get(wait, _WAIT_S if wait else None)
+            except queue.Empty:
+                return news
+            wait = False
+            if number in self._streams:
+                known = news.setdefault(number, New())
+                known.ids += new.ids
+                known.ended, known.failed = new.ended, new.failed
+                if new.ended or new.failed:
+                    del self._streams[number]
+
+    def drop(self, number: int) -> None:
+        """Gives up a request; TensorRT-LLM frees what it used."""
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            stream.abort()
+
+    def _follow(self, number: int, stream: Any) -> None:
+        known = 0
+        try:
+            for output in stream:
+                answer = output.outputs[0]
+                ids = self._with_stop(list(answer.token_ids), answer)
+                ended = (answer.finish_reason or "stop") if output.finished else ""
+                self._news.put((number, New(ids=ids[known:], ended=ended)))
+                known = len(ids)
+                if ended:
+                    return
+            self._news.put((number, New(failed="TensorRT-LLM ended it")))
+        except Exception as error:  # of this request alone
+            self._news.put((number, New(failed=str(error)[:200])))
+
+    def _with_stop(self, ids: list[int], answer: Any) -> list[int]:
+        """An answer's tokens with the one that ended it, which TensorRT-LLM leaves out if it is the end of sequence."""
+        stops = self._settings["stop_ids"]
+        ended = answer.finish_reason == "stop" and stops and not (ids and ids[-1] in stops)
+        return [*ids, stops[0]] if ended else ids

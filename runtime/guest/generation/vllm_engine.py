@@ -1,0 +1,84 @@
+"""Continues the tokens of many requests at once with vLLM, in NVIDIA's Triton image that has it.
+
+vLLM gets tokens and gives tokens: texts are the front's, as with every engine. It runs in this process, so that a step
+is a step of the model.
+
+Process: Triton's Python backend, as `engine.py` in the place of OpenVINO's.
+Python: that of NVIDIA's image
+Packages: vllm
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
+
+from vllm import EngineArgs, LLMEngine, SamplingParams, TokensPrompt
+from vllm.sampling_params import RequestOutputKind
+
+_ENDS = ("stop", "length")
+
+
+@dataclass(kw_only=True)
+class New:
+    """What a step added to a request: tokens, and why it ended (`stop`, `length`) or `failed`, if it did."""
+
+    ids: list[int] = field(default_factory=list)
+    ended: str = ""
+    failed: str = ""
+
+
+class Generator:
+    """The model in a folder, and the requests under way; for one thread."""
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], *, sequences: int, tokens: int, options: Mapping[str, str]
+    ) -> None:
+        """`settings` are those of `generation.json`. At most `sequences` of as many `tokens` are continued at once.
+
+        Of `options`, `dtype` is what the model computes in, and `gpus` on how many it is spread.
+        """
+        self._settings = settings
+        self._next = 0
+        self._engine = LLMEngine.from_engine_args(EngineArgs(
+            model=str(folder / "weights"), skip_tokenizer_init=True, trust_remote_code=False,
+            dtype=options.get("dtype", "auto"), tensor_parallel_size=int(options.get("gpus", "1")),
+            max_model_len=tokens, max_num_seqs=sequences, disable_log_stats=True,
+        ))  # fmt: skip
+
+    def add(self, ask: Any) -> int:
+        """Takes a request (`front.Ask`), and returns its number."""
+        settings = self._settings
+        sampling = SamplingParams(
+            max_tokens=ask.max_tokens, temperature=ask.temperature, top_p=ask.top_p,
+            top_k=settings["top_k"] or -1, seed=ask.seed, repetition_penalty=settings["repetition_penalty"],
+            stop_token_ids=list(settings["stop_ids"]), ignore_eos=True, detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )  # fmt: skip
+        number, self._next = self._next, self._next + 1
+        self._engine.add_request(str(number), TokensPrompt(prompt_token_ids=list(ask.ids)), sampling)
+        return number
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step has something to do."""
+        return bool(self._engine.has_unfinished_requests())
+
+    def step(self) -> dict[int, New]:
+        """One step of all requests; what is new, by the request's number."""
+        news = {}
+        for output in self._engine.step():
+            answer = output.outputs[0]
+            reason = (answer.finish_reason or "stop") if output.finished else ""
+            new = New(ids=list(answer.token_ids))
+            new.ended, new.failed = (reason, "") if reason in ("", *_ENDS) else ("", f"vLLM ended it: {reason}")
+            news[int(output.request_id)] = new
+        return {number: new for number, new in news.items() if new.ids or new.ended or new.failed}
+
+    def drop(self, number: int) -> None:
+        """Gives up a request; the next step frees what it used."""
+        self._engine.abort_request([str(number)])

@@ -1,0 +1,1 @@
+"""What runs ONNX graphs inside Triton's Python backend, where the backends in C can't."""

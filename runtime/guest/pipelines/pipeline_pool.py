@@ -1,0 +1,165 @@
+"""Runs the Python steps of a pipeline, apart from the pipeline: each instance of this model has one worker process.
+
+Triton hands the calls of all the pipeline's instances to whichever worker is free, and counts how long they wait and
+take. A worker is killed when a call has not ended in time, and replaced; the call fails, no other one does.
+
+Process: Triton's Python backend, as `model.py` beside `pipeline_messages.py` and `pipeline_worker.py`.
+Python: the server's
+Packages: numpy
+"""
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from io import BufferedReader, BufferedWriter
+from typing import Any, NoReturn, cast
+
+sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep) if path]
+
+import numpy as np
+import pipeline_messages as messages
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+
+START_S = 60  # for the author's modules to be imported
+
+
+class Failed(Exception):
+    """A call has no answer: what the client is told."""
+
+
+class TritonPythonModel:
+    """An instance, and its worker."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        folder = os.path.join(args["model_repository"], args["model_version"])
+        with open(os.path.join(folder, "pool.json")) as file:
+            pool = json.load(file)
+        self.worker = Worker(folder, pool["functions"], pool["memory_mb"])
+        try:
+            self.worker.wait_until_ready(START_S)
+        except Failed as error:
+            self.worker.stop()
+            raise pb_utils.TritonModelException(f"the Python steps can't be loaded: {error}") from error
+
+    def finalize(self) -> None:
+        self.worker.stop()
+
+    def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+        return [self._response(request) for request in requests]
+
+    def _response(self, request: pb_utils.InferenceRequest) -> pb_utils.InferenceResponse:
+        call = pb_utils.get_input_tensor_by_name(request, "call").as_numpy()
+        limit_s, deadline = pb_utils.get_input_tensor_by_name(request, "limits").as_numpy().tolist()
+        try:
+            answer = self._answer(call, limit_s, deadline)
+        except Failed as error:
+            return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
+        return pb_utils.InferenceResponse([pb_utils.Tensor("answer", np.frombuffer(answer, np.uint8))])
+
+    def _answer(self, call: NDArray[Any], limit_s: float, deadline: float) -> bytearray:
+        """The answer to a call. Its time begins now, but whoever waits for it does so until the deadline at most."""
+        now = time.monotonic()
+        if now >= deadline:
+            raise Failed("nobody waits for it any more")
+        self.worker.wait_until_ready(deadline - now)
+        end = min(deadline, time.monotonic() + limit_s)
+        return self.worker.call(call.data, end, f"it has not ended after {limit_s:g} s, its limit")
+
+
+class Worker:
+    """The process that runs the author's functions, one at a time; it is started again after it was killed."""
+
+    _ready: bool
+
+    def __init__(self, folder: str, functions: Sequence[Any], memory_mb: int) -> None:
+        worker = os.path.join(folder, "pipeline_worker.py")
+        author = os.path.join(folder, "python")
+        self._command = [python(), worker, author, str(memory_mb), json.dumps(functions)]
+        self._start()
+
+    def wait_until_ready(self, seconds: float) -> None:
+        """Waits until the author's modules are imported.
+
+        Raises:
+            Failed: they are not within this time, or can't be.
+        """
+        if self._ready:
+            return
+        header, _ = messages.unpacked(self._received(time.monotonic() + seconds, f"no start within {seconds:g} s"))
+        if "error" in header:
+            self._restart()
+            raise Failed(str(header["error"])[:1000])
+        self._ready = True
+
+    def call(self, message: memoryview, end: float, late: str) -> bytearray:
+        """The answer to a message; at `end` the process is killed, and `late` says so.
+
+        Raises:
+            Failed: there is none.
+        """
+        try:
+            messages.send(self._to, [message])
+        except OSError:
+            self._ended()
+        return self._received(end, late)
+
+    def stop(self) -> None:
+        """Kills the process, whatever it does."""
+        self._process.kill()
+        self._process.wait()
+
+    def _start(self) -> None:
+        self._ready = False
+        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._to = cast("BufferedWriter", self._process.stdin)
+        self._back = cast("BufferedReader", self._process.stdout)
+
+    def _restart(self) -> None:
+        self.stop()
+        self._to.detach().close()
+        self._back.close()
+        self._start()
+
+    def _received(self, end: float, late: str) -> bytearray:
+        prefix = self._exactly(messages.PREFIX_BYTES, end, late)
+        try:
+            count = messages.length(prefix)
+        except messages.Broken as error:
+            self._restart()
+            raise Failed(str(error)) from error
+        return self._exactly(count, end, late)
+
+    def _exactly(self, count: int, end: float, late: str) -> bytearray:
+        """So many bytes from the process."""
+        received, pipe = bytearray(), self._back.fileno()
+        poll = select.poll()
+        poll.register(pipe, select.POLLIN)
+        while len(received) < count:
+            if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
+                self._restart()
+                raise Failed(late)
+            part = os.read(pipe, count - len(received))
+            if not part:
+                self._ended()
+            received += part
+        return received
+
+    def _ended(self) -> NoReturn:
+        code = self._process.wait()
+        self._restart()
+        raise Failed(f"its process ended with {code}")
+
+
+def python() -> str:
+    """The interpreter of the server's environment, whose packages the author's code may import."""
+    site = os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep)[0]
+    own = os.path.normpath(os.path.join(site, "..", "..", "..", "bin", "python"))
+    return own if site and os.path.exists(own) else shutil.which("python3") or sys.executable

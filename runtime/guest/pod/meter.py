@@ -1,0 +1,116 @@
+"""Reports a server's memory and hardware over HTTP, from a small process next to it.
+
+    python3 meter.py ADDRESS:PORT
+
+A search measures memory after every trial, and a cluster's metrics are up to a minute old. So the pod of a bench runs
+this process as a child of its server.
+
+Process: one of its own in the server's container, as `meter.py`.
+Python: the image's
+Packages: none
+"""
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+_PROC = Path("/proc")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_SMI = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+
+
+def memory_mb(root: int, *, without: int) -> float:
+    """The proportional set size of a process and its descendants, in MiB, without the process `without`."""
+    return sum(_bytes(pid) for pid in _family(root) if pid != without) / 2**20
+
+
+def hardware() -> list[object]:
+    """What measurements here are valid for: the CPU's features, its cores, and the GPU, if any."""
+    match = re.search(r"^(?:flags|Features)\s*:(.*)$", (_PROC / "cpuinfo").read_text(), re.MULTILINE)
+    return [sorted(match.group(1).split()) if match else [], os.cpu_count(), _gpu()]
+
+
+def _family(root: int) -> Iterator[int]:
+    children: dict[int, list[int]] = {}
+    for entry in _PROC.iterdir():
+        with contextlib.suppress(OSError, ValueError, IndexError):  # the process may have ended
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(entry.name))
+    pending = [root]
+    while pending:
+        pid = pending.pop()
+        pending += children.get(pid, [])
+        yield pid
+
+
+def _bytes(pid: int) -> int:
+    """A process's proportional set size, or its resident memory if the kernel does not report that."""
+    with contextlib.suppress(OSError):
+        match = re.search(r"^Pss:\s+([0-9]+) kB$", (_PROC / str(pid) / "smaps_rollup").read_text(), re.MULTILINE)
+        if match:
+            return int(match.group(1)) * 1024
+    with contextlib.suppress(OSError, IndexError):
+        return int((_PROC / str(pid) / "statm").read_text().split()[1]) * _PAGE
+    return 0
+
+
+def _gpu() -> str:
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        completed = subprocess.run(_SMI, capture_output=True, text=True, timeout=30, check=False)
+        if completed.returncode == 0:
+            return completed.stdout.strip()
+    return ""
+
+
+class Meter(HTTPServer):
+    """Reports what the process `root` and its descendants use."""
+
+    timeout = 1.0
+
+    def __init__(self, address: tuple[str, int], root: int) -> None:
+        super().__init__(address, _Handler)
+        self.root = root
+        self._hardware = hardware()
+
+    def report(self) -> dict[str, Any]:
+        """The answer to every request."""
+        return {
+            "memory_mb": round(memory_mb(self.root, without=os.getpid()), 1),
+            "cores": len(os.sched_getaffinity(0)),
+            "hardware": self._hardware,
+        }
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Meter
+
+    def do_GET(self) -> None:
+        body = json.dumps(self.server.report()).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Logs nothing: the log is the server's."""
+
+
+def main() -> None:
+    """Answers as long as its parent lives."""
+    host, _, port = sys.argv[1].rpartition(":")
+    parent = os.getppid()
+    with Meter((host, int(port)), parent) as meter:
+        while os.getppid() == parent:
+            meter.handle_request()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Asks a Python model, which runs in a process of its own that may raise, sleep, die, or say anything.
+
+The same code asks it in the sandbox, when its answers are recorded, and in Triton.
+
+Process: Triton's Python backend, as `python_host/host.py` beside `wire.py`; Shiplift's sandbox.
+Python: the server's
+Packages: numpy
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from .wire import Arrays, BadMessage, Reader, pack  # noqa: TID251 - the same in Shiplift and in a package
+
+START_S = 180.0
+_LOOK_S = 0.1
+_CHUNK = 1 << 20
+_MIB = 1 << 20
+
+
+class Failed(Exception):
+    """The model did not answer; `str()` is for the client that asked."""
+
+
+class Raised(Failed):
+    """Its code raised an exception, and can be asked again."""
+
+
+class Died(Failed):
+    """Its process ended, or had to be ended, for another reason than the time it took."""
+
+
+class TookTooLong(Failed):
+    """It took longer than it may, so its process was ended."""
+
+
+class Starting(Failed):
+    """Its process was ended before, and the next one has not loaded the model yet."""
+
+
+class Host:
+    """A Python model's process, started again whenever it had to be ended.
+
+    `settings` are those of `worker.py`, which runs in the interpreter of the model's `environment`; if that brings its
+    own, it brings the libraries for it, too. `memory_mb` is what the process may use, and `threads` is how many its
+    libraries compute with.
+    """
+
+    def __init__(self, code: Path, environment: Path, settings: dict[str, Any], *, threads: int = 1) -> None:
+        python = environment / "bin" / "python"
+        python = python if python.exists() else python.with_name("python3")  # as in an image's own /usr
+        self._command = [str(python), "-I", "-B", str(code / "worker.py"), json.dumps(settings)]
+        self._memory_mb: int = settings["memory_mb"]
+        counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
+        nowhere = dict.fromkeys(("HOME", "TMPDIR"), "/nonexistent")
+        libraries = environment / "python" / "lib"
+        self._variables = {
+            "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", **counts, **nowhere, "MLFLOW_DISABLE_TELEMETRY": "true",
+            "DO_NOT_TRACK": "1", "GIT_PYTHON_REFRESH": "quiet",
+            **({"LD_LIBRARY_PATH": str(libraries)} if libraries.is_dir() else {}),
+        }  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ready, self._launched_at, self._greeting = False, 0.0, Reader()
+
+    def start(self, limit_s: float = START_S) -> None:
+        """Starts the process, if there is none, and waits until the model is loaded.
+
+        Raises:
+            Starting: it is not loaded within `limit_s`, and goes on.
+            Failed: it does not load, or not within `START_S`.
+        """
+        if self._process is None:
+            self._launch()
+        if not self._ready:
+            self._exchange(b"", self._greeting, limit_s, "loading the model")
+            self._ready = True
+
+    def ask(self, inputs: Arrays, limit_s: float) -> Arrays:
+        """The answers to a batch, by name.
+
+        Raises:
+            Raised: the model's code raised; the next request is answered by the same process.
+            TookTooLong, Died: its process is gone, and another one starts already.
+            Starting: that one is not ready yet.
+        """
+        self.start(limit_s)
+        return self._exchange(pack(inputs), Reader(), limit_s, "the request")
+
+    def close(self) -> None:
+        """Ends the process."""
+        process, self._process, self._ready = self._process, None, False
+        if process is not None:
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe:
+                    pipe.close()
+
+    def _launch(self) -> None:
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=self._variables, cwd="/", bufsize=0
+            )
+        except OSError as error:
+            raise Died(f"the model's Python can't be started: {error.strerror}") from error
+        self._launched_at, self._greeting = time.monotonic(), Reader()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                os.set_blocking(pipe.fileno(), False)
+
+    def _exchange(self, request: bytes, reader: Reader, limit_s: float, task: str) -> Arrays:
+        """Sends a request and returns the answer; whatever else happens ends the process."""
+        try:
+            fields, arrays = self._talk(request, reader, limit_s, task)
+        except BadMessage as error:
+            self._again()
+            raise Died(f"the model's process was ended: what it answered is no message: {error}") from error
+        except Failed as error:
+            if isinstance(error, TookTooLong) and not self._ready and self._may_still_start():
+                raise Starting("the model's process is starting again: send the request later") from error
+            self._again()
+            raise
+        if "error" in fields:
+            raise Raised(str(fields["error"])[:2000])
+        return arrays
+
+    def _may_still_start(self) -> bool:
+        return time.monotonic() < self._launched_at + START_S
+
+    def _again(self) -> None:
+        """Ends the process and starts another one, whose imports run before anybody asks it."""
+        loaded = self._ready
+        self.close()
+        if loaded:
+            with contextlib.suppress(Failed):
+                self._launch()
+
+    def _talk(self, request: bytes, reader: Reader, limit_s: float, task: str) -> tuple[dict[str, Any], Arrays]:
+        to, back = self._pipes()
+        left, deadline = memoryview(request), time.monotonic() + limit_s
+        while reader.missing:
+            if time.monotonic() > deadline:
+                raise TookTooLong(f"{task} was stopped after {limit_s:g} s, its limit")
+            readable, writable, _ = select.select([back], [to] if left else [], [], _LOOK_S)
+            if writable:
+                left = left[_written(to, left) :]
+            if readable:
+                data = os.read(back, min(reader.missing, _CHUNK))
+                if not data:
+                    raise Died(f"the model's process ended: {self._ending()}")
+                reader.take(data)
+            self._check_memory()
+        return reader.message()
+
+    def _pipes(self) -> tuple[int, int]:
+        process = self._process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise Died("the model's process is not there")
+        return process.stdin.fileno(), process.stdout.fileno()
+
+    def _ending(self) -> str:
+        code = self._process.wait(5) if self._process else 0
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def _check_memory(self) -> None:
+        if self._process is None:
+            return
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            used = int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            if used > self._memory_mb * _MIB:
+                raise Died(f"the model's process used {used // _MIB} MiB, the limit is {self._memory_mb} MiB")
+
+
+def _written(to: int, data: memoryview) -> int:
+    try:
+        return os.write(to, data[:_CHUNK])
+    except BlockingIOError:
+        return 0
+    except BrokenPipeError:  # it ended: reading says how
+        return len(data)
+
+
+def rows(arrays: Arrays) -> int:
+    """The number of samples in a batch."""
+    return len(next(iter(arrays.values())))
+
+
+def split(arrays: Arrays, sizes: Sequence[int]) -> list[Arrays]:
+    """The answers to the requests of a batch.
+
+    Raises:
+        Raised: an answer has not one row per sample.
+    """
+    total = sum(sizes)
+    for name, array in arrays.items():
+        if len(array) != total:
+            raise Raised(f"predict answered {len(array)} rows of {name!r} to {total} samples")
+    parts, at = [], 0
+    for size in sizes:
+        parts.append({name: array[at : at + size] for name, array in arrays.items()})
+        at += size
+    return parts

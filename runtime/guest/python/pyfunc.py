@@ -1,0 +1,70 @@
+"""What answers for a Python model in its process: `mlflow.pyfunc`.
+
+Process: the model's own process, as `python_host/served.py`.
+Python: the model's
+Packages: mlflow, numpy, pandas
+"""
+
+from typing import Any
+
+
+def load(settings: dict[str, Any]) -> "Model":
+    """The model that the settings name."""
+    return Model(settings)
+
+
+class Model:
+    """The loaded model: `mlflow.pyfunc` itself, so that its answers are those by definition.
+
+    Of the settings, `model` is MLflow's folder, and `outputs` are the signature's names.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        import mlflow.pyfunc  # noqa: PLC0415 - in the model's environment
+
+        self._model = mlflow.pyfunc.load_model(settings["model"])
+        self._outputs: list[str] = settings["outputs"]
+        schema = self._model.metadata.get_input_schema()
+        self._tensors = schema.is_tensor_spec()
+        self._named = schema.has_input_names()
+
+    def answer(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """What `predict` answers, as arrays by name, each with one row per sample."""
+        named = self._by_name(self._model.predict(self._asked(inputs)))
+        return {name: _plain(name, value) for name, value in named.items()}
+
+    def _asked(self, inputs: dict[str, Any]) -> Any:
+        if self._tensors:
+            return inputs if self._named else next(iter(inputs.values()))
+        import pandas as pd  # noqa: PLC0415 - only for data frames
+
+        return pd.DataFrame({name: array.reshape(-1) for name, array in inputs.items()})
+
+    def _by_name(self, answer: Any) -> dict[str, Any]:
+        if hasattr(answer, "columns") and hasattr(answer, "to_numpy"):
+            answer = {str(name): answer[name].to_numpy() for name in answer.columns}
+        if isinstance(answer, dict):
+            if self._outputs and set(self._outputs) != set(answer):
+                raise ValueError(
+                    f"predict answered {', '.join(map(str, answer))}, the signature says {', '.join(self._outputs)}"
+                )
+            return {str(name): answer[name] for name in self._outputs or answer}
+        if len(self._outputs) > 1:
+            raise ValueError(f"predict answered one array, the signature says {', '.join(self._outputs)}")
+        return {self._outputs[0] if self._outputs else "output": answer}
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An array of numbers, or of texts."""
+    import numpy as np  # noqa: PLC0415 - the environment's
+
+    array = np.asarray(value)
+    if array.dtype.kind == "O":
+        array = np.asarray(array.tolist())
+    if array.ndim == 0:
+        raise ValueError(f"predict answered a single value as {name!r}, not one row per sample")
+    if array.dtype.kind in "US":
+        return array.astype(str).astype(object)
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
+        raise ValueError(f"predict answered {name!r} of type {array.dtype}, which Triton can't carry")
+    return array.astype(array.dtype.newbyteorder("="))

@@ -1,0 +1,148 @@
+"""Runs a Python model inside Triton's Python backend: each instance hosts a process that runs the model's code.
+
+That process has the model's own environment and a confinement of its own (`python_host/worker.py`), so it can do
+nothing to this one, nor to other models. A request that it does not answer fails alone.
+
+Process: Triton's Python backend, as `model.py` beside `python_host`.
+Python: the server's
+Packages: numpy
+"""
+
+from __future__ import annotations  # not evaluated: Triton's module lacks names of its types
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [path for path in os.environ.get("SHIPLIFT_SERVER_SITE", "").split(os.pathsep) if path]
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from numpy.typing import NDArray
+from python_host.host import Died, Failed, Host, Raised, Starting, TookTooLong, rows, split
+
+Array = NDArray[Any]
+Arrays = dict[str, Any]
+
+
+class TritonPythonModel:
+    """An instance, and the process that it hosts."""
+
+    _STOPPED = "shiplift_stopped_executions_total"  # as the other backends count them
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        config = json.loads(args["model_config"])
+        values = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        if "cpu_cores" in values or "numa_node" in values:
+            _pin(values)
+        folder = Path(args["model_repository"], args["model_version"]).resolve()
+        settings = json.loads((folder / "python.json").read_text())
+        environment = Path(os.environ["SHIPLIFT_ENVIRONMENTS"], settings["environment"])
+        self.inputs: list[tuple[str, int, bool]] = [
+            (spec["name"], spec["rank"], spec["datatype"] == "BYTES") for spec in settings["inputs"]
+        ]
+        self.outputs: list[tuple[str, str]] = [(spec["name"], spec["type"]) for spec in settings["outputs"]]
+        self.limit_s = int(values.get("request_timeout_ms", "30000")) / 1000
+        self.name, self.metric = args["model_name"], self._metric(args["model_name"])
+        self.host = Host(folder / "python_host", environment, {
+            "model": str(folder / "mlflow"), "outputs": settings["declared"], "memory_mb": settings["memory_mb"],
+            "read": [str(path) for path in (environment, folder, Path(sys.base_prefix).resolve())],
+            "allow_without": os.environ.get("SHIPLIFT_ALLOW_WITHOUT", "").split(),
+        }, threads=int(values.get("intra_op_threads", "1")))  # fmt: skip
+        self.host.start()
+
+    def execute(self, requests: Sequence[pb_utils.InferenceRequest]) -> list[pb_utils.InferenceResponse]:
+        batches = [self._read(request) for request in requests]
+        if len(requests) > 1 and _fit(batches):
+            with contextlib.suppress(Raised, Died):  # one of them is to blame: each is asked alone
+                return self._together(batches)
+        return [self._alone(batch) for batch in batches]
+
+    def finalize(self) -> None:
+        self.host.close()
+
+    def _together(self, batches: Sequence[Arrays]) -> list[pb_utils.InferenceResponse]:
+        try:
+            joined = {name: np.concatenate([batch[name] for batch in batches]) for name, *_ in self.inputs}
+            answers = self._ask(joined)
+        except (TookTooLong, Starting) as error:
+            return [_error(error) for _ in batches]
+        return [self._response(part) for part in split(answers, list(map(rows, batches)))]
+
+    def _alone(self, batch: Arrays) -> pb_utils.InferenceResponse:
+        try:
+            return self._response(split(self._ask(batch), [rows(batch)])[0])
+        except Failed as error:
+            return _error(error)
+
+    def _ask(self, inputs: Arrays) -> Arrays:
+        try:
+            return self.host.ask(inputs, self.limit_s)
+        except TookTooLong as error:
+            print(f"shiplift: {self.name} ran for over {self.limit_s:g} s, the limit of a request", file=sys.stderr)
+            if self.metric:
+                with contextlib.suppress(pb_utils.TritonModelException):
+                    self.metric[1].increment(1)
+            raise TookTooLong(f"{error} (serving.request_timeout_s in the model's spec)") from None
+
+    def _read(self, request: pb_utils.InferenceRequest) -> Arrays:
+        return {name: _input(request, name, rank, text) for name, rank, text in self.inputs}
+
+    def _response(self, answers: Arrays) -> pb_utils.InferenceResponse:
+        tensors = []
+        for name, kind in self.outputs:
+            if name not in answers:
+                raise Raised(f"predict answered no {name!r}")
+            tensors.append(pb_utils.Tensor(name, _carried(name, kind, answers[name])))
+        return pb_utils.InferenceResponse(tensors)
+
+    def _metric(self, model: str) -> tuple[pb_utils.MetricFamily, pb_utils.Metric] | None:
+        """The metric and its family, which has to live as long; None if the server was started without metrics."""
+        with contextlib.suppress(pb_utils.TritonModelException):
+            family = pb_utils.MetricFamily(
+                name=self._STOPPED, description="Executions stopped at their time limit",
+                kind=pb_utils.MetricFamily.COUNTER,
+            )  # fmt: skip
+            return family, family.Metric(labels={"model": model})
+        return None
+
+
+def _input(request: pb_utils.InferenceRequest, name: str, rank: int, text: bool) -> Array:
+    array = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
+    if text:
+        texts = [item.decode(errors="replace") if isinstance(item, bytes) else str(item) for item in array.ravel()]
+        array = np.array(texts, dtype=object).reshape(array.shape)
+    return array.reshape(-1) if rank == 1 else array
+
+
+def _carried(name: str, kind: str, array: Array) -> Array:
+    if kind == "BYTES":
+        if array.dtype != object:
+            raise Raised(f"predict answered {name!r} of type {array.dtype}, not text as for the example")
+        array = np.array([text.encode() for text in array.ravel()], dtype=object).reshape(array.shape)
+    elif array.dtype != np.dtype(kind):
+        raise Raised(f"predict answered {name!r} of type {array.dtype}, not {kind} as for the example")
+    return array.reshape(-1, 1) if array.ndim == 1 else np.ascontiguousarray(array)
+
+
+def _fit(batches: Sequence[Arrays]) -> bool:
+    """Whether the requests can be joined: all have the same sizes beyond the batch."""
+    return all(len({batch[name].shape[1:] for batch in batches}) == 1 for name in batches[0])
+
+
+def _error(error: Failed) -> pb_utils.InferenceResponse:
+    return pb_utils.InferenceResponse([], pb_utils.TritonError(str(error)))
+
+
+def _pin(values: Mapping[str, str]) -> None:
+    texts = [values.get("cpu_cores", "")]
+    if "numa_node" in values:
+        texts.append(Path(f"/sys/devices/system/node/node{values['numa_node']}/cpulist").read_text().strip())
+    parts = [part.partition("-") for part in ",".join(filter(None, texts)).split(",")]
+    cores = set(chain.from_iterable(range(int(first), int(last or first) + 1) for first, _, last in parts))
+    os.sched_setaffinity(0, cores & os.sched_getaffinity(0) or os.sched_getaffinity(0))

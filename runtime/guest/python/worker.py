@@ -1,0 +1,100 @@
+"""The process in which a model's own code runs: confines itself, loads what answers, and answers its host.
+
+    ENVIRONMENT/bin/python -I -B python_host/worker.py SETTINGS-JSON
+
+The confinement is Shiplift's, which `guard` brings along: the one part of Shiplift that guest code imports. What
+answers is `served.py` beside it: its `load(settings)` gives an object with `answer(arrays) -> arrays`. The settings are
+`model` (its folder), `read` (what the process may read), `memory_mb`, `allow_without` (mechanisms whose absence the
+site accepts), and what `served.py` needs besides. What it prints goes to standard error; the host has the pipes.
+
+Process: the model's own process, as `python_host/worker.py` beside `wire.py`.
+Python: the model's
+Packages: shiplift (its confinement, in `guard`), landlockpy (in `guard`), seccompy (in `guard`), numpy
+"""
+
+import json
+import os
+import resource
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+_HERE = Path(sys.argv[0]).parent
+_HEADROOM_MB, _ADDRESSES_MB = 1024, 8192  # of libraries: private pages, and addresses that are only reserved
+_NOT_CONFINED = 50
+
+
+def main(settings: dict[str, Any]) -> None:
+    """Answers requests until the host closes its pipe."""
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    _confine(settings)
+    sys.path.insert(0, str(_HERE))
+    wire = import_module("wire")  # it needs NumPy, which comes from the model's environment
+    served = import_module("served")
+    sys.path.remove(str(_HERE))
+    model = None
+    while True:
+        try:
+            if model is None:
+                model = served.load(settings)
+                message = wire.pack()
+            else:
+                reader = wire.Reader()
+                if not _read(reader, requests):
+                    return
+                message = wire.pack(model.answer(reader.message()[1]))
+        except Exception as error:  # whatever the model raises
+            message = wire.pack(error=f"{type(error).__name__}: {' '.join(str(error).split())[:1500]}")
+        answers.write(message)
+        answers.flush()
+        if model is None:
+            return
+
+
+def _read(reader: Any, requests: Any) -> bool:
+    while reader.missing:
+        data = requests.read(min(reader.missing, 1 << 20))
+        if not data:
+            return False
+        reader.take(data)
+    return True
+
+
+def _confine(settings: dict[str, Any]) -> None:
+    """Gives up what the model needs not, for good; ends the process if the kernel refuses, unless that is accepted."""
+    sys.path.insert(0, str(_HERE / "guard"))
+    from shiplift.runtime.confinement import kernel, landlock, seccomp  # noqa: PLC0415 - only this process needs it
+    from shiplift.runtime.confinement.policy import PYTHON_MODEL  # noqa: PLC0415
+
+    kernel.die_with_parent()
+    memory = settings["memory_mb"] + _HEADROOM_MB
+    for limit, value in (
+        (resource.RLIMIT_DATA, memory << 20),
+        (resource.RLIMIT_AS, (memory + _ADDRESSES_MB) << 20),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, PYTHON_MODEL.open_files),
+    ):
+        hard = resource.getrlimit(limit)[1]
+        lower = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(limit, (lower, lower))
+    policy = PYTHON_MODEL.opening(read=tuple(settings["read"]))
+    for name, restrict in (
+        ("landlock", lambda: landlock.restrict(policy, own_proc=False)),
+        ("seccomp", lambda: seccomp.restrict(policy, own_pids=False)),
+    ):
+        try:
+            restrict()
+        except OSError as error:
+            if name not in settings["allow_without"]:
+                print(f"the model's process can't be confined: {name}: {error}", file=sys.stderr, flush=True)
+                os._exit(_NOT_CONFINED)
+    sys.path.remove(str(_HERE / "guard"))
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("shiplift", "landlockpy", "seccompy")]:
+        del sys.modules[name]
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
