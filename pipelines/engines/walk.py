@@ -70,7 +70,7 @@ class Walk:
     # --- the seam: what an engine adds ---
 
     def enter(self, stage: Stage, target: str) -> None:
-        """Is called before a stage is looked up or run."""
+        """Is called before a stage is looked up, and again before its step runs."""
 
     def tell(self, event: Event) -> None:
         """Tells whoever watches what happens."""
@@ -116,6 +116,7 @@ class Walk:
             if done is None:
                 if not self._set_up_again(attempt, known):
                     return False
+                self.enter(stage, target)  # again: its deadline counts from here
                 self._warm_next(stage)
                 done = attempt.make()
             elif stage.at.keep == "effect":
@@ -124,6 +125,9 @@ class Walk:
 
     def _begin(self, attempt: Attempt) -> None:
         self.enter(attempt.stage, attempt.target)
+        self._tell_start(attempt)
+
+    def _tell_start(self, attempt: Attempt) -> None:
         self.tell(Event(stage=attempt.stage.name, target=attempt.target, kind="started"))
 
     def _set_up_again(self, user: Attempt, known: dict[str, Any]) -> bool:
@@ -136,7 +140,7 @@ class Walk:
             if not self._take(attempt, attempt.make(), known):
                 return False
         if again:
-            self._begin(user)
+            self._tell_start(user)
         return True
 
     def _warm_next(self, stage: Stage) -> None:

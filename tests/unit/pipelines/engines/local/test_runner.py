@@ -474,6 +474,24 @@ def test_whoever_watches_hears_of_each_stage_before_it_runs(toy: Toy) -> None:
     )
     assert ending.failure is None
     assert list(dict.fromkeys(entered)) == ["make", "serve", "measure", "judge", "ship", "close"]
+    assert entered.count("make") == 2  # before it is looked up, and when its time begins
+
+
+def test_a_stage_starts_again_after_the_effect_that_it_uses(toy: Toy) -> None:
+    toy.walk()
+    forget(toy, "size")
+    toy.walk()
+    heard = [(event.stage, event.kind) for event in toy.events if event.stage in ("serve", "measure")]
+    assert heard == [
+        ("serve", "started"),
+        ("serve", "finished"),
+        ("measure", "started"),
+        ("serve", "started"),
+        ("serve", "finished"),
+        ("measure", "started"),
+        ("measure", "progress"),
+        ("measure", "finished"),
+    ]
 
 
 def test_a_walk_whose_process_was_killed_is_concluded_without_running_a_stage(toy: Toy) -> None:
