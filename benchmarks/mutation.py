@@ -30,7 +30,6 @@ from benchmarks.mutating.trials import survivors
 
 HERE = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "results" / "mutation.json"
-_PER_MODULE = 20
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")  # threads don't survive a fork
 
 
@@ -102,7 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkout", type=Path, default=HERE, help="mutate and test another checkout")
     parser.add_argument("--only", choices=[core.name for core in CORES], help="one core")
-    parser.add_argument("--mutants", type=int, default=_PER_MODULE, help="mutants per module, at most")
+    parser.add_argument("--mutants", type=int, help="mutants per module, at most")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS)
     return parser.parse_args()
@@ -124,12 +123,11 @@ def main() -> None:
                 continue
             started = time.monotonic()
             modules = {path: figures for path, figures in modules.items() if figures["core"] != core.name}
-            modules |= measure(checkout, core, arguments.mutants, arguments.seed)
+            modules |= measure(checkout, core, arguments.mutants or core.most, arguments.seed)
             seconds[core.name] = round(time.monotonic() - started, 1)
             results = {
                 "machine": {"processor": processor()},
                 "seed": arguments.seed,
-                "per_module": arguments.mutants,
                 "seconds": seconds,
                 "cores": totals(modules.values()),
                 "modules": modules,

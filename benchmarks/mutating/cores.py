@@ -4,47 +4,56 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _OPERATOR = (
-    "conditions", "deciding", "evidence", "groups/*", "measurements", "monitoring/*", "observed", "repair", "resources",
-    "rollout", "scaling/*", "shares", "sharing/*", "stages", "step", "upkeep/*", "wanted", "zero/*",
-)  # fmt: skip
+    *("conditions", "deciding", "evidence", "measurements", "observed", "repair", "resources", "rollout", "shares"),
+    *("stages", "step", "wanted", "groups/*", "monitoring/*", "scaling/*", "sharing/*", "upkeep/*"),
+)
+_OF_OPERATOR = ("test_*.py", "groups", "monitoring", "scaling", "sharing", "upkeep")
 _GATES = ("checks", "comparison", "policy", "quality", "statistics")
 _CONTRACTS = ("contracts", "graph_contract", "lengths", "padding", "tensors")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Core:
-    """Modules without side effects, as patterns, and the tests that should notice their mutants."""
+    """Modules without side effects and the tests that should notice their mutants, both as patterns.
+
+    `most`: how many mutants of each module are tried; fewer where the tests take long.
+    """
 
     name: str
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+    most: int = 20
 
     def files(self, checkout: Path) -> tuple[str, ...]:
         """The modules, as paths in the checkout.
 
         Raises:
-            ValueError: a pattern matches no module, or a test is missing.
+            ValueError: a pattern matches nothing.
         """
-        found = {pattern: sorted(checkout.glob(pattern)) for pattern in self.modules}
-        missing = [pattern for pattern, paths in found.items() if not paths]
-        missing += [test for test in self.tests if not (checkout / test).exists()]
-        if missing:
-            raise ValueError(
-                f"{self.name}: the checkout has no {', '.join(missing)}: edit benchmarks/mutating/cores.py"
-            )
-        paths = [path for some in found.values() for path in some if path.stem != "__init__"]
-        return tuple(path.relative_to(checkout).as_posix() for path in paths)
+        return tuple(path for path in self._found(checkout, self.modules) if not path.endswith("__init__.py"))
+
+    def tested_by(self, checkout: Path) -> tuple[str, ...]:
+        """The files and folders of its tests, as paths in the checkout.
+
+        Raises:
+            ValueError: a pattern matches nothing.
+        """
+        return self._found(checkout, self.tests)
+
+    def _found(self, checkout: Path, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        found = {pattern: sorted(checkout.glob(pattern)) for pattern in patterns}
+        if missing := [pattern for pattern, paths in found.items() if not paths]:
+            raise ValueError(f"{self.name}: the checkout has no {', '.join(missing)}: edit {Path(__file__).name}")
+        return tuple(path.relative_to(checkout).as_posix() for paths in found.values() for path in paths)
 
 
 CORES = (
     Core(
         name="gates",
-        modules=tuple(
-            f"runtime/gates/{name}.py" for name in ("checks", "comparison", "policy", "quality", "statistics")
-        ),
+        modules=tuple(f"runtime/gates/{name}.py" for name in _GATES),
         tests=("tests/unit/runtime/gates",),
     ),
-    Core(name="spec", modules=("runtime/spec/*.py",), tests=("tests/unit/runtime/spec",)),
+    Core(name="spec", modules=("runtime/spec/*.py",), tests=("tests/unit/runtime/spec",), most=12),
     Core(
         name="contracts",
         modules=tuple(f"runtime/model/{name}.py" for name in _CONTRACTS),
@@ -58,6 +67,13 @@ CORES = (
     Core(
         name="operator",
         modules=tuple(f"runtime/serving/operator/{name}.py" for name in _OPERATOR),
-        tests=("tests/unit/runtime/serving/operator",),
+        tests=tuple(f"tests/unit/runtime/serving/operator/{name}" for name in _OF_OPERATOR),
+        most=12,
+    ),
+    Core(
+        name="scaling to zero",
+        modules=("runtime/serving/operator/zero/*.py",),
+        tests=("tests/unit/runtime/serving/operator/zero",),
+        most=12,
     ),
 )

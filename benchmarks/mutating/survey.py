@@ -85,7 +85,7 @@ class _Watch:
 def arguments(checkout: Path, core: Core) -> list[str]:
     """pytest's arguments for the tests of a core."""
     settings = ["--rootdir", str(checkout), "-c", str(checkout / "pyproject.toml"), "-p", "no:cacheprovider"]
-    return [*settings, "--capture=sys", *core.tests]
+    return [*settings, "--capture=sys", *core.tested_by(checkout)]
 
 
 def survey(checkout: Path, core: Core) -> Survey:

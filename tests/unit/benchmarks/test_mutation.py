@@ -178,11 +178,15 @@ def test_tests_that_fail_without_a_mutant_are_named(checkout: Path) -> None:
 @pytest.mark.parametrize("core", CORES, ids=lambda core: core.name)
 def test_every_core_has_modules_and_tests(core: Core) -> None:
     assert core.files(mutation.HERE)
+    assert core.tested_by(mutation.HERE)
 
 
 def test_a_core_whose_modules_have_moved_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"no gone/\*\.py, tests/gone"):
-        Core(name="x", modules=("gone/*.py",), tests=("tests/gone",)).files(tmp_path)
+    core = Core(name="x", modules=("gone/*.py",), tests=("tests/gone",))
+    with pytest.raises(ValueError, match=r"no gone/\*\.py"):
+        core.files(tmp_path)
+    with pytest.raises(ValueError, match="no tests/gone"):
+        core.tested_by(tmp_path)
 
 
 def test_shares_are_of_all_mutants_of_a_core() -> None:
