@@ -68,12 +68,12 @@ CORES = (
         name="operator",
         modules=tuple(f"runtime/serving/operator/{name}.py" for name in _OPERATOR),
         tests=tuple(f"tests/unit/runtime/serving/operator/{name}" for name in _OF_OPERATOR),
-        most=12,
+        most=8,
     ),
     Core(
         name="scaling to zero",
         modules=("runtime/serving/operator/zero/*.py",),
         tests=("tests/unit/runtime/serving/operator/zero",),
-        most=12,
+        most=8,
     ),
 )

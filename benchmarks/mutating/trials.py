@@ -8,7 +8,7 @@ import contextlib
 import gc
 import importlib
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from importlib.machinery import SourceFileLoader
 from itertools import zip_longest
@@ -61,12 +61,17 @@ class _Swaps:
     ) -> None:
         self.checkout, self.mutants, self.survey = checkout, mutants, survey
         self.survivors: list[Mutant] = []
+        self.any_order = True
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         items = {item.nodeid: item for item in session.items}
         known = _functions()
-        for mutant, codes in self.mutants.items():
+        every = [items[test] for test in self.survey.in_order()]
+        self.any_order = survives(
+            partial(_passes, session, every, lambda: None), _limit(self.survey, self.survey.seconds)
+        )
+        for mutant, codes in self.mutants.items() if self.any_order else ():
             tests = self.survey.tests_of(mutant.module, *mutant.lines)
             swap = partial(_swap, known, self.checkout / mutant.module, codes)
             action = partial(_passes, session, [items[test] for test in tests], swap)
@@ -82,6 +87,8 @@ def _swap_each(
     code = pytest.main(arguments(checkout, core), plugins=[Steady(), swaps])
     if code:
         raise RuntimeError(f"{core.name}: pytest ended with {code!r}")
+    if not swaps.any_order:
+        raise ValueError(f"{core.name}: tests fail without any mutant if the shortest run first")
     return swaps.survivors
 
 
@@ -106,7 +113,7 @@ def _swap(
             function.__code__ = new
 
 
-def _passes(session: pytest.Session, items: list[pytest.Item], swap: partial[None]) -> bool:
+def _passes(session: pytest.Session, items: list[pytest.Item], swap: Callable[[], None]) -> bool:
     """Whether these tests pass after the swap."""
     swap()
     for item, following in zip_longest(items, items[1:]):

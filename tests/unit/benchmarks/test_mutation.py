@@ -81,6 +81,13 @@ def mutants(checkout: Path, most: int = 100, seed: int = 0) -> tuple[Mutant, ...
     return sample(checkout, "runtime/toy.py", most, seed)[1]
 
 
+def tried(checkout: Path) -> subprocess.CompletedProcess[str]:
+    """A trial of all mutants, in a process that has imported no other checkout."""
+    command = [sys.executable, "-c", TRIAL, str(checkout)]
+    environment = os.environ | {"PYTHONPATH": str(mutation.HERE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
 # --- which mutants there are ------------------------------------------------------------------------------------------
 
 
@@ -153,9 +160,7 @@ def test_what_waits_for_ever_ends_too() -> None:
 
 
 def test_the_tests_of_a_checkout_kill_what_they_look_at(checkout: Path) -> None:
-    command = [sys.executable, "-c", TRIAL, str(checkout)]
-    environment = os.environ | {"PYTHONPATH": str(mutation.HERE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    ended = tried(checkout)
     assert not ended.returncode, ended.stderr
     row = json.loads(ended.stdout)["runtime/toy.py"]
     left = {(each["scope"], each["before"]) for each in row["survivors"]}
@@ -164,12 +169,30 @@ def test_the_tests_of_a_checkout_kill_what_they_look_at(checkout: Path) -> None:
     assert not {("grade", ">= 5"), ("grade", "5"), ("grade", '"bad"'), ("", "3")} & left
 
 
-def test_tests_that_fail_without_a_mutant_are_named(checkout: Path) -> None:
-    (checkout / "tests" / "test_toy.py").write_text("def test_nothing():\n    assert 1 == 2\n")
-    command = [sys.executable, "-c", TRIAL, str(checkout)]
-    environment = os.environ | {"PYTHONPATH": str(mutation.HERE), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert "tests fail without any mutant: tests/test_toy.py::test_nothing" in ended.stderr
+FAILING = "def test_nothing():\n    assert 1 == 2\n"
+IN_TURN = """
+SEEN = []
+
+def test_first():
+    SEEN.extend(range(1_000_000))
+
+def test_second():
+    assert SEEN
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "reason"),
+    [
+        (FAILING, "tests fail without any mutant: tests/test_toy.py::test_nothing"),
+        (IN_TURN, "tests fail without any mutant if the shortest run first"),
+    ],
+)
+def test_tests_that_fail_without_a_mutant_are_an_error(checkout: Path, tests: str, reason: str) -> None:
+    (checkout / "tests" / "test_toy.py").write_text(tests)
+    ended = tried(checkout)
+    assert ended.returncode
+    assert reason in ended.stderr
 
 
 # --- the table of cores, and the figures ------------------------------------------------------------------------------
