@@ -259,7 +259,8 @@ def test_streamed_answers_are_judged_by_their_first_token_and_their_rate(slo: Sl
     checks = named(policy.load_checks(load_report(point(streaming=STREAMING)), slo))
     assert list(checks) == ["p99", "throughput", "time to first token", "tokens", "failures", "memory"]
     assert {name for name, check in checks.items() if check.verdict is FAIL} == failing
-    assert (checks["time to first token"].measured, checks["tokens"].measured) == (50, 300)
+    first, rate = checks["time to first token"], checks["tokens"]
+    assert (first.measured, first.unit, rate.measured, rate.unit) == (50, "ms", 300, "tokens/s")
     assert all(explained(check) for check in checks.values())
 
 
