@@ -13,7 +13,7 @@ again = $(if $(SECOND_CHANCE),|| { echo "What failed runs again by itself: a tes
 WORKFLOWS_FOR_USERS := $(wildcard templates/github/*.yaml)
 
 .PHONY: setup demo test test-all check check-github unit integration test-cluster test-cluster-all images image-gpu golden bench bench-release bench-precision \
-	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-text zoo check-gpu constraints clean
+	bench-search bench-cluster bench-kubernetes bench-own bench-autoscale bench-pipeline bench-planner bench-text mutants zoo check-gpu constraints clean
 
 setup: $(TESTS_READY)
 
@@ -119,6 +119,9 @@ bench-planner: setup  ## plans of whole pipelines against every combination, sim
 
 bench-text: setup  ## what it costs a sentence encoder to take text, against the tokens of it
 	$(BIN)/python -m benchmarks.text_in
+
+mutants: setup  ## how many small changes of the pure cores the unit tests notice (one core, half an hour)
+	$(BIN)/python -m benchmarks.mutation $(MUTANTS)
 
 constraints: setup  ## pin the packages that are installed now
 	(head -1 constraints.txt; $(BIN)/pip freeze --exclude-editable | sed 's/+cpu//' | sort -f) > constraints.new

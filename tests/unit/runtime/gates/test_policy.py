@@ -13,10 +13,11 @@ from shiplift.runtime.gates.quality import parity_check, score_check
 from shiplift.runtime.records.measurement import Streaming
 from shiplift.runtime.records.precision import AuthorMetric, Slice
 from shiplift.runtime.records.serving import Champion, Package
-from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored
+from shiplift.runtime.records.verdict import Check, Evidence, Outcome, Scored, Verdict
 from shiplift.runtime.spec.measurement import Regression, Slo
 from shiplift.runtime.spec.model import Data, OwnMetric, Parity, Quality
 from shiplift.runtime.spec.rules import Policy, Rule
+from shiplift.runtime.spec.serving import Rollout
 from tests.unit.examples import case, champion, comparison, deployment, exported, load_report, package, point
 
 PASS, FAIL, INCONCLUSIVE = Outcome.PASS, Outcome.FAIL, Outcome.INCONCLUSIVE
@@ -53,7 +54,7 @@ def test_parity_passes_within_the_absolute_or_the_relative_limit(
     limits = Quality(parity=Parity(max_abs=1e-3, max_rel=1e-2))
     check = parity_check((case(), case(max_abs, max_rel)), limits)
     assert check
-    assert (check.verdict, explained(check)) == (verdict, True)
+    assert (check.name, check.verdict, explained(check)) == ("parity", verdict, True)
 
 
 def test_without_an_export_there_is_no_parity_to_check() -> None:
@@ -101,6 +102,19 @@ def test_a_score_is_judged_in_the_direction_of_its_metric(
     check = score(value, limit=limit, metric=metric)
     assert check is not None
     assert (check.verdict, explained(check)) == (verdict, True)
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "reason"),
+    [
+        ("accuracy", 0.85, "accuracy 0.8500 is under the budget of 0.9 (500 samples)"),
+        ("mae", 0.95, "mae 0.9500 is over the budget of 0.9 (500 samples)"),
+    ],
+)
+def test_a_failed_score_says_on_which_side_of_the_budget_it_is(metric: str, value: float, reason: str) -> None:
+    check = score(value, metric=metric)
+    assert check is not None
+    assert (check.verdict, check.reason) == (FAIL, reason)
 
 
 def test_a_score_without_data_says_where_to_log_them() -> None:
@@ -157,6 +171,7 @@ def test_a_champion_scored_on_the_same_samples_is_compared_sample_by_sample() ->
     apart: dict[str, Any] = {"score": 0.91, "resamples": spread_around(0.91, 0.02)}
     check = against(before=before, **apart)[name]
     assert check.verdict is INCONCLUSIVE
+    assert "worse than version 1's 0.9300, the limit is 0.01: 500 samples can't decide it" in check.reason
     assert "more would" in check.reason
     alike: dict[str, Any] = {"score": 0.925, "resamples": spread_around(0.925, 0.02)}
     assert against(before=before, **alike)[name].verdict is PASS
@@ -219,7 +234,9 @@ def test_a_service_runs_where_throughput_is_highest_within_the_limit() -> None:
 )
 def test_each_limit_fails_its_own_check(slo: Slo, failing: set[str]) -> None:
     checks = named(policy.load_checks(load_report(), slo))
-    assert list(checks) == ["p99", "throughput", "failures", "memory"]
+    assert {name: check.unit for name, check in checks.items()} == {
+        "p99": "ms", "throughput": "inferences/s", "failures": "requests", "memory": "MiB",
+    }  # fmt: skip
     assert {name for name, check in checks.items() if check.verdict is FAIL} == failing
     assert all(explained(check) for check in checks.values())
 
@@ -242,7 +259,8 @@ def test_streamed_answers_are_judged_by_their_first_token_and_their_rate(slo: Sl
     checks = named(policy.load_checks(load_report(point(streaming=STREAMING)), slo))
     assert list(checks) == ["p99", "throughput", "time to first token", "tokens", "failures", "memory"]
     assert {name for name, check in checks.items() if check.verdict is FAIL} == failing
-    assert (checks["time to first token"].measured, checks["tokens"].measured) == (50, 300)
+    first, rate = checks["time to first token"], checks["tokens"]
+    assert (first.measured, first.unit, rate.measured, rate.unit) == (50, "ms", 300, "tokens/s")
     assert all(explained(check) for check in checks.values())
 
 
@@ -274,6 +292,12 @@ def test_an_unstable_measurement_near_its_limit_decides_nothing(p99_ms: float, v
     report = load_report(point(p99_ms=p99_ms, stable=False, spread_percent=30))
     check = named(policy.load_checks(report, Slo(p99_ms=100)))["p99"]
     assert (check.verdict, explained(check)) == (verdict, True)
+
+
+def test_an_unstable_measurement_is_anywhere_within_twice_its_spread() -> None:
+    report = load_report(point(p99_ms=50, stable=False, spread_percent=30))
+    check = named(policy.load_checks(report, Slo(p99_ms=100)))["p99"]
+    assert (check.low, check.measured, check.high) == (20, 50, 80)
 
 
 def test_an_unstable_measurement_says_what_would_decide_it() -> None:
@@ -500,10 +524,70 @@ def test_memory_that_nobody_measured_decides_nothing_and_only_where_it_is_limite
     assert explained(verdicts[100])
 
 
+@pytest.mark.parametrize("slice_", ["", "rate=500"])
+def test_a_rule_on_open_load_decides_nothing_where_none_was_measured(slice_: str) -> None:
+    rules = Policy(rules=(Rule(metric="open_p99_ms", comparison="<=", limit=30, slice=slice_),))
+    given_ = policy.evidence_of(exported(), deployment(), load_report(), Champion())
+    (check,) = policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))
+    assert (check.verdict, check.measured) == (INCONCLUSIVE, None)
+    assert f"it was not measured at {slice_ or 'any rate'}" in check.reason
+
+
 def test_a_rule_is_for_its_target_alone() -> None:
     rules = Policy(rules=(Rule(metric="failures", comparison="<=", limit=0, target="edge"),))
     given_ = policy.evidence_of(exported(), deployment(), load_report(), Champion())
     assert list(policy.rule_checks(given_, dataclasses.replace(LIMITS, policy=rules))) == []
+
+
+# --- targets that serve beside the first ---
+
+
+def beside(p99_ms: float, *rules: Rule, failed_target: Any = "refuse", reported: str = "edge") -> Verdict:
+    """The verdict on a release whose target `edge` serves beside a first that is fine."""
+    report = load_report(comparison=comparison(), others=(load_report(point(p99_ms=p99_ms), target=reported),))
+    given_ = policy.evidence_of(exported(), deployment(), report, champion())
+    given_ = given_.model_copy(update={"others": (quality.scored(package(target="edge", score=0.9)),)})
+    rollout = Rollout(failed_target=failed_target)
+    limits = dataclasses.replace(LIMITS, quality=Quality(min_score=0.92), policy=Policy(rules=rules), rollout=rollout)
+    return policy.verdict(given_, limits)
+
+
+def test_another_target_is_judged_by_its_own_score_and_load() -> None:
+    checks = named(beside(60).checks)
+    assert (checks["p99 on edge"].verdict, checks["p99 on edge"].measured) == (FAIL, 60)
+    assert (checks["accuracy on edge"].verdict, checks["accuracy on edge"].measured) == (FAIL, 0.9)
+    assert (checks["p99"].verdict, checks["accuracy"].verdict) == (PASS, PASS)
+    assert "p99 on edge" not in named(beside(60, reported="elsewhere").checks)
+
+
+def test_another_target_is_compared_with_no_champion_unless_a_rule_names_it() -> None:
+    worse: dict[str, Any] = {"metric": "p99_worse_percent", "comparison": "<=", "limit": 50}
+    absolute = Rule(metric="p99_ms", comparison="<=", limit=55)
+    checks = named(beside(60, absolute, Rule(**worse)).checks)
+    assert [name for name in checks if name.endswith("on edge") and "champion" in name] == []
+    assert checks[f"{absolute.name} on edge"].verdict is FAIL
+    assert f"{Rule(**worse).name} on edge" not in checks
+    named_ = Rule(**worse, target="edge")
+    assert checks.keys() < named(beside(60, absolute, Rule(**worse), named_).checks).keys()
+
+
+@pytest.mark.parametrize(
+    ("failed_target", "left_out", "severity", "outcome"),
+    [("refuse", (), "block", FAIL), ("leave_out", ("edge",), "warn", PASS)],
+)
+def test_a_target_that_fails_is_refused_or_left_out_as_the_spec_says(
+    failed_target: str, left_out: tuple[str, ...], severity: str, outcome: Outcome
+) -> None:
+    verdict = beside(60, failed_target=failed_target)
+    assert (verdict.left_out, verdict.outcome) == (left_out, outcome)
+    assert named(verdict.checks)["p99 on edge"].severity == severity
+
+
+def test_targets_that_are_not_served_are_warned_of() -> None:
+    given_ = policy.evidence_of(exported(), deployment(), load_report(), Champion(), not_served=("edge",))
+    check = named(policy.judge(given_, LIMITS))["targets"]
+    assert (check.measured, check.limit, check.unit) == (1, 2, "targets served")
+    assert (check.verdict, check.severity) == (FAIL, "warn")
 
 
 def test_the_same_evidence_under_the_same_limits_is_the_same_verdict() -> None:

@@ -16,6 +16,19 @@ def test_quantiles_are_those_of_the_tables() -> None:
     assert student(0.95, 10_000) == pytest.approx(1.960, abs=1e-3)
 
 
+def test_several_looks_share_what_one_may_err() -> None:
+    assert shared(0.9, 1) == pytest.approx(0.9)
+    assert shared(0.9, 4) == pytest.approx(0.975)
+    assert shared(0.9, 0) == pytest.approx(0.9)
+
+
+def test_without_a_word_there_was_one_look() -> None:
+    values = [0.8, 1.1, 1.3, 0.9]
+    assert ratio_interval(values) == ratio_interval(values, looks=1, confidence=0.95)
+    assert smallest_difference(values) == smallest_difference(values, looks=1, confidence=0.95)
+    assert rounds_to_decide(values, 1.2) == rounds_to_decide(values, 1.2, looks=1, confidence=0.95)
+
+
 def test_the_ratio_is_the_geometric_mean() -> None:
     assert ratio_interval([0.5, 2.0]).estimate == pytest.approx(1.0)
     assert ratio_interval([1.1] * 5).estimate == pytest.approx(1.1)
@@ -27,6 +40,35 @@ def test_too_few_rounds_bound_nothing(few: list[float]) -> None:
     assert (interval.low, interval.high) == (0, math.inf)
     assert smallest_difference(few) == math.inf
     assert rounds_to_decide(few, 2.0) is None
+
+
+def test_student_s_interval_of_two_rounds_is_that_of_the_formula() -> None:
+    values = [math.exp(-0.1), math.exp(0.1)]  # the standard error of their logarithms is 0.1
+    interval = ratio_interval(values)
+    assert (interval.confidence, interval.rounds) == (0.95, 2)
+    assert interval.low == pytest.approx(math.exp(-12.706 * 0.1), rel=1e-4)
+    assert interval.high == pytest.approx(math.exp(12.706 * 0.1), rel=1e-4)
+    assert smallest_difference(values) == pytest.approx(100 * (math.exp((12.706 + 1.376) * 0.1) - 1), rel=1e-3)
+
+
+@pytest.mark.parametrize("outlier", [20.0, 1 / 20])
+def test_an_outlier_among_many_widens_the_interval_on_its_side_beyond_student_s(outlier: float) -> None:
+    values = [1.0] * 39 + [outlier]
+    interval = ratio_interval(values, confidence=0.98)
+    mean, error = math.log(outlier) / 40, abs(math.log(outlier)) / 40
+    low, high = mean - student(0.98, 39) * error, mean + student(0.98, 39) * error
+    if outlier > 1:
+        assert math.log(interval.low) == pytest.approx(low)
+        assert math.log(interval.high) == pytest.approx(4 * mean)  # of 100 resamples, the 99th has it four times
+    else:
+        assert math.log(interval.low) == pytest.approx(4 * mean)
+        assert math.log(interval.high) == pytest.approx(high)
+
+
+def test_rounds_too_noisy_for_a_float_bound_nothing_on_that_side() -> None:
+    interval = ratio_interval([1e-300, 1e300])
+    assert (interval.low, interval.high) == (0, math.inf)
+    assert smallest_difference([1e-300, 1e300]) == math.inf
 
 
 @pytest.mark.parametrize("bad", [[1.0, math.nan], [1.0, math.inf], [1.0, 0.0]])
@@ -82,6 +124,31 @@ def test_as_many_rounds_as_it_says_decide_it(limit: float) -> None:
     more = list(np.exp(rng.normal(logs.mean(), logs.std(ddof=1), 2 * needed + 4)))
     interval = ratio_interval(more)
     assert interval.high < limit or interval.low > limit
+
+
+@pytest.mark.parametrize("spread", [0.01, 0.05, 0.2, 0.6])
+@pytest.mark.parametrize("looks", [1, 5])
+def test_fewer_rounds_than_it_says_would_not_decide_it(spread: float, looks: int) -> None:
+    values, limit = [math.exp(sign * spread) for sign in (-1, 1, -1, 1)], 1.1
+    deviation = float(np.log(values).std(ddof=1))
+
+    def decides(rounds: int) -> bool:
+        half = student(shared(0.95, looks), rounds - 1) * deviation / math.sqrt(rounds)
+        return half < math.log(limit)
+
+    assert rounds_to_decide(values, limit, looks=looks) == next(rounds for rounds in range(2, 1001) if decides(rounds))
+
+
+@pytest.mark.parametrize("limit", [0.0, -0.5])
+def test_no_number_of_rounds_decides_a_limit_that_no_ratio_reaches(limit: float) -> None:
+    assert rounds_to_decide([1.0, 1.1, 0.9], limit) is None
+
+
+def test_a_thousand_rounds_are_the_most() -> None:
+    values = [math.exp(-0.1), math.exp(0.1)]
+    half = student(0.95, 999) * float(np.log(values).std(ddof=1)) / math.sqrt(1000)
+    assert rounds_to_decide(values, math.exp(half * 1.0001)) == 1000
+    assert rounds_to_decide(values, math.exp(half * 0.9999)) is None
 
 
 def test_no_number_of_rounds_decides_what_lies_on_the_limit() -> None:
