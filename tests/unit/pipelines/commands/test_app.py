@@ -105,7 +105,13 @@ def test_without_a_stack_the_error_says_how_to_start_one(shiplift: Shiplift, wor
     assert not (tmp_path / "home").exists()
 
 
-def test_a_pipeline_whose_members_are_profiled_is_planned_without_a_stack(shiplift: Shiplift, tmp_path: Path) -> None:
+def test_a_pipeline_whose_members_are_profiled_is_planned_without_a_stack(
+    shiplift: Shiplift, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "shiplift.runtime.planning.search.REQUESTS", 500
+    )  # how well it holds is tested with the planner
+    monkeypatch.setattr("shiplift.runtime.planning.plan.CONFIRMING", 1000)
     (tmp_path / "pipeline.yaml").write_text(STATIC)
     profiles = tmp_path / "profiles.yaml"
     profiles.write_text("members: {encode: [{batch_ms: {1: 4}}], classify: [{batch_ms: {1: 1}}]}")

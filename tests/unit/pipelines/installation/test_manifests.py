@@ -348,10 +348,12 @@ _WHO_REACHES_MLFLOW: list[tuple[str, dict[str, str], bool]] = [
 
 def test_only_those_that_are_named_reach_mlflow() -> None:
     named, plain = values.parse(CLIENTS), Values()
-    wrong = [who for *who, there in _WHO_REACHES_MLFLOW if reaches_mlflow(named, *who) is not there]
+    wrong = [
+        (where, labels) for where, labels, there in _WHO_REACHES_MLFLOW
+        if reaches_mlflow(named, where, labels) is not there
+        or (where == "notebooks" and reaches_mlflow(plain, where, labels))
+    ]  # fmt: skip
     assert not wrong
-    unnamed = [who for *who, _ in _WHO_REACHES_MLFLOW if who[0] == "notebooks" and reaches_mlflow(plain, *who)]
-    assert not unnamed
 
 
 def test_accounts_whose_token_a_template_asks_for_give_one() -> None:
